@@ -56,7 +56,7 @@ class KnownLogs:
 def an_event_type_with_past(*generations: Generation, **changes: Any) -> tuple[EventType, KnownLogs]:
     """An event type whose newest timeline is the last generation, and the logs that know its events.
 
-    The events of each generation were stored an hour after those of the one before.
+    The events of each generation were stored an hour after the earlier generation's.
     """
     logs = KnownLogs()
     timelines = []

@@ -1,4 +1,4 @@
-"""What roles of a template are allowed, and what a request that botocore has prepared would have to be allowed."""
+"""The permissions of a template's roles, and the permissions that a prepared request of botocore needs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def _arn(service: str, resource: str) -> str:
 
 
 def required_permissions(prepared: AWSPreparedRequest) -> Iterator[Permission]:
-    """What a request asks for. An iterator of Kinesis belongs to its stream, which the emulation writes into it."""
+    """The permissions that a request needs. An iterator of Kinesis belongs to its stream, which the emulation writes
+    into it."""
     request = _request(prepared)
     for each in roles.required_permissions(request):
         if each.action.startswith("kinesis:") and "ShardIterator" in request.content:

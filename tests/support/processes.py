@@ -15,7 +15,7 @@ from tests.support.environment import plain_environment
 ENVIRONMENT = plain_environment(
     PYTHONPATH=str(Path(nakadi.__file__).parents[1]), PYTHONUNBUFFERED="1", NAKADI_WORKERS="1"
 )
-# With what stands beside the package in the checkout as well.
+# With the folders beside the package in the checkout as well.
 ROOT = Path(__file__).parents[2]
 ROOT_ENVIRONMENT = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{ROOT}"}
 

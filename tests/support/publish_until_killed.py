@@ -1,4 +1,4 @@
-"""A program that publishes from several threads and says what was acknowledged, until it is killed.
+"""A program that publishes from several threads and prints acknowledged events, until it is killed.
 
     python publish_until_killed.py URL RUN
 

@@ -77,7 +77,7 @@ class JobKilled(BaseException):
 
 
 class TableComparison:
-    """A broker with one event type, what was published to it, and jobs that read it."""
+    """A broker with one event type, its published events, and jobs that read it."""
 
     def __init__(self, seed: int, folder: Path, tables: Path) -> None:
         self._drawn = random.Random(seed)
@@ -90,10 +90,10 @@ class TableComparison:
         self._define()
 
     def _define(self) -> None:
-        """What is published to an event type that is new."""
+        """The events that are published to a new event type."""
         self._published: list[Published] = []
         self._erased: set[int] = set()
-        # What the log may have forgotten before a table had it.
+        # Events that the log may have forgotten before a table had them.
         self._forgotten: set[int] = set()
         self._state: dict[str, int] = {}
         self._folded = 0
@@ -103,7 +103,7 @@ class TableComparison:
         self._shape: Shape | None = None
 
     def run(self, rounds: int) -> None:
-        """Publish and let something happen in turn, run jobs to their end, and compare."""
+        """Publish, cause an incident, run jobs to their end, and compare, in each round."""
         places = {"registry": self._file, "event_log": self._file, "log_index": self._file}
         archive = str(self._folder / "archive")
         self._definition = self._new_definition()
@@ -136,7 +136,7 @@ class TableComparison:
             definition["cleanup_policy"] = "compact"
         return definition
 
-    # What happens
+    # Incidents
 
     def _happenings(self, api: httpx.Client) -> Sequence[Callable[[], None]]:
         found = [self._compact, self._compact_cut_short, self._compact_cut_short, self._erase, self._expire]
@@ -172,7 +172,7 @@ class TableComparison:
                 self.happened["kills"] += 1
 
     def _erase(self) -> None:
-        """Erase what one has written. What is there under each key is what tables have, so these are complete then."""
+        """Erase what one has written. The current state of each key comes from tables, so these are complete then."""
         if self._category != "undefined":
             self._compact()
         self._fold()
@@ -303,7 +303,7 @@ class TableComparison:
     # Comparing
 
     def _fold(self) -> None:
-        """Take what was published since the last time into what there is under each key."""
+        """Apply the events published since the last time to the current state of each key."""
         for number, event in enumerate(self._published[self._folded :], self._folded):
             if event.deletes:
                 self._state.pop(event.key or "", None)
@@ -312,7 +312,7 @@ class TableComparison:
         self._folded = len(self._published)
 
     def _compare_table(self) -> int:
-        """Compare the table of all events with what was published, and return how many rows it has."""
+        """Compare the table of all events with the published ones, and return its number of rows."""
         found = self._compared(self._events)
         wanted = {*range(len(self._published))} - self._erased
         assert found <= wanted, f"erased, and there again: {found - wanted}"
@@ -324,7 +324,7 @@ class TableComparison:
         assert latest == {*self._state.values()}, (latest, self._state)
 
     def _compared(self, name: str) -> Collection[int]:
-        """Compare the rows of a table with what was published, and return which events these are."""
+        """Compare the rows of a table with the published events, and return these events."""
         table = self._table(name)
         numbers = {event.eid: number for number, event in enumerate(self._published)}
         rows = table.collect()

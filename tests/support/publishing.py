@@ -93,7 +93,7 @@ class House:
         self.log = UnreliableLog(log or MemoryLog(self.clock))
         registry = MemoryRegistry()
         self.event_types = EventTypes(registry, Cache(self.clock, 1))
-        # Those of another process.
+        # The events of another process.
         self.elsewhere = EventTypes(registry, Cache(self.clock, 1))
         self.features = Features(settings_document("features"))
         self.blacklist = Blacklist(settings_document("blacklist"))

@@ -1,5 +1,5 @@
-"""What comes of a batch, told slowly and obviously: by the parser of the standard library, on dicts, one event after
-the other. Of the package it uses the explanation of violations, and nothing of the ways that batches take.
+"""The result of a batch, computed slowly and obviously: by the parser of the standard library, on dicts, event by
+event. From the package it uses only the explanation of violations, and none of the ways that batches take.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_LEVELS = 200
 
 
 class ModelRecord(NamedTuple):
-    """What is stored of an event: its members as pairs, numbers as they were spelled, and its metadata for itself."""
+    """An event as it is stored: its members as pairs, numbers as they were spelled, and its metadata separately."""
 
     members: Any
     metadata: Any
@@ -34,7 +34,7 @@ class ModelRecord(NamedTuple):
 
 
 class ModelOutcome(NamedTuple):
-    """`items` are those of a rejected batch, each with status, step, detail, eid and partition."""
+    """`items` are a rejected batch's, each with status, step, detail, eid and partition."""
 
     verdict: str
     items: Sequence[tuple[str, str, str, str, str | None]] = ()

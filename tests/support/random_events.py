@@ -40,7 +40,7 @@ class Part(NamedTuple):
 class RandomSchemas:
     """Makes schemas whose depth and breadth are small, of all keywords that decide about events.
 
-    `names` are those of members.
+    `names` are names of members.
     """
 
     def __init__(self, draw: Random, names: Sequence[str] = NAMES) -> None:
@@ -291,7 +291,7 @@ def _insert(text: str) -> Callable[[Random, str], str]:
 
 
 def _replace_once(old: str, *new: str) -> Callable[[Random, str], str]:
-    """One of the places of a text, whichever they are, becomes another one."""
+    """Replace one of the places of a text by another one."""
 
     def replace(draw: Random, body: str) -> str:
         places = body.split(old)

@@ -1,4 +1,4 @@
-"""A sink for tests: an HTTP server that remembers what it was sent, and answers as it is told to."""
+"""A sink for tests: an HTTP server that records requests, and answers as scripted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ON_LOOPBACK_VARIABLES = {"NAKADI_SINK_SCHEMES": "https,http", "NAKADI_SINK_NETWO
 
 @contextmanager
 def soon_delivered() -> Iterator[None]:
-    """For brokers in this process: what tests of sinks wait for comes soon. That is news of sinks, reports about
+    """For brokers in this process: what tests of sinks wait for comes soon. These are news of sinks, reports about
     deliveries, the next attempt after a failure, and the commit of events that are not sent."""
     with (
         patch.object(dispatcher, "LOOK_INTERVAL_SECONDS", 0.05),
@@ -71,7 +71,7 @@ class Receiver:
                 self.wfile.write(answer)
 
             def log_message(self, *_: object) -> None:
-                """It says nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -85,7 +85,7 @@ class Receiver:
         return [each for received in tuple(self.received) if received.status < 300 for each in received.events]
 
     def wait_for(self, count: int) -> list[Any]:
-        """So many events at least."""
+        """Wait for at least this number of events."""
         until(lambda: len(self.accepted) >= count)
         return self.accepted
 

@@ -34,7 +34,7 @@ class ServedBroker:
 
     @property
     def log(self) -> EventLog:
-        """That of the storage which is there without being registered."""
+        """The log of the storage that exists without registration."""
         return self.services.logs.for_storage("default")
 
     def close(self) -> None:

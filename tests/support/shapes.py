@@ -1,6 +1,6 @@
 """Draws shapes of events: schemas with all that the language of schemas has, and texts of values that they let in.
 
-Of each kind of value there are the usual ones, and those that columns of tables cannot hold as they are.
+Each kind of value has the usual ones, and those that columns of tables cannot hold unchanged.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ MOMENTS = (
 )
 DECIMALS = ("1", "12.30", "-0.05", "0.00", "1e2", "99999999999999.99", "1234567890123456789")
 
-# What brokers refuse today, but may be in the archives of earlier ones and of other engines.
+# Values that brokers refuse today, but may be in the archives of earlier ones and of other engines.
 HOSTILE_NUMBERS = ("1e400", "-1E400", "1e-400", "18446744073709551616", "1" * 45, "0." + "1" * 400, "1" + "0" * 320)
 HOSTILE_INTEGERS = (*HOSTILE_NUMBERS, "1e3", "5.0", "9223372036854775808")
 HOSTILE_TEXTS = (r'"\ud800"', r'"x\udc00y"', r'"\ude00\ud83d"')
@@ -178,7 +178,7 @@ class Shapes:
         ]
 
     def _object(self, depth: int) -> Shape:
-        """Of named properties; others too, unless it is closed, or these have a schema of their own."""
+        """An object with named properties; others too, unless it is closed, or these have their own schema."""
         shapes = {name: self._any(depth) for name in self._some_names() if name != self._without}
         schema: Schema = {"type": "object", "properties": {name: each.schema for name, each in shapes.items()}}
         if self._drawn.random() < 0.1:

@@ -1,4 +1,4 @@
-"""What several logs of a test share."""
+"""Resources that several logs of a test share."""
 
 from typing import Any, TypeVar
 

@@ -1,7 +1,7 @@
 """Programs that get a signal at one step of their start.
 
 A step is a call or a return of the main thread, counted from the first import of the program itself. So a moment is
-the same one on a slow machine and on a fast one, and between two steps there is nothing to miss.
+the same one on slow and on fast machines, and between two steps there is nothing to miss.
 
     python -m tests.support.signalled NUMBER STEP MORE MODULE [ARGUMENT ...]
 

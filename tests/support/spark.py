@@ -23,7 +23,7 @@ QUICK = {
 def quick_spark():
     """Spark without what only pays with much data, and with its sockets closed.
 
-    It forgets to close those through which it hands over results; the file that it reads keeps them open long enough.
+    It forgets to close those through which it passes results; the file that it reads keeps them open long enough.
     """
     connected = pyspark.rdd.local_connect_and_auth
 

@@ -14,7 +14,7 @@ def state_diagram(
 ) -> str:
     """The table as a `stateDiagram-v2`. States of the group stand in a box, which has the arrows that they all have.
 
-    A fact that leaves a state as it is has no arrow.
+    A fact that leaves a state unchanged has no arrow.
     """
     arrows = [(state, fact, to) for (state, fact), following in transitions.items() for to in following if to != state]
     inside = [(state, fact, to) for state, fact, to in arrows if state in group and to in group]

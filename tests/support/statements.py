@@ -59,7 +59,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Citation:
-    """What the docstring of a test cites: a statement such as `S188`, or a trap of clients such as `trap 3`."""
+    """A citation in the docstring of a test: a statement such as `S188`, or a trap of clients such as `trap 3`."""
 
     cited: str
     test: str
@@ -94,7 +94,7 @@ def traps() -> frozenset[str]:
 
 @cache
 def citations() -> tuple[Citation, ...]:
-    """What the docstrings of tests cite, in their brackets."""
+    """The citations in the docstrings of tests, in their brackets."""
     return tuple(
         Citation(cited, f"{path.relative_to(TESTS)}::{name}")
         for path in sorted(TESTS.rglob("test_*.py"))

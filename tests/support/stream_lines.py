@@ -1,4 +1,4 @@
-"""What a low-level stream says, byte by byte."""
+"""The lines of a low-level stream, byte by byte."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What streams are tried against: a log whose reads are seen, an outlet that keeps what was written."""
+"""Test doubles for streams: a log that records reads, an outlet that keeps its writes."""
 
 import asyncio
 import math
@@ -68,7 +68,7 @@ class NullFigures:
 
 @dataclass
 class RecordingOutlet:
-    """Keeps what is written. `slow` lets nothing through until `room` is called."""
+    """Keeps its writes. `slow` lets nothing through until `room` is called."""
 
     written: list[bytes] = field(default_factory=list)
     slow: bool = False
@@ -96,7 +96,7 @@ class RecordingOutlet:
         return b"".join(self.written).decode()
 
     async def until(self, condition: Callable[[str], bool]) -> str:
-        """What was written, once it is what the test waits for."""
+        """The written lines, once they are those that the test waits for."""
         async with asyncio.timeout(PATIENCE):
             while not condition(self.text):
                 self.came.clear()

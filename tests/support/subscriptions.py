@@ -1,4 +1,4 @@
-"""What tests say to a broker about subscriptions again and again."""
+"""Calls about subscriptions that tests make to a broker repeatedly."""
 
 from __future__ import annotations
 

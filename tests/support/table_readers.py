@@ -1,4 +1,5 @@
-"""Readers of tables that are not Spark: DuckDB, and pyiceberg, which is written in Python. They see what Spark sees."""
+"""Readers of tables that are not Spark: DuckDB, and pyiceberg, which is written in Python. They see the same as
+Spark."""
 
 from __future__ import annotations
 

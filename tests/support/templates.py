@@ -70,7 +70,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def text(value: Any) -> str:
-    """A value as it will be, as far as it is known before anything is made."""
+    """A value as it will be, as far as it is known before the deployment."""
     match value:
         case str():
             return value

@@ -1,4 +1,4 @@
-"""A log with an archive that can be out of reach, and a clock that is moved by hand."""
+"""A log with an archive that can be out of reach, and a clock that the test moves."""
 
 from math import inf
 

@@ -54,7 +54,7 @@ class TierParts:
         self._clock = clock
 
     def log(self, tiers: ArchivePolicy, directory: TopicCatalog | None = None) -> TieredLog:
-        """It closes the parts when it is closed."""
+        """Closing it closes the parts."""
         return TieredLog(self.hot, self.index, self.store, self._clock, directory, tiers)
 
 

@@ -66,7 +66,7 @@ RICH: dict[str, Any] = {
     "required": ["order_number", "count", "amount", "flag", "note", "lines", "state"],
 }
 
-# What ends literals, comments and docstrings, opens templates, or is an escape that is read before anything else.
+# Texts that end literals, comments and docstrings, open templates, or are escapes that are read before anything else.
 FRAGMENTS = (
     *('"', "'", '"""', "`", "\\", "\\\\", "\\u0022", "\\u000a", "\\u002a/", "\n", "\r", "\u2028", "\u2029", "\x00"),
     *("*/", "/*", "//", "#", "${pwned()}", "$pwned", "{", "}", "<", ">", "?", ";", ")", "]", "\u202e", "\x85", "\f"),

@@ -27,13 +27,13 @@ class Wire:
         self.socket.close()
 
     def send(self, *lines: str | bytes, body: bytes = b"") -> Self:
-        """Send a request's head, line by line, and what follows it."""
+        """Send a request's head, line by line, and its body."""
         head = b"\r\n".join(each if isinstance(each, bytes) else each.encode() for each in lines)
         self.socket.sendall(head + f"\r\nHost: {self._host}\r\n\r\n".encode() + body)
         return self
 
     def once(self) -> bytes:
-        """What one read of the socket gives."""
+        """The bytes of one read of the socket."""
         return self.socket.recv(65536)
 
     def until(self, mark: bytes) -> bytes:
@@ -51,7 +51,7 @@ class Wire:
         return status, headers, self.body(int(headers.get("content-length", "0")))
 
     def body(self, length: int) -> bytes:
-        """So many bytes."""
+        """Read this number of bytes."""
         while len(self._received) < length:
             more = self.socket.recv(65536)
             assert more, f"closed after {self._received!r}"

@@ -79,7 +79,7 @@ class BrokerProgram:
         return find_children(self.process.pid)
 
     def end(self) -> tuple[int, str]:
-        """Its exit code, and what it wrote to its log."""
+        """Its exit code, and its log."""
         self.process.send_signal(signal.SIGTERM)
         _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
@@ -121,7 +121,7 @@ def serve_broker(folder: Path, variables: Mapping[str, str] | None = None) -> It
 
 
 class RoundRobinTransport(httpx.BaseTransport):
-    """Sends requests over three connections in turn. The supervisor gives them to different processes."""
+    """Sends requests over three connections, round robin. The supervisor gives them to different processes."""
 
     def __init__(self) -> None:
         self._all = [httpx.HTTPTransport() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Which URL leads to which engine."""
+"""The engines that URLs select."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What a Lambda function does while it starts."""
+"""The start of a Lambda function."""
 
 from nakadi.app.functions import make_http_function
 

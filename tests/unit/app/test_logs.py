@@ -1,4 +1,4 @@
-"""What the program writes about itself."""
+"""The program's own log."""
 
 import json
 import logging

@@ -214,7 +214,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("operation", CHANGES)
 def test_an_acknowledged_change_is_in_force_in_every_process(processes, operation):
-    """A process that remembers what was before goes by the change as soon as its request is answered. (R295)"""
+    """A process that caches the earlier state follows the change as soon as its request is answered. (R295)"""
     change = CHANGES[operation]
     change.before(processes)
     assert change.look(processes.reader) != change.after

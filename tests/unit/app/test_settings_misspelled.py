@@ -38,14 +38,14 @@ def test_a_misspelled_setting_is_logged_with_the_nearest_one(caplog, name, meant
 
 
 def test_a_name_like_no_other_is_logged_too():
-    """Where nothing is near, the message leads to the list of all settings."""
+    """If no setting has a similar name, the message leads to the list of all settings."""
     [message] = warnings_of_unknown_variables(["NAKADI_XYZZY_PLUGH"])
     assert "docs/settings.md" in message
 
 
 def test_what_means_something_is_not_logged():
-    """Settings, variables of the command line, those of other programs, and what Kubernetes sets for a service of this
-    name are passed over."""
+    """Settings, variables of the command line, those of other programs, and those that Kubernetes sets for a service
+    of this name are ignored."""
     kubernetes = ("NAKADI_PORT", "NAKADI_SERVICE_HOST", "NAKADI_SERVICE_PORT_HTTP", "NAKADI_PORT_8080_TCP_ADDR")
     names = ["PATH", "NAKADI", "NAKADI_AUTH", "NAKADI_URL", "NAKADI_CONSOLE", "NAKADI_HASH_SALT", *kubernetes]
     assert list(warnings_of_unknown_variables(names)) == []

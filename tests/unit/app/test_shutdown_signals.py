@@ -1,4 +1,4 @@
-"""What SIGTERM and Ctrl-C do to a program."""
+"""The effects of SIGTERM and Ctrl-C on a program."""
 
 import os
 import signal

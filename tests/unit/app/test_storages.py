@@ -26,7 +26,7 @@ def a_kafka(configuration):
 
 
 def test_a_dedicated_stream_is_where_the_shared_one_is():
-    """A storage's stream has the region, and whatever else is said, of the built-in storage's."""
+    """A storage's stream has the built-in storage's region and other options."""
     assert storage_url(a_storage(stream="nakadi-live-orders"), BUILT_IN) == (
         "kinesis://nakadi-live-orders?region=eu-central-1&window=3"
     )
@@ -50,7 +50,7 @@ def test_other_storages_are_out_of_reach(storage, built_in):
 
 @pytest.mark.parametrize("built_in", ["memory:", BUILT_IN, "kafka://elsewhere:9092"])
 def test_a_storage_in_kafka_is_where_it_says(built_in, monkeypatch):
-    """Whatever the built-in storage is, others may be in Kafka; how to log in is not theirs to say."""
+    """With any built-in storage, others may be in Kafka; clients cannot choose how to log in."""
     monkeypatch.setattr(storages, "find_spec", lambda _: True)
     servers = {"bootstrap_servers": "kafka-1:9092,kafka-2:9093"}
 
@@ -99,7 +99,7 @@ def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
     ],
 )
 def test_a_storage_in_kafka_says_no_more_than_where_it_is(configuration, monkeypatch):
-    """What is no list of servers, or would be more than that, is no place of a log."""
+    """A value that is no list of servers, or would be more than that, is refused."""
     monkeypatch.setattr(storages, "find_spec", lambda _: True)
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
         storage_url(a_kafka(configuration), "memory:")
@@ -183,7 +183,7 @@ def test_an_unknown_storage_is_out_of_reach():
 
 
 def test_no_log_is_opened_once_they_are_closed():
-    """A storage that is asked for too late gets no log, which would never be closed."""
+    """A storage that is requested too late gets no log, which would never be closed."""
     opened = []
     logs = StorageLogs(
         MemoryLog(SystemClock()), lambda storage_id: a_storage(storage_id, stream="orders"), opened.append

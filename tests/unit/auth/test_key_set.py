@@ -59,7 +59,7 @@ def test_an_unknown_key_is_fetched_again_after_a_while(source, issuer, clock):
 
 
 def test_unknown_key_ids_do_not_cause_a_fetch_each(source, clock):
-    """However many unknown key ids come, the source is asked no more than once in ten seconds."""
+    """For any number of unknown key ids, the source is called at most once in ten seconds."""
     keys = KeySet(source, clock)
 
     assert all(keys.find_key(f"invented-{number}") is None for number in range(100))

@@ -114,7 +114,7 @@ def test_with_authentication_off_everything_is_allowed(permissions, operation):
 
 
 def test_a_change_of_the_admins_takes_effect_at_once(permissions, admins):
-    """Who becomes an administrator is one for the next question. (R65)"""
+    """A new administrator is one for the next request. (R65)"""
     dan = subject(Attribute("user", "dan"))
     assert not permissions.is_administrator(dan)
 

@@ -34,7 +34,7 @@ def test_a_document_that_was_never_written_is_empty():
 
 
 def test_a_change_is_read_at_once_by_the_process_that_made_it():
-    """A process sees its own change, whatever it remembered before. (R108)"""
+    """A process sees its own change, in spite of its cache. (R108)"""
     settings = document(MemoryRegistry())
     settings.read()
 
@@ -57,7 +57,7 @@ def test_a_change_of_another_process_is_read_after_a_second():
 
 
 def test_an_equal_body_is_not_written():
-    """Saying again what is so does not count as a change."""
+    """Writing the same body again does not count as a change."""
     registry = MemoryRegistry()
     settings = document(registry)
     settings.change(lambda _: {"a": 1})

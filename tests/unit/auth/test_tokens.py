@@ -213,8 +213,8 @@ def test_scopes_may_come_as_a_list(tokens, issuer):
 
 
 def test_a_key_that_replaced_another_under_its_id_is_used(tmp_path):
-    """An issuer that gives a new key the id of the old one, or no ids at all: tokens of the new key are good as soon as
-    it may be looked for, and those of the old key are not any more. Wrong signatures do not have it read each time."""
+    """An issuer may give a new key the id of the old one, or no ids at all: tokens of the new key are valid as soon
+    as it may be fetched, and tokens of the old key no longer. Wrong signatures do not have it read each time."""
     clock = HandMovedClock(datetime.now(UTC))
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
@@ -275,7 +275,7 @@ def verifier_with_clock(issuer, clock):
 
 
 def test_the_signature_of_a_token_in_use_is_checked_once(verifier_with_clock, issuer, clock, decoded_tokens):
-    """Each of several tokens, and whatever the spelling of its scheme."""
+    """For several tokens, and any spelling of the scheme."""
     first, second = (
         issuer.token(name, scope="uid", exp=clock.now() + timedelta(hours=1), iat=clock.now())
         for name in ("ann", "bob")

@@ -1,4 +1,4 @@
-"""Remembering what was read."""
+"""Caching of values that were read."""
 
 import tempfile
 from collections import Counter
@@ -73,7 +73,7 @@ KIND = "event-types"
 
 
 class Case:
-    """A registry that counts what it is asked, and caches that watch it."""
+    """A registry that counts its calls, and caches that watch it."""
 
     def __init__(self) -> None:
         self.clock = HandMovedClock()
@@ -119,7 +119,7 @@ class TestWithAWatch:
         assert case.asked == {"changes": 10, "a": 1, "b": 1, "c": 1}
 
     def test_a_function_that_stood_still_asks_again(self, case: Case):
-        """What was asked before a process stood still is forgotten, though its steady clock stood still with it."""
+        """Values from before a process stood still are forgotten, though its steady clock stood still with it."""
         case.get()
         case.clock.stand_still(3600)
         case.write(2)
@@ -151,7 +151,7 @@ class TestWithAWatch:
         assert case.asked == {"changes": 1, "a": 1}
 
     def test_quick_work_is_never_interrupted_by_all_at_once(self, case: Case):
-        """Before what is remembered is too old, one piece of quick work is sent to a thread, which looks again."""
+        """Before the cache is too old, one piece of quick work goes to a thread, which reads again."""
         case.get()
         case.clock.move(0.6)
         with pytest.raises(NeedsThread):
@@ -176,7 +176,7 @@ class TestWithAWatch:
         assert case.asked["b"] == 0
 
     def test_a_change_is_seen_in_time(self, case: Case):
-        """What another process changed, or removed, is seen as soon as what is remembered is too old."""
+        """Changes and removals by another process are seen as soon as the cache is too old."""
         assert case.get() == 1
         case.write(2)
         case.clock.move(1)
@@ -210,7 +210,7 @@ class TestWithAWatch:
         assert case.get() == 2
 
     def test_what_is_forgotten_is_read_again_at_once(self, case: Case):
-        """What this process wrote is seen at once."""
+        """A process sees its own writes at once."""
         case.get()
         case.write(2)
         case.cache.invalidate("a")
@@ -277,7 +277,7 @@ class TestLooks:
         assert slow.asked <= (8 if fails else 1)
 
     def test_that_began_too_early_are_not_shared(self):
-        """Who wants to know what is so now does not take an answer to a question of a moment ago."""
+        """A caller that needs the present state does not use the result of an earlier read."""
         slow = Slow()
         watch = ChangeWatch(slow, HandMovedClock())
         with ThreadPoolExecutor(2) as threads:
@@ -287,7 +287,7 @@ class TestLooks:
             assert [each.result(PATIENCE).began_at for each in looks] == [0.0, 0.0]
 
     def test_that_failed_are_made_again(self):
-        """A question that had no answer is asked again by the next who needs it."""
+        """A read without a result is repeated by the next caller."""
         slow = Slow()
         slow.may_answer.set()
         slow.fails = True
@@ -334,7 +334,7 @@ class TestSeveralProcesses:
         assert len(looks) == 2
 
     def test_numbers_of_two_processes_never_hide_a_change(self, counters):
-        """Each counts for itself, so that the numbers differ after every change, whoever made it."""
+        """Each counts separately, so the numbers differ after every change by either."""
         seen = [counters[0].counts_of_all_processes()]
         for counter in (counters[0], counters[1], counters[1], counters[0]):
             counter.count_change()

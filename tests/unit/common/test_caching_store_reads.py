@@ -40,7 +40,7 @@ class MachineTime:
 
 
 class BrokersOnAws:
-    """AWS, and brokers whose time is moved by hand."""
+    """AWS, and brokers whose clocks the test moves."""
 
     def __init__(self, service: Aws, stream: str, monkeypatch) -> None:
         self.service = service
@@ -107,7 +107,7 @@ class TestPublishing:
             assert brokers.calls(lambda: publish(broker, name)) == {"PutRecords": 1}
 
     def test_goes_by_a_block_in_time(self, brokers: BrokersOnAws):
-        """What another process blocks is refused once the remembered second is over."""
+        """A block by another process is effective once the cached second is over."""
         with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
             [name] = brokers.make_event_types(broker, 1)
             broker.permissions.require_producer(UNAUTHENTICATED, name)

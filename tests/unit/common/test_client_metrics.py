@@ -1,4 +1,4 @@
-"""What each client does, and how little is kept of it."""
+"""Metrics of each client, in little memory."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_the_rows_that_were_used_last_are_kept(clients):
 
 
 def test_a_copy_does_not_change_any_more(clients):
-    """Who reads the figures adds them to those of other processes."""
+    """The copy of the figures can be added to those of other processes."""
     clients.count_request("billing", "GET", "/", 0.1)
     copied = clients.requests()
     clients.count_request("billing", "GET", "/", 0.1)

@@ -41,7 +41,7 @@ print(len(read) / 6 / len(BROUGHT_BACK))
 
 
 def test_threads_may_read_the_first_document_at_the_same_time():
-    """The process crashed, as a worker did that was started anew while publishers waited for it."""
+    """The process crashed, like a worker that restarted while publishers waited for it."""
     command = [sys.executable, "-c", READ_BY_THREADS]
     done = subprocess.run(command, check=False, env=ROOT_ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "1.0", "")

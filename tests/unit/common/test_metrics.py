@@ -1,4 +1,4 @@
-"""Counting, and what is counted of parts that fail or wait."""
+"""Counting, and the metrics of parts that fail or wait."""
 
 import asyncio
 import sqlite3
@@ -138,7 +138,7 @@ def test_values_are_put_into_buckets(metrics):
 
 
 def test_json_keeps_its_names():
-    """What was in JSON before there was Prometheus keeps its names. (R245)"""
+    """Members that were in JSON before there was Prometheus keep their names. (R245)"""
     metrics = Metrics(started=10)
     metrics.answered("get_health", 200, 0.25)
     metrics.kpi_figures.add(7, "dropped")
@@ -158,7 +158,7 @@ def test_json_keeps_its_names():
     }
 
 
-# What fails
+# Failures
 
 
 def test_failed_chores_are_counted(metrics):
@@ -333,13 +333,13 @@ def test_sessions_of_dead_processes_are_counted(metrics):
     offsets = {each.partition: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, "s", clock, lambda _subscription: None)
     assignment = coordination.replace_assignment("s", EMPTY_ASSIGNMENT, new, clock.now(), offsets)
-    for _ in range(2):  # what was read before is looked at once more
+    for _ in range(2):  # earlier reads are repeated once
         host.remove_expired_sessions([(members, assignment)])
 
     assert read_sample(metrics, "nakadi_dead_sessions_removed_total") == 1
 
 
-# What waits
+# Waiting
 
 
 def test_turns_that_are_waited_for_are_reported(metrics):
@@ -418,8 +418,7 @@ def test_index_lag_is_reported_once_it_was_measured():
 
 
 def test_what_was_counted_of_deleted_event_types_goes():
-    """Every family forgets them, and their names leave room for others; what is counted of all of them together
-    stays."""
+    """Every family forgets them, and their names leave room for others; the sums over all of them stay."""
     metrics = Metrics(max_names=2)
     metrics.find_deleted = lambda names: [name for name in names if name.startswith("gone")]
     for name in ("gone", "order", "late"):

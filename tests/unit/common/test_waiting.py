@@ -1,4 +1,4 @@
-"""Tasks are run to their end by whoever likes to: a thread that waits, or threads that call back."""
+"""Anyone can run tasks to their end: a thread that waits, or threads that call back."""
 
 import threading
 from concurrent.futures import Future

@@ -52,7 +52,7 @@ def _turn(turns):
 
 
 def test_a_turn_is_not_waited_for_too_long():
-    """Who has waited long enough may come again later."""
+    """A request that has waited long enough may come again later."""
     turns = LongWorkQueue(timeout_seconds=0.01)
     with (
         occupied_turn(turns),

@@ -64,7 +64,7 @@ def adopt(broker, name, *drafts, storage="default"):
 
 
 def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name):
-    """Orders, topics and ends are those of the other broker; what the event type had is removed. (R281)"""
+    """Orders, topics and ends are the other broker's; the event type's own timelines are removed. (R281)"""
     own = broker.event_types.get(name).timeline.topic
 
     adopt(broker, name, an_old(), the_open())
@@ -101,7 +101,7 @@ def test_an_adopted_topic_is_never_deleted(broker, name):
 
 
 def test_a_compacted_event_type_can_adopt(broker):
-    """It has no event in another timeline yet, so that no key can be in two of them. (R281)"""
+    """It has no event in another timeline yet, so no key can be in two of them. (R281)"""
     compacted = register(broker, an_event_type(partitions=1, cleanup_policy=CleanupPolicy.COMPACT))
 
     adopt(broker, compacted.name, the_open())
@@ -130,7 +130,7 @@ def test_a_compacted_event_type_can_adopt(broker):
     ],
 )
 def test_what_cannot_be_adopted_is_refused(broker, name, drafts, message):
-    """The event type stays as it was, and clients can publish to it. (R281)"""
+    """The event type stays unchanged, and clients can publish to it. (R281)"""
     with pytest.raises(Invalid, match=message):
         adopt(broker, name, *drafts)
 

@@ -79,7 +79,8 @@ def test_versioned_offset_is_parsed_leniently(offset, order, number):
     ["001", "001-", "001-1", "001-1-5", "001-00001-5", "001-000g-5", "001-0001-", "001-0001-x", "001-0001-1-1", "0012"],
 )
 def test_malformed_versioned_offset_is_refused_without_names(offset):
-    """Whatever begins with 001 is read as versioned, and refused without partition and offset. (C3, C4, C9, S94)"""
+    """An offset that begins with 001 is read as versioned, and refused without partition and offset. (C3, C4, C9,
+    S94)"""
     assert refusal(offset) == "invalid offset null for partition null"
 
 
@@ -121,7 +122,7 @@ def test_any_other_offset_is_refused_with_its_partition(offset):
     ],
 )
 def test_date_time_is_a_valid_offset(offset, moment):
-    """Beyond the older forms, a date-time is understood, in whichever zone it is given."""
+    """Beyond the older forms, a date-time is understood, in any zone."""
     assert reading(offset) == moment
 
 

@@ -1,4 +1,4 @@
-"""Which event types may have their events stored once."""
+"""The event types that may deduplicate events."""
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ REFUSAL = "deduplication is not available in storage kafka-1: it does not know e
 
 
 class OnlyDefault:
-    """Logs of which those of the default storage alone know events by their ids."""
+    """Logs among which only the default storage's knows events by their ids."""
 
     def find(self, storage_id: str) -> DeduplicatingLog | None:
         return House().publisher.deduplication.find(storage_id) if storage_id == "default" else None
@@ -39,7 +39,7 @@ def test_the_storage_that_it_moves_to_counts_as_well():
 
 
 def test_the_field_counts_before_the_annotation():
-    """Where both say something, the field says it. (P156)"""
+    """If both are set, the field wins. (P156)"""
     both = an_event_type(deduplication=ONCE, annotations={DEDUPLICATION_ANNOTATION: "60"})
     annotated, neither = replace(both, deduplication=None), an_event_type()
     found = [each.deduplication_window for each in (both, annotated, neither)]

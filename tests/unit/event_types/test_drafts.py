@@ -52,7 +52,7 @@ def test_fields_that_must_not_be_null(field):
 
 
 def test_a_schema_has_a_type_and_a_text():
-    """Of a schema both members are mandatory. (R19, R70)"""
+    """Both members of a schema are mandatory. (R19, R70)"""
     assert violations_of(schema=SchemaDraft()) == [
         ("schema.type", "must not be null"),
         ("schema.schema", "must not be null"),

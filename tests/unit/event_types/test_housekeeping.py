@@ -172,8 +172,8 @@ def test_a_failure_of_one_event_type_does_not_stop_the_others(broker, clock, mon
 
 
 def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, clock, monkeypatch, caplog):
-    """A round that meets an event type which is deleted under its hands goes on with the others, and complains of
-    nothing: what was to be done is done."""
+    """A round that finds an event type deleted in between continues with the others, and reports no failure: its work
+    is done."""
     doomed, fine = register(broker, name="a.doomed", partitions=2), register(broker, name="b.fine")
     append(broker, fine, Record(b"old"))
     clock.move(4 * HOUR)
@@ -197,8 +197,8 @@ def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, cloc
 
 @pytest.mark.parametrize("error", [Unavailable("not now"), UnknownTopic("lost"), KeyError("damaged"), OSError("disk")])
 def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monkeypatch, caplog, error):
-    """Whatever fails in a round, for whatever reason, ends nothing but itself: the next partition of the same event
-    type has its turn, and the log and the metrics count it."""
+    """Any failure in a round ends only its own step: the next partition of the same event type has its turn, and the
+    log and the metrics count it."""
     event_type = register(broker, name="a.broken", partitions=2)
     event_log = broker.logs.for_storage("default")
     for partition in range(2):
@@ -223,7 +223,7 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
 
 
 def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
-    """What one deleted event type or subscription left cannot be cleared; what the others left is."""
+    """The remains of one deleted event type or subscription cannot be cleared; those of the others are."""
     event_log = broker.logs.for_storage("default")
     event_types = [register(broker, name=name) for name in ("a", "b", "c")]
     with monkeypatch.context() as patch:
@@ -250,7 +250,7 @@ def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
 
 
 def test_a_round_that_is_stopped_ends_after_its_step(broker, monkeypatch):
-    """Who closes the broker does not wait for a round over all event types, and it is no failure."""
+    """Closing the broker does not wait for a round over all event types, and this is no failure."""
     for name in "abc":
         register(broker, name=name)
     event_log = broker.logs.for_storage("default")

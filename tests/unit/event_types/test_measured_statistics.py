@@ -23,7 +23,7 @@ MEASURED = MeasuredStatistics(
 
 
 def test_measured_statistics_are_stored_completely():
-    """What was measured is the same after it was written down."""
+    """Measured statistics are the same after they were stored."""
     assert measured_statistics_from_body(measured_statistics_body(MEASURED)) == MEASURED
 
 

@@ -84,7 +84,7 @@ def test_a_partition_that_was_added_later_is_empty_before():
 
 
 def test_distance_within_a_timeline_does_not_require_the_partition():
-    """In one timeline places need not exist, nor does the partition. (C44)"""
+    """Within one timeline, places need not exist, nor does the partition. (C44)"""
     assert positions.count_events_between(event_type_with(2), "9", Position(1, 5), Position(1, 1_000_005)) == 1_000_000
 
 

@@ -106,7 +106,7 @@ def test_schema_versions_are_listed_newest_first(event_types):
 
 
 def test_event_types_are_cached_for_a_while(registry, clock):
-    """A change by another process is seen when what is remembered is too old, one's own at once. (R108)"""
+    """A change by another process is seen when the cache is too old, a process's own change at once. (R108)"""
     here, there = (EventTypes(registry, Cache(clock, 1.0)) for _ in range(2))
     here.add(an_event_type(name="a.b"))
     assert here.cached("a.b").owning_application == "shop"
@@ -121,7 +121,7 @@ def test_event_types_are_cached_for_a_while(registry, clock):
 
 
 def test_missing_event_types_are_not_cached(event_types):
-    """An event type can be used as soon as it is created, also by who asked for it too early. (R105)"""
+    """An event type can be used as soon as it is created, also by a process that looked for it too early. (R105)"""
     with pytest.raises(NotFound):
         event_types.cached("a.b")
     event_types.add(an_event_type(name="a.b"))
@@ -150,7 +150,7 @@ def test_all_event_types_are_listed_beyond_one_page(event_types):
 
 
 def test_who_reads_an_event_type_shares_it(event_types):
-    """A thousand streams that read it one after the other hold it once, as long as it stays the same."""
+    """A thousand streams that read it share one copy, as long as it stays the same."""
     event_types.add(an_event_type(name="a.b"))
     first = event_types.find("a.b")
 
@@ -169,7 +169,7 @@ def test_a_successor_with_the_same_name_is_not_shared_with_its_predecessor(event
 
 
 def test_few_event_types_are_kept_for_sharing(event_types, monkeypatch):
-    """However many are read, one after the other."""
+    """However many are read in sequence."""
     monkeypatch.setattr(repository, "MAX_SHARED_EVENT_TYPES", 2)
     for name in ("a", "b", "c"):
         event_types.add(an_event_type(name=name))

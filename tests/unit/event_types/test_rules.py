@@ -1,4 +1,4 @@
-"""What has to hold for an event type."""
+"""The rules for an event type."""
 
 import pytest
 
@@ -130,7 +130,7 @@ EFFECTIVE = {"properties": {"data": {"properties": {"a": {}, "b": {}}}}}
     ],
 )
 def test_named_fields_in_the_schema_are_valid(fields):
-    """Fields that events have may be named, and so may anything where no path is meant. (R75, R77, R82, R86)"""
+    """A field may be named if events have it; members that are no path may have any value. (R75, R77, R82, R86)"""
     rules.check_fields_in_schema(EventTypeDraft(**fields), EFFECTIVE)
 
 
@@ -164,7 +164,7 @@ def test_named_fields_absent_in_the_schema_are_refused(fields, message):
     ("read", "write", "partitions"), [(1, 1, 1), (3, 2, 3), (2, 3, 3), (8, 1, 8), (9, 1, 8), (1, 100, 8)]
 )
 def test_the_larger_parallelism_is_the_number_of_partitions(read, write, partitions):
-    """There are as many partitions as the busier side needs, within the maximum; the traffic does not matter. (R103)"""
+    """The number of partitions is the larger parallelism, within the maximum; the traffic does not matter. (R103)"""
     statistic = Statistics(
         messages_per_minute=10_000, message_size=10_000, read_parallelism=read, write_parallelism=write
     )

@@ -181,7 +181,7 @@ TIGHTENING = {
 @pytest.mark.parametrize("old", MODES)
 @pytest.mark.parametrize("new", MODES)
 def test_a_compatibility_mode_may_be_tightened_step_by_step(old, new):
-    """Each subject who may update may tighten the mode by a step; admins may make any change. (R123, R275)"""
+    """Each subject that may update may tighten the mode by a step; admins may make any change. (R123, R275)"""
     event_type = an_event_type(compatibility_mode=old, authorization=OWNED)
     assert check_change(event_type, compatibility_mode=new, event_type_admin=True)
     assert check_change(event_type, compatibility_mode=new, nakadi_admin=True)

@@ -73,7 +73,7 @@ def test_empty_newest_timeline_does_not_hide_the_newest_event(counts, newest):
 
 
 def test_deleted_timelines_are_ignored():
-    """The ends are those of the timelines whose events are not gone. (C13, C15)"""
+    """The ends are those of the timelines that still have their events. (C13, C15)"""
     view = a_view(Generation([3], deleted=True), Generation([4], expired=[2]), Generation([0]))
     assert ends_of(view) == ("001-0002-000000000000000002", "001-0002-000000000000000003")
 
@@ -102,7 +102,7 @@ def test_newest_is_the_end_of_the_newest_timeline():
 
 
 def test_bounds_of_each_timeline_are_requested_once():
-    """However much is asked of a view, it asks the log once for each timeline that it needs."""
+    """However often a view is used, it calls the log once for each timeline that it needs."""
     event_type, logs = an_event_type_with_past(Generation([3, 3]), Generation([2, 2]), Generation([1, 1]))
     view = PartitionSnapshot(event_type, logs)
     view.oldest_and_newest_events()
@@ -192,7 +192,7 @@ def test_number_beyond_64_bits_is_no_position():
     ],
 )
 def test_a_time_is_before_the_first_event_stored_then_or_later(minutes, place):
-    """A time means just before the first event stored then or later, whichever timeline it is in. (C5)"""
+    """A time means just before the first event stored then or later, in any timeline. (C5)"""
     view = a_view(Generation([3]), Generation([0]), Generation([2]))
     moment = A_MOMENT + timedelta(minutes=minutes)
     assert resolve_offset(view, moment.isoformat()) == place
@@ -227,7 +227,7 @@ def test_cursor_from_before_the_oldest_to_the_newest_is_readable(offset):
     ],
 )
 def test_cursor_out_of_range_is_unavailable(offset, number):
-    """Behind what has expired, and beyond the newest event, nothing can be read. (L28, S93, S94, S102)"""
+    """Expired events, and places beyond the newest event, cannot be read. (L28, S93, S94, S102)"""
     assert refusal_of(a_view(Generation([9], expired=[4])), offset) == unavailable(number)
 
 
@@ -264,7 +264,7 @@ def test_no_cursors_are_refused():
 @pytest.mark.parametrize(
     ("cursors", "reported"),
     [
-        # what cannot be converted, before what is deleted, before what is not there
+        # places that cannot be converted, then deleted ones, then missing ones
         ([("7", "2-3"), ("0", "5"), ("9", "001-0002-1")], "invalid offset 2-3 for partition 7"),
         ([("9", "001-0002-1"), ("0", "5"), ("7", "2-3")], "invalid offset 2-3 for partition 7"),
         ([("9", "001-0002-1"), ("0", "5")], unavailable("000000000000000005")),

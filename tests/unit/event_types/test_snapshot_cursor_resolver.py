@@ -7,7 +7,7 @@ from tests.support.places import Generation, an_event_type_with_past
 
 
 def test_each_call_asks_the_log_again():
-    """What was stored between two questions is in the second answer."""
+    """The second result has the events stored between two calls."""
     event_type, logs = an_event_type_with_past(Generation([1]))
     cursors = CursorResolver(logs)
     before = cursors.end_positions(event_type)["0"]
@@ -16,7 +16,7 @@ def test_each_call_asks_the_log_again():
 
 
 def test_results_are_those_of_a_snapshot():
-    """The results for an event type are those of a snapshot of it. (C13, L35, S97)"""
+    """The results for an event type match a snapshot of it. (C13, L35, S97)"""
     event_type, logs = an_event_type_with_past(Generation([9], expired=[4]))
     cursors = CursorResolver(logs)
     assert cursors.take_snapshot(event_type).oldest_and_newest_events() == {"0": (Position(1, 4), Position(1, 8))}

@@ -60,7 +60,7 @@ def test_the_default_storage_cannot_be_removed(storages):
 
 
 def test_a_storage_in_use_is_not_removed_and_stays_usable(storages):
-    """A removal that is refused leaves the storage as it was. (R238)"""
+    """A refused removal leaves the storage unchanged. (R238)"""
     storages.add(KAFKA)
 
     with pytest.raises(NotPermitted):
@@ -95,7 +95,7 @@ def change_storage(registry):
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
-    """Whichever of its writes another change comes before, the storage is removed in the end. (R238)"""
+    """Whichever of its writes loses against another change, the storage is removed in the end. (R238)"""
     storages.add(KAFKA)
     meanwhile(registry, *[lambda: None] * before, lambda: change_storage(registry))
 
@@ -105,7 +105,7 @@ def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
 
 
 def test_a_removal_that_always_loses_is_refused_as_temporary(storages, registry):
-    """A storage that is changed again and again is left as it is, and the client may ask again. (R238)"""
+    """A storage that is changed repeatedly stays unchanged, and the client may retry. (R238)"""
     storages.add(KAFKA)
     meanwhile(registry, *[lambda: change_storage(registry)] * 100)
 
@@ -155,7 +155,7 @@ def test_a_storage_out_of_reach_is_not_chosen(storages, out_of_reach):
 
 
 def test_the_built_in_storage_can_always_be_chosen(storages, out_of_reach):
-    """The way back to the storage that the broker runs on is open, whatever answers. (R239)"""
+    """The way back to the broker's own storage is open, even if no storage answers. (R239)"""
     storages.add(KAFKA)
     storages.choose("k")
     out_of_reach.update({"default", "k"})
@@ -190,6 +190,6 @@ def test_valid_ids_are_accepted(storages, storage_id):
 
 
 def test_an_embedded_storage_has_no_configuration(storages):
-    """Where events of an embedded storage lie is not for clients to say. (R233)"""
+    """Clients cannot choose the place of an embedded storage's events. (R233)"""
     with pytest.raises(Invalid, match="embedded_configuration must be empty"):
         storages.add(Storage(id="e", type=StorageType.EMBEDDED, configuration={"path": "/etc"}))

@@ -58,7 +58,7 @@ def names(broker):
 
 
 def test_the_dead_letter_queue_is_created_at_start(own_event_types_broker):
-    """It can be subscribed to before there is any dead letter. (R250, S266, S267)"""
+    """Clients can subscribe to it before there is any dead letter. (R250, S266, S267)"""
     broker = own_event_types_broker()
 
     broker.prepare_for_requests()
@@ -170,11 +170,11 @@ def test_a_broker_starts_without_them(own_event_types_broker, caplog):
     assert names(broker) == [QUEUE]
 
 
-# Who may
+# Permissions
 
 
 def test_with_authentication_they_are_open_to_administrators_only(broker_with_tokens):
-    """Where tokens are asked for, those who administrate the broker may read its own event types, and no others."""
+    """With authentication, only the broker's administrators may read its own event types."""
     broker = broker_with_tokens()
     for feature in (Feature.AUDIT_LOG_COLLECTION, Feature.KPI_COLLECTION):
         broker.features.switch(feature, on=True)
@@ -197,7 +197,8 @@ def test_with_authentication_they_are_open_to_administrators_only(broker_with_to
 )
 @pytest.mark.parametrize("members", [(("team", "a"), ("user", "b")), (("*", "*"),)])
 def test_settings_give_access_to_others(broker_with_tokens, setting, name, feature, members):
-    """An operator names those who may administer, read and write, for each kind of the broker's event types. (S266)"""
+    """An operator names the subjects that may administer, read and write, for each kind of the broker's event types.
+    (S266)"""
     broker = broker_with_tokens(**{setting: members})
     if feature:
         broker.features.switch(feature, on=True)
@@ -223,7 +224,7 @@ def test_without_administrators_their_lists_are_empty(broker_with_tokens):
     assert broker.publisher.publish(AUDIT_LOG, body, BROKER_SUBJECT, "").status is BatchStatus.STORED
 
 
-# What an earlier version left
+# Earlier versions
 
 
 @pytest.mark.parametrize("lists", [None, OPEN])
@@ -243,7 +244,8 @@ def test_open_event_types_are_closed_when_authentication_is_on(broker_with_token
 
 
 def test_empty_lists_get_the_administrators_of_later_settings(broker_with_tokens, caplog):
-    """An event type that was made while no administrator was named belongs to those of a later start."""
+    """An event type that was created while no administrator was named belongs to the administrators of a later
+    start."""
     broker = broker_with_tokens()
     caplog.set_level(logging.INFO)
     broker.prepare_for_requests()
@@ -258,7 +260,7 @@ def test_empty_lists_get_the_administrators_of_later_settings(broker_with_tokens
 
 
 def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(own_event_types_broker):
-    """Where tokens are asked for and no administrator is named, lists are empty, and stay so."""
+    """With authentication and without a named administrator, lists are empty, and stay so."""
     broker = own_event_types_broker(auth="gateway")
     broker.prepare_for_requests()
     first = broker.event_types.get(QUEUE)

@@ -84,7 +84,7 @@ def setup():
 
 
 def test_the_state_of_a_table_is_stored_completely(setup):
-    """What a job found is the same after it was written down, and found by the event type alone."""
+    """A job's findings are the same after they were stored, and are found by the event type alone."""
     first = setup.event_type("a.b")
     state = setup.has(first, p0=5, p1=7)
 
@@ -132,7 +132,7 @@ def test_events_that_are_gone_from_the_archive_are_not_waited_for(setup):
 
 
 def test_offsets_without_a_segment_are_passed_over(setup):
-    """What lies before offsets that were counted and never archived is in the table: the event behind them waits."""
+    """Offsets that were counted and never archived count as in the table: the event behind them waits."""
     event_type = setup.event_type("holed")
     setup.archive_events(event_type, 3, 900)
     setup.has(event_type, p0=3)
@@ -219,7 +219,7 @@ def test_metrics_put_tables_without_a_name_of_their_own_together():
 
 
 def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
-    """What jobs noted of a table is shown by the process that does the housekeeping, with how far it is behind."""
+    """The process that does the housekeeping shows a job's notes about a table, and its lag."""
     file = f"sqlite:///{tmp_path / 'nakadi.db'}"
     clock = HandMovedClock(A_MOMENT)
     with closing(open_broker(Settings(registry=file, event_log=file), clock)) as broker:
@@ -273,7 +273,7 @@ def history_of(setup, event_type, next_offset, partition=0, hours=48):
 
 
 def test_compaction_leaves_events_alone_that_are_in_no_table(setup):
-    """It may go up to the first event that the table does not have, and up to what is not archived yet."""
+    """It may go up to the first event that the table does not have, and up to events that are not archived yet."""
     event_type = setup.event_type("changed")
     for seconds_ago in (900, 600):
         setup.archive_events(event_type, 3, seconds_ago)
@@ -289,7 +289,7 @@ def test_compaction_leaves_events_alone_that_are_in_no_table(setup):
 
 
 def test_compaction_waits_only_where_there_can_be_a_table_and_not_for_ever(setup):
-    """Not for types without a table, for topics that are not archived, nor where that is not asked for."""
+    """It does not wait for event types without a table, for topics that are not archived, nor if the setting is off."""
     event_type = setup.event_type("changed")
     setup.archive_events(event_type, 3, 49 * 3600)
     off = setup.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})

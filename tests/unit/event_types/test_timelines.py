@@ -70,7 +70,7 @@ def test_a_switch_closes_the_old_timeline(event_type):
 
 
 def test_after_a_switch_the_old_topic_is_closed(broker, event_type):
-    """What is written goes to the new timeline; the old one takes no more. (R243)"""
+    """Writes go to the new timeline; the old one takes no more. (R243)"""
     broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
 
     old, new = broker.event_types.get(event_type.name).timelines
@@ -214,7 +214,7 @@ def spare(broker):
 
 @pytest.mark.usefixtures("spare")
 def test_a_storage_may_change_while_an_event_type_is_created(broker):
-    """An event type whose storage is touched while it is created is created all the same. (R104)"""
+    """An event type is still created if its storage changes meanwhile. (R104)"""
     document = broker.registry.get("storages", "spare")
     meanwhile(broker.registry, lambda: broker.registry.write(PutDocument("storages", "spare", document.body)))
 

@@ -1,4 +1,4 @@
-"""Whose a topic is."""
+"""The owner of a topic."""
 
 import pytest
 from msgspec.structs import replace

@@ -72,7 +72,7 @@ def invoke(event):
 
 @pytest.mark.parametrize("path", sorted(EVENTS.glob("*.json")), ids=lambda path: path.stem)
 def test_every_recorded_invocation_is_answered(path):
-    """Whatever the gateway sends, there is an answer in its form, with a flow id. (R38)"""
+    """Any invocation by the gateway gets an answer in its form, with a flow id. (R38)"""
     answer = invoke(json.loads(path.read_text()))
 
     assert answer["multiValueHeaders"]["x-flow-id"]

@@ -149,7 +149,7 @@ def test_urls_that_two_readers_could_read_differently_are_refused(target):
 
 @pytest.mark.parametrize("target", ["/things/a..b", "/things/a.b", "/things?x=//&y=;&z=%2F%25", "/things/%C3%BC"])
 def test_normal_urls_are_not(target):
-    """What only looks unusual is fine: dots within names, and everything that is escaped in a query. (R28)"""
+    """Unusual characters are allowed: dots within names, and anything escaped in a query. (R28)"""
     assert ask("GET", target).status == 200
 
 
@@ -229,7 +229,7 @@ def test_a_path_in_the_log_is_cut(caplog):
 
 
 def test_a_body_is_as_long_as_its_route_reads():
-    """A body that is longer than the route reads is 413, as it was sent or unpacked."""
+    """A body that is longer than its route reads is 413, as sent or decompressed."""
     small = Route(
         method="POST",
         template="/x",
@@ -272,7 +272,7 @@ def test_streams_and_answers_without_a_body_have_a_span_context():
 
 
 def test_accept_is_looked_at_once_the_work_is_done():
-    """A success that the client cannot read is 406, and what was asked for has been done. (R12, R48)"""
+    """A success that the client cannot read is 406, and the request has been carried out. (R12, R48)"""
     done = []
     route = Route(method="POST", template="/things", handler=lambda _: json_response(done.append(1)), operation="add")
     application = Application([route], authenticate)

@@ -20,7 +20,7 @@ from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, g
 
 
 def test_headers_are_found_in_any_case_and_joined():
-    """Header names come in any case; what comes twice is joined by a comma."""
+    """Header names come in any case; repeated headers are joined by a comma."""
     request = request_from_scope(a_scope(headers=[("X-Nakadi-Cursors", "[1]"), ("ACCEPT", "a/b"), ("accept", "c/d")]))
 
     assert request.headers == {"x-nakadi-cursors": "[1]", "accept": "a/b, c/d"}
@@ -45,7 +45,7 @@ def test_a_whole_url_as_target_is_understood(raw, target):
 
 @pytest.mark.parametrize("value", ["f", "Ümläut", "\xff\xfe"])
 def test_header_values_are_given_back_unchanged(value):
-    """Whatever bytes a flow id has, the response has the same. (R38)"""
+    """The response has the flow id's exact bytes. (R38)"""
     client = get_response(lambda _: empty_response(), a_scope(headers=[("x-flow-id", value)]))
 
     assert client.headers["x-flow-id"] == value
@@ -115,7 +115,7 @@ def test_who_leaves_before_the_body_is_complete_is_not_answered():
     assert get_response(lambda _: pytest.fail("it was handled"), a_scope("POST"), client).sent == []
 
 
-# What is judged before a body is read.
+# Checks before a body is read.
 
 
 class Silent(Client):
@@ -211,7 +211,7 @@ PACKED = [("content-encoding", "gzip")]
     ],
 )
 def test_a_request_takes_its_memory_as_it_needs_it(handler, headers, pieces, status):
-    """What a body takes as it was sent, unpacked and worked on is counted together."""
+    """The memory of a body as sent, decompressed and parsed is counted together."""
     client = get_response(
         handler, a_scope("POST", headers=headers), Client(*pieces), RequestLimits(max_memory_bytes=1_000)
     )
@@ -275,7 +275,7 @@ WAYS_OUT = {
 
 @pytest.mark.parametrize("way", WAYS_OUT)
 def test_memory_is_given_back_whatever_happens(way):
-    """When a request ends, in whatever way, its memory is free for others."""
+    """However a request ends, its memory becomes free for others."""
     handler, client, options = WAYS_OUT[way]
 
     async def run():

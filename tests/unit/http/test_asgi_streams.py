@@ -179,7 +179,7 @@ def test_every_write_is_sent_on_its_own():
 
 
 def test_a_stream_is_packed_write_by_write():
-    """A packed stream can be unpacked as far as it was written. (L40, R37)"""
+    """A compressed stream can be decompressed as far as it was written. (L40, R37)"""
 
     async def serve(outlet):
         await outlet.write(b"one\n")
@@ -196,7 +196,7 @@ def test_a_stream_is_packed_write_by_write():
 def test_the_first_batch_keeps_its_distance_from_the_headers():
     """The first write waits a moment behind the headers for a client that may read the socket itself, as pynakadi does.
 
-    No other client waits, nor one that asks for gzip: it reads through a decoder. (trap 3)
+    No other client waits, nor one that requests gzip: it reads through a decoder. (trap 3)
     """
     times = []
 
@@ -357,7 +357,7 @@ async def nothing(_outlet):
 
 
 def effort_of_saying(times):
-    """The processor's effort for a request that names a parameter and a header so many times."""
+    """The processor's effort for a request with a number of parameters and headers."""
     scope = a_scope(target="/x?" + "a&" * times, headers=[("a", "b")] * times)
     request = request_from_scope(scope)
     assert (len(request.query["a"]), len(request.headers["a"])) == (times, 3 * times - 2)

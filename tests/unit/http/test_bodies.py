@@ -89,7 +89,7 @@ def test_blanks_are_no_document():
 
 
 def test_only_one_byte_order_mark_is_passed_over():
-    """What stands behind the mark has to be JSON. (R6)"""
+    """The text behind the mark has to be JSON. (R6)"""
     for text in (b"\xef\xbb\xbf\xef\xbb\xbf{}", b"\xef\xbb\xbf", b"\xef\xbb\xbf \n"):
         with pytest.raises(Malformed):
             json_document(text)

@@ -46,7 +46,7 @@ def test_bodies_in_several_members_are_unpacked_whole(pack):
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 16_384, 300_000, 1_000_003])
 def test_nothing_is_lost_at_the_seams(pack, size):
-    """A body of any size comes out as it went in, whatever the slices in which it is unpacked."""
+    """A body of any size comes out unchanged, with slices of any size."""
     encoding = "gzip" if pack is gzip.compress else "zstd"
     content = os.urandom(size)
 
@@ -90,13 +90,14 @@ def test_damaged_bodies_are_refused(encoding, body):
 
 @pytest.mark.parametrize("encoding", ["identity", "br", "deflate", ""])
 def test_unknown_encodings_are_passed_over(encoding):
-    """A body in an encoding that is not known is taken as it is. (R36, P45)"""
+    """A body in an unknown encoding is taken unchanged. (R36, P45)"""
     assert decompress_body(a_request(encoding, EVENTS)).body == EVENTS
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_bomb_does_not_go_off(pack, monkeypatch):
-    """What unpacks to more than an honest batch is refused as too large, and is not unpacked to its end."""
+    """A body that decompresses to more than an honest batch is refused as too large, and is not decompressed to its
+    end."""
     monkeypatch.setattr(compression, "MAX_DECOMPRESSED_BYTES", 1_000_000)
     encoding = "zstd" if pack is zstd else "gzip"
 

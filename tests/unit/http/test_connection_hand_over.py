@@ -78,7 +78,7 @@ class Client:
         return await asyncio.get_running_loop().sock_recv(self.ours, 65536)
 
     async def length_of_echo(self, size):
-        """What the server says of a body of this size."""
+        """The server's answer for a body of this size."""
         await self.send(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size)
         answer = b""
         while not answer.endswith(b"}"):
@@ -102,7 +102,7 @@ def run_with_servers(work, *routes):
 
 
 async def until_it_does_not_rest(connection):
-    while connection._is_resting():  # noqa: ASYNC110  # what is waited for tells nothing
+    while connection._is_resting():  # noqa: ASYNC110  # the awaited change notifies nobody
         await asyncio.sleep(0.001)
 
 
@@ -228,7 +228,7 @@ def test_an_answer_that_is_not_written_yet_is_not_lost():
 
 
 def test_a_connection_that_goes_on_may_rest(monkeypatch):
-    """It has the time between two requests, and not the shorter one that a new connection has for its first."""
+    """It has the time between two requests, and not the shorter time that a new connection has for its first."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_SECONDS", 0.0)
 
     async def work(client, first, second):

@@ -122,7 +122,7 @@ def memory_taken(metrics):
 
 
 def test_a_whole_request_needs_no_thread(wire, handlers, metrics):
-    """It is begun on the loop, and goes on there once its append has been made; its memory is given back."""
+    """It begins on the loop, and continues there after its append; its memory is returned."""
     publish(wire, b"[1]", "X-Flow-Id: mine")
     until(lambda: handlers.log.waiting)
     assert memory_taken(metrics) == 1003
@@ -149,7 +149,7 @@ def test_one_that_would_wait_is_begun_anew_in_a_thread(wire, handlers, metrics):
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_more_requests_wait_for_appends_than_there_are_threads(serving, handlers, wire, waits):
-    """Whether they were begun on the loop or in a thread: other requests are answered meanwhile."""
+    """Whether they began on the loop or in a thread: other requests are answered meanwhile."""
     handlers.waits = waits
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(serving.url)) for _ in range(100)]
@@ -163,7 +163,7 @@ def test_more_requests_wait_for_appends_than_there_are_threads(serving, handlers
 
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metrics, in_pieces):
-    """It may have to wait, or be a long answer."""
+    """The rest may have to wait, or be a long answer."""
     for outcome, status in ((Unavailable("gone"), 500), ({0: Refused("full")}, 207)):
         handlers.threads.clear()
         if in_pieces:
@@ -181,7 +181,7 @@ def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metric
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_known):
-    """Whether it was made after an append or before: no client waits for ever, and the memory is given back."""
+    """Whether the answer was made after an append or before: no client waits for ever, and the memory is returned."""
 
     def authenticate(_):
         if is_known:
@@ -230,7 +230,7 @@ def test_a_connection_that_is_not_kept_is_closed(wire, handlers, version, header
 
 
 def test_a_client_that_leaves_meanwhile_harms_nothing(serving, wire, handlers, metrics):
-    """Its events are stored, its memory is given back, and the next client is served."""
+    """Its events are stored, its memory is returned, and the next client is served."""
     with Wire(serving.url) as leaving:
         publish(leaving)
         until(lambda: handlers.log.waiting)
@@ -271,7 +271,7 @@ def test_a_server_that_stops_waits_for_each_client(serving, handlers):
 
 
 def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
-    """Whatever is not in memory, or is too old, is asked for in threads: a registry may not answer."""
+    """Missing or outdated values are read in threads: a registry may not answer."""
     askers = Counter()
     for name in ("get", "list", "change_counters"):
         asked = getattr(MemoryRegistry, name)
@@ -316,7 +316,7 @@ def test_everything_in_a_mailbox_is_delivered_once(caplog):
         for each in threads:
             each.start()
         async with asyncio.timeout(PATIENCE):
-            while len(delivered) < 2000:  # noqa: ASYNC110  # what is waited for tells nothing
+            while len(delivered) < 2000:  # noqa: ASYNC110  # the awaited change notifies nobody
                 await asyncio.sleep(0.001)
         for each in threads:
             each.join()
@@ -327,7 +327,7 @@ def test_everything_in_a_mailbox_is_delivered_once(caplog):
 
 
 def test_an_answer_is_written_with_its_length():
-    """The bytes are those of HTTP/1.1, and a header cannot begin another line."""
+    """The bytes form an answer of HTTP/1.1, and a header cannot begin another line."""
     written = http_response_bytes(Response(207, {"a": "b"}, b"[]"), b"date: now\r\n", keep_alive=False)
     assert written == (
         b"HTTP/1.1 207 Multi-Status\r\ndate: now\r\ncontent-length: 2\r\na: b\r\nconnection: close\r\n\r\n[]"
@@ -398,7 +398,7 @@ def test_a_queue_that_was_emptied_wakes_the_loop_again(monkeypatch, make):
 
 
 def test_a_value_that_comes_while_others_are_delivered_is_delivered(monkeypatch):
-    """What is put in by a delivery, or by a thread meanwhile, does not stay in the mailbox."""
+    """Values that a delivery, or a thread meanwhile, puts into the mailbox do not stay there."""
     loop, seen = HeldLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     mailbox = LoopMailbox()
@@ -509,7 +509,7 @@ def test_a_long_answer_is_compressed_in_a_thread(monkeypatch, size, lanes):
 
 
 def steps_of_writes(requests, *, ends_after_each=False):
-    """What happens when requests that have arrived are handled one a round of the loop, and each of them writes."""
+    """The steps of handling requests that have arrived, one a round of the loop, each with a write."""
 
     async def run():
         work, steps, done = LoopWorkQueue(), [], asyncio.Event()
@@ -532,7 +532,7 @@ def steps_of_writes(requests, *, ends_after_each=False):
 
 
 def test_writes_of_requests_that_arrived_together_begin_together(monkeypatch):
-    """They share a commit then. The first waits for nobody, so that a commit is under way while others are handled."""
+    """They then share a commit. The first waits for nobody, so that a commit is under way while others are handled."""
     monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
     monkeypatch.setattr(direct, "MAX_WRITE_DELAY_SECONDS", 60)
 

@@ -71,7 +71,7 @@ def command_line(operation: str, page: str = PAGE) -> list[str]:
     return shlex.split(html.unescape(found[1]))
 
 
-# What is on it
+# Content
 
 
 @pytest.mark.parametrize("operation", openapi.operations().values(), ids=lambda operation: operation.id)
@@ -110,7 +110,7 @@ def test_command_line_can_be_run() -> None:
     assert json.loads(published[published.index("-d") + 1])[0]["order"] == "4711"
 
 
-# What is not on it
+# Excluded content
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
@@ -155,7 +155,7 @@ def test_address_is_the_one_that_was_asked(headers: dict[str, str], address: str
 
 
 def test_page_is_html() -> None:
-    """The page is HTML in UTF-8 that a browser takes for nothing else."""
+    """The page is HTML in UTF-8, and browsers treat it as nothing else."""
     response = answer("/docs")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert response.headers["x-content-type-options"] == "nosniff"

@@ -38,8 +38,8 @@ def wire(broker):
     ],
 )
 def test_names_of_the_machine_are_served(wire, host):
-    """Without authentication the broker is served as this machine, and under the names that it was given, whatever the
-    port, case and final dot. (R290)"""
+    """Without authentication the broker is served under the machine's names and the configured ones, with any port,
+    case and final dot. (R290)"""
     for _ in range(2):
         status, _, _ = wire.ask("GET /health HTTP/1.1", f"Host: {host}")
         assert status == 200
@@ -54,8 +54,8 @@ def test_names_of_the_machine_are_served(wire, host):
 )
 @pytest.mark.parametrize("target", ["/event-types", "/console", "/health"])
 def test_other_names_are_refused(wire, host, target):
-    """A request for another name, as of a page whose name leads to this machine, gets 421 and a sentence that says what
-    to do, whatever it asks for; then the connection closes. (R290)"""
+    """A request for another name, as of a page whose name leads to this machine, gets 421 and a sentence with the
+    remedy, on any path; then the connection closes. (R290)"""
     status, headers, body = wire.ask(f"GET {target} HTTP/1.1", f"Host: {host}")
     problem = json.loads(body)
     assert (status, headers["content-type"]) == (421, "application/problem+json")
@@ -91,7 +91,7 @@ def test_requests_before_such_a_request_are_answered(wire):
     ],
 )
 def test_a_target_may_name_the_host_too(wire, target, host, status):
-    """Of a target with a host, both names have to be served. (R290)"""
+    """In a target with a host, both names have to be served. (R290)"""
     assert wire.ask(f"GET {target} HTTP/1.1", f"Host: {host}")[0] == status
 
 
@@ -116,8 +116,8 @@ def test_old_clients_need_not_name_a_host(wire):
     ],
 )
 def test_pages_of_other_hosts_cannot_use_it(wire, headers, status):
-    """What browsers send for a page of another host without asking, such as a form that publishes, is refused; pages of
-    the broker's names may send it. (R291)"""
+    """Requests that browsers send for a page of another host without asking, such as a form that publishes, are
+    refused; pages of the broker's names may send them. (R291)"""
     head = ["POST /event-types/unknown/events HTTP/1.1", "Host: localhost", "Content-Type: text/plain", *headers]
     found, answered, body = wire.ask(*head, "Content-Length: 2", body=b"[]")
     assert (found, answered["content-type"]) == (status, "application/problem+json")
@@ -147,7 +147,7 @@ def test_others_are_not_restricted():
 
 
 def test_what_is_no_name_is_refused_at_the_start():
-    """A setting that names no host is told of."""
+    """The message quotes a setting that names no host."""
     with pytest.raises(BadSetting, match="NAKADI_HOSTS has 'http:"):
         Broker(hosts=("http://a.example",))
 

@@ -25,7 +25,7 @@ def test_shares_have_a_limit_together():
 
 
 def test_a_share_beyond_the_limit_is_too_large():
-    """What would not fit even if nothing else were there is refused for good."""
+    """A share that would not fit even into free memory is refused permanently."""
     share = RequestMemory(100).open_share()
     share.take(60)
     with pytest.raises(TooLarge):

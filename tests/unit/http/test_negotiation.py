@@ -31,7 +31,7 @@ SUCCESS = json_response({"a": 1}, 201, {"location": "/x/1"})
 
 
 def answered(request, **route):
-    """What an application with this one route answers, but for the headers that every answer has."""
+    """The answer of an application with this one route, without the headers that every answer has."""
     answer = Application([a_route(method=request.method, **route)]).answer(request)
     return replace(answer, headers={n: v for n, v in answer.headers.items() if n not in ("x-flow-id", "span_ctx")})
 
@@ -141,7 +141,7 @@ async def no_events(_outlet):
 )
 @pytest.mark.parametrize("accept", ["text/html", "application/problem+json", "garbage"])
 def test_other_answers_do_not_depend_on_accept(answer, accept):
-    """Answers without a body, streams, and whatever is no success are given as they are. (R12, R25, L37, R244)"""
+    """Answers without a body, streams, and failures are sent unchanged. (R12, R25, L37, R244)"""
     assert negotiate(accept, answer) == answer
 
 
@@ -175,7 +175,7 @@ PIECES = [
 @settings(max_examples=choose_count(100, 300))
 @given(some.lists(some.sampled_from(PIECES), max_size=12).map("".join))
 def test_no_accept_header_does_harm(accept):
-    """Whatever `Accept` says, there is an answer whose content type is one line of ASCII, or a refusal. (R12)"""
+    """For any `Accept`, there is an answer whose content type is one line of ASCII, or a refusal. (R12)"""
     answer = negotiate(accept)
     content_type = answer.headers["content-type"]
     assert answer.status == 406 or (content_type.isascii() and content_type.isprintable())
@@ -187,7 +187,7 @@ def test_long_accept_headers_are_read_in_one_pass(header):
     part, whole = (
         measure_cpu(lambda text=text: json_media_type_for(text)) for text in (header[: len(header) // 32], header)
     )
-    assert whole < 32 * 6 * part + 100  # if every quotation were looked for anew, it would be 1024 times as much
+    assert whole < 32 * 6 * part + 100  # with a search from the beginning for each quotation, 1024 times as much
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_json_bodies_are_read(method, content_type):
     "content_type", [None, "", "text/plain", "application/x-www-form-urlencoded", "application/jsonx"]
 )
 def test_other_bodies_are_not_read(content_type):
-    """A body of another type, or of none, is unsupported, and the answer says what is supported. (R11)"""
+    """A body of another type, or of none, is unsupported, and the answer names the supported ones. (R11)"""
     headers = {} if content_type is None else {"content_type": content_type}
     refusal = answered(a_request(**headers))
 

@@ -41,7 +41,7 @@ def test_the_first_value_wins():
 
 
 def test_a_family_of_headers_has_every_one_with_its_name():
-    """They are told by what follows the name, and only a route that declares them may read them."""
+    """The rest of the name identifies them, and only a route that declares them may read them."""
     family, headers = HeaderFamily("ce-"), {"ce-id": "1", "ce-b": "2", "host": "x"}
 
     assert family.read(request(headers=headers, declared=(family,))) == {"id": "1", "b": "2"}
@@ -87,7 +87,7 @@ def test_lists_are_values_or_have_commas(values, found):
     ],
 )
 def test_numbers_are_read(text, number):
-    """A number is read as one, whatever blanks are around it; an empty value counts as missing. (L9)"""
+    """A number is read with blanks around it; an empty value counts as missing. (L9)"""
     assert NUMBER.read(request(text)) == number
 
 

@@ -33,7 +33,7 @@ class Registry:
 
 
 def test_an_answer_is_good_for_a_moment():
-    """The registry is asked again only when its last answer is no longer fresh."""
+    """The registry is called again only when its last answer is no longer fresh."""
     registry, clock = Registry(), HandMovedClock()
     readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_a_registry_that_fails_is_reported_and_asked_again():
 
 
 def test_a_registry_that_does_not_answer_holds_one_thread():
-    """However often it is asked for, there is one probe at a time, and no request waits longer than its patience."""
+    """For any number of requests, there is one probe at a time, and no request waits longer than its patience."""
     registry, clock = Registry(), HandMovedClock()
     registry.free.clear()
     readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=0)

@@ -36,7 +36,7 @@ def test_bodies_survive_an_upgrade_that_is_declined(wire, method, size):
 
 
 def test_bodies_in_chunks_survive_it_too(wire):
-    """A chunked body behind an offer to upgrade is read whole, in whatever pieces it arrives."""
+    """A chunked body behind an offer to upgrade is read whole, in any pieces."""
     wire.send("POST /echo HTTP/1.1", *H2C, "Transfer-Encoding: chunked")
     for piece in (b"3\r", b"\nab", b"c\r\n", b"4\r\ndefg\r\n0\r", b"\n\r\n"):
         time.sleep(0.01)
@@ -295,7 +295,7 @@ def test_methods_of_others_are_not_allowed(wire, method):
 
 
 def test_a_refusal_reaches_a_client_that_is_still_sending(wire):
-    """A client that sends on behind what is refused can still read the refusal."""
+    """A client that continues to send after the refused part can still read the refusal."""
     wire.socket.sendall(POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n")
     for _ in range(20):
         wire.socket.sendall(b"x" * 100_000)
@@ -304,7 +304,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending(wire):
 
 
 def test_a_refused_request_is_answered_in_its_turn(wire, slow):
-    """Requests that came before a refused one are answered, and no answer is taken for that of another request."""
+    """Requests that came before a refused one are answered, and no answer goes to another request."""
     wire.socket.sendall(
         b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n" + POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n"
     )
@@ -399,7 +399,7 @@ def test_who_does_not_read_is_not_answered_without_end(quick):
         seen = transport.answers, transport.reads
         connection.resume_writing()
         async with asyncio.timeout(PATIENCE):
-            while transport.answers < 3:  # noqa: ASYNC110  # what is waited for tells nothing
+            while transport.answers < 3:  # noqa: ASYNC110  # the awaited change notifies nobody
                 await asyncio.sleep(0.001)
         connection.connection_lost(None)
         edge.shut_down_threads()

@@ -37,8 +37,8 @@ def test_headers_of_a_stream_come_alone_and_at_once(wire):
 def test_a_client_that_reads_the_socket_itself_loses_nothing(streams):
     """A client that takes the socket from its HTTP library after the headers sees every batch, and the end.
 
-    Its library has read ahead whatever came with the headers, so nothing may; and it takes the closing of the
-    connection for the end, since it does not know the last chunk.
+    Its library has read ahead any bytes that came with the headers, so there must be none; and it treats the closing
+    of the connection as the end, since it does not know the last chunk.
     """
     three = Route(
         method="GET", template="/three", handler=lambda _: StreamingResponse(streams.three), operation="three"
@@ -61,7 +61,7 @@ def test_a_client_that_reads_the_socket_itself_loses_nothing(streams):
 
 
 def test_a_stream_ends_properly_and_closes_unannounced(wire):
-    """The end of a stream is the last chunk, and soon the connection closes, without having said so before."""
+    """The end of a stream is the last chunk, and soon the connection closes, without a header that announces it."""
     status, headers = wire.send("GET /three HTTP/1.1").head()
 
     assert (status, headers.get("connection")) == (200, None)
@@ -117,7 +117,7 @@ def test_a_stream_in_http_1_0_ends_with_the_connection(wire):
 
 
 def test_a_packed_stream_arrives_batch_by_batch(wire):
-    """With `Accept-Encoding: gzip` every batch can be read as soon as it is there. (L40, R37)"""
+    """With `Accept-Encoding: gzip`, every batch can be read as soon as it arrives. (L40, R37)"""
     _, headers = wire.send("GET /three HTTP/1.1", "Accept-Encoding: gzip").head()
     reader = zlib.decompressobj(wbits=31)
 

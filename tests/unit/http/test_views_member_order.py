@@ -39,7 +39,7 @@ def api():
         client.headers["x-subscription"] = answer.json()["id"]
         event = {"metadata": {"eid": "70779f46-950d-4e48-9fca-10c413845e7f", "occurred_at": "2026-11-21T12:00:00Z"}}
         assert client.post(f"/event-types/{NAME}/events", json=[event]).is_success
-        # Its offsets begin to be kept.
+        # Its offsets are now stored.
         client.patch(f"/subscriptions/{answer.json()['id']}/cursors", json={"items": [CURSOR | {"event_type": NAME}]})
         yield client
 
@@ -125,7 +125,8 @@ def test_members_come_in_the_order_that_clients_know(api, method, path, body, wi
 
 
 def test_a_link_to_the_next_page_can_be_read(api):
-    """In a link the colon of a reader stays as it is, and what would break a query is escaped. (S46, S50)"""
+    """In a link, the colon of a reader stays unescaped, and characters that would break a query are escaped. (S46,
+    S50)"""
     reader, application = "service:a b&c/d", "shop+ü"
     both = {"admins": attributes("ann"), "readers": [{"data_type": "service", "value": "a b&c/d"}]}
     for group in "xy":

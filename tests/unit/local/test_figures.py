@@ -66,14 +66,14 @@ def test_processor_time_is_reported_as_processes_counted_it():
 
 
 def test_putting_together_counts_no_steps_of_this_process_twice():
-    """What every `Metrics` of a process follows, such as failed chores, comes from the snapshots alone."""
+    """Values that every `Metrics` of a process follows, such as failed chores, come from the snapshots alone."""
     snapshot = take_snapshot(Metrics())
     assert dict(merged_metrics([snapshot]).chore_failures.rows()) == dict(Metrics().chore_failures.rows())
 
 
 def test_event_types_that_are_deleted_are_left_out():
-    """What any process counted of an event type goes with it, also if that process has ended; others keep their own
-    names then."""
+    """Any process's counts for an event type are removed with it, also if that process has ended; others then keep
+    their own names."""
     gone = Metrics(started=5.0)
     for number in range(5):
         gone.stored(f"gone-{number}", 1, 10)

@@ -1,4 +1,4 @@
-"""Which process serves a connection, by what it begins with and by what the processes have to do."""
+"""The process that serves a connection, by its first request and by the load of the processes."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from nakadi.local.placement import MAX_PUBLISHERS_OF_FEW_EVENTS, load_of_supervi
     [(1, 8, [8]), (2, 1, [1, 0]), (2, 2, [1, 1]), (2, 8, [3, 5]), (4, 4, [1, 1, 1, 1]), (4, 31, [3, 9, 9, 10])],
 )
 def test_the_process_that_commits_serves_the_first_and_few_of_many(processes, connections, shares):
-    """What it serves itself passes through no second process, and commits for others take its time."""
+    """Its own connections pass through no second process, and commits for others take its time."""
     opened = [0] * processes
     for _ in range(connections):
         loads = [load_of_supervisor(opened[0], processes), *opened[1:]]
@@ -21,7 +21,7 @@ def test_the_process_that_commits_serves_the_first_and_few_of_many(processes, co
 
 
 def test_the_process_that_commits_serves_the_publishers_of_few_events():
-    """Its load counts again when so many publish that they share commits, and for all other connections."""
+    """Its load counts again when enough clients publish to share commits, and for all other connections."""
     for connections in range(MAX_PUBLISHERS_OF_FEW_EVENTS):
         assert load_of_supervisor(connections, 2, few_events=True) == 0
     assert load_of_supervisor(MAX_PUBLISHERS_OF_FEW_EVENTS, 2, few_events=True) == 1.5 * MAX_PUBLISHERS_OF_FEW_EVENTS
@@ -41,7 +41,7 @@ def a_head(line="POST /event-types/orders/events HTTP/1.1", length="100", name="
     ],
 )
 def test_publishers_of_few_events(first_bytes):
-    """A first request with a small body of events is known from what has arrived of it."""
+    """A first request with a small body of events is recognised by the bytes that have arrived."""
     assert publishes_few_events(first_bytes)
 
 

@@ -13,7 +13,7 @@ SENTENCE = "The broker cannot start. "
 
 @pytest.fixture(autouse=True)
 def logging_as_before():
-    """The program sets logging up for its process, which here is that of the tests."""
+    """The program configures logging for its process, which here is the tests' process."""
     loggers = [logging.getLogger(name) for name in ("", "nakadi.access")]
     before = [(each.level, each.handlers[:]) for each in loggers]
     yield
@@ -33,7 +33,7 @@ def read_start_error(capsys, *arguments):
 
 
 def test_a_port_in_use_is_reported_in_a_sentence(capsys, tmp_path):
-    """Who has the port is not our business; that it is taken, and what to do, is."""
+    """The message does not name the port's user, but says that it is taken, and the remedy."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_written_to(capsys, tmp_path):
 
 
 def test_a_data_file_that_is_none(capsys, tmp_path):
-    """A data file of another kind is reported in a sentence, and left as it is."""
+    """A data file of another kind is reported in a sentence, and stays unchanged."""
     (tmp_path / "nakadi.db").write_text("my diary" * 100)
 
     assert "is not a data file of this broker" in read_start_error(capsys, "--port=0", "--data", str(tmp_path))

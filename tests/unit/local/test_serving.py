@@ -26,7 +26,7 @@ def test_it_serves_as_soon_as_it_is_made():
 
 
 def test_it_stops_without_waiting_for_anyone():
-    """Where nothing is under way, a client that stays connected is not waited for, so every test may have its own."""
+    """If nothing is under way, a connected client does not delay the end, so every test may have its own."""
     with httpx.Client(timeout=PATIENCE) as client:
         serving = ServerThread(APPLICATION, grace_seconds=10 * PATIENCE)
         assert client.get(f"{serving.url}/hello").json() == "hello"

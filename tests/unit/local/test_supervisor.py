@@ -1,4 +1,4 @@
-"""What a broker of several processes needs, and how often its workers may die."""
+"""The needs of a broker of several processes, and how often its workers may die."""
 
 import pytest
 

@@ -20,7 +20,7 @@ async def read_message(supervisor):
 
 
 def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
-    """It stops only when the supervisor has closed its side: behind every connection that it handed over."""
+    """It stops only when the supervisor has closed its side: after every connection that it handed over."""
 
     async def leave():
         async with asyncio.timeout(PATIENCE):
@@ -57,7 +57,7 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
 
 
 def test_a_connection_that_the_supervisor_has_served_is_known_as_such():
-    """It comes with another byte than a new one, in whatever order both come."""
+    """It comes with another byte than a new one, in any order of both."""
 
     async def serve():
         async with asyncio.timeout(PATIENCE):

@@ -62,7 +62,7 @@ def test_a_schema_that_is_not_described_is_not_found():
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_examples_of_the_description_conform_to_it(name):
-    """What the description shows can be sent."""
+    """The examples of the description can be sent."""
     example = component_schema(name).get("example")
     if example is not None:
         assert conforms_to_schema(name, example)
@@ -79,7 +79,7 @@ def _rules(schema, path=""):
 
 @pytest.mark.parametrize("name", sorted(set(CHECKED) - {"SubscriptionEventStreamParameters", "PartitionCount"}))
 def test_every_rule_of_a_checked_body_has_a_message(name):
-    """A mistake that the compiled check finds can be reported in the words of the API. Of two bodies only lists and
+    """A mistake that the compiled check finds can be reported in the words of the API. For two bodies only lists and
     missing members are checked."""
     without = [
         (path, rule)
@@ -100,7 +100,7 @@ def test_null_is_a_missing_member():
 
 
 def test_what_is_missing_in_the_body_itself_is_reported_first():
-    """First the name, then what is missing in the body itself, then everything else in the order of its fields."""
+    """First the name, then members missing in the body itself, then everything else in the order of its fields."""
     body = {"name": "", "owning_application": "x" * 1001, "schema": {"type": None, "schema": None}}
     assert violations_of("EventTypeDraft", body) == [
         ("name", "format not allowed"),

@@ -151,7 +151,7 @@ def test_subscription_examples_work_one_after_the_other(broker: httpx.Client) ->
 
 
 def test_every_operation_is_tried() -> None:
-    """Of all operations, only those that the examples before them leave no room for are left to other tests."""
+    """Only operations that the examples before them leave no room for are left to other tests."""
     others = {"update_event_type", "delete_events", "stream_events", "delete_storage"}
     others |= {"get_rehearsal", "remove_rehearsal"}  # the broker makes up their ids
     assert set(openapi.operations()) - set(IN_ORDER) - set(WITH_A_SUBSCRIPTION) == others | NEED_A_STREAM

@@ -46,7 +46,7 @@ each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda ope
 
 
 def nodes(node: Any, place: str = "#") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every object of the description, with its place; what stands in examples is none."""
+    """Every object of the description, with its place; examples contain none."""
     if isinstance(node, dict):
         yield place, node
         for name, value in node.items():
@@ -146,7 +146,7 @@ def test_numbers_tell_how_many_bits_they_have() -> None:
 
 
 def test_examples_of_streams_are_true() -> None:
-    """Every line of an example of a stream is a batch as it is described."""
+    """Every line of an example of a stream is a batch as described."""
     streams = [content for _, content in media_types() if "x-item-schema" in content]
     assert len(streams) == 3
     for content in streams:
@@ -249,7 +249,7 @@ def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) ->
     ],
 )
 def test_statuses_that_older_descriptions_got_wrong(operation: str, status: int) -> None:
-    """Where others described something else than they answered, this says what is answered. (R264, R265, R266)"""
+    """If others described something else than they answered, this one describes the answer. (R264, R265, R266)"""
     assert str(status) in openapi.operations()[operation].responses
 
 
@@ -275,7 +275,7 @@ def test_operation_has_all_its_path_parameters(operation: openapi.ApiOperation) 
 
 @each_operation
 def test_operation_reports_what_every_request_may_meet(operation: openapi.ApiOperation) -> None:
-    """Whatever may befall any request of its kind is among an operation's answers."""
+    """Any answer that a request of its kind may get is among an operation's answers."""
     expected = {"400", "500"}
     if required_scopes(operation):
         expected |= {"401", "403", "503"}
@@ -332,7 +332,7 @@ def test_no_words_that_the_gateway_chokes_on() -> None:
 
 
 def test_gateway_is_shown_operations_and_no_schemas() -> None:
-    """What the gateway is made from is valid, has every operation, and has nothing to make models of."""
+    """The gateway's input is valid, has every operation, and contains nothing to make models of."""
     shown = openapi.gateway_document()
     validate_document(shown)
     found = {

@@ -72,7 +72,7 @@ def test_described_answer_passes(operation: str | None, status: int, content: An
     ],
 )
 def test_other_answer_is_found_out(operation: str | None, status: int, content: Any, kind: str, complaint: str) -> None:
-    """An answer that the description does not know is reported with what is wrong with it."""
+    """An answer outside the description is reported with its fault."""
     with pytest.raises(AssertionError, match=complaint):
         check(operation, status, content, as_=kind)
 

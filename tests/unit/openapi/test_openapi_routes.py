@@ -53,7 +53,7 @@ def test_routes_and_operations_are_the_same(routes: tuple[Route, ...]) -> None:
 def test_parameters_are_described_as_declared(routes: tuple[Route, ...]) -> None:
     """The description has exactly the parameters that a route declares, with type, default and choices. (R15)"""
     for route in routes:
-        # Of a family of headers, the description has examples.
+        # For a family of headers, the description has examples.
         families = tuple(each.name for each in route.parameters if isinstance(each, HeaderFamily))
         described = {
             (each["in"], each["name"].lower()): each["schema"]

@@ -72,7 +72,7 @@ def test_blanks_alone_are_no_batch():
     [("[1]", 1), ("[null]", 1), ('["a"]', 1), ("[[]]", 1), ('[{"a":1}}]', 8), ('[{"a":1}, true]', 10), ("[{}:{}]", 3)],
 )
 def test_events_are_objects(body, position):
-    """Whatever is not an object in the array is refused; its place is counted from the body's start. (P25, P36)"""
+    """Any value in the array that is no object is refused; its place is counted from the body's start. (P25, P36)"""
     assert refusal(body) == f"Illegal character at position {position}"
 
 
@@ -135,7 +135,7 @@ def test_long_digits_that_are_no_integer():
 
 @pytest.mark.parametrize("text", [":", "\\u003a", "\\u003A:", "\\\\u003a", "\\\\\\u003a", "\\u003a\\u003a\\\\", '\\":'])
 def test_colons_in_strings_however_spelled(text):
-    """Colons in strings and names, escaped or not, are not taken for those of members. (P30, P105)"""
+    """Colons in strings and names, escaped or not, do not count as separators of members. (P30, P105)"""
     event = f'{{"a{text}":"{text}","b":"{text}"}}'
     assert texts(f"[{event}]") == [event]
     assert refusal(f'[{{"b":"{text}","a":1,"a":2}}]') == 'Duplicate key "a"'
@@ -150,7 +150,7 @@ def test_a_float_that_overflows():
     "value", ["NaN", "Infinity", "-Infinity", "tru", "True", "'a'", "[1,]", '{"b":1,}', ".5", "+1", "undefined", ""]
 )
 def test_what_only_lenient_parsers_read(value):
-    """Bare words, single quotes, dangling commas and the like are malformed. (P33)"""
+    """Bare words, single quotes, dangling commas and similar mistakes are malformed. (P33)"""
     assert refusal(f'[{{"a":{value}}}]')
 
 
@@ -205,7 +205,7 @@ def test_an_event_that_is_not_closed(body, reason):
 
 @pytest.mark.parametrize(("event", "reason"), [(b'"\xff"', "Not in UTF-8 at position 7"), (b'"\\ud800"', "Illegal")])
 def test_text_that_is_no_text(event, reason):
-    """What is not UTF-8, or half of a surrogate pair, is malformed. (P22)"""
+    """Bytes that are not UTF-8, or half of a surrogate pair, are malformed. (P22)"""
     assert refusal(b'[{"a":' + event + b"}]").startswith(reason)
 
 
@@ -293,7 +293,7 @@ def packed(value: str) -> str:
 @given(EVENTS, DUMPS)
 @example([{"a": 2**63 - 1, "b": -(2**63)}], json.dumps)
 def test_every_batch_is_read_as_it_is(events, dumps):
-    """Whatever events are sent, in whatever spelling, are understood and kept to the letter. (P19, P105, P107)"""
+    """Any events, in any spelling, are understood and kept to the letter. (P19, P105, P107)"""
     batch = read_batch(dumps(events).encode("utf-8"))
     assert list(batch.events) == json.loads(dumps(events))
     assert texts_of(batch) == [packed(dumps(event)) for event in events]

@@ -1,4 +1,4 @@
-"""What reading a body takes in memory."""
+"""The memory that reading a body takes."""
 
 import tracemalloc
 
@@ -21,7 +21,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
-    """Reading a long body takes no more than its size beside it, and a constant for one piece, whatever it holds."""
+    """Reading any long body takes no more than its size beside it, and a constant for one piece."""
     for module in (memory, validation):
         monkeypatch.setattr(module, "SHORT_BODY_BYTES", 32 * 1024)
     for module in (batches, memory, validation):
@@ -46,7 +46,7 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
 
 
 def test_which_bodies_are_parsed_at_once():
-    """Short ones, whatever they hold, and longer ones up to a piece whose events take no more memory than one may."""
+    """Any short ones, and longer ones up to a piece whose events take no more memory than one may."""
     short, few, many = memory.SHORT_BODY_BYTES, b'{"a":"%b"}' % (b"x" * 1000), b"[0,0,0],"
     assert is_parsed_at_once(b"{}," * (short // 3))
     assert is_parsed_at_once(few * (2 * short // len(few)))

@@ -80,5 +80,5 @@ def test_storing_has_results_of_its_own_for_each_partition(reason):
     ],
 )
 def test_an_event_s_id_as_text(event, eid):
-    """The id is that of the metadata as text, and empty when there is none. (P119)"""
+    """The id is the text in the metadata, and empty if there is none. (P119)"""
     assert eid_of(event) == eid

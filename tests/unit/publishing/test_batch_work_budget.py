@@ -57,7 +57,7 @@ def test_more_work_takes_one_turn_and_gives_it_back():
 
 
 def test_all_portions_together_are_the_most():
-    """Portions are the same until larger ones are asked for, and the last is what is left."""
+    """Portions stay equal until larger ones are requested, and the last is the rest."""
     with a_budget(most=6_000_000) as budget:
         portions = [budget.steps[0]]
         for larger in (False, False, True, False):
@@ -109,7 +109,7 @@ def test_the_work_of_a_batch_is_bounded_and_not_that_of_each_event(house):
 
 
 def test_the_work_of_events_that_are_quickly_checked_is_bounded_together(house):
-    """However little each of many events takes, and whatever checks it, all of them share the steps. (P56)"""
+    """However little each of many events takes, and whichever check takes it, all of them share the steps. (P56)"""
     twice = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, 12)}
     schema = {"definitions": {"d0": {"type": "object"}, **twice}, "$ref": "#/definitions/d11"}
     event_type = limited(house, 1_000_000).add(an_event_type(schema=a_schema(json.dumps(schema))))
@@ -154,7 +154,7 @@ def test_long_bodies_wait_for_their_turn(house):
 
 
 def test_a_wrong_body_is_looked_through_in_its_turn(house):
-    """What only the strict parser can find takes long for a long body, so that it takes a turn as well."""
+    """Faults that only the strict parser can find take long in a long body, so that it takes a turn as well."""
     event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type())
     body = json.dumps([{"a": "x" * 1_000}] * 300)
     with pytest.raises(TryLater, match="Not now"):
@@ -162,7 +162,7 @@ def test_a_wrong_body_is_looked_through_in_its_turn(house):
 
 
 def test_a_long_explanation_takes_a_turn(house):
-    """Telling what is wrong takes a turn if there is much to look through. (P71)"""
+    """Explaining a fault takes a turn if there is much to search. (P71)"""
     schema = {"properties": {"a": {"items": {"anyOf": [{"enum": [1]}, {"enum": [2]}]}}}}
     event_type = house.add(an_event_type(schema=a_schema(json.dumps(schema))))
     long_work = CountedTurns()

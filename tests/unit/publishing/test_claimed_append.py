@@ -92,7 +92,7 @@ def test_what_settles_while_the_log_is_read_is_not_taken_over(here):
 
 
 def test_a_dead_attempt_is_taken_over_when_it_is_over(here):
-    """Until then nobody is told that the event is stored; afterwards the next attempt stores it. (P158)"""
+    """Until then, no publisher is told that the event is stored; afterwards the next attempt stores it. (P158)"""
     here.attempt_until("_append_to")
     assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
     here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
@@ -119,7 +119,7 @@ def test_an_append_is_not_begun_late(here):
 
 
 def test_a_confirmation_that_fails_does_no_harm(here):
-    """The event is stored, its publisher is told so, and the next attempt finds it in the log."""
+    """The event is stored, its publisher learns that, and the next attempt finds it in the log."""
     steps, append = here.attempt_until("_append_to")
     steps.send(append())
     with pytest.raises(StopIteration) as ended:
@@ -140,7 +140,7 @@ def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(here):
 
 
 def test_a_log_that_was_opened_again_takes_the_place_of_the_one_before(here):
-    """What is remembered of a storage's log is never taken for another log."""
+    """The cached properties of a storage's log never apply to another log."""
     deduplication = LogDeduplication(here, lambda: None, here.clock)
     first = here.log
     assert deduplication.find("default") is deduplication.find("default") is first

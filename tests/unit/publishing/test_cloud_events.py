@@ -43,7 +43,7 @@ def metadata_of(**members: object) -> dict[str, object]:
 
 
 def test_attributes_become_metadata():
-    """Those with a member of their own in the metadata go there, and all others into `cloudevent`. (E2)"""
+    """Attributes with their own member in the metadata go there, and all others into `cloudevent`. (E2)"""
     event = event_of(
         time="2026-11-21T12:00:00Z", subject="4711", dataschema="https://example.org/paid", tenant="a", data={"n": 1}
     )
@@ -89,7 +89,7 @@ def test_a_partition_key_is_the_compaction_key_of_a_compacted_event_type():
 
 
 def test_metadata_in_the_data_count_where_no_attribute_says_it():
-    """What a broker wrote, and where the event was read, is left out. (E6)"""
+    """Members that a broker wrote, and the place where the event was read, are left out. (E6)"""
     own = {
         "eid": "x",
         "flow_id": "f",
@@ -116,7 +116,7 @@ def test_extension_attributes_are_kept_as_texts(value, text):
 
 
 def test_a_null_attribute_is_as_good_as_none():
-    """JSON may have a null for what is not there. (E5)"""
+    """JSON may have a null for a missing value. (E5)"""
     [event] = json.loads(read({**a_cloud_event(), "subject": None, "data": None}).body)
     assert event == {"metadata": metadata_of()}
 
@@ -237,7 +237,7 @@ def test_whatever_comes_makes_a_batch_or_an_outcome(events, is_compacted, comple
     ],
 )
 def test_what_breaks_a_rule_is_named(members, message):
-    """The message says which CloudEvent it is, and what is wrong with it. (E9)"""
+    """The message names the CloudEvent and its fault. (E9)"""
     with pytest.raises(Invalid) as refused:
         read(a_cloud_event(), a_cloud_event(**members))
     assert refused.value.detail.startswith("The CloudEvent at index 1 ")

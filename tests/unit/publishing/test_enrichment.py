@@ -30,7 +30,7 @@ def enrich(*events, partitions=None, strategies=(EnrichmentStrategy.METADATA,), 
 
 
 def test_what_is_added():
-    """Sender, time, type, flow, partition and schema version are added; the rest is as it was sent. (P100, P101)"""
+    """Sender, time, type, flow, partition and schema version are added; the rest stays as sent. (P100, P101)"""
     sent = metadata(parent_eids=["x"], span_ctx={"a": "b"}, partition_compaction_key="k", occurred_at="2026-01-01t0Z")
     [event] = enrich({"a": 1, "metadata": sent}, partitions=[11])
     assert event == {
@@ -63,7 +63,7 @@ def test_a_partition_that_was_sent_is_overwritten():
 
 @pytest.mark.parametrize("category", [Category.BUSINESS, Category.UNDEFINED])
 def test_the_trace_of_the_request_is_that_of_events_without_one(category):
-    """An event that says anything of its own keeps it, whatever the others of the batch say. (E10)"""
+    """An event with its own trace keeps it, whatever the others of the batch have. (E10)"""
     trace = {"traceparent": "t", "tracestate": "s"}
     own = [{}, {"span_ctx": {}}, {"span_ctx": {"traceparent": "own"}}, {"flow_id": "mine"}, {"partition": "7"}]
     sent = [{"metadata": metadata(**each), "span_ctx": {"a": "b"}} for each in own]

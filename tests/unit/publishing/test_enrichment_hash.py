@@ -20,7 +20,8 @@ from nakadi.publishing.enrichment import as_signed_32_bit, java_string_hash
     ],
 )
 def test_the_hash_is_java_s(text, value):
-    """A text hashes as in Java: 31 times what was, plus the UTF-16 unit, in 32 bits with a sign. (P82, P95)"""
+    """A text hashes as in Java: 31 times the earlier value, plus the UTF-16 unit, as a signed 32-bit integer. (P82,
+    P95)"""
     assert as_signed_32_bit(java_string_hash(text)) == value
 
 

@@ -72,7 +72,7 @@ def test_events_without_an_owner_are_noted(guarded, caplog):
 
 
 def test_owners_are_found_before_enrichment(guarded):
-    """The event is looked at as it was sent: what enrichment adds cannot be an owner. (P132)"""
+    """The event is read as it was sent: values that enrichment adds cannot be an owner. (P132)"""
     selector = OwnerSelector(type=OwnerSelectorType.PATH, name="user", value="metadata.published_by")
     event_type = guarded.add(a_business_type(event_owner_selector=selector))
     guarded.publish(event_type, [{"metadata": metadata()}], ANN)
@@ -81,7 +81,7 @@ def test_owners_are_found_before_enrichment(guarded):
 
 
 def test_writing_for_another_owner_is_rejected(guarded):
-    """Who may not write for an event's owner gets items, and nothing is stored. (P133, P122, P14)"""
+    """A publisher that may not write for an event's owner gets items, and nothing is stored. (P133, P122, P14)"""
     event_type = guarded.add(an_event_type(event_owner_selector=PATH))
     events = [sold_by("ann"), sold_by("bob") | {"metadata": {"eid": EID}}, sold_by("ann")]
     outcome = guarded.publish(event_type, events, ANN)

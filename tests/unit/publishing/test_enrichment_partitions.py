@@ -84,7 +84,7 @@ def test_partitions_are_counted_in_the_order_of_texts():
 
 
 def test_indexes_of_a_number_of_partitions_may_be_remapped():
-    """The index that a hash gives is looked up in the order for so many partitions, if there is one. (P85)"""
+    """The index that a hash gives is looked up in the order for this number of partitions, if there is one. (P85)"""
     events = [{"k": chr(96 + number)} for number in range(12)]
     turned = {12: tuple(reversed(range(12)))}
     assert partitions_of(events, hash_orders=turned, **by_hash("k", partitions=12)) == [
@@ -125,7 +125,7 @@ def test_a_missing_key_field():
 
 
 def test_structured_key_fields():
-    """Objects as keys are equal when they hold the same, in whatever order; the reference's order is not portable.
+    """Objects as keys are equal if their members are, in any order; the reference's order is not portable.
 
     (P92)
     """
@@ -146,7 +146,7 @@ def test_hash_without_key_fields():
 
 
 def test_random_is_drawn_for_each_event():
-    """Each event gets a partition of its own drawing, whatever its metadata say. (P78, P79)"""
+    """Each event gets its own random partition, for any metadata. (P78, P79)"""
     drawn = iter([0.5, 0.0, 0.999])
     events = [{"metadata": {"partition": "1"}}] * 3
     assert partitions_of(events, lambda: next(drawn), partitions=4) == [2, 0, 3]

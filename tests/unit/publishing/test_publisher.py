@@ -68,7 +68,7 @@ def test_refused_events_are_counted(house):
 
 
 def test_events_of_a_refused_batch_are_counted(house):
-    """Of a batch that is given up for one event, all events count as refused, under the step that refused it."""
+    """In a batch that is aborted for one event, all events count as refused, under the step that refused it."""
     event_type = house.add(an_event_type(**STRICT, **BY_KEY))
     refused = house.publisher.metrics.events_refused
     house.publish(event_type, [{"ok": 1, "k": "a"}, {}, {"ok": 1, "k": "b"}])
@@ -78,7 +78,7 @@ def test_events_of_a_refused_batch_are_counted(house):
 
 
 def test_one_append_for_each_request(house):
-    """The log is asked once, with all partitions, so that each partition's part is stored as one. (P115)"""
+    """The log is called once, with all partitions, so that each partition's part is stored as one. (P115)"""
     event_type = house.add(an_event_type(partitions=2))
     house.draws = [0.1, 0.6, 0.4]
     house.publish(event_type, [{"n": 1}, {"n": 2}, {"n": 3}])
@@ -257,7 +257,7 @@ def test_events_follow_a_switch_of_timelines(house, signal):
 
 
 def test_maintenance_that_takes_too_long(house):
-    """After forty seconds of waiting the client is asked to come again. (P53)"""
+    """After forty seconds of waiting, the client is told to come again. (P53)"""
     event_type = house.add(an_event_type())
     house.log.seal_topic(event_type.timeline.topic)
     with pytest.raises(TryLater) as caught:
@@ -342,7 +342,7 @@ def test_deleting_meets_the_same_refusals(house):
 
 
 def test_features_are_only_asked_for_where_they_matter(house):
-    """An event type without an owner selector is published to whatever the features say. (P129)"""
+    """Publishing to an event type without an owner selector depends on no feature. (P129)"""
     house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
     assert house.publish(house.add(an_event_type()), [{}], Subject("bob")).status is BatchStatus.STORED
 
@@ -381,8 +381,8 @@ def test_a_refusal_is_by_the_schema_that_there_is(house):
 
 
 def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
-    """Who could write to an event type that was deleted is asked for permission to write to the one that has its name;
-    who may write to the new one alone is let in. (P50)"""
+    """A writer of a deleted event type needs permission for the one that has its name now; a writer of the new one
+    alone is let in. (P50)"""
     bob = Subject("bob", frozenset({Attribute("user", "bob")}))
     event_type = house.add(an_event_type(authorization=lists(writer="ann")))
     another = made_again(house, event_type, authorization=lists(writer="bob"))

@@ -1,4 +1,4 @@
-"""Every event comes out as it was published, whichever engine stores it."""
+"""Every event comes out as it was published, with any engine."""
 
 import json
 from collections import defaultdict
@@ -59,7 +59,7 @@ def read_back(house, event_type):
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(batches=BATCHES, spelled=SPELLINGS)
 def test_batches_come_back_as_they_were(house, batches, spelled):
-    """Of all batches every event is found once, in its order and its partition, with its values. (P105, P107, P108)"""
+    """Every event of all batches is found once, in its order and its partition, with its values. (P105, P107, P108)"""
     by_key = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",)}
     event_type = house.add(an_event_type(timelines=(a_timeline(partitions=PARTITIONS),), **by_key))
     expected = defaultdict(list)

@@ -1,4 +1,4 @@
-"""A batch is checked and enriched as a whole, and what comes of it is the same."""
+"""A batch is checked and enriched as a whole, with the same result."""
 
 import json
 
@@ -58,7 +58,7 @@ def houses():
 
 
 NAMES = ["more", "x", "metadata", 'y"metadata', "n:", "é"]
-# Of members that the schema does not name.
+# Members that the schema does not name.
 VALUES = some.recursive(
     some.sampled_from([None, True, 0, 1, 2**63 - 1, 2**63, 2**64 - 1, 0.5, 1e30, "", ':"metadata":{']),
     lambda inner: some.lists(inner, max_size=2) | some.dictionaries(some.sampled_from(NAMES), inner, max_size=2),
@@ -118,7 +118,7 @@ def check_each_event_alone(patch):
 )
 @example(name="plain", events=[({"n": 0}, metadata(event_type="one"))], alike=False, spelled=orjson.dumps)
 def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
-    """Outcomes, partitions and stored events are those of a batch whose events are looked at one by one."""
+    """Outcomes, partitions and stored events match those of a batch whose events are handled one by one."""
     sent = [event | {"metadata": events[0][1] if alike else about} for event, about in events]
     if name == "undefined":
         sent = [event for event, _ in events]
@@ -182,7 +182,7 @@ def test_events_are_spread_by_hash_at_once():
 
 
 def test_long_keys_are_hashed_in_a_turn():
-    """Hashing takes a step for each character, and so much work waits for its turn, away from the event loop."""
+    """Hashing takes a step for each character, and that much work waits for its turn, away from the event loop."""
     [house, _] = houses()
     events = [{"n": 1, "note": "x" * 100_000, "metadata": metadata()} for _ in range(3)]
     with pytest.raises(NeedsThread):
@@ -194,7 +194,7 @@ def test_long_keys_are_hashed_in_a_turn():
 
 
 def test_members_that_the_schema_does_not_name_are_stored():
-    """They are stored as they came."""
+    """They are stored unchanged."""
     [house, _] = houses()
     more = b'"x":[1.50,{"y":"\\u00e9"}],"z":1E2'
     body = b'[{"n":1,%b,"metadata":%b}]' % (more, orjson.dumps(metadata()))
@@ -205,7 +205,7 @@ def test_members_that_the_schema_does_not_name_are_stored():
 
 
 def test_partitions_of_a_batch_that_is_taken_at_once_are_refused_one_by_one():
-    """What became of each event is told as it is for any other batch."""
+    """The result for each event is the same as for any other batch."""
     [house, _] = houses()
     house.draws += [0.1, 0.4, 0.9] * 10
     house.log.refusing[1] = "full"

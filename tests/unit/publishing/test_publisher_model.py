@@ -1,4 +1,4 @@
-"""Whatever the schema, the events and the bytes, what comes of a batch is what a slow and obvious model says."""
+"""For any schema, events and bytes, the result of a batch matches a slow and obvious model."""
 
 import random
 from collections import Counter
@@ -193,7 +193,7 @@ def run_world(draw, ways, monkeypatch, *, in_pieces=False):
 
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_publishing_does_what_the_model_says(monkeypatch, in_pieces):
-    """Verdict, reasons, stored events, partitions, keys and owners are those of the model, however a batch is read.
+    """Verdict, reasons, stored events, partitions, keys and owners match the model, however a batch is read.
 
     Short bodies are read at once, and long ones in pieces. (P19, P71, P105)
     """

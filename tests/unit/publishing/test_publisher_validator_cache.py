@@ -39,7 +39,7 @@ def test_validators_are_made_once():
     ],
 )
 def test_validators_of_different_types(changes):
-    """Whatever makes another effective schema makes another validator. (P56)"""
+    """Any property that changes the effective schema leads to another validator. (P56)"""
     validators, kept = ValidatorCache(), {"id": "one", "name": "order"}
     schema = partial(effective_schema_of, a_business_type())
     first = validators.get_or_compile(an_event_type(**kept), schema)

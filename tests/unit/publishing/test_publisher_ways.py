@@ -1,4 +1,4 @@
-"""Read at once or in pieces, the outcome of a batch and what is stored of it are the same, to the byte."""
+"""Read at once or in pieces, the outcome of a batch and its stored events are the same, to the byte."""
 
 import json
 import random
@@ -68,11 +68,11 @@ def object_of(members):
 
 
 class Case:
-    """A batch, and what has to be stored of it: partition, key and text of each event, by the contract alone."""
+    """A batch, and the expected records: partition, key and text of each event, by the contract alone."""
 
     def __init__(self, draw):
         [self.name] = draw.choices(list(KINDS), WEIGHTS)
-        # Those of all events: what only some of them say themselves is rare.
+        # The metadata of all events: members that only some of them set are rare.
         self.alike = [
             said
             for said in (
@@ -163,7 +163,7 @@ def a_house():
 
 
 def publish(house, case, monkeypatch, *, in_pieces):
-    """What came of the case, and whether its events were known to be valid without a look at each."""
+    """The result of the case, and whether its events were known to be valid as a whole."""
     house.log.appends.clear()
     house.draws[:] = case.draws
     find_problem, one_by_one = validation._find_problem, []

@@ -1,4 +1,4 @@
-"""The broker's additions stand in their place, whatever stands around them."""
+"""The broker's additions go into their place, whatever surrounds them."""
 
 import json
 import random
@@ -37,7 +37,7 @@ STAMP = {"published_by": "ann", "received_at": "2026-11-21T00:00:00.000Z", "even
     ],
 )
 def test_a_member_is_found_in_its_place(event):
-    """The bounds are those of the member of the event itself, however its name is spelled. (P105, P106)"""
+    """The bounds belong to the member of the event itself, in any spelling of its name. (P105, P106)"""
     start, end = member_bounds(event.encode(), "metadata")
     text = event.encode()
     assert json.loads(text[start:end]) == json.loads(event)["metadata"]
@@ -55,7 +55,7 @@ def a_hostile_event(draw, schemas):
 
 
 def test_nothing_misleads_the_stamp(monkeypatch):
-    """Whatever events hold, the stamp is put into their metadata, and nowhere else. (P100, P105)"""
+    """With any events, the stamp goes into their metadata, and nowhere else. (P100, P105)"""
     by_grammar, put = [], records._put_at_beginning
     monkeypatch.setattr(records, "_put_at_beginning", lambda *args: by_grammar.append(1) or put(*args))
     put_count = 0

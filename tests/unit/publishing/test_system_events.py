@@ -36,7 +36,7 @@ REQUEST = {"method": "GET", "path": "/event-types", "query": "", "user_agent": "
 
 
 class World:
-    """The KPI events of a process whose threads stand still between requests, and what was written of them."""
+    """The KPI events of a process whose threads stand still between requests, and the ones that were written."""
 
     def __init__(self, write_interval_seconds=None):
         self.clock = HandMovedClock()
@@ -148,7 +148,7 @@ def test_a_stream_is_recorded(world, subscription, api):
 
 
 def test_a_stream_is_reported_periodically_and_at_its_end(world):
-    """What was sent is reported each half a minute for each event type, and counted from zero again. (L70, S309)"""
+    """Sent events are reported every half a minute for each event type, and counted from zero again. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
     stream = StreamKpis(world.figures, world.clock, ANN, "flow")
     stream.record_sent_batch("a", 1, 10, world.clock.now())
@@ -171,7 +171,7 @@ def test_a_stream_is_reported_periodically_and_at_its_end(world):
 
 
 def test_requests_are_recorded_while_the_access_log_is_on(world):
-    """The access log has a feature of its own beside that of all figures. (R228, R250)"""
+    """The access log has its own feature, separate from the other figures. (R228, R250)"""
     world.on(Feature.KPI_COLLECTION)
     world.figures.record_request(REQUEST, ANN, "flow")
     world.flush()
@@ -211,7 +211,7 @@ def test_figures_make_no_figures(world, name):
 
 
 def test_long_texts_are_cut(world):
-    """What a client chooses is not kept in any length."""
+    """A text that a client chooses is kept up to a limited length."""
     world.on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
     world.figures.record_request(REQUEST | {"query": "?" + "x" * 100_000}, Subject(name="y" * 5_000), "flow")
@@ -252,7 +252,7 @@ def test_the_queue_is_bounded(world, monkeypatch, caplog, bound):
 
 @pytest.mark.parametrize("error", [Unavailable("no log"), RuntimeError("a bug")])
 def test_what_cannot_be_written_is_dropped(world, error, caplog):
-    """A failure to write is logged and counted, and the next figures are written all the same."""
+    """A failure to write is logged and counted, and the next figures are still written."""
     world.on(Feature.KPI_COLLECTION)
     world.fails = error
     world.batch()
@@ -313,7 +313,7 @@ def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
 
 
 def test_a_server_writes_by_itself():
-    """Where threads go on, what has gathered is written by themselves."""
+    """If threads keep running, they write the gathered events by themselves."""
     world = World(write_interval_seconds=0.01)
     world.on(Feature.KPI_COLLECTION)
     with closing(world.figures):

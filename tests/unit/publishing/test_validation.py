@@ -14,7 +14,7 @@ SKU = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": 
 
 
 def detail(house: House, event_type, event) -> str:
-    """What is wrong with an event, empty when nothing is."""
+    """The fault of an event, empty if it has none."""
     if event_type.name not in [each.name for each in house.event_types.all()]:
         house.add(event_type)
     outcome = house.publish(event_type, [event])
@@ -337,7 +337,7 @@ def test_sizes_are_looked_at_last(house):
 
 
 def test_enrichment_may_go_beyond_the_limit(house):
-    """What the broker adds does not count. (P39)"""
+    """The broker's additions do not count. (P39)"""
     event_type = house.add(a_business_type())
     text = json.dumps({"metadata": metadata(), "a": ""}, separators=(",", ":"))
     text = text.replace('"a":""', f'"a":"{"x" * (999_000 - len(text))}"')
@@ -346,7 +346,7 @@ def test_enrichment_may_go_beyond_the_limit(house):
 
 
 def test_many_events(house):
-    """There is no limit on how many events, or how many bytes in all, come at once. (P40)"""
+    """The number of events, and of all their bytes together, is not limited. (P40)"""
     event_type = house.add(an_event_type())
     events = [{"a": "x" * 200} for _ in range(10_000)]
     assert house.publish(event_type, events).status is BatchStatus.STORED

@@ -129,7 +129,7 @@ def is_usual(value):
 @settings(max_examples=choose_count(100, 400), deadline=None)
 @given(some.data())
 def test_what_is_known_at_once_is_what_is_valid(data):
-    """Of random schemas and events, exactly those are known that the code for the whole schema accepts."""
+    """For random schemas and events, exactly those are known that the code for the whole schema accepts."""
     schema = data.draw(OBJECTS)
     check, validator = check_for(schema), compile_validator(schema)
     events = [each for each in data.draw(some.lists(like(schema), min_size=1, max_size=8)) if isinstance(each, dict)]
@@ -142,7 +142,7 @@ def test_what_is_known_at_once_is_what_is_valid(data):
 @pytest.mark.parametrize("said", [*SCALARS, *({"type": "array", "items": each} for each in SCALARS[:4])])
 @pytest.mark.parametrize("closed", [True, False])
 def test_each_kind_of_value_is_known(said, closed):
-    """It is valid or not as the code for the whole schema has it, in lists too, and beside unknown members."""
+    """It is valid if the code for the whole schema accepts it, in lists too, and beside unknown members."""
     schema = order(more=said) | {"additionalProperties": not closed, "required": ["more"]}
     check, validator = check_for(schema), compile_validator(schema)
     values = [*PLAIN, {}, {"a": ""}, {"a": 1}, [], [""], [1], [None]]
@@ -337,7 +337,7 @@ def test_what_is_said_of_whole_events_is_checked_beside_their_type():
 
 
 def test_events_are_objects_whatever_their_schema_says():
-    """A schema without a type is that of an object."""
+    """A schema without a type describes an object."""
     check = check_for({"properties": {"a": TEXT}, "additionalProperties": {"type": "integer"}})
     assert check.accepts([{"a": "", "b": 1}])
     for event in ({"a": 1}, {"b": "c"}):
@@ -345,7 +345,7 @@ def test_events_are_objects_whatever_their_schema_says():
 
 
 def test_a_schema_that_refers_to_itself():
-    """Events are checked as deep as they are, and what is too deep for that is not known."""
+    """Events of any depth are checked, and values too deep for that are not known."""
     check = check_for({"type": "object", "properties": {"a": TEXT, "in": {"$ref": "#"}}})
     deep = orjson.loads('{"in":' * 150 + '{"a":""}' + "}" * 150)
     assert check.accepts([deep])
@@ -361,7 +361,7 @@ def test_what_is_checked_in_many_places_is_bounded():
 
 
 def test_only_so_many_types_are_made(monkeypatch):
-    """A schema of hundreds of objects has few types, and is checked as a whole all the same."""
+    """A schema of hundreds of objects has few types, and is still checked as a whole."""
     defstruct, made = shapes.defstruct, []
     monkeypatch.setattr(shapes, "defstruct", lambda *said, **more: made.append(1) or defstruct(*said, **more))
     check = check_for({"type": "object", "properties": {f"p{number}": order() for number in range(200)}})
@@ -372,7 +372,7 @@ def test_only_so_many_types_are_made(monkeypatch):
 
 
 def test_a_batch_of_many_members_that_are_missing_takes_no_memory():
-    """Each converted object has a place for each member that its schema knows, so many of them are not converted."""
+    """Each converted object has a place for each member of its schema, so many of them are not converted."""
     check = check_for({"type": "object", "properties": {f"p{number}": TEXT for number in range(1000)}})
     few, many = (b"[" + b",".join([b"{}"] * number) + b"]" for number in (1000, 1100))
     assert check.fits(few)
@@ -399,6 +399,6 @@ def test_metadata_that_are_not_valid(sent):
 
 @pytest.mark.parametrize("event", [{}, {"metadata": None}, {"metadata": []}, {"metadata": {"eid": EID}}])
 def test_events_without_metadata(event):
-    """Where no type says the schema, nothing is taken for granted of what its code refuses."""
+    """If no type expresses the schema, nothing that its code refuses is accepted."""
     for schema in (with_metadata(ORDER), {**with_metadata(ORDER), "patternProperties": {"x": {}}, "enum": [1]}):
         assert not check_for(schema, has_metadata=True).accepts([event])

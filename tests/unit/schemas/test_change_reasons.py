@@ -9,7 +9,7 @@ from nakadi.schemas.document import ROOT_PATH
 
 @pytest.mark.parametrize("kind", ChangeKind)
 def test_every_change_can_be_explained(kind):
-    """Whatever is refused, people learn what was changed, why it is refused, and what they can do. (R192)"""
+    """For every refusal, people learn which change was made, why it is refused, and the remedy. (R192)"""
     explanation = reason_against(SchemaChange(kind, ROOT_PATH / "properties" / "age"), "mode `forward`").explanation
 
     assert explanation.count(". ") == 2

@@ -45,7 +45,7 @@ P = "#/properties/p"
     ],
 )
 def test_strings_have_one_difference_at_most(old, new, changes):
-    """Of strings the first difference is reported; a format, or a pattern on one side only, is not looked at. (R197)"""
+    """Only the first difference of strings is reported; a format, or a pattern on one side only, is ignored. (R197)"""
     assert diffs(within(old), within(new)) == changes
 
 
@@ -72,7 +72,7 @@ def test_strings_have_one_difference_at_most(old, new, changes):
     ],
 )
 def test_numbers_have_one_difference_at_most(old, new, changes):
-    """Of numbers the first of maximum, minimum and multipleOf is reported; 1 is not 1.0, an integer is a number.
+    """The first difference among maximum, minimum and multipleOf is reported; 1 is not 1.0, an integer is a number.
     (R198)"""
     assert diffs(within(old), within(new)) == changes
 
@@ -219,7 +219,7 @@ def test_arrays(old, new, changes):
 
 
 def test_references_are_followed():
-    """What a reference points at counts, not what it is called. (R203)"""
+    """The target of a reference counts, not its name. (R203)"""
 
     def referring(name, target):
         return {"properties": {"p": {"$ref": f"#/definitions/{name}"}}, "definitions": {name: target}}
@@ -310,7 +310,7 @@ def test_recursive_schemas_are_compared_once():
 
 @pytest.mark.parametrize("beside", [{"not": {}}, {"default": 5}, {"$ref": "#"}, {"contains": {}}, {"if": {}}])
 def test_what_is_nothing_beside_a_combinator(beside):
-    """What says nothing of values beside a combinator, in the schema's draft, is not observed. (R195, R200)"""
+    """Keywords beside a combinator that say nothing about values, in the schema's draft, are ignored. (R195, R200)"""
     assert diffs(within({"anyOf": [{}]}), within({"anyOf": [{}], **beside})) == []
 
 
@@ -355,7 +355,7 @@ def doubling(levels):
 
 
 def test_a_change_is_reported_wherever_it_is_used():
-    """What several parts share is reported for each of them if it has changed, and for those around it. (R196)"""
+    """A changed part that others share is reported for each of them, and for those around it. (R196)"""
 
     def shared(leaf):
         return {

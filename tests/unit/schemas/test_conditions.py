@@ -55,7 +55,7 @@ def test_a_condition_holds(text):
 
 @pytest.mark.parametrize("text", FALSE)
 def test_a_condition_does_not_hold(text):
-    """What is missing or of another kind does not compare."""
+    """A missing value, or one of another kind, does not compare."""
     assert not parse_condition(text)(EVENT)
 
 

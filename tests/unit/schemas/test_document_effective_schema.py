@@ -30,7 +30,7 @@ def effective(schema, category=Category.UNDEFINED, mode=CompatibilityMode.FORWAR
 @pytest.mark.parametrize("mode", [CompatibilityMode.FORWARD, CompatibilityMode.NONE])
 @pytest.mark.parametrize("schema", [{}, {"properties": {"a": {}}}, {"type": "object", "additionalProperties": False}])
 def test_undefined_events_follow_the_schema_as_it_is(schema, mode):
-    """Events without a category are validated by what was submitted. (R169, R170, R178, R271, R272, P57)"""
+    """Events without a category are validated against the submitted schema. (R169, R170, R178, R271, R272, P57)"""
     assert effective(schema, mode=mode) == schema
 
 
@@ -215,7 +215,7 @@ OBJECT, ARRAY = {"additionalProperties": False}, {"additionalItems": False}
     ],
 )
 def test_strictness_closes_objects_and_arrays(schema, closed_by):
-    """Objects and arrays are closed to what they do not name, whatever they said before. (R177, R179)"""
+    """Objects and arrays are closed to members that they do not name, whatever they said before. (R177, R179)"""
     assert schema_forbidding_additions(schema) == schema | closed_by
 
 

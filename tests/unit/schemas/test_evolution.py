@@ -210,7 +210,7 @@ def test_measured_versions_in_mode_forward(old, new, forward):
     [(old, new, compatible) for old, new, _, _, compatible in VECTORS if compatible],
 )
 def test_measured_versions_in_mode_compatible(old, new, compatible):
-    """Mode `compatible` refuses narrowing too, and whatever is not in its language. (R163, R189, R190, R192)"""
+    """Mode `compatible` refuses narrowing too, and any keyword outside its language. (R163, R189, R190, R192)"""
     if compatible is RESTRICTED:
         with pytest.raises(Invalid, match="Invalid schema found in"):
             check_restricted_language(new)
@@ -239,7 +239,7 @@ def test_a_new_version_is_of_now():
 
 
 def test_the_highest_level_counts():
-    """Of many changes the farthest-reaching one decides. (R189, R190)"""
+    """Among many changes, the farthest-reaching one decides. (R189, R190)"""
     old = {"title": "a", "properties": {"a": S, "c": S}}
     minor = {"title": "b", "properties": {"a": S, "c": S, "d": S}}
     major = {"title": "b", "properties": {"a": INT, "c": S, "d": S}}
@@ -290,7 +290,7 @@ def test_every_kind_of_change_is_a_refusal_or_harmless():
 
 
 def test_a_refusal_lists_the_forbidden_changes_only():
-    """Only what is forbidden is reported, in the order in which it was found. (R192)"""
+    """Only forbidden changes are reported, in the order in which they were found. (R192)"""
     old = {"title": "a", "properties": {"a": S, "b": S, "c": {"required": []}}}
     new = {"title": "b", "properties": {"b": INT, "c": {"required": ["x"]}, "d": {}, "e": {}, "f": {}}}
 
@@ -301,7 +301,7 @@ def test_a_refusal_lists_the_forbidden_changes_only():
 
 
 def test_a_refusal_explains_itself_to_people():
-    """Beside the text for machines stands what was changed, why it is forbidden, and what could be done. (R192)"""
+    """Beside the text for machines, it names the change, the reason, and the remedy. (R192)"""
     reason = refusal(AB, A).reasons[0]
 
     assert (reason.rule, reason.path) == ("PROPERTY_REMOVED", "#/properties/b")

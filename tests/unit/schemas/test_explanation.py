@@ -1,4 +1,4 @@
-"""What a client learns about an event that is not valid."""
+"""A client's explanation of an invalid event."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_several_violations():
 
 @pytest.mark.parametrize("name", ["received_at", "version", "published_by", "schema_version"])
 def test_keys_that_only_the_broker_writes(name):
-    """What the broker adds to metadata is extraneous when a producer sends it. (P63, R175)"""
+    """Metadata that the broker adds are extraneous when a producer sends them. (P63, R175)"""
     explained = explain_business({"metadata": METADATA | {name: "x"}})
 
     assert explained == f"#/metadata: extraneous key [{name}] is not permitted"
@@ -268,7 +268,7 @@ def test_schemas_within_schemas(schema, lines):
 
 
 def test_a_combinator_at_a_place():
-    """What a combinator says has a second pointer behind the one of its place; its causes have their place. (P71)"""
+    """A combinator's violation has a second pointer behind its place; its causes have their own places. (P71)"""
     assert explain({"properties": {"v": {"anyOf": [{"type": "null"}]}}}, {"v": {}}).split("\n") == [
         "#/v: #: no subschema matched out of the total 1 subschemas",
         "#/v: expected: null, found: JSONObject",
@@ -313,7 +313,7 @@ def test_long_values():
 
 
 def test_what_cannot_be_explained():
-    """What is wrong so deep inside that validation does not look there has a reason of its own. (P71)"""
+    """A fault too deep for validation has its own reason. (P71)"""
     event: dict = {"b": 1}
     for _ in range(500):
         event = {"a": event}

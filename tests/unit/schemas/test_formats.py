@@ -102,7 +102,7 @@ INVALID = {
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in VALID.items() for text in texts])
 def test_texts_in_the_format(name, text):
-    """Eight formats are checked, and what is in the format passes. (P70, R181)"""
+    """Eight formats are checked, and texts in the format pass. (P70, R181)"""
     assert FORMAT_CHECKS[name](text) is None
 
 

@@ -51,7 +51,7 @@ def test_lines_match_as_texts_do(pattern, texts):
     ],
 )
 def test_usual_patterns_are_for_lines(pattern):
-    """What most schemas ask of texts is known of many at once."""
+    """The patterns and formats that most schemas use are checked for many texts at once."""
     assert make_lines(pattern=pattern) is not None
 
 
@@ -79,7 +79,7 @@ def test_usual_forms_are_valid(data):
     ],
 )
 def test_what_is_usual(form, usual):
-    """What most events have is known at once, among nulls as well, and what is wrong in one of many is not."""
+    """The values that most events have are known at once, among nulls as well, and a fault in one of many is not."""
     lines, wrong = make_lines(form=form), "no good text"
     assert lines.accepts([usual, None] * 150, [STEPS])
     for place in (0, 99, 100, 299):

@@ -99,7 +99,7 @@ def test_too_many_large_patterns():
 
 
 def test_too_many_usual_patterns():
-    """What a schema's patterns take together is bounded."""
+    """The memory of all patterns of a schema is limited."""
     ours = SchemaPatterns()
     size = ours.compile_once("0a{1000}").instruction_count
     for number in range(1, MAX_PATTERN_INSTRUCTIONS // size):
@@ -140,7 +140,7 @@ def test_nothing_is_written_about_bad_patterns(capfd):
 
 
 def test_memory_for_instructions():
-    """What is called large does not fit the usual memory."""
+    """A large pattern does not fit the usual memory."""
     with pytest.raises(re2.error):
         re2.compile(r"\pL{20}", formats._re2_options(formats._RE2_MEMORY_BYTES))
     assert compile_pattern(r"\pL{20}").instruction_count > formats._MAX_INSTRUCTIONS_OF_USUAL_PATTERN

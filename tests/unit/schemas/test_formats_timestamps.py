@@ -1,4 +1,4 @@
-"""Moments in RFC 3339, and what is reported about texts that are none."""
+"""Moments in RFC 3339, and the messages for other texts."""
 
 import pytest
 

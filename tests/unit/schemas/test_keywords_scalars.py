@@ -28,7 +28,7 @@ def expression(schema, draft=Draft.FOUR) -> str:
     ],
 )
 def test_expressions(schema, expected):
-    """What a schema says of a value is one expression, the shorter the better. (P56)"""
+    """A schema's check of a value is one expression, the shorter the better. (P56)"""
     assert expression(schema) == expected
 
 

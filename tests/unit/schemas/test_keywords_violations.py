@@ -1,4 +1,4 @@
-"""What is wrong with an event, in words."""
+"""The faults of an event, in words."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from nakadi.schemas.values import StepsExhausted, java_text
 
 
 def test_one():
-    """A single violation stays as it is, and no violations give None. (P71)"""
+    """A single violation stays unchanged, and no violations give None. (P71)"""
     one = SchemaViolation("#/a", "is wrong")
 
     assert combined_violation("#", (one,)) is one
@@ -46,7 +46,7 @@ def test_very_many():
 
 
 def test_quoting():
-    """Texts are quoted as they are, other values as JSON, and neither at any length. (P72)"""
+    """Texts are quoted unchanged, other values as JSON, and both up to a limited length. (P72)"""
     steps = [100_000]
     assert quoted_value("a", steps) == "a"
     assert quoted_value(None, steps) == "null"

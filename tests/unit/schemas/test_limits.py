@@ -51,7 +51,7 @@ def test_enum():
 
 
 def test_number_of_patterns():
-    """A schema has at most 200 different patterns, those of property names included."""
+    """A schema has at most 200 different patterns, including those of property names."""
     properties = {str(number): {"pattern": f"^{number % 100}$"} for number in range(300)}
     patterned = {f"^x{number}$": {} for number in range(100)}
     check_schema_size({"properties": properties, "patternProperties": patterned})
@@ -69,7 +69,7 @@ def test_length_of_patterns():
 
 
 def test_what_was_added():
-    """What an envelope adds to a schema is not held against its owner."""
+    """The additions of an envelope to a schema do not count against its owner."""
     check_schema_size(nested(102), added_levels=2)
     check_schema_size({"title": [0] * 10_008}, added_values=10)
 

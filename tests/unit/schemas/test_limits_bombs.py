@@ -24,7 +24,7 @@ from tests.support.patience import measure_cpu
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
 
-# A case that takes a second, and differs from the others of its test in what is large: the bound is the same.
+# A case that takes a second, and differs from the others of its test in its large part: the bound is the same.
 long_case = partial(
     pytest.param,
     marks=pytest.mark.long(
@@ -265,7 +265,7 @@ EXPLANATION_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("name", split_off(("large values to quote",), EXPLANATION_BOMBS))
 def test_explanations_that_take_too_long(name):
-    """What is wrong with an event is reported with bounded effort and in a text of bounded length. (P71)"""
+    """The faults of an event are reported with bounded effort and in a text of bounded length. (P71)"""
     schema, event = EXPLANATION_BOMBS[name]
     document = SchemaDocument.from_root(schema)
     told: list[str] = []

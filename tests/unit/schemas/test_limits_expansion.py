@@ -64,7 +64,7 @@ def submitted(schema, category=Category.UNDEFINED):
 @pytest.mark.parametrize("category", Category)
 @pytest.mark.parametrize("kind", [each for each in DOUBLING if each != "names"])
 def test_a_schema_that_doubles_with_each_of_its_levels_is_refused(kind, category):
-    """Twenty-two levels that each stand twice are refused, whatever they are made of. (R153)"""
+    """Twenty-two levels that each occur twice are refused, with any content. (R153)"""
     with pytest.raises(Invalid, match=r"^schema expands too far: at most 10000 schemas can be about one value, found"):
         submitted(levels(22, DOUBLING[kind]), category)
 
@@ -222,7 +222,7 @@ class _Counting:
 @settings(max_examples=choose_count(40, 100), deadline=None, derandomize=True, database=None)
 @given(st.sampled_from([4, 6, 7]).flatmap(schemas), VALUES)
 def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
-    """Whatever the schema and the event, the count is never exceeded, unless the schema contains itself."""
+    """For any schema and event, the count is never exceeded, unless the schema contains itself."""
     document = SchemaDocument.from_root(schema)
     try:
         check_loadable(document)

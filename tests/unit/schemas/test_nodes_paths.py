@@ -1,4 +1,4 @@
-"""Which places of an event a schema speaks of."""
+"""The places of an event that a schema describes."""
 
 import pytest
 
@@ -87,7 +87,8 @@ A, B, AB = {"properties": {"a": {}}}, {"properties": {"b": {}}}, {"properties": 
     ],
 )
 def test_combinations_define_what_their_criterion_says(schema, found):
-    """All of allOf, exactly one of oneOf, at least one of anyOf; what stands beside is one more of all. (R83)"""
+    """All of allOf, exactly one of oneOf, at least one of anyOf; keywords beside them count as one more of all.
+    (R83)"""
     assert defines_path(schema, "a") is found
 
 

@@ -1,4 +1,4 @@
-"""Where changes stand in the documents."""
+"""The places of changes in the documents."""
 
 import pytest
 
@@ -14,12 +14,12 @@ def values(old, new):
 
 
 def test_a_property_that_is_gone_has_an_old_value_alone():
-    """A removed member is shown as it was. (R296)"""
+    """A removed member is shown unchanged. (R296)"""
     assert values({"properties": {"a": S, "b": INT}}, {"properties": {"a": S}})[0] == INT
 
 
 def test_added_properties_are_shown_without_the_others():
-    """Only what is new is shown of the properties. (R296)"""
+    """Only new properties are shown. (R296)"""
     old, new = values({"properties": {"a": S}}, {"properties": {"a": S, "b": INT}})
     assert new == {"b": INT}
     assert old != S
@@ -54,7 +54,7 @@ def test_several_types_have_one_place():
 
 
 def test_what_stands_beside_a_combinator_is_found():
-    """So are keywords beside `anyOf`. (R296)"""
+    """Keywords beside `anyOf` are found as well. (R296)"""
     choice = {"anyOf": [{"required": ["a"]}]}
     old, new = (
         {"properties": {"a": S | {"maxLength": 3}}} | choice,

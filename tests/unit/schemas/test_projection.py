@@ -42,7 +42,7 @@ paths = st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tu
 
 @given(values, paths, st.booleans(), st.sampled_from([None, 1, "\t"]))
 def test_what_is_cut_is_what_a_parser_would_keep(value, paths, ascii_only, indent):
-    """Whatever an event is like and however it is written, its projection has the same values as a slow one. (D11)"""
+    """For any event in any spelling, its projection has the same values as a slow one. (D11)"""
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     found = Projection(paths).cut(text.encode("utf-8", "surrogatepass"))
     assert json.loads(found) == model(value, paths)
@@ -86,7 +86,7 @@ def test_lists_are_transparent():
 
 
 def test_what_is_no_object_where_a_path_goes_on_is_not_sent():
-    """It becomes null, since nobody declared to read it. (D11)"""
+    """Another value becomes null, since nobody declared to read it. (D11)"""
     assert cut('{"customer":"Ann","items":[1,{"sku":2}]}', ["customer", "id"], ["items", "sku"]) == {
         "customer": None,
         "items": [None, {"sku": 2}],
@@ -127,7 +127,7 @@ def test_paths_make_no_more_types_than_they_have_objects(monkeypatch):
 
 
 def test_very_many_objects_need_no_types(monkeypatch):
-    """As many paths of as many steps as a subscription may declare begin a stream without a pause. (D11)"""
+    """A subscription with the maximal number of paths and steps begins a stream without a pause. (D11)"""
     made = []
     make = msgspec.defstruct
     monkeypatch.setattr(msgspec, "defstruct", lambda *rest, **named: made.append(rest) or make(*rest, **named))

@@ -38,7 +38,7 @@ def patch(old, submitted, mode=FORWARD):
 
 
 def test_a_removed_property_comes_back():
-    """The proposal has the property again, and keeps what was added. (R297)"""
+    """The proposal has the property again, and keeps the additions. (R297)"""
     old, new = {"properties": {"a": S, "b": INT}}, {"properties": {"a": S, "c": INT, "d": INT}}
     assert patch(old, new) == [{"op": "add", "path": "/properties/b", "value": INT}]
 
@@ -79,7 +79,7 @@ def test_only_the_keyword_that_is_refused_is_taken_back():
 
 
 def test_a_root_of_another_kind_is_replaced():
-    """Where nothing smaller helps, the proposal is the old schema. (R297)"""
+    """If nothing smaller helps, the proposal is the old schema. (R297)"""
     old = {"properties": {"a": S}}
     assert proposal(old, {"anyOf": [{"required": ["a"]}]}) == old
 
@@ -151,7 +151,7 @@ def is_sound(schema, mode):
 @settings(max_examples=choose_count(50, 10_000), derandomize=True, deadline=None, database=None)
 @given(old=SCHEMAS, new=SCHEMAS)
 def test_a_proposal_is_accepted(mode, old, new):
-    """Whatever two sound schemas differ in, there is a proposal, and it is accepted. (R297)"""
+    """For any difference between two sound schemas, there is a proposal, and it is accepted. (R297)"""
     if not is_sound(old, mode) or not is_sound(new, mode):
         return
     proposed = proposal(old, new, mode)

@@ -1,4 +1,4 @@
-"""What a schema says about members that are read, and what a change of it does to them."""
+"""A schema's statements about members that are read, and the effect of a schema change on them."""
 
 import pytest
 from hypothesis import given
@@ -191,7 +191,7 @@ objects = st.dictionaries(st.sampled_from("abc"), schemas, max_size=3).map(lambd
 
 @given(objects, objects)
 def test_changes_are_about_what_was_declared(old, new):
-    """Whatever the schemas are, a schema that changes nothing that is read still has it all. (D6)"""
+    """For any schemas, a schema that changes no declared member still has them all. (D6)"""
     for path in map(read_path_text, declared_members(old)):
         changes = find_read_changes(old, new, [path])
         assert all(path == each.path for each in changes)
@@ -200,7 +200,7 @@ def test_changes_are_about_what_was_declared(old, new):
 
 
 def test_steps_are_shared():
-    """When none are left, what was not compared may have changed. (D6)"""
+    """When none are left, members that were not compared may have changed. (D6)"""
     old, steps = an_object(a=TEXT, b=TEXT), [4]
     changes = [each.kind for path in ("a", "b") for each in find_read_changes(old, old, [path], steps)]
     assert ReadChangeKind.UNKNOWN in changes

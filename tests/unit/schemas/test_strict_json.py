@@ -29,7 +29,7 @@ def refusal(text: str) -> str:
 
 @given(JSON_VALUES)
 def test_reads_whatever_is_json(value):
-    """A value that was written as JSON is read as it was, types included. (R9)"""
+    """A value that was written as JSON reads back the same, types included. (R9)"""
     text = json.dumps([value])
     assert repr(parse_strict(text)) == repr([value])
 
@@ -76,7 +76,7 @@ def test_reads_whatever_is_json(value):
     ],
 )
 def test_refuses_what_only_lenient_parsers_take(text):
-    """Whatever is not strictly JSON is refused. (R9, P33, P34)"""
+    """Any text that is not strictly JSON is refused. (R9, P33, P34)"""
     assert refusal(text)
 
 

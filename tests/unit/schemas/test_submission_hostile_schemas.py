@@ -122,7 +122,7 @@ def taken(text, category, mode):
 @settings(max_examples=100)
 @given(ANYTHING | schema_like(ANYTHING), MODES, CATEGORIES)
 def test_anything_is_taken_or_refused(value, mode, category):
-    """Whatever is submitted as a schema, the answer is yes or a refusal, never a fault. (R150, R153, R158)"""
+    """For any submitted schema, the answer is yes or a refusal, never a fault. (R150, R153, R158)"""
     with suppress(Invalid):
         taken(json.dumps(value), category, mode)
 

@@ -109,7 +109,7 @@ def test_exclusive_bounds_are_what_the_draft_says(draft, bound, refused):
 
 @pytest.mark.parametrize("keyword", ["contains", "propertyNames", "if", "then", "else"])
 def test_keywords_of_later_drafts_are_nothing_to_earlier_ones(keyword):
-    """What a draft does not know may have any value there. (R153)"""
+    """A keyword that a draft does not know may have any value there. (R153)"""
     check_loadable(SchemaDocument.from_root({keyword: 5}))
     assert (
         refusal({**SEVEN, keyword: 5}) == f"#/{keyword}: expected type is one of Boolean or JsonObject, found: Integer"

@@ -84,7 +84,7 @@ def test_strict_events():
     ],
 )
 def test_metadata(more):
-    """Metadata may hold what is listed for it. (P62)"""
+    """Metadata may have the listed members. (P62)"""
     assert validator().accepts({"metadata": METADATA | more})
 
 
@@ -122,7 +122,7 @@ def test_incomplete_metadata(name):
 
 @pytest.mark.parametrize("policy", [CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE])
 def test_compaction_key(policy):
-    """Where events are compacted they need a key that says something. (P62)"""
+    """If events are compacted, they need a key with content. (P62)"""
     compacted = validator(cleanup_policy=policy)
 
     assert compacted.accepts({"metadata": METADATA | {"partition_compaction_key": "a"}})
@@ -237,7 +237,7 @@ def drafts_as_we_read_them(draft: int):
 
 @pytest.mark.parametrize("draft", [4, 6, 7])
 def test_opinions(draft):
-    """Decision, explanation and an independent implementation agree on whatever schema and event. (P56, P71)"""
+    """Decision, explanation and an independent implementation agree for any schema and event. (P56, P71)"""
     reference = drafts_as_we_read_them(draft)
 
     @settings(max_examples=50)

@@ -206,7 +206,7 @@ def test_words_as_code(payload, monkeypatch):
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_source_and_words(payload):
-    """The code for a schema is the same whatever its words are. (P56)"""
+    """The code for a schema is the same for any words in it. (P56)"""
     assert source_of(everywhere(payload)) == source_of(everywhere("harmless"))
 
 
@@ -260,7 +260,7 @@ NONSENSE: st.SearchStrategy[Any] = st.recursive(
 @settings(max_examples=150)
 @given(st.dictionaries(KEYWORDS, NONSENSE, max_size=5), VALUES)
 def test_nonsense(schema, value):
-    """Whatever is handed in as a schema is refused with a reason, or judges every event. (R153, R157)"""
+    """Any value submitted as a schema is refused with a reason, or judges every event. (R153, R157)"""
     try:
         validator = compile_validator(schema)
     except Invalid:

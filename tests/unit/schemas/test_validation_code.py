@@ -59,7 +59,7 @@ def test_simple_targets():
     ],
 )
 def test_what_cannot_matter(schema):
-    """What a schema says of values that it does not allow anyway, or in words of a later draft, is no code. (P56)"""
+    """Keywords about values that the schema excludes, or of a later draft, produce no code. (P56)"""
     assert len(functions({"properties": {"a": schema}})) == 1
 
 

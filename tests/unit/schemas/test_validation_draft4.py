@@ -1,8 +1,8 @@
 """Draft 04 keyword by keyword, and how far the JSON Schema project's own suite of tests agrees.
 
 The suite (json-schema-org/JSON-Schema-Test-Suite, as it came with jsonschema 4.26) was run against `compile_validator`.
-SUITE holds what came out, by file: the groups in it, those that agree in each case, and why the others do not. The
-cases below are ours. They repeat what the suite is after, so that a change which would disagree is noticed here.
+SUITE holds the results, by file: the groups in it, those that agree in each case, and why the others do not. The
+cases below are ours. They repeat the suite's purpose, so that a change which would disagree is noticed here.
 """
 
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ SUITE = {
     "optional/zeroTerminatedFloats": (1, 1, ""),
 }
 
-# Keyword -> schema, what is valid, what is not.
+# Keyword -> schema, valid values, invalid values.
 CASES: dict[str, list[tuple[dict, list, list]]] = {
     "additionalItems": [
         ({"items": [{"type": "string"}], "additionalItems": False}, [[], ["a"], {"b": 1}], [["a", "b"], [1]]),
@@ -288,7 +288,7 @@ def test_not_valid(_, schema, value):
 
 @pytest.mark.parametrize("valid", [True, False])
 def test_all_events_at_once(valid):
-    """What is known of all events of a batch at once is the same, keyword by keyword. (P56, R162)"""
+    """Checking all events of a batch at once gives the same results, keyword by keyword. (P56, R162)"""
     for _, schema, value in each_case(valid):
         around, event = {"type": "object", "properties": {"value": schema}}, {"value": value}
         if "$ref" in str(schema):  # references begin at the root

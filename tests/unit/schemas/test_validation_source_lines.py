@@ -5,7 +5,7 @@ from nakadi.schemas.validation import SourceLines
 
 
 def test_blocks():
-    """What is written in a block stands under its head. (P56)"""
+    """Lines written in a block are under its head. (P56)"""
     lines = SourceLines()
     with lines.indented_block("for item in value:"):
         lines.add_refusal_unless(CodeCheck("item"))

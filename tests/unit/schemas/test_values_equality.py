@@ -19,7 +19,7 @@ AMPLE = 1_000_000
     [(1, 1.0), ([1], [1.0]), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": [{}]}, {"a": [{}]}), (0.0, -0.0)],
 )
 def test_same(one, other):
-    """Numbers are the same by what they are worth, objects whatever the order of their members. (P56)"""
+    """Numbers are equal by value, objects in any order of their members. (P56)"""
     assert equality_key(one, [AMPLE]) == equality_key(other, [AMPLE])
 
 
@@ -80,12 +80,12 @@ def test_steps():
     ],
 )
 def test_multiples(value, divisor, expected):
-    """Multiples are those of the decimals that were written. (P56)"""
+    """Multiples refer to the decimals as written. (P56)"""
     assert is_multiple_of(value, Divisor.from_number(divisor)) is expected
 
 
 def test_exact():
-    """A number is worth what was written. (P56)"""
+    """A number has the value of its text. (P56)"""
     assert exact_fraction(0.1) == Fraction(1, 10)
     assert exact_fraction(10**40) == 10**40
 
@@ -99,6 +99,6 @@ FLOATS = some.floats(allow_nan=False) | some.builds(
 @settings(max_examples=choose_count(200, 500), deadline=None)
 @given(FLOATS, DIVISORS)
 def test_multiples_are_those_of_the_decimals_that_are_written(value, divisor):
-    """However it is found, the answer is that of exact arithmetic on both numbers as they are written."""
+    """Any method gives the answer of exact arithmetic on both numbers as written."""
     expected = Fraction(repr(value)) % exact_fraction(divisor) == 0 if math.isfinite(value) else False
     assert is_multiple_of(value, Divisor.from_number(divisor)) is expected

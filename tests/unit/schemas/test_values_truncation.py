@@ -1,4 +1,4 @@
-"""How much of what is wrong is reported."""
+"""How many faults are reported."""
 
 from nakadi.schemas.values import MAX_MESSAGE_CHARACTERS, first_items_fitting_message
 
@@ -9,7 +9,7 @@ def test_short_lists_are_shown_whole():
 
 
 def test_long_lists_end_somewhere():
-    """Of endless faults the first are reported, at least one of them. (R158, R192, deviation)"""
+    """Among endless faults, the first are reported, at least one of them. (R158, R192, deviation)"""
     assert (
         list(first_items_fitting_message(iter(lambda: "x" * MAX_MESSAGE_CHARACTERS, None), str))
         == ["x" * MAX_MESSAGE_CHARACTERS] * 2

@@ -45,7 +45,7 @@ def case():
 
 
 def test_as_long_as_nothing_changes_there_is_nothing_to_say(case):
-    """An event type that is as it was needs no verdict."""
+    """An unchanged event type needs no verdict."""
     assert case.verdict() is None
 
 

@@ -58,7 +58,7 @@ def test_equal_cuts_share_their_bytes():
 
 
 def test_many_different_cuts_do_not_multiply_the_memory():
-    """What is remembered of a chunk stays in proportion to it."""
+    """The cached parts of a chunk stay in proportion to it."""
     chunk = a_chunk(*map(str, range(100)))
     chunk.shared = True
     made = [chunk.cached_bytes(0, last, lambda: b"x" * 100) for last in range(2, 101)]
@@ -119,7 +119,7 @@ def test_a_run_begins_anywhere_in_a_chunk(offset, expected):
 
 
 def test_holes_left_by_compaction_are_stepped_over():
-    """Offsets that have no event any more are passed by, and a position is that of a real event. (L44)"""
+    """Offsets without an event are skipped, and a position belongs to a real event. (L44)"""
     events = (StoredEvent(3, a_record("a"), STORED_AT), StoredEvent(7, a_record("b"), STORED_AT))
     chunk = EventChunk(2, 1, EventSlice(events, 9))
     assert chunk.run_from_offset(1).end == Position(2, 7)
@@ -142,7 +142,7 @@ def test_what_a_reader_may_not_see_is_left_out(special):
 
 
 def test_an_ordinary_chunk_is_not_searched():
-    """Where all clients may read all events, access is not checked for each."""
+    """If all clients may read all events, access is not checked for each."""
 
     def ask_nobody(record: Record) -> bool:
         raise AssertionError(record)
@@ -163,7 +163,7 @@ def test_no_other_character_is_escaped(text):
 
 @pytest.mark.parametrize(("first", "last"), list(combinations(range(4), 2)))
 def test_text_that_grows_is_cut_at_the_same_places(first, last):
-    """Escapes are made of the bytes that are sent: what is stored, its size and where its events end stay. (L71)"""
+    """Escapes count as they are sent: stored bytes, their size and the ends of events stay. (L71)"""
     values = [f'"{SEPARATORS}"'.encode(), b'"plain"', '"é\u2028"'.encode()]
     text = b",".join(values)
     ends = [index for index, byte in enumerate(text + b",") if byte == ord(",")]

@@ -186,7 +186,7 @@ def test_an_idle_stream_notices_that_its_client_has_gone():
 
 
 def test_a_write_to_no_one_ends_the_stream():
-    """What an outlet raises is not swallowed, and everything is given back. (L53)"""
+    """An error of the outlet is raised, and all resources are returned. (L53)"""
 
     async def scenario(stage: Stage) -> None:
         class Closed(RecordingOutlet):
@@ -218,7 +218,7 @@ def test_draining_ends_the_stream_with_what_it_holds():
 
 
 def test_a_refusal_is_the_last_line():
-    """A reason to end is written behind what was sent. (L60)"""
+    """A reason to end is written after the events. (L60)"""
 
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet()

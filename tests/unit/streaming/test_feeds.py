@@ -122,7 +122,7 @@ def test_one_that_has_everything_waits_without_asking():
 
 
 def test_one_behind_does_not_wait_for_what_is_at_hand():
-    """A follower whose next events are in the window, or have to be read for it alone, is not said to wait."""
+    """A follower whose next events are in the window, or have to be read for it alone, does not count as waiting."""
 
     async def scenario(stage: Stage) -> None:
         stage.log.most_events = 2
@@ -137,7 +137,7 @@ def test_one_behind_does_not_wait_for_what_is_at_hand():
 
 
 def test_the_log_is_read_once_for_everyone():
-    """Followers that keep up share what was read."""
+    """Followers that keep up share the events that were read."""
 
     async def scenario(stage: Stage) -> None:
         followers = [await stage.follow() for _ in range(20)]
@@ -231,7 +231,7 @@ def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
 
 
 def test_nothing_is_kept_when_everyone_has_it():
-    """Once all followers have taken what was read, it is dropped."""
+    """Once all followers have taken the chunks, they are dropped."""
 
     async def scenario(stage: Stage) -> None:
         follower = await stage.follow()
@@ -245,7 +245,7 @@ def test_nothing_is_kept_when_everyone_has_it():
 
 
 def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
-    """Of events that came in one read others may follow, unless the log says that none do."""
+    """More events may follow those of one read, unless the log says that none do."""
 
     async def scenario(stage: Stage) -> None:
         stage.log.tells_its_end = False
@@ -274,7 +274,7 @@ def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
 
 
 def test_pauses_grow_and_shrink_again(monkeypatch):
-    """A log that stays away is asked less and less often; once it answers, the next trouble starts small."""
+    """A log that stays away is called less and less often; once it answers, the next pause starts small."""
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(feed_module, "MAX_READ_RETRY_PAUSE_SECONDS", 0.003)
 

@@ -55,7 +55,7 @@ def test_server_sent_events_begin_with_where_they_are():
 
 
 def test_a_batch_is_one_server_sent_event():
-    """Its data is the batch as in the other form; its id is where the whole stream is after it."""
+    """Its data is the batch as in the other form; its id is the place of the whole stream after it."""
     lines = EventStreamFormat(STARTS)
     ident, data, *rest = lines.encode_batch(a_batch()).split(b"\n")
     assert rest == [b"", b""]

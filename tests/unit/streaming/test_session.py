@@ -74,7 +74,7 @@ def test_partitions_are_never_mixed():
 
 
 def test_a_batch_is_placed_at_its_last_event():
-    """The position of a batch is that of its last event. (L44)"""
+    """The position of a batch is its last event's. (L44)"""
     (batch,) = a_session(batch_limit=2).handle_events("0", some_events(2, start=7), 1.0)
     assert batch.position == Position(1, 8)
 
@@ -140,7 +140,7 @@ def test_a_very_late_tick_does_not_make_up_for_what_was_missed():
 
 
 def test_a_keep_alive_reports_the_last_delivered_position():
-    """Before the first event it is the start, then that of the last event sent. (L44)"""
+    """Before the first event it is the start, then the position of the last event sent. (L44)"""
     session = a_session(start=Position(3, 41))
     assert session.tick(10.0) == [SendStreamKeepAlive("0", Position(3, 41))]
     session.handle_events("0", some_events(1, start=42), 11.0)
@@ -279,7 +279,7 @@ def test_what_is_not_delivered_counts_for_nothing():
 
 
 def test_who_may_read_is_for_others_to_say():
-    """Whether an event is shown is asked for every event with restricted access. (L58)"""
+    """Every event with restricted access is checked. (L58)"""
     session = LowLevelSession(
         StreamLimits(batch_limit=9), {"0": BEFORE}, 0.0, may_read=lambda record: record.directed_to == "mine"
     )
@@ -290,7 +290,7 @@ def test_who_may_read_is_for_others_to_say():
 
 
 def test_a_block_ends_the_stream_without_a_word():
-    """A blocked stream just ends; what was held is dropped. (L53, L59)"""
+    """A blocked stream just ends; buffered events are dropped. (L53, L59)"""
     session = a_session(batch_limit=9)
     session.handle_events("0", some_events(2), 1.0)
     assert session.handle_block() == []
@@ -300,7 +300,7 @@ def test_a_block_ends_the_stream_without_a_word():
 
 
 def test_a_refusal_is_reported():
-    """A stream that may not go on says why, once, and ends; what was held is dropped. (L53, L60)"""
+    """A stream that may not continue says why, once, and ends; buffered events are dropped. (L53, L60)"""
     session = a_session(batch_limit=9)
     session.handle_events("0", some_events(2), 1.0)
     assert describe_actions(session.handle_refusal(NotPermitted("no"))) == ["! no"]
@@ -326,7 +326,7 @@ def test_draining_sends_what_waits():
 
 
 def test_the_first_reason_to_end_is_the_one():
-    """What happens after the end changes nothing."""
+    """Facts after the end change nothing."""
     session = a_session()
     session.handle_disconnect()
     session.handle_block()

@@ -29,7 +29,7 @@ ONE = Cursor("0", "001-0001-000000000000000012")
     ],
 )
 def test_cursors_are_read_from_a_list_of_objects(header, cursors):
-    """Unknown members and what follows the list say nothing, and numbers are taken as they are written. (L20, L32)"""
+    """Unknown members and text behind the list have no effect, and numbers are taken as written. (L20, L32)"""
     assert parse_cursors_header(header) == cursors
 
 
@@ -56,7 +56,7 @@ def test_cursors_are_read_from_a_list_of_objects(header, cursors):
     ],
 )
 def test_anything_else_is_bad_syntax(header):
-    """What is not a list of objects is malformed, however it is wrong. (L21)"""
+    """Any text that is not a list of objects is malformed. (L21)"""
     with pytest.raises(Malformed, match=r"^incorrect syntax of X-nakadi-cursors header$"):
         parse_cursors_header(header)
 

@@ -1,4 +1,4 @@
-"""What a client may ask of a stream."""
+"""The parameters of a stream."""
 
 import random
 
@@ -42,7 +42,7 @@ def test_a_stream_timeout_out_of_range_is_replaced(seconds):
 
 
 def test_the_longest_stream_timeout_is_taken_as_it_is():
-    """4200 s may be asked for. (L1)"""
+    """A client may request 4200 s. (L1)"""
     assert stream_limits(StreamParameters(stream_timeout=4200), smallest).stream_seconds == 4200
 
 

@@ -169,7 +169,7 @@ def test_without_cursors_all_partitions_begin_at_their_ends(stage):
 
 
 def test_a_handler_holds_nothing_for_an_answer_that_is_never_served(stage):
-    """What the route answers can be dropped: nothing is read or watched before it is served."""
+    """The route's answer can be dropped: nothing is read or watched before it is served."""
     event_type = stage.add()
     (route,) = routes(stage.streams, lambda _: None)
     request = Request(
@@ -289,7 +289,7 @@ class Rounds(list[object]):
     """One for each time that a task has begun to look after all streams."""
 
     async def more(self, count: int) -> None:
-        """Until so many more have begun, and the last but one is over."""
+        """Wait until a number of further ones have begun, and the last but one is over."""
         count += len(self)
         await wait_on_loop(lambda: len(self) >= count)
 
@@ -302,7 +302,7 @@ def counted_rounds(stage, monkeypatch) -> Rounds:
 
 
 def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
-    """However many streams a subject has over an event type, it is asked once for all."""
+    """However many streams a subject has over an event type, one check serves all."""
 
     async def scenario() -> None:
         event_type = stage.add()

@@ -24,7 +24,7 @@ HOLDER = "this process"
 
 
 class House:
-    """A whole broker in memory. Its clock is moved by hand, and its sessions take part without sending anything."""
+    """A whole broker in memory. The test moves its clock, and its sessions take part without sending anything."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = HandMovedClock()
@@ -91,7 +91,7 @@ class House:
         return self.api.post(f"/subscriptions/{subscription['id']}/cursors", json={"items": items}, headers=headers)
 
     def stats(self, subscription: dict[str, Any], **query: Any) -> dict[str, dict[str, Any]]:
-        """Partition -> what is known of it, of the only event type."""
+        """Partition -> its statistics, for the only event type."""
         [found] = self.api.get(f"/subscriptions/{subscription['id']}/stats", params=query).json()["items"]
         return {each.pop("partition"): each for each in found["partitions"]}
 
@@ -109,7 +109,7 @@ def house() -> Iterator[House]:
 
 @pytest.fixture
 def hasty() -> Iterator[House]:
-    """A broker that waits for nothing."""
+    """A broker that does not wait."""
     opened = House(max_commit_timeout_seconds=-1)
     yield opened
     opened.close()

@@ -88,8 +88,8 @@ class TestCompaction:
         assert tiered.offsets() == [1, 2]
 
     def test_beside_an_archiver_keeps_a_deleted_key_deleted(self, tiered: TieredLogFixture, monkeypatch):
-        """An archiver that reads a key before the hot half is compacted, and what follows afterwards, brings no key
-        back without its tombstone.
+        """An archiver that reads a key before the hot half is compacted, and the events that follow afterwards,
+        brings no key back without its tombstone.
         """
         tiered.store_hours(1, Record(b"1", "k"), Record(None, "k"), Record(b"2"))
         compact_hot = tiered.hot.compact

@@ -142,7 +142,7 @@ def test_what_another_process_changed_meanwhile_stays_changed(index, store, evac
 
 
 def test_what_is_being_rewritten_is_left_for_the_next_time(index, store, evacuation):
-    """A partition that another process holds keeps its place, and a later run moves what is left."""
+    """A partition that another process holds keeps its place, and a later run moves the rest."""
     rewrite(index, store)
     with claim_partition(index, "b", 0):
         with pytest.raises(PartitionBusy):
@@ -182,7 +182,7 @@ def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
 
 
 def test_a_young_object_of_a_rewriter_may_be_about_to_be_used(index, store, evacuation):
-    """Who holds the partition may still refer to it; once the partition is free, nobody will."""
+    """The partition's holder may still refer to it; once the partition is free, nobody will."""
     store.put("compacted/ns/a/0/000-1.json.gz", member_format.pack_member("a", 0, [event("a", 0)]))
     [found] = evacuation.partly_dead_objects()
     with claim_partition(index, "a", 0):
@@ -191,7 +191,7 @@ def test_a_young_object_of_a_rewriter_may_be_about_to_be_used(index, store, evac
 
 
 def sweep(evacuation):
-    """Of all objects, however young."""
+    """Sweep all objects, including young ones."""
     return evacuation.sweep(datetime.now(UTC) + timedelta(seconds=1), NOW).removed_count
 
 

@@ -56,7 +56,7 @@ def test_the_same_events_are_the_same_bytes():
 
 
 def test_a_member_of_nothing_holds_nothing():
-    """When everything was compacted away, what is left is empty."""
+    """After everything was compacted away, the rest is empty."""
     assert member_format.parse_member(member_format.pack_member("t", 0, [])) == []
 
 
@@ -66,7 +66,7 @@ def test_a_member_of_nothing_holds_nothing():
     ids=["nothing", "not gzip", "no JSON", "no event"],
 )
 def test_damaged_bytes_are_reported(content):
-    """What is no member is never taken for an empty one."""
+    """Bytes that are no member never count as an empty one."""
     with pytest.raises(gzip_format.BadArchive):
         member_format.parse_member(content)
 
@@ -75,7 +75,7 @@ def test_damaged_bytes_are_reported(content):
     st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.text(max_size=5)), max_size=9)
 )
 def test_every_text_survives(texts):
-    """Whatever characters are in events and keys, they come back."""
+    """Any characters in events and keys come back."""
     events = [
         StoredEvent(offset, Record(json.dumps(text, ensure_ascii=False).encode(), key), NOW)
         for offset, (text, key) in enumerate(texts)
@@ -89,7 +89,7 @@ def plain(offset: int, value: bytes = b"1", second: int = 0) -> StoredEvent:
 
 
 def test_plain_events_stay_text():
-    """Events without a key and the like are read as lines: one text for neighbours that were stored at one time."""
+    """Events without a key or other extras are read as lines: one text for neighbours that were stored at one time."""
     events = [plain(3, b'{"a":1}'), plain(4, b"[]"), plain(5, b"22", 1), plain(9, b"333", 1), plain(10, b"4", 1)]
     found = member_format.parse_partition_member(
         member_format.pack_member("t", 0, events[:4]) + member_format.pack_member("t", 0, events[4:]), "t", 0

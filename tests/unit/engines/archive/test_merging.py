@@ -1,4 +1,4 @@
-"""Making few segments of many small ones, whatever happens meanwhile."""
+"""Merging many small segments into few, under any interruption."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -101,7 +101,7 @@ class MergingSetup:
         ArchiveSweep(self.index, self.store).run(datetime.now(UTC) + timedelta(hours=1))
 
     def _copy_index(self) -> MemoryLogIndex:
-        """A copy of the index, which is asked often."""
+        """A copy of the index, to read it often."""
         return index_of([self.index.segments_from("t", partition, 0, 1000) for partition in range(2)])
 
     def see_that_all_is_there(self) -> None:
@@ -168,7 +168,7 @@ def test_the_indexer_goes_on_behind_what_is_merged(setup: MergingSetup):
 
 
 def test_few_or_large_neighbours_stay(setup: MergingSetup):
-    """What is large enough to be read by itself stays, and so do few small ones between."""
+    """Segments large enough to be read separately stay, and so do few small ones between."""
     sizes = [each.location.length for each in setup.index.segments_from("t", 0, 0, 1000)]
     assert setup.merge(setup.a_merger(max_small_segment_bytes=min(sizes) - 1)) == 0
     setup.add(1, events=200)
@@ -287,7 +287,7 @@ def test_what_was_released_meanwhile_is_not_merged(setup: MergingSetup):
 
 
 def test_what_cannot_be_read_is_reported_and_stays(setup: MergingSetup):
-    """A piece with a damaged object is left as it is, with the reason."""
+    """A piece with a damaged object stays unchanged, with the reason."""
     setup.store.remove(["log/stream/shard/007"])
     [piece] = setup.merger.plan_merges("t", 0)
     for merger in (setup.merger, setup.a_merger(read_concurrently=True)):

@@ -24,7 +24,7 @@ MANY = 1_000_000
 
 
 class Rounds(MemoryStore):
-    """Objects come when they are let: all that are asked for by then, in one round."""
+    """Objects come when the test releases them: all requested ones, in one round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def test_what_was_read_last_is_not_asked_for_again(setup: ReadingSetup):
 
 
 def test_small_segments_are_read_together(setup: ReadingSetup):
-    """A slice takes in as many segments as it needs, and ends with what is asked for."""
+    """A slice takes in as many segments as it needs, and ends at its limit."""
     assert [event.offset for event in setup.reader.read_slice("t", 0, 1, 7, 1000).events] == list(range(1, 8))
     found = setup.reader.read_slice("t", 0, 0, 100, 5)
     assert [event.offset for event in found.events] == [0, 1, 2, 3, 4]
@@ -117,7 +117,7 @@ def test_small_segments_are_read_together(setup: ReadingSetup):
 
 
 def test_nothing_is_made_up_beyond_the_end(setup: ReadingSetup):
-    """What was never archived is not there, and is not an empty slice."""
+    """Events that were never archived are missing, and are not an empty slice."""
     assert setup.reader.read_slice("t", 0, 9, 1, 1000) is None
     assert setup.reader.read_slice("t", 1, 0, 1, 1000) is None
     assert [event.offset for event in setup.reader.read_slice("t", 0, 8, 10, 1000).events] == [8]
@@ -158,7 +158,7 @@ def test_damage_that_is_read_ahead_is_reported_when_it_is_asked_for():
 
 
 def read_in_rounds(count: int, at_once: int) -> Rounds:
-    """Read all of so many objects, of which so many are expected to be asked for in each round."""
+    """Read all of a number of objects, with an expected number of requests in each round."""
     store = Rounds()
     setup = ReadingSetup(*[10] * count, store=store)
     with ThreadPoolExecutor(1) as threads, closing(setup.reader):
@@ -173,7 +173,7 @@ def read_in_rounds(count: int, at_once: int) -> Rounds:
 
 
 def test_many_windows_are_read_in_few_rounds():
-    """Two hundred objects that a reader needs are asked for sixteen at a time, and come in their order."""
+    """Two hundred objects are requested sixteen at a time, and come in their order."""
     assert read_in_rounds(200, CONCURRENT_READS).rounds == 13
 
 
@@ -191,7 +191,7 @@ def test_a_slice_takes_many_small_segments_at_once():
 
 @pytest.mark.parametrize(("limit", "objects"), [(1, 1), (10, 1), (11, 2), (25, 3)])
 def test_no_more_is_asked_for_than_a_limit_needs(limit, objects):
-    """Of small segments those are read that have as many events as are asked for, and none behind them."""
+    """Small segments are read up to the limit of events, and none behind it."""
     setup = ReadingSetup(*[10] * 50)
     with closing(setup.reader):
         assert len(setup.reader.read_slice("t", 0, 0, limit, MANY).events) == limit
@@ -234,7 +234,7 @@ def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
 
 
 def test_what_one_reader_gives_up_another_still_gets():
-    """Of two who wait for the same objects one may end, and the other has its events all the same."""
+    """If two readers wait for the same objects, one may end, and the other still gets its events."""
     store = Rounds()
     setup = ReadingSetup(*[10] * (CONCURRENT_READS + 4), store=store)
     with ThreadPoolExecutor(2) as threads, closing(setup.reader):
@@ -301,7 +301,7 @@ def test_the_manifest_begins_with_the_segment_of_an_offset(setup: ReadingSetup):
 
 
 def test_members_of_many_events_are_split(monkeypatch):
-    """A range may hold several members; their events come back as one, in order, and with whatever each line has."""
+    """A range may hold several members; their events come back as one, in order, with all that each line has."""
     monkeypatch.setattr(member_format, "GZIP_MEMBER_BYTES", 200)
     events = [StoredEvent(number, Record(b"%d" % number), NOW) for number in range(50)]
     events += [StoredEvent(50, Record(None, "key"), NOW), StoredEvent(51, Record(b"1", "key"), NOW)]

@@ -1,4 +1,4 @@
-"""Where archive objects are kept."""
+"""The stores of archive objects."""
 
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -128,7 +128,7 @@ def test_objects_that_s3_does_not_remove_are_not_taken_for_removed():
 
 
 def test_an_answer_of_s3_that_cannot_be_read_is_no_answer():
-    """Something in between may answer in its place, in words that are not those of S3."""
+    """A device in between may answer in its place, in a format that is not S3's."""
     store = S3Store(Answering(ResponseParserError("invalid XML")), "archive")
     with pytest.raises(Unavailable, match="invalid XML"):
         list(store.list_objects("log/"))
@@ -200,7 +200,7 @@ def versioned():
 
 
 def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned, monkeypatch):
-    """Old versions are listed and read, whatever they were replaced by, and go for good."""
+    """Old versions are listed and read, whatever replaced them, and are removed permanently."""
     monkeypatch.setattr(stores, "KEYS_PER_PAGE", 1)
     for content in (b"first", b"second"):
         versioned.put("a/b/c.gz", content)
@@ -223,7 +223,7 @@ def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned, monkeypatch)
 
 
 def test_a_bucket_without_versions_has_no_old_ones():
-    """Its objects are the latest, and what is removed is gone."""
+    """Its objects are the latest, and removed ones are gone."""
     with aws():
         client = Session().create_client("s3", REGION)
         client.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})

@@ -39,7 +39,7 @@ def soon() -> datetime:
 
 
 def test_what_is_referred_to_stays(index, store):
-    """Of old objects those go that no segment lies in, with the bytes that they took."""
+    """Old objects without a segment are removed, and their bytes are reported."""
     for name in ("log/mine/a", "log/mine/b", "compacted/mine/c"):
         store.put(name, b"content")
     refer(index, "log/mine/a")
@@ -56,7 +56,7 @@ def test_what_is_young_stays(index, store):
 
 
 def test_what_is_anothers_stays(index, store):
-    """Objects of other indexes, foreign ones, and what was set aside are left alone."""
+    """Objects of other indexes, foreign ones, and those set aside are left alone."""
     others = ["compacted/other/b", "foreign", "log/other/a", "set-aside/mine/c"]
     for name in others:
         store.put(name, b"content")

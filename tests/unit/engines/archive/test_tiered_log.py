@@ -1,4 +1,4 @@
-"""The seam between the hot half of a log and the archive, and what goes wrong there."""
+"""The seam between the hot half of a log and the archive, and its failures."""
 
 import threading
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ class TestSeam:
         assert found == list(range(500))
 
     def test_is_where_the_hot_retention_says(self, tiered: TieredLogFixture):
-        """The hot half keeps what is archived for its own time, whatever else is kept in the archive."""
+        """The hot half keeps archived events for its own time, however long the archive keeps them."""
         tiered.log.close()
         tiered = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=3 * 3600, unreferenced_grace=0, new_share_to_compact=0)
@@ -131,8 +131,8 @@ class TestSeam:
 
 class TestRetention:
     def test_of_an_event_type_reaches_into_the_archive(self, tiered: TieredLogFixture):
-        """What the retention of an event type removes is gone from both halves, and its objects go after the grace
-        time."""
+        """Events that the retention of an event type removes are gone from both halves, and their objects after the
+        grace time."""
         tiered.store_hours(4)
         tiered.log.archive()
         tiered.store_hours(4)
@@ -195,7 +195,7 @@ class TestRetention:
             tiered.log.read("t", 0, 0)
 
     def test_of_a_topic_deleted_while_it_is_archived(self, tiered: TieredLogFixture, monkeypatch):
-        """What is archived of a topic that is deleted meanwhile is removed, too."""
+        """Archived events of a topic that is deleted meanwhile are removed, too."""
         tiered.store_hours(3)
         put = tiered.store.put
 
@@ -213,7 +213,7 @@ class TestRetention:
 
 class TestDamage:
     def test_is_reported_with_the_offsets(self, tiered: TieredLogFixture, caplog):
-        """An object that was changed is reported with its offsets, and what is around it can be read."""
+        """A changed object is reported with its offsets, and events around it can be read."""
         for _ in range(3):
             tiered.store_hours(4)
             tiered.log.archive()
@@ -229,7 +229,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("what", ["cut", "gone", "longer", "another's", "foreign", "empty"])
     def test_of_any_kind_is_never_stepped_over(self, tiered: TieredLogFixture, what):
-        """A cut, missing, longer or foreign object, and one of other events, is not taken for what was written."""
+        """A cut, missing, longer or foreign object, and one of other events, does not count as the written one."""
         tiered.store_hours(4)
         tiered.store_hours(4, partition=1)
         tiered.log.archive()
@@ -296,7 +296,7 @@ class TestChores:
 
     @pytest.mark.usefixtures("broken")
     def test_archiving(self, tiered: TieredLogFixture, caplog):
-        """What can be archived is, and who asked for it learns that not all of it was."""
+        """All available events are archived, and the caller learns that others were not."""
         tiered.store_hours(3)
         with pytest.raises(Unavailable, match="1 topics could not be archived"):
             tiered.log.archive()

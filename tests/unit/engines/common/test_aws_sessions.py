@@ -20,7 +20,7 @@ def test_sessions_share_what_is_long_to_read():
 
 
 def test_a_handler_of_one_session_is_not_anothers():
-    """What is registered with a session stays there; botocore's own handlers are in all."""
+    """Handlers registered with a session stay there; botocore's own handlers are in all."""
     first, second = new_session(), new_session()
     heard = []
     first.register("seen.dynamodb", lambda **_: heard.append(1))

@@ -42,7 +42,8 @@ def test_an_outline_reports_keys_and_tombstones(given_records):
 
 
 def test_many_events_are_compressed():
-    """Events that resemble each other take a fraction of their size; what would not shrink is kept as it is."""
+    """Events that resemble each other take a fraction of their size; a batch that would not shrink is kept
+    unchanged."""
     alike = [Record(b'{"name":"somebody","number":%d}' % number) for number in range(1000)]
     assert len(frames.encode(alike)) < sum(len(record.value) for record in alike) / 4
     assert frames.decode(frames.encode(alike)) == alike

@@ -48,7 +48,7 @@ def test_a_token_is_a_signed_request_to_connect():
 
 
 def test_the_signature_is_the_one_that_aws_computes():
-    """The signature covers the URL without what was added behind it, and the secret is nowhere in it."""
+    """The signature covers the URL without later additions, and the secret is nowhere in it."""
     token, _ = msk_tokens.new_token_and_expiry("eu-central-1")
     url = url_in(token)
     query, _, signed = urlsplit(url).query.partition("&X-Amz-Signature=")
@@ -78,7 +78,7 @@ def test_a_token_expires_after_a_quarter_of_an_hour():
 
 
 def test_a_process_without_credentials_is_told_so(monkeypatch, tmp_path):
-    """The message says what is missing."""
+    """The message names the missing part."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):

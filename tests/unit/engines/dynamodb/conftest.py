@@ -1,4 +1,4 @@
-"""What the tests of the DynamoDB engine share."""
+"""Fixtures of the tests of the DynamoDB engine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Coordination in DynamoDB when DynamoDB does not do what it is asked, and what its calls cost."""
+"""Coordination in DynamoDB when its calls fail, and the cost of the calls."""
 
 import random
 import threading
@@ -75,7 +75,7 @@ def position(coordination, partition=0) -> int:
 
 
 def assign_partitions(coordination, *owners: str, positions=None) -> Assignment:
-    """Give the partitions to these sessions, whichever had them."""
+    """Give the partitions to these sessions, whoever had them before."""
     old = coordination.assignment(SUBSCRIPTION)
     return coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries(*owners)), LATER, positions)
 
@@ -150,8 +150,8 @@ class TestFaultsThatLast:
         assert coordination.lease_expiries() == {}
 
     def test_of_one_partition_leave_the_others(self, aws, coordination):
-        """A commit of which one partition fails is not acknowledged; made again, it acknowledges each partition as it
-        is. (S119, S120)"""
+        """A commit with one failing partition is not acknowledged; repeated, it acknowledges each partition
+        correctly. (S119, S120)"""
         assign_partitions(coordination, *["a"] * 2)
         wanted = dict.fromkeys(places(0, 1), at(7))
         aws.goes_wrong("UpdateItem", *[refusal_fault("AccessDeniedException")])
@@ -172,7 +172,7 @@ class TestFaultsThatLast:
         ids=["commit", "write"],
     )
     def test_that_may_have_had_an_effect_are_news(self, aws, coordination, operation, call):
-        """A second attempt at what was made finds nothing left to do; where that cannot be known, the outcome is
+        """A second attempt at a completed change finds nothing left to do; if that cannot be known, the outcome is
         `Unavailable`."""
         aws.goes_wrong(operation, *[timeout_after_effect] * ATTEMPTS)
         if operation == "UpdateItem":
@@ -185,7 +185,7 @@ class TestFaultsThatLast:
         assert made == ((5, 1) if operation == "UpdateItem" else (0, 2))
 
     def test_of_news_do_not_harm_a_commit(self, aws, coordination, caplog):
-        """What is committed is acknowledged, also if it could not be reported to others."""
+        """A commit is acknowledged even if others could not be notified."""
         aws.goes_wrong("PutItem", *[refusal_fault("ThrottlingException")] * 2)
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert "Reporting a change of subscription" in caplog.text
@@ -194,7 +194,7 @@ class TestFaultsThatLast:
 
 class TestAnswersThatAreLost:
     def test_of_a_write_that_someone_built_upon(self, aws, coordination, other):
-        """Who wrote and got no answer has written, also if another process has written since. (S249)"""
+        """A writer without an answer has written, also if another process has written since. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
         aws.goes_wrong("TransactWriteItems", timeout_fault_with(lambda: assign_partitions(other, "b", "b")))
         stored = coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
@@ -203,7 +203,7 @@ class TestAnswersThatAreLost:
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
     def test_of_a_write_that_never_arrived(self, aws, coordination, other):
-        """Who got no answer because nothing arrived learns that another was faster. (S249)"""
+        """A writer whose request never arrived learns that another was faster. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
 
         def lost(request, _):
@@ -283,8 +283,8 @@ class TestLeases:
 
 
 def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordination):
-    """While partitions go back and forth and every kind of fault is met, each number is acknowledged to one session at
-    most, and what was acknowledged is not lost. (S120, S312, S314, S315)"""
+    """While partitions go back and forth and all kinds of faults occur, each number is acknowledged to one session at
+    most, and no acknowledged number is lost. (S120, S312, S314, S315)"""
     chance = random.Random(7)
     faults = cycle(chance.sample(list(PASSING_FAULTS.values()), len(PASSING_FAULTS)))
     done = threading.Event()
@@ -344,7 +344,8 @@ class TestSizes:
             assignment_attributes(share_reads(9_000))
 
     def test_of_lots_are_bounded_by_what_a_transaction_takes(self, coordination):
-        """As many events as may be parked at once fit a transaction, however large and however little they shrink."""
+        """The maximum of events that may be parked at once fits a transaction, however large they are and however
+        little they shrink."""
         chance = random.Random(1)
         for size in (100, 5_000, 60_000):
             events = [a_parked_event(each, chance.randbytes(size)) for each in range(1, MAX_PARKED_EVENTS_PER_CALL + 1)]

@@ -81,7 +81,7 @@ class TestTogether:
         assert here.committed_offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
 
     def test_changes_are_heard_after_a_look_that_failed(self, aws, here, there, caplog):
-        """A look that fails, for whatever reason, is logged and not the last one. (S198)"""
+        """A failing look is logged, and is not the last one. (S198)"""
         failed = threading.Event()
 
         def mistaken(*_):
@@ -96,7 +96,7 @@ class TestTogether:
         assert "Looking for changes of other processes failed" in caplog.text
 
     def test_assignments_are_heard(self, here, there):
-        """A change of who reads what is heard in another process; and so is the end of a subscription. (S237, S72)"""
+        """Another process learns of a change of readers, and of the end of a subscription. (S237, S72)"""
         ear = Ear(here)
         old = there.assignment(SUBSCRIPTION)
         there.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), A_MOMENT)
@@ -106,7 +106,7 @@ class TestTogether:
         assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
 
     def test_nothing_is_missed_that_no_one_could_ask_for(self, aws, here, there, caplog):
-        """What happened while DynamoDB did not answer is heard afterwards; the silence is said once."""
+        """Changes that were made while DynamoDB did not answer are reported afterwards; the silence is logged once."""
         ear = Ear(here)
         silent = [
             refusal_fault("ThrottlingException"),
@@ -136,7 +136,7 @@ class TestTogether:
         assert aws.calls["Query"] <= settled
 
     def test_a_later_watcher_is_notified_as_well(self, here, there):
-        """A watcher that begins when there was none hears what happens from then on."""
+        """A watcher that begins when there was none receives all later changes."""
         Ear(here).end()
         time.sleep(2 * CHANGE_POLL_INTERVAL_SECONDS)
         ear = Ear(here)
@@ -224,7 +224,7 @@ class TestFeed:
         assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
 
     def test_hears_those_whose_clock_is_late(self, feed, there, clock):
-        """News that bear a time a little before what was heard last are heard, and once."""
+        """News with a time a little before the last ones are received, and once."""
         commit(there, 1, seconds=1)
         assert feed.read_changes(0.0)
         clock.seconds -= MAX_REPORT_LATENESS_SECONDS / 2

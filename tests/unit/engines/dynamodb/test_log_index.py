@@ -1,4 +1,4 @@
-"""The log index in DynamoDB when DynamoDB does not do what it is asked."""
+"""The log index in DynamoDB when its calls fail."""
 
 import pytest
 
@@ -125,7 +125,7 @@ DOING = {
 @pytest.mark.parametrize("fault", SOME.values(), ids=SOME)
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
 def test_faults_that_pass_change_nothing(aws, index, doing, fault):
-    """Whatever is done while faults come, before the effect or after it, is done once, and reported truly."""
+    """Every operation during faults, before the effect or after it, is done once, and reported truly."""
     act, operation, expected = doing
     aws.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
     assert act(index) == expected
@@ -154,7 +154,8 @@ def test_an_extension_is_made_once_or_not_at_all(aws, index, fault):
 
 
 def test_anothers_extension_is_no_fault(aws, index):
-    """Of two that count on from the same head the second learns that, also when its first attempt got no answer."""
+    """If two processes count on from the same head, the second learns of it, also when its first attempt got no
+    answer."""
     other = DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
     assert other.advance_head("t", 0, 1, IndexHead(count_reads(12)), a_segment(10, 2))
     aws.goes_wrong("TransactWriteItems", timeout_before_effect)

@@ -1,4 +1,4 @@
-"""The registry in DynamoDB when DynamoDB does not do what it is asked, and what its calls cost."""
+"""The registry in DynamoDB when its calls fail, and the cost of the calls."""
 
 import json
 import random
@@ -49,7 +49,7 @@ LASTING = {
     "nonsense": cancellation_fault("ValidationError"),
 }
 
-# Which call makes which kind of change, and what is there afterwards at revision 2 of "a".
+# The call for each kind of change, and the document "a" afterwards at revision 2.
 WRITES = {
     "a put": ("PutItem", [PutDocument(KIND, "a", {"n": 2}, expected_revision=1)], 2),
     "a creation": ("PutItem", [PutDocument(KIND, "b", {}, expected_revision=ABSENT_REVISION)], 1),
@@ -163,7 +163,7 @@ class TestFaultsThatPass:
         assert registry.list(KIND) == [Document("a", {"n": 1}, 1)]
 
     def test_change_nothing_about_a_list_of_pages(self, aws, registry):
-        """A page that does not come is asked for again; nothing is left out and nothing repeated."""
+        """A page that does not come is requested again; nothing is left out and nothing repeated."""
         for number in range(5):
             registry.write(*[PutDocument("many", f"{number}{n}", {}, ABSENT_REVISION) for n in range(10)])
         whole = [document.key for document in registry.list("many")]
@@ -238,7 +238,7 @@ class TestDoubt:
             registry.write(PutDocument(KIND, "a", {}, 7))
 
     def test_does_not_arise_in_a_transaction(self, aws, registry, others):
-        """A transaction that was made is not made again, whatever happened to its documents since."""
+        """A completed transaction is not repeated, whatever happened to its documents since."""
         aws.goes_wrong(
             "TransactWriteItems", timeout_fault_with(lambda: others.write(PutDocument(KIND, "b", {"by": "other"}, 1)))
         )
@@ -290,7 +290,7 @@ class TestCalls:
 
 class TestLargeDocuments:
     def test_are_kept_packed(self, registry):
-        """A schema as long as schemas may be fits, and comes back as it was, also over a small one and under one."""
+        """A schema of the maximal length fits, and comes back unchanged, also over a small one and under one."""
         small, large = {"text": "x"}, {"text": '{"type": "string"}\n' * 13_000}
         for body in (large, small, large):
             registry.write(PutDocument(KIND, "a", body))
@@ -300,7 +300,7 @@ class TestLargeDocuments:
 
     @pytest.mark.parametrize("expected", [None, 1])
     def test_that_do_not_fit_are_refused(self, aws, registry, expected):
-        """A document that no item holds is refused in words for the client, and nothing is asked of the table."""
+        """A document that no item holds is refused in words for the client, without a call to the table."""
         body = {"text": "".join(random.Random(1).choices(string.printable + "äöüéß", k=600_000))}
 
         with pytest.raises(Invalid, match="too large"):

@@ -17,7 +17,7 @@ from nakadi.engines.dynamodb.tables import COORDINATION_TABLE, DOCUMENTS_TABLE, 
     ids=lambda each: getattr(each, "name_suffix", ""),
 )
 def test_a_model_and_its_table_have_the_same_keys(table, model):
-    """What an engine takes for keys are the keys that the deployment gives the table; what expires is a number."""
+    """The keys of an engine are the keys of the deployed table; expiry times are numbers."""
     attributes = model.get_attributes().values()
 
     assert [(each.attr_name, each.attr_type) for each in attributes if each.is_hash_key] == [table.partition_key]
@@ -26,7 +26,7 @@ def test_a_model_and_its_table_have_the_same_keys(table, model):
 
 
 def test_every_table_has_its_model():
-    """The models above are those of all tables."""
+    """The models above belong to all tables."""
     assert set(TABLES) == {DOCUMENTS_TABLE, LOG_INDEX_TABLE, COORDINATION_TABLE}
 
 

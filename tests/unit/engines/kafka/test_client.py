@@ -33,7 +33,7 @@ def test_settings_of_the_library_stand_in_a_file(address):
 
 @pytest.mark.parametrize("make", [new_admin_client, new_consumer, new_producer])
 def test_what_is_secret_is_not_logged(address, make, caplog):
-    """Neither with an address nor by the library, also where it is asked to log all of its settings."""
+    """They appear neither with an address nor in the library's log, even if it logs all of its settings."""
     caplog.set_level(logging.DEBUG, logger="nakadi.kafka")
     client = make(address)
 

@@ -1,4 +1,4 @@
-"""The tail of partitions in Kafka, with a consumer that does as it is told."""
+"""The tail of partitions in Kafka, with a scripted consumer."""
 
 import threading
 from contextlib import contextmanager
@@ -77,7 +77,7 @@ class FollowingConsumer:
 
 @contextmanager
 def running(consumer, monkeypatch):
-    """A tail with this consumer, which ends whatever happens."""
+    """A tail with this consumer, which always ends."""
     monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: consumer)
     tail = TailReader(ClusterAddress("any"), lambda *_: None)
     try:
@@ -133,7 +133,7 @@ def test_an_event_is_fetched_once_for_all_readers(monkeypatch):
 
 
 class UninformedConsumer(FollowingConsumer):
-    """Notes what it is asked, and knows no topic while its cluster is away."""
+    """Notes its calls, and knows no topic while its cluster is away."""
 
     def __init__(self, *, is_away: bool) -> None:
         super().__init__()
@@ -157,7 +157,8 @@ class UninformedConsumer(FollowingConsumer):
     ],
 )
 def test_a_topic_is_looked_up_before_it_is_followed(monkeypatch, is_away, calls):
-    """The library would look for it within a second, in which its first events wait. One that is away is asked once."""
+    """The library would look for it within a second, in which its first events wait. A missing topic is looked up
+    once."""
     consumer = UninformedConsumer(is_away=is_away)
     with running(consumer, monkeypatch) as tail:
         tail.follow_partition(("z", 0), 0)

@@ -20,7 +20,7 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
 class Message:
-    """What the client library hands out for a record."""
+    """The client library's form of a record."""
 
     def __init__(self, value=b"{}", key=None, headers=None, offset=7, milliseconds=0):
         self._parts = {"value": value, "key": key, "headers": headers, "offset": offset}

@@ -58,7 +58,7 @@ def test_a_producer_asks_twice_where_its_topic_is_and_then_never_again(producer_
 
 
 def test_a_producer_whose_servers_do_not_answer_asks_once(producer_calls):
-    """What cannot be found out at once delays appends no further: they are refused when their time is over."""
+    """Without an answer, appends are delayed no further: they are refused when their time is over."""
     writer = a_writer(**{"test.mock.broker.rtt": "600000"})
     (outcome,) = writer.write(TOPIC, {0: [Record(b"1")]}).values()
     writer.close()

@@ -13,7 +13,7 @@ ALLOWED = 5
 
 
 class Clock:
-    """Moved by hand; the time of day goes on."""
+    """A clock that the test moves; the time of day continues."""
 
     time = staticmethod(time.time)
 
@@ -30,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    # Of this module alone: threads of other tests' brokers pause as well.
+    # Only for this module: threads of other tests' brokers pause as well.
     monkeypatch.setattr(call_rate, "time", clock)
     return clock
 
@@ -70,7 +70,7 @@ def test_refusals_make_it_slower_and_answers_faster_again(clock):
 
 @pytest.mark.parametrize("processes", [1, 2, 10, 20])
 def test_many_processes_share_a_shard(clock, processes):
-    """However many read a shard, each is answered again and again, and few calls are refused for nothing."""
+    """However many processes read a shard, each gets answers repeatedly, and few calls are refused needlessly."""
     random.seed(17)
     paces = [CallRate(0.2) for _ in range(processes)]
     due = dict.fromkeys(range(processes), clock.now)

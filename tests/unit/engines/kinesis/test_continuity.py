@@ -48,7 +48,7 @@ def test_a_forgotten_shard_is_looked_for_once(stream, shard_trees):
 
 
 def test_each_forgotten_shard_is_looked_for(stream, shard_trees):
-    """That one shard was forgotten says nothing of another."""
+    """One forgotten shard says nothing about another."""
     for shard in ("one", "two", "one", "two"):
         shard_trees.tree_for_ranking(RecordPosition(shard, 1))
     assert stream.times == 3

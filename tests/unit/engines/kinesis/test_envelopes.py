@@ -48,13 +48,13 @@ def test_what_does_not_begin_like_a_record_is_none(data):
 
 @given(st.binary(max_size=64))
 def test_no_bytes_do_harm(data):
-    """Whatever others put into the stream can be looked at."""
+    """Any foreign records in the stream can be read."""
     for each in (data, b"nk" + data, b"nk\x02\x00" + data):
         found = envelopes.parse_envelope(each)
         assert found is None or found.kind in envelopes.ENVELOPE_KINDS
 
 
 def test_a_frame_that_is_too_long_is_refused():
-    """There is an end to how many records an append can be."""
+    """The number of records of an append is limited."""
     with pytest.raises(ValueError, match="too long"):
         envelopes.pack_parts(1, NOW, bytes(envelopes.MAX_PARTS + 1), b"12345678", envelopes.MAX_HEADER_BYTES + 1)

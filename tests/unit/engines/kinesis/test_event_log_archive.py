@@ -69,8 +69,8 @@ def test_objects_go_with_what_was_in_them(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_small_windows_can_be_merged(faulty_kinesis: FaultyKinesis, log):
-    """What an indexer has archived in many windows and a worker has merged is read, found by time and removed as
-    before, also when the stream has forgotten it."""
+    """Events that an indexer has archived in many windows and a worker has merged are read, found by time and removed
+    as before, also when the stream has forgotten them."""
     moments = []
     for number in range(2 * MIN_SEGMENTS_TO_MERGE):
         faulty_kinesis.clock.move(60)

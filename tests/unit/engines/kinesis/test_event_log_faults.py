@@ -1,4 +1,4 @@
-"""What publishers and readers get when Kinesis fails: nothing acknowledged is lost, and no answer is wrong."""
+"""Failures of Kinesis, as publishers and readers see them: nothing acknowledged is lost, and no answer is wrong."""
 
 import random
 import threading
@@ -85,7 +85,8 @@ class TestPublishing:
         ],
     )
     def test_reports_that_it_does_not_know(self, faulty_kinesis: FaultyKinesis, log, fault, stored):
-        """What may have been stored is not sent again, and its publisher learns that the outcome is unknown."""
+        """Events that may have been stored are not sent again, and their publisher learns that the outcome is
+        unknown."""
         calls = faulty_kinesis.counting("PutRecords")
         faulty_kinesis.faults.goes_wrong("PutRecords", fault)
         assert run_blocking(log.append("t", {0: [Record(b"1"), Record(b"2")]})) == {0: TIMED_OUT}
@@ -93,7 +94,7 @@ class TestPublishing:
         assert values(log) == ([b"1", b"2"] if stored else [])
 
     def test_again_after_a_lost_answer_stores_twice(self, faulty_kinesis: FaultyKinesis, log):
-        """A publisher who tries again what was stored after all has it there twice, each time whole and in order."""
+        """A publisher that retries a stored append stores it twice, each time whole and in order."""
         faulty_kinesis.faults.goes_wrong("PutRecords", timeout_after_effect)
         batch = {0: [Record(b"1"), Record(b"2")]}
         assert run_blocking(log.append("t", batch)) == {0: TIMED_OUT}
@@ -116,7 +117,7 @@ class TestPublishing:
         assert calls() == 1
 
     def test_fails_for_those_partitions_whose_records_failed(self, faulty_kinesis: FaultyKinesis, log):
-        """Of a call with several partitions, those that were refused are refused, and no other. (P111)"""
+        """In a call with several partitions, only the refused ones are refused. (P111)"""
         faulty_kinesis.client.refuses({1: "InternalFailure"})
         fates = run_blocking(log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)}))
         assert fates == {0: Stored(), 1: FAILED, 2: Stored()}
@@ -144,7 +145,7 @@ class TestPublishing:
         assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1]
 
     def test_of_a_long_frame_waits_for_each_record(self, faulty_kinesis: FaultyKinesis):
-        """The records of a long frame are sent one after the other, each once the one before it is stored."""
+        """The records of a long frame are sent in sequence, each once the one before it is stored."""
         log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
         batch = long_batch()
@@ -160,7 +161,7 @@ def small_records():
 
 
 def long_batch() -> list[Record]:
-    """So much that nothing packs it into one small record."""
+    """Events that no compression fits into one small record."""
     return [Record(b'"%s"' % bytes(random.choices(range(97, 123), k=500))) for _ in range(4)]
 
 
@@ -237,7 +238,7 @@ class TestReading:
             faulty_kinesis.a_log(archive=Broken()).read("t", 0, 0)
 
     def test_of_what_was_compacted_never_goes_back_to_the_stream(self, faulty_kinesis: FaultyKinesis, log):
-        """What compaction took away does not come back when an archive object is missing."""
+        """Compacted events do not come back when an archive object is missing."""
         run_blocking(log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]}))
         faulty_kinesis.clock.move(3600)
         log.compact(
@@ -267,7 +268,7 @@ class Cut:
 
 class TestCompaction:
     def test_that_was_cut_short_is_completed(self, faulty_kinesis: FaultyKinesis, log):
-        """When a process ends after it wrote compacted segments, the next one says what is to be read from them."""
+        """When a process ends after it wrote compacted segments, the next one publishes them to readers."""
         run_blocking(log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]}))
         faulty_kinesis.clock.move(3600)
         now = faulty_kinesis.clock.now()

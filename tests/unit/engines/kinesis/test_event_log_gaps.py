@@ -84,7 +84,7 @@ def test_a_consumer_that_is_ahead_of_the_index_misses_nothing_behind_a_gap(kines
 
 
 def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(kinesis_hours: Hours, name: str):
-    """When no event was ever indexed, consumers that had the first ones go on with what is left."""
+    """When no event was ever indexed, consumers that had the first ones continue with the remaining ones."""
     kinesis_hours.broker.housekeeping.run()
     publish(kinesis_hours, name, 0, 1)
     kinesis_hours.pass_by(2)
@@ -113,7 +113,7 @@ def test_an_idle_shard_is_no_gap(kinesis_hours: Hours, name: str):
 
 
 def test_a_shard_that_was_forgotten_whole_is_a_gap(kinesis_hours: Hours, name: str):
-    """A shard that split and left the stream before it was indexed to its end has lost what was left in it."""
+    """A shard that split and left the stream before it was indexed to its end has lost its remaining events."""
     publish(kinesis_hours, name, 0)
     kinesis_hours.index_all()
     publish(kinesis_hours, name, 1)
@@ -131,7 +131,7 @@ def test_a_shard_that_was_forgotten_whole_is_a_gap(kinesis_hours: Hours, name: s
 
 
 def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: Hours, name: str):
-    """What is appended to a topic that is continued, or deleted since, is found in the one that continues it."""
+    """Events appended to a topic that is continued, or deleted since, are in the one that continues it."""
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
     log = kinesis_hours.broker.logs.for_storage("default")
@@ -147,7 +147,7 @@ def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: Hou
 
 
 def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: Hours, name: str):
-    """Its end is known: what is left of it is counted from there, and what is lost is passed over."""
+    """Its end is known: the remaining events are counted from there, and lost ones are skipped."""
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
     publish(kinesis_hours, name, 5, 6)
@@ -264,7 +264,7 @@ def values_of(kinesis_hours: Hours, name: str) -> list[bytes]:
 
 @pytest.mark.parametrize("later", [0.1, 30], ids=["at once", "when the shards between are gone"])
 def test_a_reader_follows_shards_that_split_and_merge_between_two_reads(kinesis_hours: Hours, name: str, later: float):
-    """A reader of a shard counts what came in all those that followed it, though the index has them already."""
+    """A reader of a shard counts the events of all following shards, though the index has them already."""
     publish(kinesis_hours, name, 0)
     task = kinesis_hours.a_log()
     assert values(follow(kinesis_hours, name, task, Position(1, -1))) == [0]

@@ -29,7 +29,7 @@ def test_nothing_waits_where_nothing_was_stored(log):
 
 
 def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(faulty_kinesis: FaultyKinesis, log):
-    """It begins with the first event behind what is indexed, and ends when the indexer has come to the tip."""
+    """It begins with the first event after the indexed ones, and ends when the indexer has come to the tip."""
     for number in range(3):
         run_blocking(log.append("t", {0: [Record(b"%d" % number)]}))
     indexer = faulty_kinesis.an_indexer()

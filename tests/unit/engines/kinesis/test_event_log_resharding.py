@@ -121,7 +121,7 @@ def follow(log: KinesisLog, partition: int, published: threading.Event | None = 
 
 
 def read_when_there_is_room(log: KinesisLog, partition: int, place: int, *, wait: float) -> EventSlice:
-    """As clients do: on a busy machine a read may take longer than others wait for it, which are told to come again."""
+    """Read like a client: on a busy machine, a read may outlast the patience of others, which then come again."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -181,7 +181,7 @@ class TestWhileShardsSplitAndMerge:
             time.sleep(0.25)
             over.set()
             acknowledged = [each.result(PATIENCE) for each in writing]
-            time.sleep(0.1)  # what was known of the tip before is shared no more
+            time.sleep(0.1)  # earlier knowledge of the tip is no longer shared
             published.set()
             indexing.result(PATIENCE)
             followed = {partition: each.result(PATIENCE) for partition, each in enumerate(following)}
@@ -219,7 +219,7 @@ class TestWhileShardsSplitAndMerge:
             assert {partition: each.next_offset for partition, each in bounds.items()} == expected
 
     def test_a_sealed_topic_stays_sealed(self, surroundings: Surroundings):
-        """A seal written before a shard split is known to those who only look at what came after."""
+        """A reader that only sees later records knows a seal written before a shard split."""
         with surroundings.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             run_blocking(log.append(TOPIC, {partition: [Record(b"1")] for partition in range(PARTITIONS)}))
@@ -234,7 +234,7 @@ class TestWhileShardsSplitAndMerge:
 
 
 class Before:
-    """An index as it was a moment ago, for those who ask how far shards are counted."""
+    """An older state of the index, for callers that read how far shards are counted."""
 
     def __init__(self, index: MemoryLogIndex, stream: str) -> None:
         self._index = index
@@ -273,7 +273,7 @@ class TestProcessesThatAreBehind:
             assert surroundings.index.index_heads(places) == indexed
 
     def test_begins_with_what_others_have_counted(self, surroundings: Surroundings):
-        """A reader that finds a partition counted in a shard that it has not heard of takes the count as it is."""
+        """A reader that finds a partition counted in an unknown shard takes over the count."""
         shard_trees = ShardTreeCache(surroundings.a_stream())
         topics = TopicCache(surroundings.index, 60.0, ChangeWatch(surroundings.index.change_counters, SystemClock()))
         segment_cache = SegmentCache(surroundings.archive)

@@ -1,4 +1,4 @@
-"""The stream forgets what is older than its retention: offsets stay what they were, and no answer is wrong."""
+"""The stream forgets events older than its retention: offsets stay the same, and no answer is wrong."""
 
 import time
 
@@ -96,7 +96,7 @@ def test_what_no_one_has_is_not_made_up(faulty_kinesis: FaultyKinesis, log, stri
 
 @BOTH
 def test_a_process_that_slept_counts_anew(faulty_kinesis: FaultyKinesis, log, monkeypatch, strict):
-    """A process that did not read for long begins where the index ends: it may have missed what is forgotten."""
+    """A process that did not read for long begins at the end of the index: it may have missed forgotten records."""
     publish(log, *range(3))
     faulty_kinesis.index_all()
     sleeper = faulty_kinesis.a_log()
@@ -145,7 +145,7 @@ def long_append() -> list[bytes]:
 
 
 def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(faulty_kinesis: FaultyKinesis, log, monkeypatch):
-    """Where a scan ended is a place to go on from for as long as the stream certainly has what comes next."""
+    """The end of a scan is a place to continue from for as long as the stream certainly has the following records."""
     publish(log, *range(10))
     faulty_kinesis.index_all(archived=False)
     reader = faulty_kinesis.a_log(FORGETFUL, archived=False)

@@ -145,7 +145,7 @@ def test_a_stream_without_room_for_a_consumer_is_asked(faulty_kinesis, kinesis, 
 
 
 def test_a_silent_subscription_hides_nothing(faulty_kinesis, kinesis):
-    """A connection that is open and says nothing is given up, and the shard is asked."""
+    """A connection that is open and silent is given up, and the shard is read instead."""
     with following(faulty_kinesis, "&push_silence=0.2") as process:
         until(lambda: kinesis.pages)
         kinesis.silent.set()
@@ -154,7 +154,7 @@ def test_a_silent_subscription_hides_nothing(faulty_kinesis, kinesis):
 
 
 def test_the_newest_offsets_are_asked_for(faulty_kinesis, kinesis):
-    """What was acknowledged before the question is in the bounds, whether it was pushed yet or not. (C13)"""
+    """Events acknowledged before the call are in the bounds, whether they were pushed yet or not. (C13)"""
     with following(faulty_kinesis) as process:
         until(lambda: kinesis.streaming)
         publish(faulty_kinesis)
@@ -273,7 +273,7 @@ def record(sequence: int) -> ArrivedRecord:
 
 
 def test_what_is_pushed_and_read_is_met_once():
-    """A record that was read is not taken again when it is pushed, nor the other way round; a shard ends but once."""
+    """A record that was read is not taken again when it is pushed, nor the other way round; a shard ends only once."""
     stream = Iterators()
     cursor = ShardCursor(stream, "s", 5)
     assert [each.position.sequence for each in cursor.read(GrowingPauses(1)).records] == [7, 8]

@@ -8,7 +8,7 @@ from nakadi.model.log_index import NOTHING_INDEXED, RecordPosition
 
 
 class Log:
-    """Records one after the other, and what counting them comes to."""
+    """Records in a row, and the result of counting them."""
 
     def __init__(self) -> None:
         self.state = NOTHING_INDEXED
@@ -69,7 +69,7 @@ def test_time_never_goes_back(log):
 
 
 def test_parts_are_numbered_together_where_the_last_one_lies(log):
-    """An append in parts comes behind whatever was stored between its first part and its last."""
+    """An append in parts comes after all events stored between its first part and its last."""
     log.part("a", 0, 3, count=4)
     log.whole(1)
     log.part("a", 1, 3, count=4)
@@ -116,7 +116,7 @@ def test_parts_that_come_too_late_count_nothing(log):
 
 
 def test_abandoned_parts_are_forgotten(log):
-    """What is not expected any more takes no memory."""
+    """Parts that are no longer expected take no memory."""
     log.part("a", 0, 2, at=0)
     log.whole(1, at=ABANDONED_APPEND_AGE_MS)
     assert len(log.state.unfinished_parts) == 1

@@ -27,7 +27,7 @@ def test_a_url_names_the_stream_and_what_else_is_wanted():
     ],
 )
 def test_a_url_that_cannot_be_understood_is_refused(url, said):
-    """A slip in a URL stops the start and names what is not understood."""
+    """A mistake in a URL stops the start, and the message names it."""
     with pytest.raises(ValueError, match=said):
         parse_options(*parse_stream_url(url))
 

@@ -1,4 +1,4 @@
-"""Reading what is remembered, what is archived, and what is only in the stream."""
+"""Reading from memory, from the archive, and from the stream alone."""
 
 import threading
 import time
@@ -78,7 +78,7 @@ def test_every_way_leads_to_the_same_events(faulty_kinesis: FaultyKinesis, log, 
 
 
 def test_a_log_without_an_archive_reads_the_stream(faulty_kinesis: FaultyKinesis, log):
-    """Without an archive, what is behind the memory is read from the place that the index names."""
+    """Without an archive, events beyond the memory are read from the place that the index names."""
     publish(log, range(20))
     faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
@@ -222,7 +222,7 @@ def test_what_others_store_is_reported(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_a_damaged_frame_keeps_its_numbers(faulty_kinesis: FaultyKinesis, log):
-    """A frame that cannot be read is stepped over, and what follows it has the same offset for all."""
+    """An unreadable frame is skipped, and later events have the same offsets for all."""
     publish(log, [1])
     faulty_kinesis.put("t/0", envelopes.pack_frame(3, 0, b"nf\x01\x00 no frame"))
     publish(log, [2])
@@ -263,7 +263,7 @@ def test_trimming_is_seen_by_others(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_compaction_is_seen_by_others_and_by_those_who_come_later(faulty_kinesis: FaultyKinesis, log):
-    """What compaction left is what every process reads; replaced archive objects are removed."""
+    """Every process reads the compacted events; replaced archive objects are removed."""
     reader = faulty_kinesis.a_log()
     for number in range(10):
         run_blocking(log.append("t", {0: [Record(b"%d" % number, f"k{number % 3}")]}))
@@ -282,7 +282,7 @@ def test_compaction_is_seen_by_others_and_by_those_who_come_later(faulty_kinesis
 
 
 def test_nothing_new_is_not_compacted_again(faulty_kinesis: FaultyKinesis, log):
-    """Compacting what is compact writes nothing."""
+    """Compacting a compact log writes nothing."""
     publish(log, range(5))
     faulty_kinesis.clock.move(3600)
     log.compact("t", 0, stored_before=faulty_kinesis.clock.now(), tombstones_before=faulty_kinesis.clock.now())
@@ -332,7 +332,7 @@ def test_a_batch_may_touch_many_partitions(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(faulty_kinesis: FaultyKinesis, log, monkeypatch):
-    """Those who watch a topic that continues another ask for nothing until they hear of it, also after a long sleep."""
+    """A watcher of a topic that continues another polls nothing until it is notified, also after a long sleep."""
     publish(log, range(2))
     faulty_kinesis.index.create_next_topic("t", "t~2", [])
     faulty_kinesis.index.advance_head("t~2", 0, 0, IndexHead(), None)

@@ -34,7 +34,7 @@ def few() -> RecentRecords:
 
 
 def test_a_row_is_counted_when_someone_asks(recent_records):
-    """Records that came before and after the question are numbered one after the other."""
+    """Records from before and after the call are numbered in order."""
     recent_records.add_records([a_record(1, count=2), a_record(2)], rank)
     assert recent_records.numbering_state("t/0", "t") is None
     assert recent_records.frames_from("t/0", "t", 0, 10, 1000) is None
@@ -112,7 +112,7 @@ def test_what_was_forgotten_is_not_counted_wrongly():
 
 
 def test_a_frame_in_parts_is_put_together(recent_records):
-    """Its bytes are those of its records in their order, wherever the first of them were met."""
+    """Its bytes are its records' bytes in order, wherever the first of them were found."""
     pieces = envelopes.pack_parts(2, 0, b"abcdef", b"12345678", envelopes.MAX_HEADER_BYTES + 2)
     records = [ArrivedRecord(RecordPosition("s", 1 + at), "t/0", 0, piece) for at, piece in enumerate(pieces)]
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)

@@ -1,4 +1,4 @@
-"""Which shards cover a place, one after the other."""
+"""The shards that cover a place, in order."""
 
 import pytest
 

@@ -35,7 +35,7 @@ READS_PER_SECOND = 5.0
 
 
 class Clock:
-    """Moved by hand, and by those who sleep unless they `sleep_for_nothing`; the time of day goes on."""
+    """A clock that the test moves, and so do sleepers unless they `sleep_for_nothing`; the time of day continues."""
 
     time = staticmethod(time.time)
 
@@ -54,7 +54,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    # Of these modules alone: threads of other tests' brokers pause as well.
+    # Only for these modules: threads of other tests' brokers pause as well.
     for module in (call_rate_module, event_log_module, stream_module, tails_module):
         monkeypatch.setattr(module, "time", clock)
     return clock
@@ -118,7 +118,7 @@ def a_log(faulty_kinesis: FaultyKinesis, client: Any = None) -> KinesisLog:
 
 
 def ask_at_once(log: KinesisLog, client: Held, lock: CountedLock) -> list[Any]:
-    """What many get that ask for the bounds while the first one's read is under way."""
+    """The results of many callers that ask for the bounds while the first one's read is under way."""
 
     def ask(_: int) -> Any:
         try:
@@ -156,7 +156,7 @@ def test_many_who_ask_at_once_share_the_reads(faulty_kinesis):
 
 
 def test_a_read_serves_who_came_while_it_waited_for_its_turn(faulty_kinesis, clock):
-    """A read that had to wait for its turn knows what was stored until then, and is not made again for it."""
+    """A read that had to wait for its turn covers all events stored until then, and is not repeated for them."""
     log = a_log(faulty_kinesis)
     log._stream._pace = CallRate(1 / READS_PER_SECOND)
     log.bounds("t", [0])
@@ -171,7 +171,7 @@ def test_a_read_serves_who_came_while_it_waited_for_its_turn(faulty_kinesis, clo
 
 def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(faulty_kinesis, clock):
     """While Kinesis refuses a shard's reads, many who wait for them cost no more calls than one, and hear of it at
-    once, with the time to come back. Who comes before that time is refused without a call."""
+    once, with the time to come back. A caller that comes before that time is refused without a call."""
     client = Held(faulty_kinesis.client, refuses=True)
     log = a_log(faulty_kinesis, client)
 
@@ -179,7 +179,7 @@ def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(faulty_kinesis,
 
     assert all(isinstance(each, Unavailable) for each in refusals)
     assert sum(isinstance(each, ShardBusy) for each in refusals) == MANY - 1
-    assert client.reads < 15  # those of one that tries for ten seconds
+    assert client.reads < 15  # the calls of one that tries for ten seconds
 
     reads = client.reads
     client._refuses = False
@@ -199,8 +199,8 @@ def begin_reading(stream: Stream, shard: str) -> ShardBusy | None:
 
 
 def test_a_shard_lets_begin_only_so_many(faulty_kinesis, clock):
-    """As many as have a turn soon begin to read a shard; the others are refused without a call, and told when to come
-    back. All of them have begun when they have come back as often as the shard's calls a second make it necessary."""
+    """Only callers that soon get a turn begin to read a shard; the others are refused without a call, and learn when
+    to come back. All of them have begun after as many returns as the shard's rate of calls requires."""
     stream = Stream(faulty_kinesis.client, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     clock.sleep_for_nothing = True  # all of them come in the same moment
@@ -274,7 +274,7 @@ def test_a_refusal_tells_clients_when_to_come_back():
 
 
 class Reader:
-    """Notes up to when it is asked to read."""
+    """Notes up to when it has to read."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, float]] = []

@@ -26,7 +26,7 @@ def topic(faulty_kinesis: FaultyKinesis):
 
 
 class Asked:
-    """An index that counts how often it is asked about topics, and what changed."""
+    """An index that counts the reads of topics and of changes."""
 
     def __init__(self, index) -> None:
         self._index = index
@@ -96,7 +96,7 @@ def test_one_question_renews_all_leases(faulty_kinesis: FaultyKinesis, machine):
 
 
 def test_a_lease_is_not_renewed_after_a_seal(faulty_kinesis: FaultyKinesis, topic, machine):
-    """Of many topics whose leases are renewed together, the one that was sealed is asked for again."""
+    """Among many topics whose leases are renewed together, the sealed one is read again."""
     other = faulty_kinesis.a_log(lease_options(2))
     index = Asked(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)
@@ -188,7 +188,7 @@ def test_what_comes_before_the_seal_is_acknowledged(faulty_kinesis: FaultyKinesi
 
 
 def test_of_an_append_around_a_seal_each_partition_has_its_fate(faulty_kinesis: FaultyKinesis, topic):
-    """When the seal of one partition came first and that of the other did not, the first is refused."""
+    """If the seal of one partition came first and the other's did not, the first is refused."""
 
     def seal_one() -> None:
         faulty_kinesis.index.seal_topic(topic)
@@ -231,7 +231,7 @@ def test_sealing_waits_for_publishers_who_rely_on_their_lease(faulty_kinesis: Fa
 
 
 def test_other_processes_learn_of_a_deletion_in_time(faulty_kinesis: FaultyKinesis, topic):
-    """Once a topic is deleted by one process, no other acknowledges what is lost with it, though it remembers the
+    """Once a process has deleted a topic, no other acknowledges events that are lost with it, even if it caches the
     topic."""
     deleting, publishing = faulty_kinesis.a_log(lease_options(0.2)), faulty_kinesis.a_log(lease_options(0.2))
     run_blocking(publishing.append(topic, {0: [Record(b"1")]}))
@@ -241,7 +241,7 @@ def test_other_processes_learn_of_a_deletion_in_time(faulty_kinesis: FaultyKines
 
 
 def test_what_is_deleted_again_is_not_waited_for(faulty_kinesis: FaultyKinesis, topic, monkeypatch):
-    """There are no publishers to a topic that is gone, or closed: deleting it takes no lease."""
+    """A topic that was deleted or closed has no publishers: deleting it takes no lease."""
     log = faulty_kinesis.a_log(lease_options(0.01))
     faulty_kinesis.index.create_topic("closed", 1)
     log.seal_topic("closed")

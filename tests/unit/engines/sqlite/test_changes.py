@@ -1,4 +1,4 @@
-"""How processes with one file hear of each other, whatever goes wrong."""
+"""Notifications between processes with one file, under any failure."""
 
 import os
 import threading
@@ -46,7 +46,7 @@ def heard_changes():
 
 
 def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_changes):
-    """A look for changes of other processes that fails, for whatever reason, is logged and not the last one. (S198)"""
+    """A failing look for changes of other processes is logged, and is not the last one. (S198)"""
     path = tmp_path / "nakadi.db"
     changes = FileChangePoller(TracedFile(path, FailingOnce(SELECT_CHANGES_SINCE)), lambda *_: heard_changes.set())
     changes.add_watcher()
@@ -92,7 +92,7 @@ def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard_changes
 
 
 def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_changes):
-    """A look for events of other processes that fails, for whatever reason, is logged and not the last one. (L34)"""
+    """A failing look for events of other processes is logged, and is not the last one. (L34)"""
     path = tmp_path / "nakadi.db"
     appends = AppendPoller(TracedFile(path, FailingOnce(SELECT_APPENDED_PARTITIONS)), lambda *_: heard_changes.set())
     appends.add_watcher()
@@ -105,7 +105,8 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_chang
 
 
 def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkeypatch):
-    """Of several commits for a subscription the file keeps the number of the last, which may be this process's own."""
+    """Among several commits for a subscription, the file keeps the number of the last, which may be this process's
+    own."""
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     reports: list[SubscriptionChangeNotice] = []
     heard_changes = threading.Event()
@@ -127,7 +128,7 @@ def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkey
 
 
 def test_own_commits_are_reported_once(tmp_path, monkeypatch):
-    """A process does not read its own commits from the file again, whatever their partitions."""
+    """A process does not read its own commits from the file again, for any partitions."""
     reports: list[SubscriptionChangeNotice] = []
     looks = threading.Semaphore(0)
     look = FileChangePoller._report_changes_since_last

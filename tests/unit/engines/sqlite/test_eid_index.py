@@ -48,7 +48,7 @@ def test_finds_every_key_in_its_runs():
 
 
 def test_finds_hardly_anything_else():
-    """Of keys that are in no run, fewer than one in a thousand seems to be."""
+    """Of keys that are in no run, fewer than one in a thousand appears to be in one."""
     index = EidIndex()
     for run in range(1, 31):
         index.add_to_run(run, keys(4_000))
@@ -56,7 +56,7 @@ def test_finds_hardly_anything_else():
 
 
 def test_forgets_runs_that_are_gone():
-    """Tables go with the last of their runs, and what is left is still found."""
+    """Tables go with the last of their runs, and the remaining keys are still found."""
     index = EidIndex()
     runs = {run: keys(4_000) for run in range(1, 31)}
     for run, own in runs.items():
@@ -84,7 +84,7 @@ def test_is_bounded():
 
 
 def test_takes_in_new_keys_alone():
-    """Keys that are in no run are taken in; one that is in a run, in whichever table, or stands twice, is noticed."""
+    """Keys that are in no run are added; a key that is in a run of any table, or occurs twice, is noticed."""
     index = EidIndex()
     runs = {run: keys(4_000) for run in range(1, 31)}
     for run, own in runs.items():

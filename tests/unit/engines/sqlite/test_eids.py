@@ -95,7 +95,7 @@ def test_rows_go_when_their_windows_have_passed(path, clock):
 
 
 def test_memory_forgets_what_is_pruned(path, clock):
-    """What is kept in memory of rows that are gone goes with the next run."""
+    """Memory for the ids of removed rows is freed in the next run."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         memory = log._writer._eids
@@ -172,7 +172,7 @@ def texts(log: SqliteLog) -> Iterator[tuple[int, str]]:
 
 
 class Model:
-    """What should be there: when and where each id was stored last."""
+    """The expected content: when and where each id was last stored."""
 
     def __init__(self) -> None:
         self.last: dict[int, tuple[datetime, int]] = {}
@@ -211,7 +211,7 @@ def test_ids_that_memory_has_no_room_for_are_indexed_in_the_file(path, clock):
         indexed = 0
         for start in range(0, 1000, 5):
             assert once(log, *range(start, start + 5)) == {}
-            log._writer.run(lambda _: None)  # whatever the append had done behind it
+            log._writer.run(lambda _: None)  # for any effect that the append had behind it
             before, indexed = indexed, old_eids(path)
             assert indexed - before <= 20
             assert not index._runs_without_table
@@ -225,7 +225,7 @@ def test_ids_that_memory_has_no_room_for_are_indexed_in_the_file(path, clock):
 
 @pytest.mark.usefixtures("crowded")
 def test_new_ids_take_one_statement_beside_indexed_ones(path, clock, monkeypatch):
-    """A commit of new ids asks the index in the file, and is one statement all the same."""
+    """A commit of new ids uses the index in the file, and is still one statement."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         for number in range(200):
@@ -240,7 +240,7 @@ def test_new_ids_take_one_statement_beside_indexed_ones(path, clock, monkeypatch
 
 @pytest.mark.usefixtures("crowded")
 def test_the_index_in_the_file_goes_with_its_rows(path, clock, monkeypatch):
-    """Housekeeping removes what is indexed of the rows that it removes, in bounded steps."""
+    """Housekeeping removes the index of the rows that it removes, in bounded steps."""
     monkeypatch.setattr(eids, "MAX_OLD_EIDS_PRUNED_AT_ONCE", 7)
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
@@ -301,7 +301,7 @@ def test_no_row_is_long(path, clock, monkeypatch):
 @pytest.mark.parametrize("memory", ["roomy", "crowded"])
 @pytest.mark.parametrize("seed", range(everything.choose_count(4, 12)))
 def test_any_history_stores_each_id_once(path, clock, seed, memory, monkeypatch, request):
-    """Two processes, restarts, failures, housekeeping and time: what is stored is what a simple model says."""
+    """Two processes, restarts, failures, housekeeping and time: the stored events match a simple model."""
     print(f"seed {seed}")
     if memory == "crowded":
         request.getfixturevalue("crowded")

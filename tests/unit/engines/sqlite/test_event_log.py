@@ -1,4 +1,4 @@
-"""What the log in a SQLite file does beyond the promises of every event log."""
+"""Properties of the log in a SQLite file beyond the promises of every event log."""
 
 import gc
 import sqlite3
@@ -167,7 +167,7 @@ class TestCleaning:
         assert stored > 3
 
     def test_gives_space_back(self, path, log, clock):
-        """A log that is filled and trimmed again and again does not make the file grow."""
+        """Filling and trimming a log repeatedly does not make the file grow."""
         sizes = []
         for _ in range(5):
             fill(log, 500)
@@ -189,7 +189,7 @@ class TestCleaning:
         until(lambda: (rows_in(path), logs_in(path)) == (1, 1))
 
     def test_is_finished_after_a_restart(self, path, clock, log):
-        """What a process that ended did not remove, the next one does."""
+        """The next process removes the rest that an ended one left."""
         fill(log, 300)
         log.close()
         with locked_file(path) as connection:
@@ -303,7 +303,7 @@ class TestWaiting:
         log.close()
 
     def test_without_watchers_the_file_is_not_polled(self, path):
-        """The file is read again and again while there is a watcher, and not at all afterwards."""
+        """The file is read repeatedly while there is a watcher, and not at all afterwards."""
         statements: list[str] = []
         appends = AppendPoller(TracedFile(path, statements.append), lambda *_: None)
         appends.add_watcher()
@@ -316,7 +316,7 @@ class TestWaiting:
 
 
 def fill(log: SqliteLog, count: int, keys: int = 0) -> None:
-    """So many events of about 1 KB in as many appends as the file would get from busy publishers."""
+    """Append a number of events of about 1 KB, in as many appends as busy publishers would make."""
     filler = "".join(chr(97 + number * number % 26) for number in range(1000))
     for start in range(0, count, 10):
         records = [
@@ -421,7 +421,7 @@ class SteppedWriter(LogWriter):
 
 
 class Parts:
-    """What a log is made of, once more and put together by hand; a log of the same file may fill it."""
+    """The parts of a log, put together by hand; a log of the same file may fill it."""
 
     def __init__(self, path: Path, clock: HandMovedClock) -> None:
         self.file = SqliteFile(path)
@@ -441,14 +441,14 @@ def parts(path, clock):
 
 
 def measure_cpu_share(seconds: float) -> float:
-    """Which share of a processor the process uses for so long."""
+    """Measure the share of a processor that the process uses in a period."""
     used, begun = time.process_time(), time.monotonic()
     time.sleep(seconds)
     return (time.process_time() - used) / (time.monotonic() - begun)
 
 
 def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
-    """The offset of a moment is that of the next event, if the one found is trimmed meanwhile."""
+    """The offset of a moment is the next event's, if the one found is trimmed meanwhile."""
     began = clock.now()
     for value in ("a", "b"):
         run_blocking(log.append("t", {0: [a_record(value)]}))
@@ -468,7 +468,7 @@ def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
 
 def test_nothing_is_left_open(path, clock, recwarn):
     """A closed log leaves no connection, and its threads have ended."""
-    # What tests before left warns now, and not below.
+    # Resources that earlier tests left open warn now, and not below.
     gc.collect()
     recwarn.clear()
     with started_threads() as started:

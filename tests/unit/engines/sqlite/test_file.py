@@ -59,7 +59,7 @@ def test_a_url_without_a_path_is_refused(url):
 
 
 def test_a_new_file_is_made_with_its_folder(tmp_path):
-    """What is not there is made, and opened again later."""
+    """A missing file is created, and opened again later."""
     path = tmp_path / "new" / "folder" / "nakadi.db"
     create_filled_file(path)
     file = SqliteFile(path)
@@ -87,7 +87,8 @@ def test_an_empty_file_becomes_a_data_file(path):
 
 
 def test_a_file_from_an_older_version_is_brought_up_to_date(path):
-    """What a file of the first version lacks is made when it is opened; what it holds stays, and it is done once."""
+    """A table that a file of the first version lacks is created on opening; its content stays, and this happens
+    once."""
     create_filled_file(path)
     with sqlite3.connect(path) as connection:
         before = connection.execute("SELECT * FROM topics").fetchall()
@@ -119,7 +120,7 @@ def test_a_file_from_a_newer_version_is_refused(path):
 
 
 def test_a_file_of_another_program_is_refused(path):
-    """A SQLite file of another program is left as it was."""
+    """A SQLite file of another program stays unchanged."""
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     connection.close()
@@ -131,7 +132,7 @@ def test_a_file_of_another_program_is_refused(path):
 
 @pytest.mark.parametrize("content", [b"x", b"SQLite format 3\0", b"# notes\n" * 1000, bytes(5000)])
 def test_a_file_that_is_something_else_is_refused(path, content):
-    """A file that is no data file, or the beginning of one, is left as it was."""
+    """A file that is no data file, or the beginning of one, stays unchanged."""
     path.write_bytes(content)
     with pytest.raises(BadDataFile, match=r"nakadi\.db"):
         SqliteFile(path)
@@ -183,7 +184,7 @@ def test_a_block_that_raises_changes_nothing(file):
 
 
 def test_errors_of_sqlite_say_that_nothing_is_known(file):
-    """Whatever SQLite refuses is `Unavailable`, in its own words."""
+    """Any refusal by SQLite is `Unavailable`, in its own words."""
     with pytest.raises(Unavailable, match="no such table"), file.read_connection() as connection:
         connection.execute("SELECT * FROM no_such_place")
 
@@ -217,7 +218,7 @@ def test_a_writer_gives_up_after_a_while(path, file):
 
 
 def test_readers_do_not_wait_for_the_writer(file):
-    """While a transaction is open, others read what was there before it."""
+    """While a transaction is open, others read the earlier content."""
     with file.write_transaction() as writing:
         writing.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
         with file.read_connection() as reading:

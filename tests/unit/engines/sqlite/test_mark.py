@@ -1,4 +1,4 @@
-"""The mark beside a data file: what is noticed at the start, and that nothing is noticed where nothing is missing."""
+"""The mark beside a data file: the losses that a start notices, and that it notices none where nothing is missing."""
 
 import os
 import shutil
@@ -110,7 +110,7 @@ def restart_broker(path, above=0):
 
 
 def test_a_new_folder_is_fine(path):
-    """Where there is neither a data file nor a mark, there is nothing to miss, and nothing is made."""
+    """Without a data file and a mark, nothing is missing, and nothing is created."""
     assert check_against_mark(path, accept_loss=False) == 0
     assert list(path.parent.iterdir()) == []
 
@@ -146,7 +146,7 @@ def test_a_file_that_someone_works_with_is_fine(working_file):
 
 
 def test_two_processes_mark_one_file(working_file):
-    """In whatever order processes mark, the mark never claims more than the file has."""
+    """In any order of marks, the mark never claims more than the file has."""
     with closing(Marker(working_file.path, lambda: NOON)) as other:
         for marker in (other, working_file.marker, other, working_file.marker):
             working_file.publish("order.created", 1)
@@ -256,7 +256,7 @@ def test_a_log_that_was_cut_is_noticed(working_file, tmp_path, share):
 
 
 def test_a_log_that_is_gone_is_noticed(working_file, tmp_path):
-    """A data file that was copied without its log is missed what was in there."""
+    """If a data file was copied without its log, the log's content is noticed as missing."""
     path = simulate_crash(working_file, tmp_path)
     wal_of(path).unlink()
 
@@ -285,7 +285,7 @@ def test_half_a_transaction_at_the_end_is_reported_and_left_out(working_file, tm
 
 
 def test_pages_of_a_former_round_of_the_log_are_no_loss(working_file, tmp_path):
-    """SQLite writes its log from the beginning again and again: what stands there from before was put away long ago."""
+    """SQLite rewrites its log from the beginning repeatedly: old pages in it were copied long ago."""
     for _ in range(20):
         working_file.publish("order.created", 1)
     with closing(sqlite3.connect(working_file.path)) as connection:
@@ -338,7 +338,7 @@ def test_what_was_lost_cannot_come_back_unnoticed(working_file, tmp_path):
 
 
 def test_an_accepted_damage_of_the_log_is_put_away(working_file, tmp_path):
-    """What stands behind the damage is not found again at the next start, even after a crash."""
+    """The next start does not find the pages behind the damage again, even after a crash."""
     for _ in range(5):
         working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)

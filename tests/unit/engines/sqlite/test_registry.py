@@ -22,7 +22,7 @@ def registry(path):
 
 
 def test_documents_outlive_the_process(path, registry):
-    """What was written is there after a restart, with its revision."""
+    """Documents are there after a restart, with their revisions."""
     registry.write(PutDocument("thing", "a", {"n": 1}))
     registry.write(PutDocument("thing", "a", {"n": 2}))
     registry.close()

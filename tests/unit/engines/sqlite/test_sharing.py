@@ -1,4 +1,4 @@
-"""Appends of several processes that one of them commits. What every event log promises stands in the contract."""
+"""Appends of several processes that one of them commits. The contract states the promises of every event log."""
 
 import asyncio
 import socket
@@ -52,7 +52,7 @@ def cut(path):
 
 
 def test_appends_of_two_processes_are_committed_by_one(path, committing, metrics):
-    """Each has its fates; all commits are those of the one process, and offsets are dense."""
+    """Each has its fates; all commits are the one process's, and offsets are dense."""
     with (
         commit_for(committing, 2) as (first, second),
         closing(SqliteLog(path, HandMovedClock(), committer=first)) as one,
@@ -135,7 +135,7 @@ def test_no_more_waits_than_there_is_room_for(cut, monkeypatch):
 
 
 def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
-    """What grew is kept as a set while the socket is full, so that it cannot fill the memory."""
+    """While the socket is full, grown partitions are kept as a set, so that they cannot fill the memory."""
     sent = []
 
     class Transport:
@@ -155,7 +155,7 @@ def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
 
 
 def test_prepared_records_are_the_records():
-    """They can be looked at, whether they are in frames or not."""
+    """They can be read, whether they are in frames or not."""
     records = [Record(b'"%s"' % (b"y" * size), "key") for size in (10, 70_000, 10)] + [Record(None, "gone")]
     prepared = ChunkedRecords([sharing._without_redundant_records(chunk) for chunk in split_into_chunks(records)])
     assert (len(prepared), list(prepared), prepared[1:3], prepared[3]) == (4, records, records[1:3], records[3])

@@ -26,7 +26,7 @@ def path(tmp_path):
 
 
 def values_in(path):
-    """Which of the values `<<0>>`, `<<1>>` … stand anywhere in the file and its log."""
+    """The values among `<<0>>`, `<<1>>` … that occur anywhere in the file and its log."""
     content = b"".join(each.read_bytes() for each in path.parent.iterdir())
     return {int(piece.partition(b">>")[0]) for piece in content.split(b"<<")[1:] if piece[:8].partition(b">>")[1]}
 
@@ -71,8 +71,8 @@ class BusyLog:
 
 @pytest.mark.parametrize("largest", [300, 3_000, 30_000])
 def test_no_byte_of_deleted_rows_is_left(path, largest):
-    """Whatever was appended and deleted, in rows that share pages and in rows of many pages: all that is left in the
-    file and in SQLite's log are the values that can be read."""
+    """After any appends and deletions, in rows that share pages and in rows of many pages, the file and SQLite's log
+    contain only the values that can be read."""
     busy = BusyLog(path, random.Random(everything.SEED), largest)
     with closing(busy.log):
         for _ in range(15):

@@ -1,4 +1,4 @@
-"""What commits of events and of cursors ask of SQLite, and what the writer remembers from one to the next."""
+"""The statements that commits of events and of cursors take, and the writer's memory between them."""
 
 import sqlite3
 from contextlib import closing
@@ -139,7 +139,7 @@ def test_a_commit_that_failed_is_forgotten(log, path, partitions):
 
 
 def test_only_so_many_ends_are_remembered(log, monkeypatch):
-    """Partitions beyond that number are asked for again, and nothing is stored differently."""
+    """Partitions beyond that number are read again, and nothing is stored differently."""
     monkeypatch.setattr(writing, "MAX_KNOWN_ENDS", 3)
     for turn in range(3):
         for partition in range(8):
@@ -182,7 +182,8 @@ def kinds_of(statements):
 
 
 def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
-    """It moves offsets and notes that, for one partition and for sixteen; what it does not move is looked at again."""
+    """It moves offsets and notes that, for one partition and for sixteen; offsets that do not move are checked
+    again."""
     commit(coordination, "a", 0)
     one = ["WITH"]
     transaction = ["BEGIN", "UPDATE", "SELECT", "COMMIT"]
@@ -193,7 +194,7 @@ def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
 
 
 def test_commits_that_wait_together_are_one_statement(coordination, commit_statements):
-    """Commits of one partition are judged one after the other, in the order in which they came."""
+    """Commits of one partition are judged in order of arrival."""
     commit(coordination, "a", 0)
     commit_statements.clear()
     with coordination._changing._turn:
@@ -234,7 +235,7 @@ def test_commits_of_this_process_are_no_news_to_it(coordination):
 
 
 def test_news_of_deleted_subscriptions_are_forgotten_in_time(coordination, path):
-    """Once a hundred thousand changes have come since; those of others stay."""
+    """After a hundred thousand later changes; news of others stay."""
     coordination.replace_assignment("gone", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): at(-1)})
     coordination.remove_subscription_state("gone")
     commit(coordination, "a", 1)

@@ -168,7 +168,7 @@ def test_lag_counts_events_behind_cursors():
 
 
 def test_timeline_switch_without_events_changes_no_lag():
-    """A new timeline that is still empty changes nothing, and then adds what is in it. (C53)"""
+    """A new timeline that is still empty changes nothing, and then adds its events. (C53)"""
     asked = [cursor("BEGIN"), cursor("001-0001-1")]
     before = Api(Generation([3])).post("cursors-lag", asked).json()
     assert Api(Generation([3]), Generation([0])).post("cursors-lag", asked).json() == before
@@ -276,7 +276,7 @@ def test_shift_does_not_require_the_partition():
     assert Api(Generation([9])).post("shifted-cursors", asked).json() == expected
 
 
-# Whatever is sent
+# Any input
 
 NUMBERS = some.integers(-(2**70), 2**70).map(str)
 OFFSETS = some.one_of(
@@ -305,7 +305,7 @@ BODIES = some.one_of(
 
 @given(operation=some.sampled_from(["cursor-distances", "cursors-lag", "shifted-cursors"]), body=BODIES)
 def test_random_bodies_are_answered_without_a_fault(operation, body):
-    """Whatever JSON is sent, the answer is a result or a refusal that says what is wrong. (C37, C48, C49, C51, C59)"""
+    """For any JSON, the answer is a result or a refusal that names the fault. (C37, C48, C49, C51, C59)"""
     api = Api(Generation([3, 0]), Generation([0, 2], expired=[0, 1]))
     assert api.send(operation, json.dumps(body).encode()).status_code in (200, 400, 422)
 
@@ -316,7 +316,7 @@ def test_random_bodies_are_answered_without_a_fault(operation, body):
     partition=some.sampled_from(["0", "1", "9"]),
 )
 def test_random_queries_are_answered_without_a_fault(text, offset, partition):
-    """Whatever is asked of partitions, the answer is a result or a refusal that says what is wrong. (C21, C28, C35)"""
+    """For any query about partitions, the answer is a result or a refusal that names the fault. (C21, C28, C35)"""
     api = Api(Generation([3, 0]), Generation([0, 2], expired=[0, 1]))
     assert api.get(f"{NAME}/partitions", cursors=text).status_code in (200, 422)
     assert api.get(f"{NAME}/partitions/{partition}", consumed_offset=offset).status_code in (200, 404, 422)

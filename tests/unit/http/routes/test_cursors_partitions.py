@@ -48,7 +48,7 @@ def test_partitions_of_given_cursors_have_unconsumed_events():
 
 
 def test_cursors_of_partitions_are_read_leniently():
-    """Numbers are read as strings; unknown members and what follows the array are ignored. (C20)"""
+    """Numbers are read as strings; unknown members and text behind the array are ignored. (C20)"""
     text = '[{"partition": 0, "offset": 1, "event_type": "x"}] and more'
     listed = Api(Generation([5])).get(f"{NAME}/partitions", cursors=text).json()
     assert [each["unconsumed_events"] for each in listed] == [3]
@@ -87,7 +87,7 @@ def test_cursors_that_cannot_be_parsed_are_refused(text):
     ],
 )
 def test_cursors_of_partitions_are_checked(asked, detail):
-    """A cursor that leads nowhere is refused with what is wrong with it. (C22, C23, C24, C25)"""
+    """A cursor that leads nowhere is refused with its fault. (C22, C23, C24, C25)"""
     assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions", cursors=asked)) == (422, detail)
 
 
@@ -98,7 +98,8 @@ def test_begin_of_an_unknown_partition_is_refused_by_name():
 
 
 def test_partitions_are_checked_in_order():
-    """Existence, permission, storage, parsing, missing members, duplicates, conversion and partition, in turn. (C26)"""
+    """In this order: existence, permission, storage, parsing, missing members, duplicates, conversion and partition.
+    (C26)"""
     asked: Any = [cursor("1", "9"), cursor("xer"), cursor("2", "9"), cursor(None)]
     blind = Api(Generation([5]), refused=[Operation.VIEW])
     api = Api(Generation([5]))
@@ -199,7 +200,7 @@ def test_one_partition_needs_view_and_read():
 
 @pytest.mark.parametrize("partition", ["1", "x", "-1", "00", "0x0", "%C3%BC"])
 def test_unknown_partition_is_not_found(partition):
-    """A partition that is not there is not found, whatever its name. (C32)"""
+    """A missing partition is not found, for any name. (C32)"""
     assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions/{partition}")) == (404, "partition not found")
 
 

@@ -111,7 +111,7 @@ def test_everything_else_is_one_problem(door):
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/json", "application/json; charset=utf-8", "x", ""])
 def test_the_content_type_does_not_matter(door, event_type, content_type):
-    """Whatever the content type, or none, the body is read as JSON in UTF-8. (P6, P7)"""
+    """With any content type, or none, the body is read as JSON in UTF-8. (P6, P7)"""
     answer = door.post(event_type.name, '[{"a":"é"}]'.encode(), content_type=content_type)
     assert answer.status_code == 200
     assert door.house.texts(event_type) == ['{"a":"é"}']
@@ -150,7 +150,7 @@ def test_the_content_type_selects_avro(door, event_type, content_type, to):
 
 @pytest.mark.parametrize("to", ["events", "deleted-events"])
 def test_a_body_is_required(door, to):
-    """No body at all is malformed, whatever else is wrong. (P27, P14)"""
+    """A missing body is malformed, whatever else is wrong. (P27, P14)"""
     status, detail = problem(door.post("not.there", b"", to, X_CONSUMER_TAG=""))
     assert status == 400
     assert detail.startswith("Required request body is missing")
@@ -262,7 +262,7 @@ def test_the_flow_id_comes_back_and_is_stored(door):
 
 
 def test_tombstones_over_http(door):
-    """Deleting is 200 without a body; what is not compacted is 422 with aborted items. (P2, P138, P139, P144)"""
+    """Deleting is 200 without a body; without compaction, it is 422 with aborted items. (P2, P138, P139, P144)"""
     compacted = door.house.add(an_event_type(cleanup_policy=CleanupPolicy.COMPACT_AND_DELETE))
     body = json.dumps([{"metadata": metadata(partition_compaction_key="k")}]).encode()
     stored = door.post(compacted.name, body, "deleted-events")

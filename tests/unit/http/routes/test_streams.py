@@ -1,4 +1,4 @@
-"""Which form a stream has."""
+"""The forms of streams."""
 
 import pytest
 

@@ -57,7 +57,7 @@ class TestJoining:
         assert format_partitions(found.entries) == ["a", "b"]
 
     def test_is_refused_for_a_claimed_partition(self):
-        """A partition is asked for by name by one session at a time. (S167, S317)"""
+        """Only one session at a time can claim a partition by name. (S167, S317)"""
         claimed = an_assignment("d", "d", "", sessions=[a_session("d", 0, 1)])
         with pytest.raises(Conflict) as raised:
             join(claimed, a_session("e", 0, 1, 2))
@@ -77,7 +77,7 @@ class TestJoining:
         ]
 
     def test_reports_of_slots_before_a_reset(self):
-        """Where both stand against a session, it hears of the slots. (S156)"""
+        """If both stand against a session, it learns of the slots. (S156)"""
         full = an_assignment("a", sessions=[a_session("a")], reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
         with pytest.raises(Conflict, match="No free slots"):
             join(full, a_session("b"))
@@ -90,8 +90,8 @@ class TestLeaving:
         assert (found.sessions, format_partitions(found.entries)) == ((), ["", ""])
 
     def test_gives_what_was_promised_and_shares_the_rest(self):
-        """What a session leaves behind goes to the session that it was promised to, and the rest is shared. (S239,
-        S245, S248)"""
+        """The partitions that a session leaves go to the sessions that they were promised to, and the rest is shared.
+        (S239, S245, S248)"""
         before = an_assignment("a>b", "a", "a>c", "c", sessions=[a_session("a"), a_session("b"), a_session("c")])
         assert format_partitions(without_sessions(before, {"a"}).entries) == ["b", "b", "c", "c"]
 

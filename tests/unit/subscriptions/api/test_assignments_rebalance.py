@@ -45,8 +45,8 @@ SHARES = [
 class TestShares:
     @pytest.mark.parametrize(("sessions", "before", "wanted"), SHARES)
     def test_are_even_and_moves_are_few(self, sessions, before, wanted):
-        """Sessions get equal numbers, the first ids what is left over; free partitions go first, then surplus,
-        and what is only promised before what is read. (S236, S237, S239, S240)"""
+        """Sessions get equal numbers, the first ids the remainder; free partitions go first, then surplus, and
+        promised ones before those that are read. (S236, S237, S239, S240)"""
         assert format_partitions(after(sharing(*sessions.split()), entries(*before))) == wanted
 
     @pytest.mark.parametrize(("sessions", "before", "_"), SHARES)
@@ -57,7 +57,7 @@ class TestShares:
         assert changes_to_rebalance(sharing(*sessions.split()), once) == ()
 
     def test_do_not_depend_on_the_order_of_sessions(self):
-        """Every process comes to the same result, in whatever order it finds the sessions. (S236, S319)"""
+        """Every process comes to the same result, in any order of the sessions. (S236, S319)"""
         before = entries("a", "a>b", "", "c", "d", "b")
         results = [
             format_partitions(after(list(order), before)) for order in itertools.permutations(sharing("a", "b", "c"))
@@ -87,7 +87,7 @@ class TestDirectSessions:
         assert format_partitions(after([a_session("d", 1), *sharing("a")], entries("a", "a"))) == ["a", "a>d"]
 
     def test_never_lose_their_partition_to_others(self):
-        """However many share the rest, what was asked for by name stays. (S172)"""
+        """However many sessions share the rest, partitions claimed by name stay. (S172)"""
         sessions = [a_session("d", 0), *sharing("a", "b")]
         assert format_partitions(after(sessions, entries("d", "a", "a"))) == ["d", "a", "a>b"]
 
@@ -96,7 +96,7 @@ class TestDirectSessions:
         assert format_partitions(after([a_session("d", 1)], entries("", "", ""))) == ["", "d", ""]
 
     def test_may_take_everything(self):
-        """If all partitions are asked for by name, those who share lose theirs. (S175)"""
+        """If all partitions are claimed by name, sessions that share lose theirs. (S175)"""
         assert format_partitions(after([a_session("d", 0, 1), *sharing("a")], entries("a", "a"))) == ["a>d", "a>d"]
 
     def test_give_back_to_those_who_share(self):
@@ -110,7 +110,7 @@ class TestDirectSessions:
 
     @pytest.mark.parametrize("sessions", [[a_session("d", 7)], [a_session("d", 0), a_session("e", 0)]])
     def test_that_ask_for_the_impossible_change_nothing(self, sessions):
-        """A claim to what is not there, or two to one partition, change nothing at all. (S319)"""
+        """A claim to a missing partition, or two to one partition, change nothing at all. (S319)"""
         assert changes_to_rebalance(sessions, entries("", "")) == ()
 
 
@@ -119,8 +119,8 @@ class TestMove:
         ("before", "wanted"), [("", "s"), ("s", "s"), ("s>x", "s"), ("dead", "s"), ("dead>x", "s"), ("x", "x>s")]
     )
     def test_takes_from_the_dead_and_asks_the_living(self, before, wanted):
-        """What has no owner or a dead one changes hands at once; what a live one has is promised; giving it back to its
-        owner ends a promise. (S239, S240)"""
+        """A partition without an owner, or with a dead one, changes hands at once; a live owner's partition is
+        promised; giving it back to its owner ends a promise. (S239, S240)"""
         assert format_partitions([entry_moved_to(entry(0, before), "s", {"s", "x"})]) == [wanted]
 
 

@@ -1,4 +1,4 @@
-"""Commits of sessions: who may commit, what counts, and what is answered."""
+"""Commits of sessions: who may commit, which commits count, and the answers."""
 
 import pytest
 
@@ -87,7 +87,7 @@ class TestCommitting:
         assert cursors(house.api, subscription) == {(name, "0"): offset_text(4)}
 
     def test_takes_ids_in_any_letter_case(self, house, name, subscription):
-        """An id of a stream is a UUID in whatever letter case it was given out. (S114)"""
+        """An id of a stream is a UUID in any letter case. (S114)"""
         session = house.session(subscription, id="70779F46-950D-4E48-9FCA-10C413845E7F")
         assert house.commit(subscription, session, a_cursor(name, "0", 4)).status_code == 204
 
@@ -181,7 +181,7 @@ class TestOwnership:
         assert problem(answer, 422) == f"Session with stream id {session} not found"
 
     def test_hears_of_what_others_have_committed(self, house, name, subscription, session):
-        """What another request commits while this one looks makes this one's cursors outdated. (S120)"""
+        """Commits by another request while this one runs make this one's cursors outdated. (S120)"""
         real, once = house.coordination.commit, [5]
 
         def meanwhile(*arguments):

@@ -1,4 +1,4 @@
-"""Who is alive, by what is seen of leases and whatever clocks say."""
+"""Which processes are alive, by the observed leases and in spite of clocks."""
 
 from datetime import timedelta
 
@@ -42,7 +42,7 @@ def test_sessions_without_a_lease_are_dead(case):
 
 
 def test_a_lease_that_was_never_looked_at_is_believed(case):
-    """Who comes new sees at once who is dead, a margin after the lease has run out. (S318, S225)"""
+    """A new process sees at once which others are dead, a margin after the lease has expired. (S318, S225)"""
     case.renew()
     case.clock.move(WHOLE - 0.001)
     assert case.is_alive()
@@ -61,8 +61,8 @@ def test_a_lease_is_dead_after_its_length(case):
 
 
 def test_a_lease_of_the_future_is_dead_after_its_length(case):
-    """A process died before the clock was set back: its lease goes for an hour longer by the clock, and is over as soon
-    as it was seen unchanged for its length. (S318, S170)"""
+    """A process died before the clock was set back: its lease lasts for an hour longer by the clock, and has expired
+    as soon as it was seen unchanged for its length. (S318, S170)"""
     case.renew()
     case.clock.set_back(3600)
     assert case.is_alive()

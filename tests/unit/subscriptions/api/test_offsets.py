@@ -90,8 +90,8 @@ class TestInitialisation:
         assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_comes_before_new_partitions_can_have_events(self, house):
-        """What is published to new partitions before a subscription has learnt of them is consumed, also by one that
-        reads from the end and was never streamed. (S293, S294, R212)"""
+        """Events published to new partitions before a subscription knows of them are consumed, also by one that reads
+        from the end and never had a stream. (S293, S294, R212)"""
         name = house.event_type()
         subscription = create_subscription(house.api, name)
         event_types = house.broker.event_types

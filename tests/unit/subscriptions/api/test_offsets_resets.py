@@ -76,7 +76,7 @@ class TestReset:
         house.session(subscription)
 
     def test_takes_commits_while_it_waits(self, house, threads):
-        """A session that is asked to end may still commit, and the reset has the last word. (S137, S210)"""
+        """A session that has to end may still commit, and the reset has the last word. (S137, S210)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -157,7 +157,7 @@ class TestReset:
         assert resetting.result(PATIENCE).status_code == 204
 
     def test_of_what_is_not_there_begins_anew(self, house):
-        """Where nothing is known of a subscription's streams, setting cursors begins with first offsets. (S145)
+        """For a subscription without any stream so far, setting cursors begins with first offsets. (S145)
 
         It is not refused: what is missing can be made."""
         name = house.event_type(events=3)
@@ -192,7 +192,7 @@ class TestReset:
         assert house.assignment(subscription).reset is None
 
     def test_stops_when_its_time_was_taken_away(self, house):
-        """What was to be done by a reset that does not stand any more is not done. (S144, S314)"""
+        """The steps of a reset that no longer stands are not carried out. (S144, S314)"""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         changes = {EventTypePartition(name, "0"): (None, Position(1, 1))}
@@ -267,7 +267,7 @@ class TestGoesOn:
     """Behind a gateway that waits for 29 seconds a request is answered before streams have ended."""
 
     def test_a_reset_without_its_caller(self, brief, serving):
-        """The caller is asked to come back. The process whose stream is the last to end sets the offsets, and the
+        """The caller is told to come back. The process whose stream is the last to end sets the offsets, and the
         repeated request learns that; another request with the same cursors is another reset. (S137, S138)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
@@ -285,7 +285,7 @@ class TestGoesOn:
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
 
     def test_a_repeated_request_joins(self, house, threads):
-        """A request for what is being waited for waits with those before it. (S137)"""
+        """A request for a reset that others wait for waits with them. (S137)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -309,7 +309,7 @@ class TestGoesOn:
         assert cursors(brief.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_housekeeping_finds_a_reset_that_was_left(self, brief):
-        """Where no stream comes either, the next round of housekeeping sets the offsets. (S137)"""
+        """If no stream comes either, the next round of housekeeping sets the offsets. (S137)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
         session = brief.session(subscription)
@@ -346,7 +346,7 @@ class TestGoesOn:
         assert brief.assignment(subscription).reset is None
 
     def test_a_reset_that_fails_does_not_keep_streams_away(self, brief, serving, monkeypatch):
-        """Whatever prevents a reset, streams begin when its time ends. (S141)"""
+        """For any obstacle to a reset, streams begin when its time ends. (S141)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
         session = brief.session(subscription)
@@ -379,8 +379,8 @@ class TestGoesOn:
 
 class TestRepartitioning:
     def test_ends_the_streams_of_those_that_got_partitions(self, house, threads):
-        """The sessions of subscriptions to the event type are asked to end, as for a reset; who comes back has the new
-        partitions. (S293, S295, R211)"""
+        """The sessions of subscriptions to the event type have to end, as for a reset; those that come back have the
+        new partitions. (S293, S295, R211)"""
         name = house.event_type()
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -406,7 +406,7 @@ class TestRepartitioning:
         assert len(house.assignment(subscription).sessions) == len(house.assignment(bystander).sessions) == 1
 
     def test_reports_if_streams_do_not_end(self, hasty):
-        """If streams do not end in time the answer says so; the partitions are there all the same. (S298)"""
+        """If streams do not end in time, the answer says so; the partitions are still there. (S298)"""
         name = hasty.event_type()
         subscription = hasty.subscription(name)
         hasty.session(subscription)

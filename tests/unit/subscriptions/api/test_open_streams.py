@@ -57,7 +57,7 @@ def session_of(house, subscription, stream_id) -> Session | None:
 
 
 def members_of(house, subscription):
-    """What the process that serves the sessions changes of them."""
+    """Changes by the process that serves the sessions."""
     return SubscriptionSessions(house.coordination, subscription["id"], house.clock, execute_reset=print)
 
 
@@ -91,7 +91,7 @@ class TestLeaving:
         assert session_of(house, subscription, stream_id) is None
 
     def test_is_not_waited_for_too_long(self):
-        """Whoever may not wait learns that the stream will end, and may ask again. (S327)"""
+        """A caller that may not wait learns that the stream will end, and may ask again. (S327)"""
         house = House(longest_wait_seconds=-1)
         try:
             subscription = house.subscription(house.event_type())
@@ -120,7 +120,7 @@ class TestExtending:
         assert (answer.status_code, answer.json()) == (200, {"commit_by": "2026-11-21T12:00:20.000Z"})
 
     def test_of_a_stream_that_has_ended_is_refused(self, house, subscription):
-        """There is nothing to extend. (S332)"""
+        """Nothing is left to extend. (S332)"""
         stream_id = str(uuid4())
         assert problem(extend(house, subscription, stream_id), 404) == f"Session with stream id {stream_id} not found"
 
@@ -137,7 +137,7 @@ class TestExtending:
         )
 
     def test_is_not_waited_for_too_long(self):
-        """Whoever may not wait asks again, and shares the answer with the request before. (S327, S330)"""
+        """A caller that may not wait repeats the request, and shares the answer with the one before. (S327, S330)"""
         house = House(longest_wait_seconds=-1)
         try:
             subscription = house.subscription(house.event_type())
@@ -159,12 +159,12 @@ class TestRefusals:
         assert problem(answer, 404) == 'Subscription with id "none" does not exist'
 
     def test_a_stream_id_that_is_none(self, house, subscription, request_of):
-        """The id has to look like one of a stream, as that of a commit. (S325, S114)"""
+        """The id has to look like a stream's, as in a commit. (S325, S114)"""
         answer = request_of(house, subscription, "mine")
         assert problem(answer, 422) == "Stream id has to be valid UUID, but `mine was provided"
 
     def test_who_is_blocked(self, house, subscription, request_of):
-        """Who may not consume may not do this either. (S325, S308)"""
+        """A subject that may not consume may not do this either. (S325, S308)"""
         [name] = subscription["event_types"]
         assert house.api.put(f"/settings/blacklist/CONSUMER_ET/{name}").status_code == 204
         answer = request_of(house, subscription, str(uuid4()))
@@ -198,7 +198,7 @@ class TestLateCommits:
 
 
 def test_nothing_changes_for_sessions_that_are_not_there():
-    """A request for a session that has left leaves the assignment as it was, so nothing is written. (S326)"""
+    """A request for a session that has left leaves the assignment unchanged, so nothing is written. (S326)"""
     found = an_assignment("a", sessions=[a_session("a")])
     for changed in (
         with_session_leaving(found, "b"),

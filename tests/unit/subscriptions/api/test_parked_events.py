@@ -65,7 +65,7 @@ def replace_place(event, place):
 
 
 def test_a_redrive_puts_the_cursor_before_the_first(house):
-    """The cursor goes back to before the first event of the key, and what is to be sent is written down with it."""
+    """The cursor goes back to before the first event of the key, and the events to send are stored with it."""
     parking = Parking(house, a_parked_event(3), a_parked_event(5, key="another"), a_parked_event(7))
     assert house.api.post(parking.path(7) + "/redrive").status_code == 204
     replay = parking.entry_now().replay
@@ -74,7 +74,7 @@ def test_a_redrive_puts_the_cursor_before_the_first(house):
 
 
 def test_one_redrive_after_the_other(house):
-    """A second redrive keeps what is left of the first one, but for keys that failed again; what was sent goes."""
+    """A second redrive keeps the rest of the first one, except for keys that failed again; sent events are removed."""
     parking = Parking(
         house,
         a_parked_event(1),
@@ -94,7 +94,7 @@ def test_one_redrive_after_the_other(house):
 
 
 def test_setting_cursors_ends_a_replay(house):
-    """A cursor that is set decides what is sent next; what was to be sent once more stays parked."""
+    """A cursor that is set determines the next events; those that were to be sent once more stay parked."""
     parking = Parking(house, a_parked_event(3))
     assert house.api.post(parking.path(3) + "/redrive").status_code == 204
     assert reset(house.api, parking.subscription, a_cursor(parking.name, "0", 9)).status_code == 204
@@ -110,7 +110,7 @@ def test_what_the_log_will_give_again_is_not_parked_any_more(house):
 
 
 def test_without_parked_events_streams_are_not_disturbed(house):
-    """Where there is nothing to redrive, streams go on."""
+    """If there is nothing to redrive, streams continue."""
     parking = Parking(house)
     session = house.session(parking.subscription)
     assert house.api.post(parking.path() + "/redrive").status_code == 204
@@ -179,7 +179,7 @@ def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch)
 
 
 def test_ids_name_places():
-    """An id is event type, partition and offset; there and back it is the same, whatever the timeline."""
+    """An id consists of event type, partition and offset; converted there and back it is the same, in any timeline."""
     event = a_parked_event(12, timeline=0xABCDE).parked
     assert parse_parked_event_id(parked_event_id(event)) == (event.partition, event.position)
     assert parse_parked_event_id("a:b:c") is None
@@ -196,8 +196,8 @@ def test_ids_beyond_64_bits_name_nothing(house, offset):
 
 
 def test_a_redrive_goes_on_without_its_caller(house):
-    """What one process has begun to do without its caller no other does as well: what is parked meanwhile stays. It is
-    given up when its time is over and the process has died."""
+    """No other process repeats work that one process has begun without its caller: events parked meanwhile stay. It
+    is given up when its time is over and the process has died."""
     parking = Parking(house, a_parked_event(3))
     fulfilment = house.subscription_services.reset_execution
     house.broker.subscription_requests.reset_requests.request_reset(parking.id, Redrive())

@@ -1,4 +1,4 @@
-"""Subscriptions in the registry: what holds when several write at once, and what is left when a process stops."""
+"""Subscriptions in the registry: guarantees for simultaneous writes, and the remains when a process stops."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
     ("count", "parts"), [(1, [1]), (98, [98]), (99, [99]), (101, [99, 2]), (197, [99, 98]), (200, [99, 99, 2])]
 )
 def test_changes_stay_together_as_far_as_one_write_can_hold_them(count, parts):
-    """What a registry takes at once is one atomic write; of more, the last are written first, and the first last."""
+    """Changes that a registry takes at once are one atomic write; if there are more, the last are written first, and
+    the first last."""
     changes = [CheckRevision("kind", str(number), expected_revision=1) for number in range(count)]
     written = list(_batches_of_changes(changes))
     assert [len(part) for part in written] == parts
@@ -174,8 +175,8 @@ def test_own_writes_are_seen_at_once(registered):
 
 
 def test_what_is_left_is_cleared_away_later(house):
-    """If the coordination does not answer when a subscription is deleted, what it holds is cleared by the next who
-    does so. (S72, S292)"""
+    """If the coordination does not answer when a subscription is deleted, the next deletion clears its state. (S72,
+    S292)"""
     subscription = house.subscription()
     forget, house.coordination.remove_subscription_state = house.coordination.remove_subscription_state, _unavailable
     assert house.api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
@@ -187,7 +188,7 @@ def test_what_is_left_is_cleared_away_later(house):
 
 
 def test_running_sessions_of_a_deleted_subscription_end(house):
-    """What the sessions share goes with the subscription: they find themselves gone, and end. (S74)"""
+    """The state that sessions share goes with the subscription: they find themselves gone, and end. (S74)"""
     subscription = house.subscription()
     house.session(subscription)
     take_messages = []

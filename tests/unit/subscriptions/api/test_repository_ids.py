@@ -19,14 +19,14 @@ def test_ids_are_uuids():
 
 
 def test_ids_say_when_they_were_made():
-    """Whatever process made them, younger ids come first, to the millisecond and for thousands of years. (S43)"""
+    """From any process, younger ids come first, to the millisecond and for thousands of years. (S43)"""
     moments = [A_MOMENT + each for each in (timedelta(0), timedelta(milliseconds=1), timedelta(days=365 * 1000))]
     made = [SubscriptionIds().new_id(each) for each in moments]
     assert sorted(made) == made[::-1]
 
 
 def test_ids_made_in_one_millisecond_are_in_order():
-    """Of the same moment, more of them than its millisecond has room for, the newest comes first. (S43)"""
+    """If one moment has more of them than its millisecond has room for, the newest comes first. (S43)"""
     ids = SubscriptionIds()
     made = [ids.new_id(A_MOMENT) for _ in range(10_000)]
     assert sorted(made, reverse=True) == made

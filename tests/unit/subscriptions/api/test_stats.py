@@ -44,7 +44,7 @@ class TestReaders:
         assert house.stats(subscription)["0"] == {"state": "unassigned", "stream_id": "", "unconsumed_events": 0}
 
     def test_are_reported_in_lists(self, house):
-        """The status in a list shows who reads, and no counts. (S55)"""
+        """The status in a list shows the readers, and no counts. (S55)"""
         name = house.event_type(events=1)
         session = house.session(house.subscription(name))
         answer = house.api.get("/subscriptions", params={"event_type": name, "show_status": True})
@@ -68,7 +68,7 @@ class TestLag:
         assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 0
 
     def test_begins_at_the_oldest_event(self, house):
-        """Events that are gone have no age; they count as unconsumed all the same. (S286, S287)"""
+        """Removed events have no age; they still count as unconsumed. (S286, S287)"""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         house.clock.move(3 * 24 * 3600)
@@ -112,7 +112,7 @@ class TestLag:
         assert found["1"]["unconsumed_events"] > 0
 
     def test_needs_no_reading_where_nothing_waits(self, house):
-        """Where everything is consumed no event is looked at, and none without a request for it. (S287)"""
+        """If everything is consumed, no event is read, and none without a request for it. (S287)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
         log = house.broker.logs.for_storage("default")
@@ -212,7 +212,7 @@ class TestStalled:
 
 
 class TestStallWatch:
-    """What housekeeping counts."""
+    """The counts of housekeeping."""
 
     def test_finds_those_whose_streams_have_ended(self, house):
         """A subscription whose consumer fails in one stream after the other counts between its streams, too. (S340)"""
@@ -305,7 +305,7 @@ class TestOfAWholePage:
         assert [each["unconsumed_events"] for each in partitions] == [1] * 5
 
     def test_is_smaller_than_other_pages(self, house):
-        """Whatever the limit is, a page with statistics has a hundred subscriptions, the next one the rest. (S320)"""
+        """For any limit, a page with statistics has a hundred subscriptions, the next one the rest. (S320)"""
         name = house.event_type()
         for _ in range(101):
             house.subscription(name)

@@ -28,7 +28,7 @@ def test_streams_do_not_all_end_at_once():
     ("asked", "most", "seconds"), [(None, 60, 60), (0, 60, 60), (1, 60, 1), (60, 60, 60), (None, 5, 5)]
 )
 def test_the_commit_timeout(asked, most, seconds):
-    """It is what was asked for, at most the most there may be, which it also is if nothing was asked for. (S205)"""
+    """It is the requested value, up to the maximum, which is also the default. (S205)"""
     assert limits(most, commit_timeout=asked).commit_seconds == seconds
 
 

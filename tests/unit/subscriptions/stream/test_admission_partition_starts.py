@@ -1,4 +1,4 @@
-"""Where reading goes on, and of which event type that is said."""
+"""Where reading continues, and the event type of that place."""
 
 import pytest
 from msgspec.structs import replace
@@ -85,7 +85,7 @@ def test_an_event_type_that_moved_is_looked_at_anew(case):
 
 
 def test_who_knows_less_learns_what_is_new(case):
-    """A stream that knows an event type as it was before a change learns of the change with the next partition."""
+    """A stream that knows an older version of an event type learns of the change with the next partition."""
     known, moved = case.order, case.switch_timeline()
     assert case.starts.find(a_place(), BEGIN, known).event_type.revision == moved.revision
 
@@ -113,8 +113,8 @@ def test_events_that_came_after_the_look_are_found(case):
 
 
 def test_what_was_seen_last_is_remembered():
-    """Of two looks at an event type the later revision counts, in whatever order they are reported; of two event types
-    of one name the one that was reported last."""
+    """Of two looks at an event type the later revision counts, in any order of their reports; of two event types of
+    one name, the last reported one counts."""
     first = an_event_type(name="order", revision=1)
     known = KnownEventTypes([first], lambda: None)
     second = replace(first, revision=2)

@@ -163,8 +163,8 @@ def test_a_client_that_does_not_read_keeps_no_one_waiting(threads):
 
 
 def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
-    """Another session waits for a partition of a stream whose log does not say where to go on: the hand-over goes
-    ahead, and what was being read is given back. (S219, S242)"""
+    """Another session waits for a partition of a stream whose log does not say where to continue: the hand-over goes
+    ahead, and the source is returned. (S219, S242)"""
 
     async def ended():
         source = Source(stuck=True)
@@ -234,7 +234,7 @@ def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
 
 
 def test_a_client_that_reads_gets_everything(threads):
-    """While the client reads, it gets what was read in its order, and the stream ends for lack of commits. (S203)"""
+    """While the client reads, it gets the events in order, and the stream ends for lack of commits. (S203)"""
 
     async def ended():
         outlet = RecordingOutlet()
@@ -259,7 +259,7 @@ class NotedThreads(ThreadPoolExecutor):
 
 
 def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
-    """Where a partition begins is asked in threads of their own, for the registry is asked, too, and may not answer."""
+    """Separate threads look up the start of a partition, because this also reads the registry, which may not answer."""
     monkeypatch.setattr(driver_module, "MAX_READ_AFTER_END_SECONDS", 0.0)
     with NotedThreads() as opening, NotedThreads() as others:
 

@@ -52,8 +52,8 @@ def a_shared_subscription(coordination, clock, subscription, *holders):
 
 
 def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
-    """However many subscriptions a process shares with others, it asks once a turn who is alive; of the dead the others
-    get the partitions. (S224, S239)"""
+    """However many subscriptions a process shares with others, it checks once a turn which are alive; the others get
+    the partitions of the dead ones. (S224, S239)"""
     subscriptions = [a_shared_subscription(coordination, clock, f"{each}", "this process", OTHER) for each in range(50)]
     renew_and_clean_up(host, subscriptions, lambda _: pytest.fail("nothing is left behind"))
     assert coordination.looks == 1
@@ -64,7 +64,7 @@ def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
 
 
 def test_no_one_asks_who_is_alone(host, coordination, clock):
-    """Where all sessions are its own, a process needs no other lease."""
+    """If all sessions are its own, a process needs no other lease."""
     subscriptions = [a_shared_subscription(coordination, clock, f"{each}", "this process") for each in range(50)]
     host.renew()
     renew_and_clean_up(host, subscriptions, lambda _: pytest.fail("nothing is left behind"))
@@ -90,8 +90,8 @@ def test_a_turn_that_takes_long_takes_no_one_for_dead(host, coordination, clock)
 
 
 def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, clock):
-    """A lease that ran out before the answer came has run out: others could see that, and its sessions are over. Those
-    that come next belong to another one. (S318)"""
+    """A lease that ran out before the answer came has run out: others could see that, and its sessions are over.
+    Later ones belong to another one. (S318)"""
     lease = host.ensure_lease()
     clock.move(LEASE_DURATION.total_seconds() - 1)
 
@@ -109,8 +109,8 @@ def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, cloc
 
 
 def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, clock, caplog):
-    """What cannot be removed from one subscription, for whatever reason, is logged and tried again; from the others it
-    is removed all the same. (S224, S239)"""
+    """A removal that fails for one subscription is logged and retried; for the others it still succeeds. (S224,
+    S239)"""
     subscriptions = [
         a_shared_subscription(coordination, clock, name, "this process", OTHER) for name in ("broken", "fine")
     ]

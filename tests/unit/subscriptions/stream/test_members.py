@@ -1,4 +1,4 @@
-"""What the streams of a process hear of the subscriptions that they share."""
+"""The changes that the streams of a process learn about their shared subscriptions."""
 
 import asyncio
 import threading
@@ -98,7 +98,7 @@ def test_a_commit_that_says_what_it_moved_is_not_read(coordination, clock):
 
 
 def test_a_commit_does_not_stand_for_other_changes(coordination, clock):
-    """Where something else has changed, where nothing was read, or not for a minute, everything is read."""
+    """If something else has changed, if nothing was read, or not for a minute, everything is read."""
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
     moved = OffsetsCommitted("first", ((a_place("0"), Position(1, 7)),))
     assert not reader.add_commits({moved})
@@ -112,7 +112,7 @@ def test_a_commit_does_not_stand_for_other_changes(coordination, clock):
 
 
 def test_a_commit_is_heard_without_a_thread(clock):
-    """Listeners get to know what was committed although the only thread that reads is busy."""
+    """Listeners learn of commits although the only thread that reads is busy."""
     coordination = MemoryCoordination()
     new = an_assignment("first", sessions=[a_session("first")])
     coordination.replace_assignment(
@@ -162,7 +162,8 @@ def test_a_stream_that_leaves_while_its_watch_begins_leaves_no_watch(clock):
 
 @pytest.mark.parametrize("failure", [RuntimeError("a mistake"), OSError("no such file"), KeyError("gone")])
 def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, caplog):
-    """Whatever a look at a subscription raises, the log names the subscription, and its streams hear of it later."""
+    """After any error of a look at a subscription, the log names the subscription, and its streams learn of it
+    later."""
 
     async def heard():
         coordination.failures = [failure]

@@ -110,7 +110,8 @@ def test_many_are_put_away_in_several_steps():
 
 
 def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
-    """When an event is given up, what was read behind it is read again, for it may have to follow. (S259, S260)"""
+    """When an event is given up, events that were read behind it are read again, because they may have to follow.
+    (S259, S260)"""
     table = SessionHarness(
         entries=[PartitionAssignment(a_place(0), ME, failed_streams=3, search_end=at(4))],
         policy=PARKING,
@@ -131,7 +132,7 @@ def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
 
 
 def test_keys_are_asked_for_again_when_the_assignment_changes():
-    """A key's last parked event may have been removed; but what was put away since that was asked counts."""
+    """A key's last parked event may have been removed; but events parked since the request count."""
     table = a_table("a", "b")
     table.change(entry(0, ME))
     [call] = table.take_calls()
@@ -184,7 +185,7 @@ def test_a_replay_is_asked_for_and_ended():
 
 
 def test_the_end_of_a_replay_is_committed_at_once():
-    """When the last of what is sent once more is committed, the cursor goes to where it was without delay, once."""
+    """When the last event of a replay is committed, the cursor returns to its earlier place at once, and only once."""
     table = a_table(replay=Replay("r", at(9)))
     table.arrive(events("a"))
     table.arrive(empty_run_ending_at(at(9)))
@@ -215,6 +216,7 @@ def test_what_is_parked_again_is_no_part_of_the_replay():
     ],
 )
 def test_what_a_replay_has(keys, offset, during, has):
-    """Of what is parked, a replay has its keys, up to where the cursor was, but nothing that was parked since."""
+    """A replay has the parked events of its keys, up to the earlier place of the cursor, but none that were parked
+    since."""
     event = a_parked_event(offset, key="a", replay=during).parked
     assert Replay("r", at(9), keys).includes(event) is has

@@ -1,4 +1,4 @@
-"""Where replayed events come from."""
+"""The source of replayed events."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ def threads():
 
 
 def read_until_gap(source):
-    """Everything up to the first event of the log, as offsets; None for what is passed over."""
+    """Everything up to the first event of the log, as offsets; None for skipped ones."""
     found = []
 
     async def take():
@@ -61,7 +61,8 @@ def a_source(threads, *events, until=50, fetch=None):
 
 
 def test_parked_events_come_before_the_log(threads):
-    """Parked events come in order, timeline by timeline; what lies between is passed over, and then the log goes on."""
+    """Parked events come in order, timeline by timeline; events between them are skipped, and then the log
+    continues."""
     events = [a_parked_event(3), a_parked_event(9), a_parked_event(0, timeline=2)]
     assert read_until_gap(a_source(threads, *events[:2])) == [(1, 3), (1, 9), None]
     assert read_until_gap(a_source(threads, *events)) == [(1, 3), (1, 9), (2, 0)]

@@ -49,7 +49,7 @@ def test_a_run_keeps_its_places_and_times(chunk, first):
 
 
 def test_only_events_are_cut():
-    """A batch has its cursor, a keep-alive stays as it is, and another event type is sent whole. (D11, D12)"""
+    """A batch has its cursor, a keep-alive stays unchanged, and another event type is sent whole. (D11, D12)"""
     lines = JsonSubscriptionFormat(lambda: "token")
     projected = ProjectedFormat(lines, {"orders": make_projection(("a",), ())})
     partition, chunk = EventTypePartition("orders", "0"), stored_lines()

@@ -1,4 +1,4 @@
-"""What a session sends, and when it ends."""
+"""The output of a session, and its end."""
 
 from datetime import timedelta
 
@@ -45,7 +45,7 @@ def test_the_window_makes_batches_smaller():
 
 
 def test_what_waits_goes_after_the_flush_timeout():
-    """After the flush timeout whatever waits is sent, or a keep-alive; the timer starts again each time. (S188)"""
+    """After the flush timeout, waiting events are sent, or a keep-alive; the timer starts again each time. (S188)"""
     table = SessionHarness(0, batch_limit=5, max_uncommitted_events=100, flush_seconds=10)
     table.arrive(12)
     assert table.take_messages() == [f"0:0-4 {STARTED}", "0:5-9"]
@@ -78,7 +78,7 @@ def test_the_first_line_says_that_the_stream_started():
 
 
 def test_lost_events_are_reported():
-    """Where events were gone before they could be sent, the first line says how many. (S181, S101, S301)"""
+    """If events were removed before they could be sent, the first line says how many. (S181, S101, S301)"""
     table = SessionHarness(0, opening=False)
     [opening] = table.take_calls()
     table.tell(table.session.handle_opening(opening, at(6), 7, table.now))
@@ -177,7 +177,7 @@ def test_positions_are_counted_not_events():
 
 
 def test_a_commit_of_what_was_not_sent():
-    """A commit beyond what was sent drops what it covers; reading goes on behind it. (S207, S127, S209)"""
+    """A commit beyond the sent events drops those that it covers; reading continues behind it. (S207, S127, S209)"""
     table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=2)
     table.arrive(6)
     table.take_messages()
@@ -220,7 +220,8 @@ def test_a_partition_whose_offset_follows_later_is_opened():
 
 
 def test_the_commit_timeout():
-    """Who commits nothing for the commit timeout gets a debug line, and it is over at once. (S201, S203, S214, S182)"""
+    """A client that commits nothing for the commit timeout gets a debug line, and the stream ends at once. (S201,
+    S203, S214, S182)"""
     table = SessionHarness(0, commit_seconds=20)
     table.wait(7)
     table.arrive(1)
@@ -423,7 +424,7 @@ def an_assignment_without_me(table):
 
 
 def test_a_lease_that_ran_out():
-    """A session whose lease has run out sends nothing more, whatever comes. (S318)"""
+    """A session whose lease has expired sends nothing more. (S318)"""
     table = SessionHarness(0)
     table.lease.valid_until = 10.0
     table.now = 9.9
@@ -435,7 +436,7 @@ def test_a_lease_that_ran_out():
     assert table.session.end is SessionEnd.LEASE_LOST
 
 
-# What is not for the client
+# Skipped events
 
 
 def ours(record: Record) -> bool:
@@ -463,7 +464,7 @@ def test_what_is_not_for_the_client_is_passed_over():
 
 
 def test_passing_over_is_committed_with_a_hand_over():
-    """What was passed over is committed when a partition leaves, and when the stream ends. (S232)"""
+    """Skipped events are committed when a partition leaves, and when the stream ends. (S232)"""
     table = SessionHarness(0, 1, deliverable=ours)
     table.arrive(a_chunk(theirs("x")).run_from_offset(0))
     table.arrive(a_chunk(theirs("x")).run_from_offset(0), partition=1)
@@ -490,7 +491,7 @@ def test_an_idle_stream_is_not_woken_between_keep_alives():
 
 
 def test_what_was_done_ahead_is_not_sent_again():
-    """It counts as consumed as soon as everything before it is. (X61)"""
+    """They count as consumed as soon as everything before them is. (X61)"""
     table = SessionHarness(batch_limit=1, max_uncommitted_events=100, flush_seconds=600)
     done = (OffsetRange(1, 0, 0), OffsetRange(1, 3, 4), OffsetRange(1, 6, 6))
     table.offsets[a_place(0)] = CommittedOffset(at(1), None, A_MOMENT, done)

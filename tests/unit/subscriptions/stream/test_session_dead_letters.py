@@ -1,4 +1,4 @@
-"""Events that consumers fail at again and again."""
+"""Events at which consumers fail repeatedly."""
 
 import orjson
 import pytest
@@ -107,8 +107,8 @@ def test_a_commit_forgets_failures():
 
 
 def test_after_so_many_failures_events_come_one_by_one():
-    """Once so many streams have failed, the event behind that is looked for: within the length of a batch events come
-    alone, each after the commit of the one before, and other partitions go on as ever. (S257, S258)"""
+    """Once a number of streams have failed, the event behind that is searched: within the length of a batch, events
+    come alone, each after the commit of the one before, and other partitions continue normally. (S257, S258)"""
     table = SessionHarness(
         1, entries=[failed(3)], policy=SKIPPING, batch_limit=5, max_uncommitted_events=20, flush_seconds=20
     )
@@ -140,7 +140,8 @@ def test_the_search_goes_on_in_the_next_stream():
 
 
 def test_an_event_is_dropped():
-    """An event that was sent alone so often in vain is not sent again; the search goes on behind it. (S259, S260)"""
+    """An event that was sent alone this often without a commit is not sent again; the search continues behind it.
+    (S259, S260)"""
     table = a_table(fails=3, search_end=4)
     table.arrive(3)
     [drop] = table.take_calls()
@@ -153,7 +154,7 @@ def test_an_event_is_dropped():
 
 
 def test_partitions_of_the_same_number_are_kept_apart():
-    """What is known of a partition says nothing about one of another event type: the better behaviour. (S272)"""
+    """The state of a partition does not affect one of another event type: the better behaviour. (S272)"""
     other = a_place(0, event_type="another")
     table = SessionHarness(entries=[failed(3), PartitionAssignment(other, ME)], policy=SKIPPING)
     assert [each.partition for each in table.take_calls()] == [a_place(0)]
@@ -183,7 +184,7 @@ def test_a_partition_waits_while_its_event_is_dropped():
     ],
 )
 def test_policies(annotations, policy):
-    """Two annotations together decide what happens to events that cannot be processed. (S250, S253)"""
+    """Two annotations together determine the treatment of events that cannot be processed. (S250, S253)"""
     assert retry_policy_from_annotations(annotations) == policy
 
 
@@ -193,7 +194,7 @@ def a_drop(event):
 
 
 def test_a_letter():
-    """A letter has the event as it was, where it was, and why it is here. (S265)"""
+    """A letter has the event unchanged, its place, and the reason. (S265)"""
     event = {"metadata": {"eid": EID, "event_type": "order", "occurred_at": "2026-11-21T12:00:00Z"}, "n": 1}
     assert dead_letter_event(EID, a_drop(event)) == {
         "subscription_id": EID,

@@ -84,7 +84,7 @@ def test_leaving_is_no_timeout():
 @pytest.mark.parametrize("leaves", [True, False])
 def test_who_leaves_says_where_partitions_stand(leaves):
     """Each partition counts one stream more if events that it was sent are not committed, with or without a policy.
-    What was skipped before is committed. (S340)"""
+    Skipped events before it are committed. (S340)"""
     table = SessionHarness(
         0, 1, commit_seconds=5, max_uncommitted_events=10, deliverable=lambda record: record.value != b'"skipped"'
     )
@@ -116,7 +116,7 @@ def test_a_disconnect_releases_if_the_client_wants_it():
 
 
 def test_a_disconnect_releases_a_stream_that_closes():
-    """A session that waits for the last commits does not wait for those of a client that is gone. (S329)"""
+    """A session that waits for the last commits does not wait for a client that has left. (S329)"""
     table = SessionHarness(0, stream_seconds=10, commit_seconds=60, releases_on_disconnect=True)
     table.arrive(1)
     table.wait(11)
@@ -126,7 +126,7 @@ def test_a_disconnect_releases_a_stream_that_closes():
 
 
 def test_skipped_events_are_committed_by_whoever_leaves():
-    """What the client never got to see is committed when it goes, so it is not read again. (S232)"""
+    """Events that the client never received are committed when it leaves, so they are not read again. (S232)"""
     table = SessionHarness(0, deliverable=lambda _: False)
     table.rules.skips_misplaced_events = True
     table.arrive(3)
@@ -152,7 +152,7 @@ def test_an_extension_starts_the_commit_timeout_again():
 
 
 def test_an_extension_is_granted_once():
-    """What is written of an extension is not heard as another request, and the next request is one. (S330)"""
+    """The stored note of an extension does not count as another request, and the next request is one. (S330)"""
     table = SessionHarness(0, commit_seconds=20)
     ask(table, extensions_requested=1)
     ask(table, extensions_requested=1, extensions_granted=1)

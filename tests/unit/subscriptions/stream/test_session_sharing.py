@@ -55,8 +55,8 @@ def test_a_partition_that_is_not_committed_in_time():
 
 
 def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
-    """Whatever is committed of other partitions, one that another session waits for is free after two commit timeouts.
-    (S219, S243, S210)"""
+    """Whatever is committed of other partitions, one that another session waits for is free after two commit
+    timeouts. (S219, S243, S210)"""
     table = SessionHarness(0, 1, commit_seconds=3, max_uncommitted_events=100, flush_seconds=1000)
     table.arrive(1)
     table.arrive(90, partition=1)
@@ -69,8 +69,8 @@ def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
 
 @pytest.mark.parametrize("begin", ["gone", "reset", "timeout"])
 def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
-    """A stream that closes for whatever reason ends a commit timeout later, however much is committed. (S210, S220,
-    S215, S138)"""
+    """A stream that closes for any reason ends a commit timeout later, however much is committed. (S210, S220, S215,
+    S138)"""
     table = SessionHarness(
         0,
         commit_seconds=3,
@@ -102,7 +102,7 @@ def test_a_partition_that_stays_after_all():
 
 
 def test_a_partition_that_comes_back_while_it_is_released():
-    """While a hand-over is under way nothing is sent, until the session knows what came of it. (S315, S312)"""
+    """While a hand-over is under way, nothing is sent until the session knows its result. (S315, S312)"""
     table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
     table.take_calls()
@@ -113,7 +113,7 @@ def test_a_partition_that_comes_back_while_it_is_released():
 
 
 def test_what_was_read_before_a_hand_over_is_not_believed():
-    """After a hand-over, what was read before it does not make the partition ours again. (S312, S315)"""
+    """After a hand-over, a state that was read before it does not make the partition ours again. (S312, S315)"""
     table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
     table.take_calls()
