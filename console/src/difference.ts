@@ -1,4 +1,4 @@
-/** What differs between two JSON documents, by path and by line. */
+/** The differences between two JSON documents, by path and by line. */
 
 export type Change = { path: string; kind: "added" | "removed" | "changed"; before?: unknown; after?: unknown };
 

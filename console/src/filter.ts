@@ -5,7 +5,7 @@ export type Condition = (event: unknown) => boolean;
 const CONDITION = /^\s*(?<path>[$\w@][^\s=!<>~]*)\s*(?:(?<operator>==|!=|<=|>=|=|<|>|~)\s*(?<value>.+?)\s*)?$/s;
 const STEP = /\.?(?<name>[\w@$-]+)|\[(?<index>\d+|\*)\]|\[(?:"(?<double>[^"]*)"|'(?<single>[^']*)')\]/y;
 
-/** The condition that a text stands for. Throws an error whose message says what is wrong with it. */
+/** The condition that a text stands for. Throws an error whose message names the fault. */
 export function condition(text: string): Condition {
   if (!text.trim()) return () => true;
   const all = text.split(/\s+(?:&&|and)\s+/).map(one);

@@ -2,7 +2,7 @@
 
 export type Operation = { op: "add" | "remove" | "replace"; path: string; value?: unknown };
 
-/** What the operations make of a value, which stays as it is. */
+/** The result of the operations on a value, which stays unchanged. */
 export function patched(value: unknown, operations: Operation[]): unknown {
   return operations.reduce((before, operation) => changed(before, stepsOf(operation.path), operation), value);
 }

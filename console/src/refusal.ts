@@ -1,4 +1,4 @@
-/** Which field of the form of an event type a refusal speaks of. */
+/** The field of the form of an event type that a refusal concerns. */
 
 import type { Problem } from "./api";
 
@@ -11,7 +11,7 @@ const FIELDS = [
   "ordering_key_fields", "ordering_instance_ids", "event_owner_selector", "deduplication",
 ] as const;
 
-/** The reasons by field. What speaks of no field stands under an empty name. */
+/** The reasons by field. Lines about no field are listed under an empty name. */
 export function reasonsByField(problem: Problem): Map<string, string> {
   const reasons = new Map<string, string>();
   const add = (field: string, text: string) => reasons.set(field, [reasons.get(field), text].filter(Boolean).join("\n"));

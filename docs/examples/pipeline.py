@@ -10,7 +10,7 @@ from aws_cdk import pipelines
 
 from nakadi_cdk import Context, NakadiAnalytics, NakadiBroker
 
-# What is made with the account's consent in the console: Developer Tools, Connections.
+# Created with the account's consent in the console: Developer Tools, Connections.
 CONNECTION = "arn:aws:codeconnections:eu-central-1:123456789012:connection/00000000-0000-0000-0000-000000000000"
 
 # The image of the streaming service is for arm64, and so is the machine that builds it.
@@ -41,7 +41,7 @@ class Shop(cdk.Stage):
 
 
 class Pipeline(cdk.Stack):
-    """Synthesizes what is on `main`, waits for a person, deploys it, and asks the broker whether it is up."""
+    """Synthesizes the branch `main`, waits for a person, deploys it, and checks that the broker is up."""
 
     def __init__(self, scope: cdk.App, name: str) -> None:
         super().__init__(scope, name)

@@ -28,14 +28,14 @@ orders = read.rows.select(
 orders.select("order.*").show()
 
 # %% [markdown]
-# What came since then: the cursors of one read are where the next begins.
+# New events since then: the next read begins at the cursors of the last one.
 
 # %%
 later = read_events(spark, url, "order.placed", after=read.cursors)
 print(later.rows.count(), "new events")
 
 # %% [markdown]
-# The same again and again, with the cursors in a folder. A batch that was not finished comes again with its number, so
+# The same repeatedly, with the cursors in a folder. A batch that was not finished comes again with its number, so
 # writing it to a place of that number has each event once.
 
 

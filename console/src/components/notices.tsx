@@ -1,4 +1,4 @@
-/** What is shown in the place of data: that there is none yet, that it is loading, or why it cannot be had. */
+/** Notices in place of data: there are none yet, they are loading, or the reason why they cannot be shown. */
 
 import type { ComponentChildren } from "preact";
 import type { Loaded, Problem } from "../api";
@@ -28,7 +28,7 @@ export function ProblemNotice({ problem, retry }: { problem: Problem; retry?: ()
   );
 }
 
-/** The data once it is there; before that, or without it, what is known. */
+/** The data, or a notice until they are loaded. */
 export function Await<T>({ of, children }: { of: Loaded<T>; children: (data: T) => ComponentChildren }) {
   if (of.data !== undefined) {
     return (

@@ -30,7 +30,7 @@ def main(dsn: str, count: int) -> None:
         [last] = database.execute("SELECT coalesce(max(number), 0) FROM orders").fetchone()
         for number in range(last + 1, count + 1):
             place_order(database, number)
-            time.sleep(0.005)  # customers come one after the other
+            time.sleep(0.005)  # one customer after another
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/** What the broker counted over the last hour, as far as this tab has looked: `/metrics` has only the moment. */
+/** The broker's counts over the last hour, as far as this tab has looked: `/metrics` has only the moment. */
 
 import { useEffect, useState } from "preact/hooks";
 import { address, type Problem, problemFrom, problemOf, send } from "../../api";

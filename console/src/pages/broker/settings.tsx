@@ -1,4 +1,4 @@
-/** Features, what is blocked, and who administrates the broker. */
+/** Features, blocked names, and the broker's administrators. */
 
 import { useState } from "preact/hooks";
 import { api, body, type Schemas, useLoad } from "../../api";

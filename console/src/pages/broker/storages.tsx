@@ -1,4 +1,4 @@
-/** Where event logs are, and the timelines of an event type. */
+/** The storages of event logs, and the timelines of an event type. */
 
 import { useState } from "preact/hooks";
 import { allEventTypes, api, body, problemFrom, type Problem, type Schemas, useLoad } from "../../api";

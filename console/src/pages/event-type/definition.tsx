@@ -1,4 +1,4 @@
-/** An event type as it is defined: what holds for its events, how long they stay, and who may do what. */
+/** The definition of an event type: the rules for its events, their retention, and the permissions. */
 
 import type { EventType, Schemas } from "../../api";
 import { Chips, Facts, type PageProps } from "../../components/page";

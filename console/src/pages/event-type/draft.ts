@@ -82,7 +82,7 @@ export function laidOut(schema: string): string {
   }
 }
 
-/** What the form says. What it has no fields for stays as it is in `before`. */
+/** The content of the form. Members without a field stay as in `before`. */
 export function draftOf(fields: Fields, before?: EventType): Draft {
   const category = fields.category as Draft["category"];
   const authorization = authorizationOf(fields);

@@ -1,4 +1,4 @@
-/** What all pages of an event type have in common: its name, its tabs, and the definition that they show. */
+/** The common parts of all pages of an event type: its name, its tabs, and the definition that they show. */
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";

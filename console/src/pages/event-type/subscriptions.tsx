@@ -1,4 +1,4 @@
-/** Who subscribes to an event type. */
+/** The subscribers of an event type. */
 
 import { address, api, body, type Schemas, type Subscription, useLoad } from "../../api";
 import { Await, EmptyState } from "../../components/notices";

@@ -1,4 +1,4 @@
-/** One subscription: who reads what, what waits, and what can be done about it. */
+/** One subscription: its readers, the waiting events, and the possible actions. */
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
@@ -157,7 +157,7 @@ function Definition({ subscription }: { subscription: Subscription }) {
   );
 }
 
-/** What newer schemas did to what the subscription reads. */
+/** The effects of newer schemas on the members that the subscription reads. */
 function Changes({ changed }: { changed: NonNullable<Subscription["changed_reads"]> }) {
   return (
     <ul class="changes" aria-label="Changed since">
