@@ -45,12 +45,12 @@ def format_value(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def publishing(batch: int, clients: int, name: str) -> str:
+def publishing_row(batch: int, clients: int, name: str) -> str:
     return f"publish.http_random_broker_{clients}_clients_{batch}_per_batch_{name}"
 
 
 def publishing_aims(batch: int, clients: int, events_per_second: float) -> list[Aim]:
-    rate = publishing(batch, clients, "requests_per_s")
+    rate = publishing_row(batch, clients, "requests_per_s")
     about = f"publish, {batch} a batch, {clients} clients"
     of_floor = f"publish.http_random_{clients}_clients_{batch}_per_batch_of_floor"
     return [
@@ -67,12 +67,12 @@ AIMS = [
     *[aim for clients in (1, 8, 64) for aim in publishing_aims(100, clients, 130_000)],
     Aim(
         "publish, 100 a batch: 64 clients against 8",
-        ratio_of(publishing(100, 64, "requests_per_s"), publishing(100, 8, "requests_per_s")),
+        ratio_of(publishing_row(100, 64, "requests_per_s"), publishing_row(100, 8, "requests_per_s")),
         least=1.0,
     ),
     Aim(
         "publish, 100 a batch, 64 clients: p99 in p50",
-        ratio_of(publishing(100, 64, "p99_ms"), publishing(100, 64, "p50_ms")),
+        ratio_of(publishing_row(100, 64, "p99_ms"), publishing_row(100, 64, "p50_ms")),
         most=3.0,
     ),
     *[aim for clients in (8, 64) for aim in publishing_aims(1, clients, 9_000)],

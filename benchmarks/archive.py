@@ -74,11 +74,11 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
             log.archive()
             took = time.perf_counter() - began
             topic = broker.event_types.get(COLD).timeline.topic
-            trim_hot_log(log._hot, log._index, topic, 0)  # noqa: SLF001  # what a day would do
+            trim_hot_log(log._hot, log._index, topic, 0)  # noqa: SLF001  # a day would have the same effect
             objects = [path.stat().st_size for path in Path(folder, "archive").rglob("*.gz")]
             oldest = log._hot.bounds(topic, [0])[0].oldest  # noqa: SLF001  # as above
             told = {"seconds": took, "bytes": sum(objects), "objects": len(objects), "cold": oldest}
-            log._archive._segment_cache = SegmentCache(log._store)  # noqa: SLF001  # nothing is remembered of the round before
+            log._archive._segment_cache = SegmentCache(log._store)  # noqa: SLF001  # without the cache of the last round
             return Response(body=json.dumps(told).encode(), headers={"content-type": "application/json"})
 
         route = Route(method="GET", template="/settle", handler=settle, operation="settle")

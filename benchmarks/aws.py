@@ -111,11 +111,11 @@ print(json.dumps(figures), file=sys.stderr)
 
 def run_measured(program: str, environment: Mapping[str, str], python: str = sys.executable) -> list[list[float]]:
     """The milliseconds of CPU and of wall time for loading, and for each of three calls."""
-    marks = told_by(program, environment, python)[0]
+    marks = measure_program(program, environment, python)[0]
     return [[after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(marks)]
 
 
-def told_by(program: str, environment: Mapping[str, str], python: str = sys.executable) -> tuple[Any, str]:
+def measure_program(program: str, environment: Mapping[str, str], python: str = sys.executable) -> tuple[Any, str]:
     """The measurements that a program writes to standard error, and its output."""
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False, env=dict(environment))
     if done.returncode:
@@ -188,7 +188,7 @@ def publish(service: AwsMeter, environment: Mapping[str, str], folder: Path, tim
         folder=str(ROOT / "functions" / "publish"), batches=BATCHES, bodies=str(bodies), times=times
     )
     service.forget()
-    told, printed = told_by(program, environment)
+    told, printed = measure_program(program, environment)
     requests = 1 + sum(1 + times for *_, times in told.values())
     figures: dict[str, Any] = {"batches": {}}
     for batch, (whole, floor, size, _) in told.items():
@@ -299,10 +299,10 @@ def prepare_subscriptions(environment: Mapping[str, str], count: int) -> list[st
             name = f"bench.{number}"
             made = {"name": name, "owning_application": "bench", "category": "undefined", "schema": schema}
             client.post("/event-types", json=made).raise_for_status()
-        return [made_subscription(client, number) for number in range(count)]
+        return [create_subscription(client, number) for number in range(count)]
 
 
-def made_subscription(client: httpx.Client, number: int) -> str:
+def create_subscription(client: httpx.Client, number: int) -> str:
     wanted = {
         "owning_application": "bench",
         "event_types": [f"bench.{number % 10}"],

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.compared_broker import Broker, Connection, Failed, RequestLoop, closing, request_bytes
+from benchmarks.compared_broker import Broker, Connection, Failed, RequestLoop, closing_connections, request_bytes
 from benchmarks.event_shapes import SHAPES, Shape, order, shape, words
 
 BATCH = 100
@@ -204,7 +204,7 @@ async def stream(streams: int, broker: Broker, seconds: float) -> Figures:
             if seen >= events:
                 return
 
-    with closing(connections):
+    with closing_connections(connections):
         began = time.perf_counter()
         await asyncio.gather(*map(follow, connections))
         rate = streams * events / (time.perf_counter() - began)
@@ -221,7 +221,7 @@ async def subscription(broker: Broker, seconds: float) -> Figures:
     name = fill(broker, events)
     path = broker.subscribe(name)
     consumer, committer = await Connection.open(broker), await Connection.open(broker)
-    with closing([consumer, committer]):
+    with closing_connections([consumer, committer]):
         query = f"batch_limit={BATCH}&max_uncommitted_events=10000&batch_flush_timeout=1&stream_limit={events}"
         await consumer.send(consumer.request("GET", f"{path}/events?{query}"))
         stream_id = re.search(rb"x-nakadi-streamid: (\S+)", await consumer.read_head(), re.IGNORECASE)
@@ -259,7 +259,7 @@ async def idle(broker: Broker, _seconds: float) -> Figures:
     took: list[float] = []
     connections: list[Connection] = []
     before = broker.memory_bytes()
-    with closing(connections):
+    with closing_connections(connections):
         for _ in range(IDLE_STREAMS):
             connections.append(await Connection.open(broker))
             began = time.perf_counter()
@@ -292,7 +292,7 @@ async def delivery(rate: int, broker: Broker, seconds: float) -> Figures:
             sent[number] = time.perf_counter()
             await publisher.ask(requests[number])
 
-    with closing([consumer, *publishers]):
+    with closing_connections([consumer, *publishers]):
         query = "?batch_limit=1&batch_flush_timeout=1"
         await consumer.send(consumer.request("GET", path + query, X_Nakadi_Cursors=FROM_BEGIN))
         await consumer.read_head()

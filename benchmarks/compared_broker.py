@@ -24,7 +24,7 @@ CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Failed(Exception):
-    """Raised if a broker does not do what a row needs."""
+    """Raised if a broker fails to meet a row's needs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ def request_bytes(host: str, method: str, path: str, body: bytes = b"", **header
 
 
 @contextmanager
-def closing(connections: Sequence[Connection]) -> Iterator[None]:
+def closing_connections(connections: Sequence[Connection]) -> Iterator[None]:
     try:
         yield
     finally:

@@ -216,12 +216,12 @@ class Consumer:
             f"X-Nakadi-StreamId: {stream_id}\r\nContent-Type: application/json\r\nContent-Length: "
         ).encode()
 
-    def watched(self) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
+    def watched_sockets(self) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
         """Its sockets, each with the function to call when it is readable."""
         assert self._stream is not None
         yield self._stream, self._read
         if self._committer is not None:
-            yield self._committer, self._answered
+            yield self._committer, self._handle_commit_answer
 
     @property
     def done(self) -> bool:
@@ -229,7 +229,7 @@ class Consumer:
         return len(reached) == len(self.partitions) and all(each >= self.last for each in reached.values())
 
     def close(self) -> None:
-        for each, _ in self.watched():
+        for each, _ in self.watched_sockets():
             each.close()
 
     def _read(self) -> None:
@@ -266,7 +266,7 @@ class Consumer:
             self._waiting.clear()
             self._committer.sendall(self._head + b"%d\r\n\r\n" % len(body) + body)
 
-    def _answered(self) -> None:
+    def _handle_commit_answer(self) -> None:
         assert self._committer is not None
         answer = self._committer.recv(65536)
         assert answer.startswith(b"HTTP/1.1 204"), answer
@@ -298,7 +298,7 @@ def consume_all(consumers: Sequence[Consumer]) -> float:
     for each in consumers:
         each.open()
     for each in consumers:
-        for client, action in each.watched():
+        for client, action in each.watched_sockets():
             sockets.register(client, selectors.EVENT_READ, action)
     began = time.perf_counter()
     while not all(each.done for each in consumers):

@@ -59,7 +59,7 @@ class Meter:
         for each in (self.reads, self.writes, self.calls):
             each.clear()
 
-    def metered(self, request: AWSPreparedRequest, answer: Any) -> Any:
+    def count_units(self, request: AWSPreparedRequest, answer: Any) -> Any:
         target = request.headers.get("X-Amz-Target", "")
         operation = (target.decode() if isinstance(target, bytes) else target).rpartition(".")[2]
         body = json.loads(request.body or "{}")
@@ -175,13 +175,15 @@ def idle(streams: int, seconds: float) -> Mapping[str, Mapping[str, float]]:
     found = {}
     for count in (few, streams):
         with metered_aws() as (_, meter):
-            found[count] = {kind: units * 3600 / seconds for kind, units in idling(meter, count, seconds).items()}
+            found[count] = {
+                kind: units * 3600 / seconds for kind, units in measure_idle_streams(meter, count, seconds).items()
+            }
     stream = {kind: (found[streams][kind] - found[few][kind]) / (streams - few) for kind in ("reads", "writes")}
     process = {kind: found[few][kind] - few * each for kind, each in stream.items()}
     return {"process": process, "stream": stream}
 
 
-def idling(meter: Meter, streams: int, seconds: float, partitions: int = 4) -> Mapping[str, float]:
+def measure_idle_streams(meter: Meter, streams: int, seconds: float, partitions: int = 4) -> Mapping[str, float]:
     broker = open_broker(Settings(registry=f"dynamodb://bench?region={REGION}"))
     with ExitStack() as stack:
         stack.callback(broker.close)

@@ -4,8 +4,8 @@
 
 A broker on SQLite in a process of its own gets batches of 100 new events over loopback, of both event types in
 alternating rounds. It compares the CPU time of that process per event, and the rate that its clients saw; on a
-machine that also does other work, only CPU time is meaningful. `--ids` are remembered before it starts; what the
-first append after the start takes is printed.
+machine that also does other work, only CPU time is meaningful. `--ids` are remembered before it starts; it prints the
+cost of the first append after the start.
 """
 
 from __future__ import annotations

@@ -138,17 +138,17 @@ def serve_floor(port: int, requests: Any) -> None:
     async def post(count: int, body: bytes, *, signs: bool) -> float:
         async with aiohttp.ClientSession() as session:
 
-            async def once() -> None:
+            async def post_once() -> None:
                 async with session.post(f"http://127.0.0.1:{port}/hook", data=body, headers=headers) as response:
                     await response.read()
 
             for _ in range(20):
-                await once()
+                await post_once()
             began = time.process_time()
             for _ in range(count):
                 if signs:
                     hmac.digest(b"0123456789abcdef0123456789abcdef", body, "sha256")
-                await once()
+                await post_once()
             return (time.process_time() - began) / count
 
     tune_interpreter()
@@ -251,7 +251,8 @@ def rate(engine: str, *, quick: bool) -> Figures:
     with a_world(engine) as world, a_process(serve_floor, world.sink_port) as (floor, _):
         for batch_limit, count in ((100, 60_000), (1, 6_000)):
             rounds = [
-                one_round(world, floor, batch_limit, count // 3 if quick else count) for _ in range(3 if quick else 7)
+                measure_round(world, floor, batch_limit, count // 3 if quick else count)
+                for _ in range(3 if quick else 7)
             ]
             name = f"rate_{batch_limit}_a_batch"
             for key in rounds[0]:
@@ -259,7 +260,7 @@ def rate(engine: str, *, quick: bool) -> Figures:
     return figures
 
 
-def one_round(world: World, floor: Any, batch_limit: int, count: int) -> Mapping[str, float]:
+def measure_round(world: World, floor: Any, batch_limit: int, count: int) -> Mapping[str, float]:
     """A backlog is delivered; the first tenth warms up."""
     name = world.create_event_type()
     for first in range(0, count, 500):

@@ -33,7 +33,7 @@ DRAW = random.Random(1)  # events, not keys
 
 
 class Shape(Struct, frozen=True):
-    """Events of an event type: what the event type says beside the plain one, and how one event is made."""
+    """Events of an event type: its differences from the plain one, and a maker of events."""
 
     event_type: Mapping[str, Any]
     make_event: Callable[[], dict[str, Any]]

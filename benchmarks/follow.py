@@ -3,8 +3,8 @@
     python benchmarks/follow.py [--seconds 180] [--archive-after 60] [--rounds 10] [--json FILE]
 
 A broker, the job `follow` and a reader run on this machine, as with `make run` and `make jobs FOLLOW=1`. An event is
-published every second. The reader, which is pyiceberg, looks at the table four times a second: what it measures is up
-to 0.25 seconds too long. Time begins before an event is sent, and ends when the reader has its row. Events published
+published every second. The reader, which is pyiceberg, reads the table four times a second: its figures are up to
+0.25 seconds too long. Time begins before an event is sent, and ends when the reader has its row. Events published
 before the first commit are left out, since that commit waits for Spark to start and for the table to be created.
 """
 
@@ -58,12 +58,12 @@ def measure_delays(folder: Path, seconds: float, archive_after: int, rounds: flo
         httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
     ):
         create_event_type(api, definition)
-        with _publishing(api, definition["name"], sent), _following(folder, rounds):
+        with _publish_every_second(api, definition["name"], sent), _run_follow_job(folder, rounds):
             return _read(folder / "tables" / "nakadi" / "page_viewed", sent, seconds)
 
 
 @contextmanager
-def _publishing(api: httpx.Client, name: str, sent: list[float]) -> Iterator[None]:
+def _publish_every_second(api: httpx.Client, name: str, sent: list[float]) -> Iterator[None]:
     """Publish an event a second; its number is its offset, and `sent` has the moment for each."""
     ending = threading.Event()
 
@@ -85,7 +85,7 @@ def _publishing(api: httpx.Client, name: str, sent: list[float]) -> Iterator[Non
 
 
 @contextmanager
-def _following(folder: Path, rounds: float) -> Iterator[None]:
+def _run_follow_job(folder: Path, rounds: float) -> Iterator[None]:
     command = [sys.executable, "-m", "nakadi_jobs.follow", "--data", str(folder), "--every-seconds", str(rounds)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with (folder / "follow.log").open("w") as told:
@@ -123,7 +123,7 @@ def _read(table: Path, sent: Sequence[float], seconds: float) -> dict[str, float
 
 
 def _count(table: Path, following: int) -> int:
-    """How many events the table has from an offset on, all in order: none is passed over."""
+    """How many events the table has from an offset on, all in order and without gaps."""
     if not (table / "metadata" / "version-hint.text").exists():
         return 0
     found = StaticTable.from_metadata(str(table)).scan(

@@ -190,7 +190,7 @@ def measure_publishing(servers: str, seconds: float) -> Figures:
 
 def measure_workers(servers: str, seconds: float) -> Figures:
     """The same with two workers and 100 events a batch. The machine's cores are the limit, since they also run Kafka
-    and the clients. The library's own producer is one process, as users have it.
+    and the clients. The library's own producer is one process, as for its users.
     """
     in_kafka = f"kafka://{servers}?prefix={uuid4().hex[:8]}-"
     batch = max(BATCHES)

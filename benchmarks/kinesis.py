@@ -103,7 +103,7 @@ def main() -> None:
     figures = {
         "stored": [measure_storage(batch, partitions) for batch, partitions in BATCHES],
         "indexer": indexer(),
-        "many": many(),
+        "many": scattered_batch(),
     }
     if asked.json:
         asked.json.write_text(json.dumps(figures, indent=2) + "\n")
@@ -193,7 +193,7 @@ class FarIndex(MemoryLogIndex):
         return super().advance_head(*change)
 
 
-def many() -> dict[str, float]:
+def scattered_batch() -> dict[str, float]:
     """A batch in which each record has its own partition of its own event type."""
     client, index = ListStream(), FarIndex()
     stream = Stream(client, "events", reads_per_second=1e9)

@@ -171,7 +171,7 @@ def measure_cpu(seconds: float) -> Figures:
         ("random", "escaped", 100),
     ):
         body = SPELLINGS[spelling]([an_event(number) for number in range(size)])
-        publish = publishing(broker, strategy, body)
+        publish = make_publish_call(broker, strategy, body)
         # Alternating, so that other work on the machine affects both.
         each, floor_each = alternate(publish, partial(floor, body), seconds)
         ratio = each / floor_each
@@ -204,7 +204,7 @@ def measure_counting(broker: BrokerServices, seconds: float) -> float:
     return counted / uncounted
 
 
-def publishing(broker: BrokerServices, name: str, body: bytes) -> Callable[[], object]:
+def make_publish_call(broker: BrokerServices, name: str, body: bytes) -> Callable[[], object]:
     publisher = replace(broker.publisher, logs=Nowhere())
 
     def publish() -> None:
@@ -217,7 +217,7 @@ def publishing(broker: BrokerServices, name: str, body: bytes) -> Callable[[], o
 def alternate(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
     """The least CPU seconds of one call of each, over many short rounds."""
     rounds = 20
-    calls = [max(1, int(seconds / rounds / 2 / once(call))) for call in (first, second)]
+    calls = [max(1, int(seconds / rounds / 2 / seconds_of_call(call))) for call in (first, second)]
     least = [float("inf"), float("inf")]
     for _ in range(rounds):
         for index, call in enumerate((first, second)):
@@ -228,7 +228,7 @@ def alternate(first: Callable[[], object], second: Callable[[], object], seconds
     return least[0], least[1]
 
 
-def once(call: Callable[[], object]) -> float:
+def seconds_of_call(call: Callable[[], object]) -> float:
     call()
     began = time.perf_counter()
     call()

@@ -40,13 +40,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for engine, url in (("memory", "memory:"), ("sqlite", f"sqlite:///{Path(folder) / 'nakadi.db'}")):
             broker = open_broker(Settings(registry=url, event_log=url))
-            creating(engine, broker)
-            resolving(engine, broker)
-            listing(engine, broker)
+            measure_creation(engine, broker)
+            measure_resolution(engine, broker)
+            measure_listing(engine, broker)
             broker.close()
 
 
-def creating(engine: str, broker: BrokerServices) -> None:
+def measure_creation(engine: str, broker: BrokerServices) -> None:
     """Time alternating pairs of requests, so that other work on the machine affects both."""
     floor = Application([Route(method="POST", template="/", handler=_answer_created, operation="floor")])
     with _client(make_application(broker)) as ours, _client(floor) as theirs:
@@ -60,7 +60,7 @@ def creating(engine: str, broker: BrokerServices) -> None:
     print(f"{engine}: ratio of the medians {statistics.median(took) / statistics.median(floor_took):.2f}")
 
 
-def resolving(engine: str, broker: BrokerServices) -> None:
+def measure_resolution(engine: str, broker: BrokerServices) -> None:
     name = f"bench.{engine}.0"
     _print(f"{engine}: resolve, read anew", [_seconds_for(lambda: broker.event_types.get(name)) for _ in range(2000)])
     _print(
@@ -68,7 +68,7 @@ def resolving(engine: str, broker: BrokerServices) -> None:
     )
 
 
-def listing(engine: str, broker: BrokerServices) -> None:
+def measure_listing(engine: str, broker: BrokerServices) -> None:
     medians = {}
     template = replace(an_event_type(), schema=replace(an_event_type().schema, text=json.dumps(SCHEMA)))
     with _client(make_application(broker)) as client:

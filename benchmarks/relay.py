@@ -94,7 +94,7 @@ def main() -> None:
 
 def compare(server: PostgresServer, database: psycopg.Connection, broker: Running, options: argparse.Namespace) -> None:
     url = f"http://127.0.0.1:{broker.port}"
-    until_it_answers(url)
+    wait_until_it_answers(url)
     ways = [0, *options.workers]
     seen: dict[int, list[tuple[float, float, float]]] = {workers: [] for workers in ways}
     for number in range(options.rounds + 1):
@@ -124,7 +124,7 @@ def compare(server: PostgresServer, database: psycopg.Connection, broker: Runnin
         )
 
 
-def until_it_answers(url: str) -> None:
+def wait_until_it_answers(url: str) -> None:
     end = time.monotonic() + 60
     while True:
         try:

@@ -81,7 +81,7 @@ class Domain:
 class Api(Construct):
     """The REST API with its stage, access log, authorizer and optional domain."""
 
-    def __init__(  # noqa: PLR0913  # each is a choice of its own
+    def __init__(  # noqa: PLR0913  # each is a separate choice
         self,
         scope: Construct,
         name: str,

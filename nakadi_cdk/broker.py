@@ -240,7 +240,8 @@ class NakadiBroker(Construct):
                 self.streaming.role.add_to_policy(statement)
 
     def _grant_sinks(self) -> None:
-        """Let the functions of subscriptions seal secrets, and let tasks deliver, to exactly what the context names."""
+        """Let the functions of subscriptions seal secrets, and let tasks deliver, to exactly the targets that the
+        context names."""
         for statement in sink_key_statements(self.data):
             self.functions.all["subscriptions"].add_to_role_policy(statement)
             if self.streaming:

@@ -770,7 +770,7 @@ class Context:
 
     @classmethod
     def of(cls, node: Node) -> Context:
-        """Read the context of a CDK app: what its command line and its cdk.json give.
+        """Read the context of a CDK app: its command line and its cdk.json.
 
         Raises `BadContext` for a name that is neither a field nor a setting.
         """

@@ -203,7 +203,7 @@ class Data(Construct):
         return self._create_bucket("Tables", self._tables_name, rules=rules)
 
     def add_sink_key(self) -> None:
-        """Create a key for the secrets of sinks, unless there is one for all data."""
+        """Create a key for the secrets of sinks, unless one key covers all data."""
         self.sink_key = self.key or kms.Key(
             self,
             "SinkKey",

@@ -95,7 +95,7 @@ def asleep_integration() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def _token_responses() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Responses to invalid tokens: plain JSON with a content type of its own."""
+    """Responses to invalid tokens: plain JSON with its own content type."""
     answer = token_problem(NotAuthenticated(NOT_AUTHENTICATED_DETAIL))
     for kind in TOKEN_ERRORS:
         yield kind, _response(answer.status, answer.body.decode(), answer.headers)

@@ -66,7 +66,7 @@ class ClusterChoice:
 
     @property
     def has_brokers(self) -> bool:
-        """Whether the cluster consists of individual brokers with metrics of their own."""
+        """Whether the cluster consists of individual brokers with their own metrics."""
         return self.kind in {"express", "provisioned"}
 
 

@@ -63,7 +63,7 @@ class ServiceSize:
 class Streaming(Construct):
     """The service, its internal load balancer, the link from API Gateway, and scaling by CPU and open streams."""
 
-    def __init__(  # noqa: PLR0913  # each is a choice of its own
+    def __init__(  # noqa: PLR0913  # each is a separate choice
         self,
         scope: Construct,
         name: str,
@@ -112,7 +112,7 @@ class Streaming(Construct):
         self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
         log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=RemovalPolicy.DESTROY)
         task = self._create_task(data, environment, path_prefix, size, log_group, self._find_image(image))
-        # No desired count: every deployment would reset what scaling has chosen.
+        # No desired count: every deployment would reset the choice of scaling.
         self.service = ecs.FargateService(
             self,
             "Service",

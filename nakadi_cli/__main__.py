@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         # The loop that would repeat the interruption ends with it.
         signal.setitimer(signal.ITIMER_REAL, 0)
-        # By the signal itself, which a shell shows as 130 too: it goes on with its loop after anything else.
+        # By the signal itself, which a shell shows as 130 too: its loop would continue after anything else.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
     return code

@@ -94,7 +94,7 @@ class Api:
         from nakadi_client import NoAnswer
         from nakadi_client.connections import Request
 
-        # As `json` writes it: what a user put into a file may have numbers of any size.
+        # In the form of `json`: numbers in a user's file may have any size.
         content = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         typed = {} if content is None else {"Content-Type": "application/json"}
         answer = self._api.send(Request(method, where, content, {**typed, **(headers or {})}, params or {}))
@@ -120,7 +120,7 @@ class Api:
 
 
 def failure_of(error: nakadi_client.NakadiError) -> Failed:
-    """Make a sentence, and an exit code, of what the client raises."""
+    """Turn an error of the client into a sentence and an exit code."""
     from nakadi_client import NoAnswer, NotDelivered
     from nakadi_client import Refused as RefusedByBroker
 

@@ -57,7 +57,7 @@ class Step:
 
 
 def plan(api: Api, manifest: Manifest) -> Step:
-    """Compare a manifest with what the broker has."""
+    """Compare a manifest with the broker's resource."""
     try:
         if manifest.kind == EVENT_TYPE:
             return _plan_event_type(api, manifest)
@@ -92,7 +92,7 @@ def plan_deletions(api: Api, manifests: Sequence[Manifest], steps: Sequence[Step
 
 
 def execute(api: Api, step: Step) -> Sequence[str]:
-    """Do what a step says. Returns what the broker warns of: annotations that are misspelt."""
+    """Carry out a step. Returns the broker's warnings: annotations that are misspelt."""
     if step.action == "delete":
         collection, name = ("event-types", step.name) if step.kind == EVENT_TYPE else ("subscriptions", step.identity)
         api.delete(path(collection, name))

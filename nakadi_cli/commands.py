@@ -52,7 +52,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Commands of one noun, and the options that may stand before any of them."""
+    """Commands of one noun, and the options that may precede any of them."""
 
     command_class = Command
 
@@ -84,7 +84,7 @@ class LazyGroup(Group):
 
 
 def command(name: str, *examples: str, **rest: Any) -> Callable[[Callable[..., Any]], Command]:
-    """Make a function a command of its own."""
+    """Turn a function into a command."""
     return click.command(name, cls=Command, examples=examples, **rest)
 
 
@@ -103,7 +103,7 @@ def connect(context: str | None = None) -> Api:
 def chosen_connection(context: str | None = None) -> Connection:
     """Decide which broker the options, the environment and the contexts name, in this order.
 
-    `context` is what a command proposes where the options and the environment say nothing.
+    `context` is a command's proposal if the options and the environment have none.
     """
     from nakadi_cli.contexts import connection
 
@@ -138,11 +138,11 @@ def ask_for(expected: str, question: str, *, skip: bool) -> None:
 
 @contextmanager
 def attentive() -> Iterator[None]:
-    """Overlook no signal in what may wait for long.
+    """Notice every signal during a call that may wait for long.
 
-    Python heeds a signal between two of its steps, or when it ends a call that waits. One that comes after the last
-    step and before the call waits would be heeded when the call ends by itself: with the next event, or in two minutes.
-    A timer ends such calls twice a second, and Python goes on with them.
+    Python heeds a signal between two of its steps, or when it ends a call that waits. A signal after the last step
+    and before the call waits would be noticed when the call ends: with the next event, or in two minutes. A timer
+    interrupts such calls twice a second, and Python resumes them.
     """
     before = signal.signal(signal.SIGALRM, _overlook)
     signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
@@ -191,7 +191,7 @@ _GLOBAL: Mapping[str, tuple[Sequence[str], str, click.ParamType[Any] | None]] = 
 
 
 def _global_options(keys: Iterable[str]) -> Iterator[click.Option]:
-    """Options that may stand before and after a command; after it they go first, since they are read last."""
+    """Options that may precede or follow a command; after it they win, since they are read last."""
     for key in keys:
         names, help_text, kind = _GLOBAL[key]
         yield click.Option(names, type=kind, help=help_text, expose_value=False, callback=_keeper(key))

@@ -1,4 +1,4 @@
-"""`nakadi consume`: passes the events of a subscription to a command, whose exit code says what may be committed."""
+"""`nakadi consume`: passes the events of a subscription to a command, whose exit code says whether to commit them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def consume(
         on_trouble=show_trouble,
         stop_on_signals=False,
     )
-    with _stopping(consumer) as stop, attentive(), client_failures(), consumer:
+    with _handling_signals(consumer) as stop, attentive(), client_failures(), consumer:
         take = _to_command(line, stop) if line else _to_stdout
         for batch in consumer:
             take(batch)
@@ -106,7 +106,7 @@ class Stop:
         # A handler runs between any two steps of the main thread, which may hold a lock of the consumer. It only
         # notifies another thread, which waits for locks.
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._heed, name="nakadi-signals", daemon=True).start()
+        threading.Thread(target=self._obey_orders, name="nakadi-signals", daemon=True).start()
 
     @property
     def is_asked(self) -> bool:
@@ -125,7 +125,7 @@ class Stop:
         self._orders.put(None)
 
     @contextmanager
-    def working(self, child: subprocess.Popen[bytes]) -> Iterator[None]:
+    def guarding_child(self, child: subprocess.Popen[bytes]) -> Iterator[None]:
         """End this child when a signal comes that is not the first."""
         self._child = child
         # It was running before this object knew of it, and a signal in between has found no child.
@@ -136,7 +136,7 @@ class Stop:
         finally:
             self._child = None
 
-    def _heed(self) -> None:
+    def _obey_orders(self) -> None:
         while order := self._orders.get():
             order()
 
@@ -159,11 +159,11 @@ def _to_command(line: str, stop: Stop) -> Taker:
             "NAKADI_PARTITION": batch.partition,
             "NAKADI_OFFSET": batch.offset,
         }
-        # In a session of its own, for Ctrl-C reaches everything in the terminal's, and the batch shall be finished.
+        # In a separate session, because Ctrl-C reaches everything in the terminal's, and the batch must be finished.
         child = subprocess.Popen(  # noqa: S602  # the user's own command, written as for a shell
             line, shell=True, stdin=subprocess.PIPE, env={**os.environ, **named}, start_new_session=True
         )
-        with stop.working(child):
+        with stop.guarding_child(child):
             child.communicate(b"".join(bytes(event) + b"\n" for event in batch.events))
         if child.returncode != 0:
             raise Failed(
@@ -179,7 +179,7 @@ def _to_command(line: str, stop: Stop) -> Taker:
 
 
 @contextmanager
-def _stopping(consumer: Consumer[Any]) -> Iterator[Stop]:
+def _handling_signals(consumer: Consumer[Any]) -> Iterator[Stop]:
     stop = Stop(consumer)
     before = {number: signal.signal(number, stop.on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

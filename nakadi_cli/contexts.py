@@ -19,7 +19,7 @@ _COMMAND_SECONDS = 60
 
 @dataclass(frozen=True)
 class Context:
-    """A broker, and where its token comes from: a value, a file, or what a command prints."""
+    """A broker, and the source of its token: a value, a file, or the output of a command."""
 
     url: str
     token: str | None = None

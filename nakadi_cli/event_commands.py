@@ -154,7 +154,7 @@ def tail(
     )
     how = chosen_format("table" if sys.stdout.isatty() else "json")
     shown = 0
-    # A batch has one cursor: for each event to be shown with its own it has to be alone.
+    # A batch has one cursor: to show each event with its own, it must be alone.
     size = 1 if how == "table" else _BATCH
     start_at = {each["partition"]: each["offset"] for each in places}
     batches_read = read(

@@ -98,7 +98,8 @@ def create_event_type(file: str) -> None:
 def update_event_type(file: str, force: tuple[str, ...]) -> None:
     """Change an event type to match a definition, such as the edited output of `get`.
 
-    The broker refuses a schema that takes away what subscriptions declare to read, unless you name them with --force.
+    The broker refuses a schema that removes members that subscriptions declare to read, unless you name them with
+    --force.
     """
     definition = read_definition(file, "an event type")
     if not isinstance(name := definition.get("name"), str):

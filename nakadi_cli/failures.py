@@ -6,7 +6,7 @@ import click
 
 
 class Failed(click.ClickException):
-    """A command could not do what it was asked for; the message is a sentence."""
+    """A command failed; the message is a sentence."""
 
     exit_code = 1
 

@@ -11,7 +11,7 @@ from nakadi_cli.failures import BadInput
 
 
 def read_text(file: str) -> str:
-    """Return what a file holds; `-` is standard input."""
+    """Return the content of a file; `-` is standard input."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text()
     except OSError as error:
@@ -36,7 +36,7 @@ def parse_document(text: str, file: str) -> Any:
 
 
 def read_definition(file: str, what: str) -> dict[str, Any]:
-    """Return the definition in a file, an object; `what` says what it should define."""
+    """Return the definition in a file, an object; `what` names the kind of definition."""
     document = read_document(file)
     if not isinstance(document, dict):
         raise BadInput(f"{file} is not a definition of {what}.")

@@ -25,7 +25,7 @@ def find_line(text: str, steps: Sequence[str]) -> int:
 
 
 def _enter(node: Any, steps: list[str], line: int) -> tuple[int, Any, list[str]]:
-    """Go one step down: the line of the next value, the value if there is one, and the steps that are left."""
+    """Go one step down: the line of the next value, the value if there is one, and the remaining steps."""
     import yaml
 
     if isinstance(node, yaml.SequenceNode) and steps and steps[0].isdecimal() and int(steps[0]) < len(node.value):

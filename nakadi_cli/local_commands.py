@@ -89,7 +89,7 @@ def restore(options: tuple[str, ...]) -> None:
 
 
 def _run_program(module: str, arguments: list[str], *, extras: str) -> None:
-    """Go on as another program, which may take its time to end: an interruption is not repeated."""
+    """Continue as another program, which may take its time to end: an interruption is not repeated."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = arguments
     try:

@@ -13,15 +13,15 @@ import click
 Format = Literal["json", "yaml", "table"]
 FORMATS: tuple[Format, ...] = ("json", "yaml", "table")
 
-# A terminal obeys these, and what events and names hold is written by others.
+# A terminal obeys these, and others write the content of events and names.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# JSON leaves these as they are, and some terminals obey them.
+# JSON leaves these unchanged, and some terminals obey them.
 _OBEYED = re.compile(r"[\x7f-\x9f]")
 _WIDEST = 10_000
 
 
 def show_value(value: Any, how: Format, columns: Mapping[str, Callable[[Any], object]] | None = None) -> None:
-    """Print a value; `columns` say what a table shows of each item of a list."""
+    """Print a value; `columns` name the columns of a table for a list."""
     if how == "json":
         click.echo(as_json(value, indent=2))
     elif how == "yaml":
@@ -31,7 +31,7 @@ def show_value(value: Any, how: Format, columns: Mapping[str, Callable[[Any], ob
 
 
 def as_yaml(value: Any) -> str:
-    """Write a value as YAML, with long texts in lines of their own."""
+    """Write a value as YAML, with long texts in separate lines."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -46,12 +46,12 @@ def as_yaml(value: Any) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """Write a number with what it counts."""
+    """Write a number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def harmless(text: str) -> str:
-    """Replace what a terminal would obey."""
+    """Replace characters that a terminal would obey."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -68,7 +68,7 @@ def as_json(value: object, indent: int | None = None) -> str:
 
 
 def harmless_json(text: str) -> str:
-    """Escape what a terminal would obey in JSON that others have written."""
+    """Escape characters that a terminal would obey in JSON that others have written."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

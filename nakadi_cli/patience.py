@@ -1,4 +1,4 @@
-"""How long `tail` and `consume` wait for a broker, and what they say meanwhile."""
+"""How long `tail` and `consume` wait for a broker, and their messages meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAKEN = 409
 
 
 def show_trouble(trouble: Trouble) -> None:
-    """Say what failed, unless it will be the error that ends the command."""
+    """Report a failure, unless it will be the error that ends the command."""
     status = trouble.error.status if isinstance(trouble.error, Refused) else None
     if status == _TAKEN:
         if trouble.failures == 1:
@@ -28,7 +28,7 @@ def show_trouble(trouble: Trouble) -> None:
 
 @contextmanager
 def client_failures() -> Iterator[None]:
-    """Make a failure of a command of what the client raises."""
+    """Turn the client's errors into failures of a command."""
     try:
         yield
     except NakadiError as error:

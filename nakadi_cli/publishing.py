@@ -1,4 +1,4 @@
-"""Publishes batches with the client's producer, and counts what became of their events."""
+"""Publishes batches with the client's producer, and counts the results of their events."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Publisher:
     """Publishes batches to one event type, in order, so that order within a partition holds.
 
     `keep` is called with the events of each batch that are not published, in their order. If the broker refuses an
-    event, publishing ends there; with `keep_going` it goes on without that event. `retries` is how often an event is
-    sent again that the broker could not store. The other keywords are those of `Producer`.
+    event, publishing ends there; with `keep_going` it continues without that event. `retries` is how often an event
+    is sent again that the broker could not store. The other keywords are those of `Producer`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Publisher:
         self.outcome = Outcome()
 
     def publish(self, batches: Iterable[Sequence[Event]], after_each: Callable[[Outcome], None]) -> None:
-        """Publish until the end, or until something cannot be published. Raises what no retry can mend."""
+        """Publish until the end, or until something cannot be published. Raises errors that no retry can mend."""
         for batch in batches:
             deliveries: list[Delivery] = []
             try:

@@ -46,7 +46,7 @@ def table_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=Group)
 def relay() -> None:
-    """Publish events that an application wrote into an outbox table of its own PostgreSQL database."""
+    """Publish events that an application wrote into an outbox table in its own PostgreSQL database."""
 
 
 @member(
@@ -94,7 +94,7 @@ def relay_postgres(
 
 
 def _run_until_interrupted(publishing: Relay, feed: Feed | None) -> None:
-    """Publish until a signal comes. A feed that cannot go on ends the whole."""
+    """Publish until a signal comes. A feed that cannot continue ends the command."""
     failures: list[Exception] = []
 
     def stop(*_: object) -> None:
@@ -212,7 +212,7 @@ def _open_outbox(dsn: str, table: str) -> Iterator[Outbox]:
 
 @contextmanager
 def _relay_errors() -> Iterator[None]:
-    """Make sentences of what the database and its library raise."""
+    """Turn the errors of the database and its library into sentences."""
     try:
         yield
     except ModuleNotFoundError as missing:

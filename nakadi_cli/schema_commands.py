@@ -61,8 +61,8 @@ def list_schemas(name: str) -> None:
 def check_schema(file: str, event_type: str | None, version: str, annotations: str | None) -> None:
     """Check whether the schema in FILE could follow the current one of an event type. This changes nothing.
 
-    FILE is a JSON schema, or the definition of an event type. The exit code is 1 if the schema could not follow. Then a
-    proposal says what to change, as a JSON Patch.
+    FILE is a JSON schema, or the definition of an event type. The exit code is 1 if the schema could not follow. Then
+    a proposal shows the necessary changes, as a JSON Patch.
     """
     source = read_schema(file, event_type)
     verdict = connect().post(
@@ -185,6 +185,6 @@ def gitlab_issue(finding: Finding, file: str) -> dict[str, Any]:
 
 
 def _escape(text: str, *, for_property: bool) -> str:
-    """Escape what would end a workflow command, or one of its properties."""
+    """Escape characters that would end a workflow command, or one of its properties."""
     escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return escaped.replace(":", "%3A").replace(",", "%2C") if for_property else escaped

@@ -54,7 +54,7 @@ def infer_schema(file: str | None, event_type: str | None, last: int, no_enums: 
 
     Each of these events is valid under the schema. It names the members and those that are always there, their types,
     null, the formats date-time, uuid and email, and few texts as an enum. An object with many or numbered names is a
-    map. Read the proposal before you use it: a sample does not show what may come.
+    map. Read the proposal before you use it: a sample does not show future events.
     """
     from nakadi.model.event_type import Category
     from nakadi_cli.generating.inference import infer
@@ -107,7 +107,7 @@ def schema_from_model(model: str, category: str | None) -> None:
 def example_events(source: str, number: int, invalid: bool) -> None:
     """Make sample events that the schema accepts, one on each line. An argument that is not a file is an event type.
 
-    The first event has every member, the second only what it must have. The same schema gives the same events.
+    The first event has every member, the second only the required ones. The same schema gives the same events.
 
     With --invalid, each line has an event that the broker refuses for exactly one rule, with the rule's place in the
     schema and the broker's explanation. Rules that cannot be broken alone are left out, and counted.

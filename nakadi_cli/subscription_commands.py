@@ -244,7 +244,7 @@ def reset(subscription: str, start: str, dry_run: bool) -> None:
     event_types = api.get(path("subscriptions", subscription))["event_types"]
     rows = [row for each in event_types for row in _moves(api, each, place)]
     _check_that_all_are_meant(place, rows)
-    committed = _committed(api, subscription)
+    committed = _committed_offsets(api, subscription)
     waiting = {_key(each): each.get("unconsumed_events") for each in _lags(api, subscription)}
     for row in rows:
         row |= {"committed": committed.get(_key(row)), "waiting": waiting.get(_key(row))}
@@ -272,14 +272,14 @@ def _lags(api: Api, subscription: str) -> Iterator[dict[str, Any]]:
             yield {"event_type": each["event_type"], **partition}
 
 
-def _committed(api: Api, subscription: str) -> dict[tuple[str, str], str]:
+def _committed_offsets(api: Api, subscription: str) -> dict[tuple[str, str], str]:
     return {_key(each): each["offset"] for each in api.get(path("subscriptions", subscription, "cursors"))["items"]}
 
 
 def _committed_if_permitted(api: Api, subscription: str) -> dict[tuple[str, str], str]:
     """Nothing while the subscription is blocked: the broker still shows its statistics."""
     try:
-        return _committed(api, subscription)
+        return _committed_offsets(api, subscription)
     except NotPermitted:
         return {}
 
@@ -296,8 +296,8 @@ def _with_status(api: Api, filters: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {
             **each,
             "state": "stalled" if stalled else "read" if read else "not read",
-            "waiting": _known(sum, partitions, "unconsumed_events"),
-            "seconds": _known(max, partitions, "consumer_lag_seconds"),
+            "waiting": _combine_known(sum, partitions, "unconsumed_events"),
+            "seconds": _combine_known(max, partitions, "consumer_lag_seconds"),
         }
 
 
@@ -306,7 +306,7 @@ def _stats(api: Api, subscription: str) -> list[dict[str, Any]]:
     return found
 
 
-def _known(together: Callable[[list[int]], int], partitions: list[dict[str, Any]], name: str) -> int | None:
+def _combine_known(together: Callable[[list[int]], int], partitions: list[dict[str, Any]], name: str) -> int | None:
     found = [each[name] for each in partitions if name in each]
     return together(found) if found else None
 

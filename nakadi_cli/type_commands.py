@@ -128,7 +128,7 @@ class Style(Struct, frozen=True):
 
 
 def _is_package(text: str) -> bool:
-    """Whether this names a package, in small letters; a keyword among them is for the compiler to refuse."""
+    """Whether this names a package, in small letters; the compiler refuses keywords."""
     return _PACKAGE.fullmatch(text) is not None
 
 

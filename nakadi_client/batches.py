@@ -78,7 +78,7 @@ class Batch(Generic[Event]):
         return f"<Batch of {len(self)} events up to {self.offset} of {self.event_type}:{self.partition}>"
 
     def cursor_of_progress(self) -> Cursor | None:
-        """Return a cursor that covers only events which the loop is done with, or None if nothing is known of one.
+        """Return a cursor that covers only events which the loop is done with, or None if none is known.
 
         Offsets of single events are not sent, and numbers may be missing between them. An event has at least the number
         of the place before the batch plus its own place in it: committing that number covers nothing behind it.

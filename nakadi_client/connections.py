@@ -211,7 +211,7 @@ class AsyncApi:
 
 
 def no_answer(connection: Connection, error: Exception) -> NoAnswer:
-    """Make a value of what kept an answer from coming. The error's own text has no headers in it."""
+    """Turn the error that prevented an answer into a value. The error's own text has no headers in it."""
     sent = not isinstance(error, _NOT_SENT)
     cause = f"{type(error).__name__}: {error}"
     if not sent:

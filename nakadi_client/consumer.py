@@ -133,8 +133,8 @@ class Consumer(Generic[Event]):
         """Handle one event after the other, until `stop` or SIGTERM.
 
         An event that `handle` fails at is tried again after a pause. After `attempts` it is poison: with
-        `on_poison="stop"` what `handle` raised ends the consumer, otherwise the event is skipped, parked or handed to
-        the function, and the next one follows.
+        `on_poison="stop"` the error of `handle` ends the consumer, otherwise the event is skipped, parked or passed
+        to the function, and the next one follows.
         """
         for batch in self:
             for event in batch:
@@ -185,7 +185,7 @@ class Consumer(Generic[Event]):
             self._todo.wait_for(lambda: self._aborted or self._running <= most, timeout)
 
     def health(self) -> Health:
-        """Return numbers for a health check: what state the stream is in, and when the last line came."""
+        """Return numbers for a health check: the state of the stream, and when the last line came."""
         with self._lock:
             return self._core.health(time.monotonic())
 
@@ -327,7 +327,7 @@ class Consumer(Generic[Event]):
             self._todo.notify_all()
 
     def _read_stream(self, options: StreamOptions) -> NakadiError | None:
-        """Read one stream to its end. Returns what ended it, unless it was the broker's will."""
+        """Read one stream to its end. Returns the error that ended it, unless the broker ended it."""
         is_open = False
         try:
             with self._api.stream(self._requests.open(options), self._requests.silence) as response:

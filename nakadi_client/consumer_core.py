@@ -83,7 +83,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """Seconds after which a consumer or a reader that gets nothing gives up, and raises what it failed at.
+    """Seconds after which a consumer or a reader that gets nothing gives up, and raises the last error.
 
     without_answer  The broker cannot be reached, fails, or breaks its streams. The default is never to give up.
     without_slot    Others have all partitions (409).
@@ -121,7 +121,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Extend(msgspec.Struct, frozen=True):
-    """Tell the broker that work on this stream's events goes on."""
+    """Tell the broker that work on this stream's events continues."""
 
     stream_id: str
 
@@ -256,7 +256,7 @@ class ConsumerCore:
         self._follow = follow
         self._has_to_count = False
         self._patience = patience
-        # Since when nothing but failures comes, and since when others have every slot.
+        # The start of the present series of failures, and the time since which others have every slot.
         self._failing_since = self._taken_since = inf
         self._trouble: Trouble | None = None
         self._policy = commit
@@ -278,7 +278,7 @@ class ConsumerCore:
         self._commit_failures = 0
         self._commit_again_at = -inf
         self._committed_at = -inf
-        # Whether the broker knows how to be told that work goes on, and that a stream is left.
+        # Whether the broker knows the requests that extend and leave a stream.
         self._extends = True
         self._leaves = True
         self._events = self._events_committed = self._batches = self._commits = self._commits_lost = self._streams = 0
@@ -539,7 +539,7 @@ class ConsumerCore:
             batch.before = batch.before or committed.get(batch.cursor.place, "")
 
     def handle_leave_answer(self, answer: Answer | NoAnswer) -> None:
-        """Take the answer to `Leave`. If none came, the broker releases the partitions by itself, later."""
+        """Take the answer to `Leave`. If none came, the broker releases the partitions later."""
         leave, self._request = self._request, None
         assert isinstance(leave, Leave)
         if isinstance(answer, Answer) and answer.status in (404, 405, 501):

@@ -123,7 +123,7 @@ def poison_of(event: Any, error: Exception) -> PoisonEvent:
 
 
 def skip(poison: PoisonEvent, batch: Batch[Any]) -> None:
-    """Log an event that is passed over."""
+    """Log a skipped event."""
     LOGGER.warning("Skipped an event up to %s of %s: %s", batch.offset, batch.event_type, poison.error)
 
 

@@ -56,7 +56,7 @@ class Decoded(msgspec.Struct, frozen=True):
 class LineDecoder:
     """Reads lines into events of `model`: a type that msgspec knows, a model of pydantic, or None for dictionaries.
 
-    With `msgspec.Raw`, events stay as they were stored, to the last digit: `bytes(event)` is their JSON.
+    With `msgspec.Raw`, events stay as stored, to the last digit: `bytes(event)` is their JSON.
     """
 
     def __init__(self, model: Any = None) -> None:
@@ -67,7 +67,7 @@ class LineDecoder:
         self._raw = msgspec.json.Decoder(Line[msgspec.Raw])
 
     def decode(self, line: bytes) -> Decoded:
-        """Read a line. Raises `msgspec.DecodeError` if it is no line of a stream at all."""
+        """Read a line. Raises `msgspec.DecodeError` if it is no line of a stream."""
         if self._whole is not None:
             try:
                 return Decoded(self._whole.decode(line))

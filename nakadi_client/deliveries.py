@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("nakadi_client")
 
 
 class Lane(Enum):
-    """A key of its own kind: an event without an order belongs to `NONE`, and nothing waits for it."""
+    """A separate kind of key: an event without an order belongs to `NONE`, and nothing waits for it."""
 
     NONE = auto()
 
@@ -95,7 +95,7 @@ class Delivery:
             self._call_back()
 
     def announce(self) -> None:
-        """Run the callbacks. The producer calls this once the outcome is there, without a lock of its own."""
+        """Run the callbacks. The producer calls this once the outcome is there, without holding its lock."""
         if self._callbacks is not None:
             self._call_back()
 

@@ -40,7 +40,7 @@ class NotDelivered(NakadiError):
     """An event was not acknowledged in time, or the producer closed first.
 
     If `maybe_stored` is true, an attempt ended without a clear answer, so the broker may have stored the event.
-    `reason` is what the last attempt came to, or None if there was none: a `NoAnswer`, a `Refused` or an
+    `reason` is the result of the last attempt, or None if there was none: a `NoAnswer`, a `Refused` or an
     `EventRefused`.
     """
 

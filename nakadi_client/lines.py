@@ -7,7 +7,7 @@ class LineSplitter:
     """Splits at `\\n` and nowhere else: JSON texts may contain U+2028, U+2029 and U+0085, at which `splitlines` splits.
 
     What follows the last `\\n` waits for the next chunk. A connection that breaks within a line leaves it here, so a
-    torn line is never taken for a whole one.
+    torn line never counts as a whole one.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ def partition_of(keys: Sequence[object], partitions: Sequence[str] | int) -> str
     `partitions` are the names of the partitions of the event type, or their number.
     """
     names = [str(number) for number in range(partitions)] if isinstance(partitions, int) else list(partitions)
-    total = _signed(sum(_java_hash(_text(key)) for key in keys))
+    total = _as_signed_32_bit(sum(_java_hash(_text(key)) for key in keys))
     # The remainder keeps the sign of the sum, as in Java. The names are sorted as texts: 0, 1, 10, 11, 2.
     return sorted(names)[abs(total) % len(names)]
 
@@ -62,6 +62,6 @@ def _java_hash(text: str) -> int:
     return found
 
 
-def _signed(number: int) -> int:
+def _as_signed_32_bit(number: int) -> int:
     number &= 0xFFFF_FFFF
     return number - 0x1_0000_0000 if number >= 0x8000_0000 else number

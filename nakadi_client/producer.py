@@ -41,8 +41,8 @@ class Producer(Generic[Event]):
     Closing waits until everything is delivered or given up. `Producer[OrderPlaced](...)` takes events of one type.
 
     An event that got no answer is sent again with the same `eid`: at least once, and perhaps twice. The keywords are
-    explained at `Publishing`, `Limits` and `Connection`. The producer calls `on_delivery` with each `Delivery`, in a
-    thread of its own. With `stop_on_signals`, SIGTERM lets the producer finish before the process ends.
+    explained at `Publishing`, `Limits` and `Connection`. The producer calls `on_delivery` with each `Delivery`, in
+    its own thread. With `stop_on_signals`, SIGTERM lets the producer finish before the process ends.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Producer(Generic[Event]):
         ]
         for sender in self._senders:
             sender.start()
-        # A program that ends without closing delivers what it has sent.
+        # A program that ends without closing delivers its events.
         atexit.register(self.close)
         self._withdraw = stopping.register(self.close) if stop_on_signals else lambda: None
 

@@ -8,7 +8,7 @@ from an answer.
 
 Order. The queue has the events in the order in which they were added. Events of one key are in at most one request at
 a time, and events to resend return to the front of the queue, before all others of their key. While a key rests after
-a failure, the others go on. Within a request the broker keeps the order.
+a failure, the others continue. Within a request the broker keeps the order.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ProducerCore:
         return len(self._queue) == self._most_events or 0 <= self._queued_bytes - self._most_bytes < size
 
     def flush(self) -> int:
-        """Let everything that was added go without lingering. Returns what to ask `is_flushed` for."""
+        """Let everything that was added go without lingering. Returns the argument for `is_flushed`."""
         if self._left[self._epoch]:
             self._epoch += 1
             self._left[self._epoch] = 0
@@ -142,7 +142,7 @@ class ProducerCore:
         return not any(count for epoch, count in self._left.items() if epoch <= flushed)
 
     def give_up(self, reason: str) -> list[Delivery]:
-        """Settle what waits in the queue as not delivered, and return it. Batches on their way are settled when their
+        """Settle the waiting events as not delivered, and return them. Batches on their way are settled when their
         answers come, and nothing is sent again.
         """
         self._given_up = reason

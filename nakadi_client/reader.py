@@ -31,8 +31,9 @@ class Reader(Generic[Event]):
         for batch in Reader(url, "order.placed", start="begin", follow=False):
             handle(batch.events)
 
-    The keywords are explained at `ReadOptions`. Nothing is committed: when a connection breaks, the next one goes on
-    behind the last event, and a new reader begins at its own `start`. The end of the loop closes the connection.
+    The keywords are explained at `ReadOptions`. Nothing is committed: when a connection breaks, the next one
+    continues behind the last event, and a new reader begins at its own `start`. The end of the loop closes the
+    connection.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Reader(Generic[Event]):
             api.close()
 
     def _read_stream(self, api: Api, step: OpenStream) -> Generator[Batch[Any], None, None]:
-        """Read one stream to its end, and tell the core what ended it."""
+        """Read one stream to its end, and report the reason of the end to the core."""
         error: NakadiError | None = None
         try:
             with api.stream(request_of(self._core.event_type, step)) as response:

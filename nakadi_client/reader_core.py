@@ -50,7 +50,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A cursor of an event type: an offset behind which to go on."""
+    """A cursor of an event type: an offset behind which to continue."""
 
     partition: str
     offset: str
@@ -95,7 +95,7 @@ class ReaderCore:
         self._draw = draw
         self._decoder = LineDecoder(model)
         self._pauses = pauses or Pauses()
-        # Behind which offset each partition goes on; None until the partitions are known.
+        # The offset behind which each partition continues; None until the partitions are known.
         self._at: dict[str, str] | None = _offsets(options.start) if isinstance(options.start, Mapping) else None
         # The last offset that each partition had at the beginning, of those that are not read up to it.
         self._ends: dict[str, str] | None = None
@@ -133,7 +133,7 @@ class ReaderCore:
         return OpenStream(cursors, size, self._left)
 
     def handle_answer(self, step: Find | Measure | OpenStream, answer: Answer | NoAnswer, now: float) -> None:
-        """Take the result of a request. The answer to `OpenStream` is one that refuses a stream."""
+        """Take the result of a request. The answer to `OpenStream` is a refusal of a stream."""
         if isinstance(answer, NoAnswer):
             self._pause(answer, now)
         elif answer.status >= 500 or answer.status in _TRY_AGAIN:
@@ -196,7 +196,7 @@ class ReaderCore:
         if start == "end":
             self._at = {name: known[name].newest_available_offset for name in names}
         else:
-            offset = "BEGIN" if start == "begin" else _written(start)
+            offset = "BEGIN" if start == "begin" else _write_time(start)
             self._at = dict.fromkeys(names, offset)
 
     def _handle_lags(self, lags: Sequence[_Lag]) -> None:
@@ -218,7 +218,7 @@ def _offsets(start: Mapping[str, str]) -> dict[str, str]:
     return dict(start)
 
 
-def _written(moment: Any) -> str:
+def _write_time(moment: Any) -> str:
     """Write a time as an offset. Nakadi Serverless begins at the first event behind it."""
     return str(moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
 

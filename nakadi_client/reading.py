@@ -15,7 +15,7 @@ OnMisfit = Literal["stop", "skip"]
 
 
 def request_of(event_type: str, step: Find | Measure | OpenStream) -> Request:
-    """Make the request that a step stands for."""
+    """Make the request of a step."""
     where = path("event-types", event_type)
     if isinstance(step, Find):
         return Request("GET", f"{where}/partitions")

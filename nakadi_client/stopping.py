@@ -1,8 +1,8 @@
 """SIGTERM ends a process when its consumers and producers have finished.
 
-If there are consumers, they stop: the batch in hand is finished and committed, the loop ends, and the program goes on
-behind it. Otherwise the producers flush, and the signal then does what it always does. A second SIGTERM ends the
-process at once.
+If there are consumers, they stop: the batch in hand is finished and committed, the loop ends, and the program
+continues behind it. Otherwise the producers flush, and the signal then has its usual effect. A second SIGTERM
+ends the process at once.
 
 A handler of the application's own is never replaced: such a program calls `consumer.stop()` itself. Handlers can be set
 in the main thread only; a program whose consumers and producers live in other threads calls `listen()` in the main one.

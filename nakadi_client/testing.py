@@ -213,13 +213,13 @@ class Network:
     ) -> None:
         with suppress(OSError):
             while chunk := source.recv(_CHUNK):
-                passed = self._passed(chunk) if counts else chunk
+                passed = self._pass_until_cut(chunk) if counts else chunk
                 sink.sendall(passed)
                 if len(passed) < len(chunk):
                     break
         self._break(pair)
 
-    def _passed(self, chunk: bytes) -> bytes:
+    def _pass_until_cut(self, chunk: bytes) -> bytes:
         """Return the part of a chunk that is let through. Only one cut is made; later connections are let through."""
         with self._lock:
             if self._bytes_left is None:

@@ -1,4 +1,4 @@
-"""Sources of tokens. No token ever stands in a `repr` or in a message.
+"""Sources of tokens. No token ever appears in a `repr` or in a message.
 
 Producer(url, "order.placed", token=TokenFile("/meta/credentials/nakadi-token-secret"))
 Producer(url, "order.placed", token=ClientCredentials("https://idp.example.org/token", "me", secret))
@@ -102,8 +102,8 @@ class TokenFile:
 class ClientCredentials:
     """Fetches tokens with OAuth2's client credentials, and keeps each for four fifths of its life.
 
-    `url` is the token endpoint of the identity provider. `client` is an `httpx.Client` with a proxy or certificates of
-    its own, if the provider needs them.
+    `url` is the token endpoint of the identity provider. `client` is an `httpx.Client` with its own proxy or
+    certificates, if the provider needs them.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ _TOKENS = msgspec.json.Decoder(_Tokens, strict=False)
 
 
 def token_source(token: Any) -> TokenSource:
-    """Make a source of what applications pass as `token`."""
+    """Turn an application's `token` into a source."""
     if token is None or isinstance(token, str):
         return Fixed(token)
     if hasattr(token, "get") and hasattr(token, "refuse"):

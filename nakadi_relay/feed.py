@@ -3,10 +3,10 @@
 A feed reads PostgreSQL's log through a replication slot, and writes events into the outbox, from where relays publish
 them. So their order by key, refused events and several relays are as for events that an application wrote.
 
-Nothing is missing and nothing is twice in the outbox. The slot is created first, and holds all commits from then on.
-Then one transaction writes all rows of the table, together with the snapshot in which it saw them: transactions that
-the snapshot sees are passed over in the log. From then on, one transaction writes the events of some transactions,
-together with the place in the log that they reach: what the slot delivers again after a crash is passed over.
+The outbox misses no change and has none twice. The slot is created first, and holds all commits from then on. Then
+one transaction writes all rows of the table, together with the snapshot in which it saw them: the log's transactions
+that the snapshot sees are skipped. From then on, one transaction writes the events of some transactions, together
+with the place in the log that they reach: repetitions by the slot after a crash are skipped.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ POLL_SECONDS = 0.5
 
 
 class FeedUnusable(ValueError):
-    """Raised when a table or the database cannot have a feed; the message says what to change."""
+    """Raised when a table or the database cannot have a feed; the message names the necessary change."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a feed is: the place in the log, and what its first rows had seen, at which place."""
+    """How far a feed has come: the place in the log, and the snapshot of its first rows, with its place."""
 
     position: int
     snapshot: Snapshot
@@ -104,7 +104,7 @@ class Feed:
                 self._stopping.wait(pauses.after(failures, random.random))
 
     def drop(self) -> None:
-        """End a feed for good. Until then, PostgreSQL keeps its log for it, however long the feed does not run."""
+        """End a feed for good. Until then, PostgreSQL keeps its log for it, even if the feed does not run for long."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
@@ -214,7 +214,7 @@ class Feed:
                 f"UPDATE {self._names.feeds} SET position = %s::pg_lsn WHERE name = %s",
                 [position_text(reached.position), self._name],
             )
-        # If this process dies right here, the slot delivers the same again, and it is passed over.
+        # If this process dies right here, the slot delivers the same again, and it is skipped.
         self._advance(connection, position_text(transactions[-1].end_position))
         return reached
 

@@ -1,8 +1,8 @@
-"""The outbox in PostgreSQL: which rows wait, and what became of them.
+"""The outbox in PostgreSQL: which rows wait, and their results.
 
-Several relays may work on one outbox. A relay locks slots (`FOR UPDATE SKIP LOCKED`) until its transaction ends, so no
-other one publishes rows of the same keys meanwhile. If it dies, PostgreSQL ends the transaction: the rows are as they
-were, and the next relay publishes them again, with the same `eid`.
+Several relays may work on one outbox. A relay locks slots (`FOR UPDATE SKIP LOCKED`) until its transaction ends, so
+no other one publishes rows of the same keys meanwhile. If it dies, PostgreSQL ends the transaction: the rows are
+unchanged, and the next relay publishes them again, with the same `eid`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class RefusedRow(msgspec.Struct, frozen=True):
 
 
 def check_dsn(dsn: str) -> None:
-    """Raise `ValueError` for what names no database. The library's own message would show it, password included."""
+    """Raise `ValueError` for a text that names no database. The library's own message would show it, password
+    included."""
     try:
         conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
@@ -120,7 +121,7 @@ class Outbox:
         return [slot for (slot,) in found]
 
     def _oldest_rows(self, slots: Sequence[int], limit: int, paused: Collection[str]) -> list[Row]:
-        # This statement sees what the last holder of the locks has committed; the one that took them may not have.
+        # This statement sees the commits of the last holder of the locks; the one that took them may not have.
         # From each slot come as many rows as from the others, so that a round reads no more than it publishes.
         query = f"""
             SELECT waiting.* FROM unnest(%(slots)s::smallint[]) AS locked (slot), LATERAL (
@@ -170,7 +171,7 @@ class Outbox:
         )
 
     def skip(self, row_id: int) -> bool:
-        """Forget a refused row, so that later ones with its key go on; whether it was there."""
+        """Forget a refused row, so that later ones with its key continue; return whether it was there."""
         resolved = self._resolve(f"DELETE FROM {self._names.refused} WHERE id = %s RETURNING id", row_id)
         # The rows that waited behind it are in the table already, so no insert wakes a relay.
         self._connection.execute("SELECT pg_notify(%s, '')", [self._names.channel])

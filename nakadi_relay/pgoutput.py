@@ -1,6 +1,6 @@
 """The messages of PostgreSQL's output plugin `pgoutput`.
 
-Only messages of protocol version 1 with values as text are read, which is what a feed asks for.
+It reads only messages of protocol version 1 with values as text, which a feed requests.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return cls(int(xmin), int(xmax), frozenset(int(each) for each in running.split(",") if each))
 
     def sees(self, xid: int) -> bool:
-        """Whether the snapshot has what a committed transaction did. `xid` has 32 bits, and is of about its time."""
+        """Whether the snapshot has a committed transaction's changes. `xid` has 32 bits, and is of about its time."""
         half = 1 << 31
         whole = self.xmax - ((self.xmax - xid + half) % (1 << 32) - half)
         return whole < self.xmin or (whole < self.xmax and whole not in self.running)

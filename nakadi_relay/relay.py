@@ -1,8 +1,8 @@
-"""The relay: takes rows from the outbox, publishes them, and says in the outbox what became of them.
+"""The relay: takes rows from the outbox, publishes them, and records their results in the outbox.
 
-A round locks some slots, publishes their oldest rows, and deletes what the broker has acknowledged, in one transaction
-of the database. If the relay dies between the broker's answer and the end of the transaction, the rows are published
-again with the same `eid`: at least once, and once where the event type deduplicates.
+A round locks some slots, publishes their oldest rows, and deletes acknowledged ones, in one transaction of the
+database. If the relay dies between the broker's answer and the end of the transaction, the rows are published again
+with the same `eid`: at least once, and once where the event type deduplicates.
 """
 
 from __future__ import annotations

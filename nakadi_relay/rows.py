@@ -42,7 +42,7 @@ def event_text(row: Row, *, has_metadata: bool) -> bytes:
     text = row.event.encode()
     if not has_metadata:
         return text
-    # Most events say nothing of this: then nothing of them is parsed, which takes half of the time of a relay.
+    # Most events have no metadata: then nothing of them is parsed, which takes half of the time of a relay.
     if _METADATA_NAME not in text and text != _EMPTY:
         return b'%b, "metadata": {"eid": "%b", "occurred_at": "%b"}}' % (
             text[:-1],

@@ -27,19 +27,19 @@ class OutboxNames(msgspec.Struct, frozen=True):
 
     @property
     def quoted(self) -> str:
-        return _quoted(self.table)
+        return _quote_name(self.table)
 
     @property
     def slots(self) -> str:
-        return _quoted(f"{self.table}_slots")
+        return _quote_name(f"{self.table}_slots")
 
     @property
     def refused(self) -> str:
-        return _quoted(f"{self.table}_refused")
+        return _quote_name(f"{self.table}_refused")
 
     @property
     def feeds(self) -> str:
-        return _quoted(f"{self.table}_feeds")
+        return _quote_name(f"{self.table}_feeds")
 
     @property
     def channel(self) -> str:
@@ -52,14 +52,14 @@ class OutboxNames(msgspec.Struct, frozen=True):
         return self.table.rpartition(".")[2]
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return ".".join(f'"{part}"' for part in name.split("."))
 
 
 def outbox_schema(names: OutboxNames | None = None) -> str:
     """The statements that create an outbox. They can run again."""
     names = names or OutboxNames()
-    schema = f"{_quoted(names.table.rpartition('.')[0])}." if "." in names.table else ""
+    schema = f"{_quote_name(names.table.rpartition('.')[0])}." if "." in names.table else ""
     return f"""\
 -- Events of an application, for `nakadi relay postgres`. Insert in the transaction that changes your own tables:
 --   INSERT INTO {names.table} (event_type, key, event) VALUES ('order.placed', 'A-1', '{{"order_number": "A-1"}}');

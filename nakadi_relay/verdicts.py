@@ -32,7 +32,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(rows: list[Row], answer: Answer | NoAnswer) -> Verdict:
-    """Decide what becomes of each row. A row in none of the verdict's lists waits."""
+    """Decide on the fate of each row. A row in none of the verdict's lists waits."""
     if isinstance(answer, NoAnswer):
         return Verdict(failure=str(answer))
     if answer.status == 200:
@@ -49,7 +49,7 @@ def judge(rows: list[Row], answer: Answer | NoAnswer) -> Verdict:
 
 
 def _verdict_by_items(rows: list[Row], items: Sequence[ItemResult], answer: Answer) -> Verdict:
-    """207 says which partitions failed, and 422 which events are at fault; the others of a 422 were not looked at."""
+    """207 says which partitions failed, and 422 which events are at fault; the others of a 422 were not checked."""
     results = list(zip(rows, items, strict=True))
     stored = [row for row, item in results if item.publishing_status == "submitted"]
     failed = [(row, item) for row, item in results if item.publishing_status == "failed"]

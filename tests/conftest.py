@@ -28,7 +28,7 @@ settings.load_profile("tests")
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
-# The CDK keeps what it has unpacked below the home, and fails where nothing can be written there.
+# The CDK keeps its unpacked files below the home, and fails if nothing can be written there.
 if not os.access(Path.home(), os.W_OK):
     os.environ["JSII_RUNTIME_PACKAGE_CACHE"] = "disabled"
 
@@ -41,7 +41,7 @@ WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
 
 
 class ByFile(LoadScopeScheduling):
-    """A process takes a whole file, for its tests share what they began."""
+    """A process takes a whole file, because its tests share resources."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid, splits_aws_local(self.config))
@@ -62,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End what a group of tests has begun together with the group. A Kafka and the deployment on this machine keep a
+    """End the resources of a group of tests together with the group. A Kafka and the deployment on this machine keep a
     fifth of a processor busy even if nobody uses them, and would do so until the end of the run."""
     splits = splits_aws_local(item.config)
     left = group(item.nodeid, splits)
@@ -78,8 +78,8 @@ def pytest_report_header() -> str | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make test-all` runs. The longest groups go first, so that no process works alone at the
-    end."""
+    """Leave out tests that only `make test-all` runs. The longest groups go first, so that no process works alone at
+    the end."""
     left_out = [item for item in items if everything.is_skipped(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -142,7 +142,7 @@ def group(nodeid: str, splits: bool = False) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what tests counted: `record_property("figures", "acknowledged 7 found 7 lost 0")`."""
+    """Show the counts of tests: `record_property("figures", "acknowledged 7 found 7 lost 0")`."""
     figures = [
         f"{report.head_line}: {value}"
         for report in terminalreporter.getreports("passed")

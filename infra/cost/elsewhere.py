@@ -27,24 +27,30 @@ def elsewhere(load: Load, prices: Prices, confluent_units: float = 0.0) -> list[
 
 
 def _offers(load: Load, prices: Prices, confluent_units: float) -> Iterator[Offer]:
-    def at(name: str, quantity: float) -> float:
+    def cost_of(name: str, quantity: float) -> float:
         return prices[name].dollars * quantity
 
     events = load.events_per_second * SECONDS
     plain = events * load.event_bytes / GB
     kept = load.events_per_second * load.event_bytes * load.retention_days * 86400 / GB
     pieces = events * max(1, math.ceil(load.event_bytes / EVENTBRIDGE_PIECE))
-    yield Offer("EventBridge", at("eventbridge-event", pieces), "no order, no cursors, delivery outside AWS is extra")
+    yield Offer(
+        "EventBridge", cost_of("eventbridge-event", pieces), "no order, no cursors, delivery outside AWS is extra"
+    )
     sent = max(load.batch * load.event_bytes, PUBSUB_LEAST) * events / load.batch / TB
     fetched = max(load.delivered_batch * load.event_bytes, PUBSUB_LEAST) * events / load.delivered_batch / TB
     both = sent + load.consumers * fetched
-    yield Offer("Pub/Sub", at("pubsub-tb", both), "another cloud; keeping events, and leaving its network, is extra")
-    confluent = at("confluent-gb", plain * (1 + load.consumers)) + at("confluent-month", kept)
-    confluent += at("confluent-hour", confluent_units * HOURS)
+    yield Offer(
+        "Pub/Sub", cost_of("pubsub-tb", both), "another cloud; keeping events, and leaving its network, is extra"
+    )
+    confluent = cost_of("confluent-gb", plain * (1 + load.consumers)) + cost_of("confluent-month", kept)
+    confluent += cost_of("confluent-hour", confluent_units * HOURS)
     yield Offer("Confluent Basic", confluent, "Kafka's protocol; events uncompressed; no private network")
-    serverless = at("msk-serverless-hour", HOURS) + at("msk-serverless-partition-hour", load.all_partitions * HOURS)
-    serverless += at("msk-serverless-in", plain) + at("msk-serverless-out", plain * load.consumers)
-    serverless += at("msk-serverless-month", kept)
+    serverless = cost_of("msk-serverless-hour", HOURS) + cost_of(
+        "msk-serverless-partition-hour", load.all_partitions * HOURS
+    )
+    serverless += cost_of("msk-serverless-in", plain) + cost_of("msk-serverless-out", plain * load.consumers)
+    serverless += cost_of("msk-serverless-month", kept)
     yield Offer("MSK Serverless", serverless, "Kafka's protocol; a day of retention and 120 partitions; old prices")
-    standard = at("msk-broker-hour", BROKERS * HOURS) + at("msk-disk-month", COPIES * kept)
+    standard = cost_of("msk-broker-hour", BROKERS * HOURS) + cost_of("msk-disk-month", COPIES * kept)
     yield Offer("MSK, 3 m7g.large", standard, "Kafka's protocol; paid for when idle; traffic between zones is extra")

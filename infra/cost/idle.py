@@ -24,7 +24,10 @@ class Idle:
 def idle(flows: Flows, prices: Prices) -> list[Idle]:
     return [
         Idle("an idle event type", sum(_event_type(flows, prices))),
-        Idle("an idle event type that a task streams", sum(_event_type(flows, prices)) + _streamed(flows, prices)),
+        Idle(
+            "an idle event type that a task streams",
+            sum(_event_type(flows, prices)) + _streamed_type_cost(flows, prices),
+        ),
         Idle("an idle stream", sum(_stream(flows, prices))),
         Idle("an idle stream of a subscription", sum(_stream(flows, prices)) + _looks(flows, prices)),
         Idle("an event type, if each had a shard of its own", prices["kinesis-shard-hour"].dollars * HOURS),
@@ -41,7 +44,7 @@ def _event_type(flows: Flows, prices: Prices) -> Iterator[float]:
     yield DOCUMENTS_BYTES / GB * prices["dynamodb-month"].dollars
 
 
-def _streamed(flows: Flows, prices: Prices) -> float:
+def _streamed_type_cost(flows: Flows, prices: Prices) -> float:
     return flows.measured.streamed_type_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
 
 

@@ -1,1 +1,1 @@
-"""The AWS deployment on one machine: local processes stand in for the resources of the templates."""
+"""The AWS deployment on one machine: local processes replace the resources of the templates."""

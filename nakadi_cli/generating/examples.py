@@ -1,4 +1,4 @@
-"""Makes sample events that a schema accepts: candidates from what it says, of which the broker's validator takes some.
+"""Makes sample events that a schema accepts: candidates from its keywords, of which the broker's validator takes some.
 
 The same schema gives the same events each time.
 """
@@ -23,7 +23,7 @@ _SEED = 20261121
 _TRIES_FOR_EACH = 100
 _MOST_STEPS = 20_000
 _MOST_LEVELS = 40
-# Deeper than that, a value has only what it must have.
+# Deeper than that, a value has only its required members.
 _GENEROUS_LEVELS = 8
 _LONGEST_TEXT = 100_000
 _MOST_ITEMS = 1_000
@@ -121,7 +121,7 @@ class _Maker:
             raise _Impossible
         if rules.values is not None:
             return self._draw.choice(_not_empty(rules.values))
-        kinds = _not_empty(self._implied(rules) if rules.types is None else rules.types)
+        kinds = _not_empty(self._implied_types(rules) if rules.types is None else rules.types)
         return self._value_of(kinds[0] if self._likelihood == 1.0 else self._draw.choice(kinds), rules, level)
 
     def _value_of(self, kind: str, rules: _Rules, level: int) -> Any:
@@ -137,7 +137,7 @@ class _Maker:
         }
         return make[kind]()
 
-    def _implied(self, rules: _Rules) -> list[str]:
+    def _implied_types(self, rules: _Rules) -> list[str]:
         if rules.members or rules.required or rules.named or "minProperties" in rules.numbers:
             return ["object"]
         if rules.items or rules.item_lists or rules.contained or "minItems" in rules.numbers:
@@ -326,7 +326,7 @@ class _Maker:
             step = _common_multiple(step, _exact(each))
         step = step or Decimal("0.5")
         first, last = self._multiples_between(low, high, step, rules.numbers)
-        value = step * self._draw.randint(first, min(last, first + 99)) if first <= last else _between(low, high)
+        value = step * self._draw.randint(first, min(last, first + 99)) if first <= last else _number_between(low, high)
         return int(value) if value == value.to_integral_value() else float(value)
 
     def _multiples_between(
@@ -362,7 +362,7 @@ def _bounds(numbers: Mapping[str, Any]) -> tuple[Decimal | None, Decimal | None]
     return max(low, default=None), min(high, default=None)
 
 
-def _between(low: Decimal | None, high: Decimal | None) -> Decimal:
+def _number_between(low: Decimal | None, high: Decimal | None) -> Decimal:
     """A number within bounds that no usual step fits between."""
     if low is None or high is None:
         raise _Impossible

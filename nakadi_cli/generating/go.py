@@ -82,9 +82,9 @@ class _Writer:
         ]
         if not kept:
             return [*lines, f"type {record.name} struct{{}}"]
-        return [*lines, f"type {record.name} struct {{", *self._aligned(kept), "}"]
+        return [*lines, f"type {record.name} struct {{", *self._align_fields(kept), "}"]
 
-    def _aligned(self, fields: list[tuple[Field, str]]) -> list[str]:
+    def _align_fields(self, fields: list[tuple[Field, str]]) -> list[str]:
         """Align fields as gofmt does: those that follow each other without a comment between them."""
         blocks: list[list[tuple[Field, str]]] = []
         for each, name in fields:

@@ -22,7 +22,8 @@ from nakadi_cli.failures import BadInput
 from nakadi_cli.generating.model_schemas import guessed_category, owned_part
 
 _MOST_LEVELS = 30
-# The limit for the places in all events. A member that comes later than that is left to what the schema does not name.
+# The limit for the places in all events. A member that comes later than that is left to the members that the schema
+# does not name.
 _MOST_OBSERVATIONS = 20_000
 _MOST_MEMBERS = 1_000
 
@@ -175,7 +176,7 @@ class Inferred(Struct, frozen=True):
 
 
 def infer(texts: Iterable[bytes], category: Category | None = None, *, has_enums: bool = True) -> Inferred:
-    """Infer a schema from events as they are written.
+    """Infer a schema from events in their original spelling.
 
     Without a category, it is the one that the events look like. Raises `BadInput` for an event that no broker would
     accept, and if there is none.

@@ -24,14 +24,14 @@ _MEMBERS_OF_DATA_EVENTS = ("metadata", "data_type", "data_op", "data")
 
 
 def as_draft_4(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate a schema of draft 2020-12. A root that is only a reference becomes what it refers to."""
+    """Translate a schema of draft 2020-12. A root that is only a reference is replaced by its target."""
     definitions: Mapping[str, Any] = schema.get("$defs", {})
     root: Mapping[str, Any] = schema
     if "$ref" in schema:
         root = definitions[_name_in(schema["$ref"])]
-    translated: dict[str, Any] = _translated(root)
+    translated: dict[str, Any] = _translate(root)
     if definitions:
-        translated["definitions"] = {name: _translated(each) for name, each in definitions.items()}
+        translated["definitions"] = {name: _translate(each) for name, each in definitions.items()}
         _drop_unused_definitions(translated)
     return translated
 
@@ -87,7 +87,7 @@ def _drop_unused_definitions(schema: dict[str, Any]) -> None:
         del schema["definitions"]
 
 
-def _translated(schema: Any) -> Any:
+def _translate(schema: Any) -> Any:
     if isinstance(schema, bool):
         return {} if schema else {"not": {}}
     result: dict[str, Any] = {}
@@ -122,11 +122,11 @@ def _translated_value(keyword: str, value: Any) -> Any:
     """The value of a keyword, with the schemas that are in it."""
     match keyword:
         case "properties" | "patternProperties":
-            return {name: _translated(each) for name, each in value.items()}
+            return {name: _translate(each) for name, each in value.items()}
         case "anyOf" | "oneOf" | "allOf" | "prefixItems":
-            return [_translated(each) for each in value]
+            return [_translate(each) for each in value]
         case "items" | "not" | "additionalProperties":
-            return _translated(value)
+            return _translate(value)
     return value
 
 

@@ -92,10 +92,10 @@ def quoted(text: str, *, wide: bool = False, also: str = "") -> str:
 
     `also` names more characters to escape by a backslash.
     """
-    return f'"{"".join(_escaped(each, wide=wide, also=also) for each in text)}"'
+    return f'"{"".join(_escape_character(each, wide=wide, also=also) for each in text)}"'
 
 
-def _escaped(character: str, *, wide: bool, also: str) -> str:
+def _escape_character(character: str, *, wide: bool, also: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
     if character in also:

@@ -46,7 +46,7 @@ _NAMES_OF_PYDANTIC = frozenset(
 )
 
 _NO_NAME_OF_MSGSPEC = re.compile(r'["\\\x00-\x1f]')
-# Where a dataclass says what a field is called in JSON.
+# The place where a dataclass names a field's JSON member.
 _MEMBER_KEY = '"member"'
 
 _PYDANTIC_BASE = '''\
@@ -184,7 +184,7 @@ class _Writer:
         default = None
         if not each.is_required:
             is_unset = self._models is Models.MSGSPEC
-            annotation = _joined(annotation, "UnsetType" if is_unset else "None")
+            annotation = _add_alternative(annotation, "UnsetType" if is_unset else "None")
             default = "UNSET" if is_unset else "None"
         if name == each.member:
             return annotation if default is None else f"{annotation} = {default}"
@@ -211,7 +211,7 @@ class _Writer:
             case MapOf(value=value):
                 return f"dict[str, {self._annotation(value)}]"
             case Nullable(value=value):
-                return _joined(self._annotation(value), "None")
+                return _add_alternative(self._annotation(value), "None")
             case OneOf(types=types):
                 is_readable = self._models is Models.PYDANTIC or _can_tell_apart(types)
                 return " | ".join(map(self._annotation, types)) if is_readable else "Any"
@@ -236,7 +236,7 @@ def _json_kind(kind: Type) -> str:
     return "object"
 
 
-def _joined(annotation: str, other: str) -> str:
+def _add_alternative(annotation: str, other: str) -> str:
     """Add an alternative, unless it is there already, or anything is."""
     parts = annotation.split(" | ")
     return annotation if other in parts or (annotation == "Any" and other == "None") else f"{annotation} | {other}"

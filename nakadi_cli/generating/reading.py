@@ -1,6 +1,6 @@
 """Turns the schemas of event types into declarations that all languages can write.
 
-A type has what most events have, and accepts every valid event. Rules that no type system can express (bounds,
+A type has the members of most events, and accepts every valid event. Rules that no type system can express (bounds,
 patterns, formats) are left to the broker. Alternatives of whole objects become a union; alternatives beside an
 object's own members become optional members of it.
 """
@@ -332,7 +332,7 @@ class _Reader:
             if "definitions" in reference:
                 name = f"{self._root_name}{pascal_case(reference.rpartition('/')[2])}"
             schema = target
-        raise self._too_far()
+        raise self._expands_too_far()
 
     def _allowed_values(self, parts: _Parts) -> list[Any] | None:
         for part in parts.certain:
@@ -364,9 +364,9 @@ class _Reader:
     def _spend(self, level: int) -> None:
         self._steps += 1
         if self._steps > _MOST_STEPS or level > _MOST_LEVELS:
-            raise self._too_far()
+            raise self._expands_too_far()
 
-    def _too_far(self) -> BadInput:
+    def _expands_too_far(self) -> BadInput:
         return BadInput(
             f"The schema of {self._event_type.name} expands too far for types: at most {_MOST_STEPS} parts, with"
             f" references followed, and {_MOST_LEVELS} levels of nesting are possible."

@@ -76,7 +76,7 @@ def text_matching(pattern: str, draw: Random) -> str | None:
 
 
 def _as_python(pattern: str) -> str:
-    def inside(found: re.Match[str]) -> str:
+    def is_inside_class(found: re.Match[str]) -> str:
         chosen = _CLASSES.get(found[1] or found[2], "A-Za-z")
         before = pattern[: found.start()]
         return (
@@ -85,7 +85,7 @@ def _as_python(pattern: str) -> str:
             else f"[{chosen}]"
         )
 
-    pattern = _UNICODE_CLASS.sub(inside, pattern)
+    pattern = _UNICODE_CLASS.sub(is_inside_class, pattern)
     pattern = _POSIX_CLASS.sub(lambda found: _POSIX_CLASSES.get(found[1], "a-z"), pattern)
     return pattern.replace(r"\z", r"\Z")
 

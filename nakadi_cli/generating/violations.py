@@ -29,7 +29,7 @@ _MOST_RULES = 300
 _FEWEST_RULES = 10
 # For each rule, the schema is compiled once more: rules times values.
 _MOST_WORK = 100_000
-# Events to try for one rule. Each is held to two validators.
+# Events to try for one rule. Each is checked by two validators.
 _MOST_TRIES = 60
 _MOST_PLACES = 2_000
 _TRIES_TO_NEGATE = 10
@@ -107,18 +107,18 @@ def _size(document: SchemaDocument) -> int:
 
 def without_rule(schema: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
     """The schema without this rule, and otherwise unchanged."""
-    relaxed: dict[str, Any] = _without(schema, rule.steps)
+    relaxed: dict[str, Any] = _remove_at(schema, rule.steps)
     return relaxed
 
 
-def _without(value: Any, steps: Sequence[str]) -> Any:
+def _remove_at(value: Any, steps: Sequence[str]) -> Any:
     if isinstance(value, list):
         if len(steps) == 1:
             return [each for each in value if each != steps[0]]
-        return [_without(each, steps[1:]) if str(at) == steps[0] else each for at, each in enumerate(value)]
+        return [_remove_at(each, steps[1:]) if str(at) == steps[0] else each for at, each in enumerate(value)]
     if len(steps) == 1:
         return {name: each for name, each in value.items() if name != steps[0]}
-    return {name: _without(each, steps[1:]) if name == steps[0] else each for name, each in value.items()}
+    return {name: _remove_at(each, steps[1:]) if name == steps[0] else each for name, each in value.items()}
 
 
 # The rules of a schema
@@ -144,7 +144,7 @@ def _rules_of(document: SchemaDocument) -> list[Rule]:
 
 
 def _names_in(keyword: str, value: Any, draft: Draft) -> Iterator[tuple[str, ...]]:
-    """The parts of a keyword that are rules of their own: names, or the keyword as a whole."""
+    """The separate rules of a keyword: its names, or the keyword as a whole."""
     if keyword in _NAMED_KEYWORDS:
         yield from ((each,) for each in value)
     elif keyword in _BOUNDS:
@@ -161,7 +161,7 @@ def _names_in(keyword: str, value: Any, draft: Draft) -> Iterator[tuple[str, ...
         yield ()
 
 
-# Places in events, and what to put there
+# Places in events, and their new values
 
 Place = tuple[Any, Way, tuple[str, ...]]
 
@@ -176,9 +176,9 @@ def _places(document: SchemaDocument, event: Any) -> Iterator[Place]:
             continue
         seen.add((way, steps))
         yield event, way, steps
-        schema = _at(document.root, steps)
+        schema = _value_at(document.root, steps)
         if isinstance(schema, Mapping):
-            waiting += _steps_from(schema, steps, way, _at(event, way))
+            waiting += _steps_from(schema, steps, way, _value_at(event, way))
 
 
 def _steps_from(
@@ -230,13 +230,13 @@ def _steps_to_members(
 def _break_rule(rule: Rule, schema: Mapping[str, Any], validator: Validator, places: Sequence[Place]) -> Any:
     length = 2 if rule.keyword in _NAMED_KEYWORDS else 1
     at = rule.steps[:-length]
-    holder = _at(schema, at)
+    holder = _value_at(schema, at)
     relaxed: Validator | None = None
     tries = 0
     for event, way, steps in places:
         if steps != at:
             continue
-        values = _wrong_values(rule, holder, _at(event, way))
+        values = _wrong_values(rule, holder, _value_at(event, way))
         if rule.keyword == "not":
             values = chain(likely_values(validator.document, holder["not"], _TRIES_TO_NEGATE), values)
         for value in values:
@@ -246,7 +246,7 @@ def _break_rule(rule: Rule, schema: Mapping[str, Any], validator: Validator, pla
             broken = _with_value(event, way, value)
             if not isinstance(broken, dict) or is_valid(validator, broken):
                 continue
-            relaxed = relaxed or _relaxed(schema, rule)
+            relaxed = relaxed or _validator_without_rule(schema, rule)
             if relaxed is None:
                 return None
             if is_valid(relaxed, broken):
@@ -254,7 +254,7 @@ def _break_rule(rule: Rule, schema: Mapping[str, Any], validator: Validator, pla
     return None
 
 
-def _relaxed(schema: Mapping[str, Any], rule: Rule) -> Validator | None:
+def _validator_without_rule(schema: Mapping[str, Any], rule: Rule) -> Validator | None:
     try:
         return compile_validator(without_rule(schema, rule))
     except Invalid:  # such as `exclusiveMinimum` without `minimum`
@@ -303,7 +303,7 @@ def _longer(value: Any, limit: Any, _: str, __: Mapping[str, Any]) -> Iterator[A
         yield "a" * (limit + 1)
 
 
-def _unmatched(value: Any, _: Any, __: str, schema: Mapping[str, Any]) -> Iterator[Any]:
+def _break_pattern(value: Any, _: Any, __: str, schema: Mapping[str, Any]) -> Iterator[Any]:
     if isinstance(value, str):
         length = max(1, schema.get("minLength", 0), min(len(value), schema.get("maxLength", 100)))
         yield from (sign * length for sign in "!a0A -é")
@@ -312,15 +312,15 @@ def _unmatched(value: Any, _: Any, __: str, schema: Mapping[str, Any]) -> Iterat
         yield ""
 
 
-def _below(value: Any, limit: Any, _: str, schema: Mapping[str, Any]) -> Iterator[Any]:
-    yield from _beyond(value, limit, schema, -1)
+def _go_below_minimum(value: Any, limit: Any, _: str, schema: Mapping[str, Any]) -> Iterator[Any]:
+    yield from _go_beyond_bound(value, limit, schema, -1)
 
 
-def _above(value: Any, limit: Any, _: str, schema: Mapping[str, Any]) -> Iterator[Any]:
-    yield from _beyond(value, limit, schema, 1)
+def _go_above_maximum(value: Any, limit: Any, _: str, schema: Mapping[str, Any]) -> Iterator[Any]:
+    yield from _go_beyond_bound(value, limit, schema, 1)
 
 
-def _beyond(value: Any, limit: Any, schema: Mapping[str, Any], sign: int) -> Iterator[Any]:
+def _go_beyond_bound(value: Any, limit: Any, schema: Mapping[str, Any], sign: int) -> Iterator[Any]:
     step = schema.get("multipleOf", 1)
     if isinstance(value, int | float) and not isinstance(value, bool):
         for each in (step, 1, 0.5, 1000 * step):
@@ -332,7 +332,7 @@ def _bound_itself(_: Any, limit: Any, step: str, schema: Mapping[str, Any]) -> I
     yield schema.get(_BOUNDS[step]) if limit is True else limit
 
 
-def _undivided(value: Any, limit: Any, _: str, __: Mapping[str, Any]) -> Iterator[Any]:
+def _break_multiple(value: Any, limit: Any, _: str, __: Mapping[str, Any]) -> Iterator[Any]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield from (value + 1, value - 1, value + limit / 2, value - limit / 2, value + limit / 10, value - limit / 10)
 
@@ -347,7 +347,7 @@ def _fewer(value: Any, limit: Any, _: str, __: Mapping[str, Any]) -> Iterator[An
                 yield value
 
 
-def _more(value: Any, limit: Any, _: str, __: Mapping[str, Any]) -> Iterator[Any]:
+def _add_members(value: Any, limit: Any, _: str, __: Mapping[str, Any]) -> Iterator[Any]:
     if isinstance(value, list) and value and limit < _MOST_ITEMS:
         yield (value * (limit + 1))[: limit + 1]
         if isinstance(value[-1], str):
@@ -360,7 +360,7 @@ def _more(value: Any, limit: Any, _: str, __: Mapping[str, Any]) -> Iterator[Any
         yield value | {f"unexpected{each}": sample for each in range(limit + 1 - len(value))}
 
 
-def _repeated(value: Any, _: Any, __: str, ___: Mapping[str, Any]) -> Iterator[Any]:
+def _repeat_items(value: Any, _: Any, __: str, ___: Mapping[str, Any]) -> Iterator[Any]:
     if isinstance(value, list) and value:
         yield [value[0], *value]
         yield [value[0], value[0], *value[2:]]
@@ -378,7 +378,7 @@ def _without_needed(value: Any, needed: Any, name: str, _: Mapping[str, Any]) ->
             yield {name: "text", **{other: each for other, each in value.items() if other != missing}}
 
 
-def _misnamed(value: Any, _: Any, __: str, ___: Mapping[str, Any]) -> Iterator[Any]:
+def _misname_members(value: Any, _: Any, __: str, ___: Mapping[str, Any]) -> Iterator[Any]:
     if isinstance(value, dict):
         yield from ({**value, name: "text"} for name in ("UNEXPECTED", "unexpected", "0", "?", "x" * 300, ""))
 
@@ -392,23 +392,23 @@ def _with_unexpected(value: Any, _: Any, __: str, ___: Mapping[str, Any]) -> Ite
 
 _LIKELY: Mapping[str, Likely] = {
     "type": _other_types,
-    "enum": _unmatched,
-    "const": _unmatched,
+    "enum": _break_pattern,
+    "const": _break_pattern,
     "minLength": _shorter,
     "maxLength": _longer,
-    "pattern": _unmatched,
-    "format": _unmatched,
-    "minimum": _below,
-    "maximum": _above,
+    "pattern": _break_pattern,
+    "format": _break_pattern,
+    "minimum": _go_below_minimum,
+    "maximum": _go_above_maximum,
     "exclusiveMinimum": _bound_itself,
     "exclusiveMaximum": _bound_itself,
-    "multipleOf": _undivided,
+    "multipleOf": _break_multiple,
     "minItems": _fewer,
-    "maxItems": _more,
+    "maxItems": _add_members,
     "minProperties": _fewer,
-    "maxProperties": _more,
-    "uniqueItems": _repeated,
-    "propertyNames": _misnamed,
+    "maxProperties": _add_members,
+    "uniqueItems": _repeat_items,
+    "propertyNames": _misname_members,
     "required": _without_name,
     "dependencies": _without_needed,
     "additionalProperties": _with_unexpected,
@@ -416,7 +416,7 @@ _LIKELY: Mapping[str, Likely] = {
 }
 
 
-def _at(value: Any, way: Sequence[str | int]) -> Any:
+def _value_at(value: Any, way: Sequence[str | int]) -> Any:
     for step in way:
         if isinstance(value, list):
             at = int(step)

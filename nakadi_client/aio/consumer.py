@@ -113,7 +113,7 @@ class Consumer(Generic[Event]):
             await self._finish()
 
     async def run(self, handle: Callable[[Event], Awaitable[object]], *, attempts: int = 3) -> None:
-        """Handle one event after the other, until `stop` or SIGTERM; `nakadi_client.Consumer.run` says what fails."""
+        """Handle events in order, until `stop` or SIGTERM; `nakadi_client.Consumer.run` describes failures."""
         async for batch in self:
             for event in batch:
                 await self._handle(handle, event, batch, attempts)
@@ -137,7 +137,7 @@ class Consumer(Generic[Event]):
         await self._api.close()
 
     def health(self) -> Health:
-        """Return numbers for a health check: what state the stream is in, and when the last line came."""
+        """Return numbers for a health check: the state of the stream, and when the last line came."""
         return self._core.health(time.monotonic())
 
     async def lag(self) -> Mapping[Place, int]:
@@ -293,7 +293,7 @@ class Consumer(Generic[Event]):
                 self._tell()
 
     async def _read_stream(self, options: StreamOptions) -> NakadiError | None:
-        """Read one stream to its end. Returns what ended it, unless it was the broker's will."""
+        """Read one stream to its end. Returns the error that ended it, unless the broker ended it."""
         is_open = False
         try:
             async with self._api.stream(self._requests.open(options), self._requests.silence) as response:

@@ -28,8 +28,9 @@ class Reader(Generic[Event]):
         async for batch in Reader(url, "order.placed", start="begin", follow=False):
             handle(batch.events)
 
-    The keywords are explained at `ReadOptions`. Nothing is committed: when a connection breaks, the next one goes on
-    behind the last event, and a new reader begins at its own `start`. The end of the loop closes the connection.
+    The keywords are explained at `ReadOptions`. Nothing is committed: when a connection breaks, the next one
+    continues behind the last event, and a new reader begins at its own `start`. The end of the loop closes the
+    connection.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Reader(Generic[Event]):
             await api.close()
 
     async def _read_stream(self, api: AsyncApi, step: OpenStream) -> AsyncGenerator[Batch[Any], None]:
-        """Read one stream to its end, and tell the core what ended it."""
+        """Read one stream to its end, and report the reason of the end to the core."""
         error: NakadiError | None = None
         try:
             async with api.stream(request_of(self._core.event_type, step)) as response:

@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         server = Server(
             doorway,
             threads=options.threads,
-            # The remaining time is for closing what the streams had opened.
+            # The remaining time is for closing the streams' resources.
             grace_seconds=max(0.8 * options.grace_seconds, options.grace_seconds - CLOSING_SECONDS),
             keep_alive_seconds=options.keep_alive_seconds,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),

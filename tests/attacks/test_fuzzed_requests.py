@@ -1,4 +1,4 @@
-"""Requests for every operation, nearly as described and hostile, each held against the description of its answer."""
+"""Requests for every operation, nearly as described and hostile, each checked against the description of its answer."""
 
 from __future__ import annotations
 
@@ -198,13 +198,13 @@ def test_requests_from_the_description_are_answered_as_described(target, record_
             @settings(SEEDED, max_examples=choose_repetitions(2, 6))
             @given(operation.as_strategy(generation_mode=mode))
             def attack(case: Case) -> None:
-                target.hold(made_by_schemathesis(case, target))
+                target.hold(request_by_schemathesis(case, target))
 
             attack()
     record_property("figures", describe_statuses(target.statuses - before))
 
 
-def made_by_schemathesis(case: Case, target: Target) -> HostileRequest:
+def request_by_schemathesis(case: Case, target: Target) -> HostileRequest:
     """The request of a case, every other one for something that there is."""
     for name, value in case.path_parameters.items():
         if name in target.names and len(value) % 2:

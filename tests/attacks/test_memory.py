@@ -30,7 +30,7 @@ def post(broker, path, body, **headers):
         connection.close()
 
 
-def got(broker, path):
+def get_body(broker, path):
     """The body of the answer to a GET."""
     with urlopen(f"{broker.url}{path}", timeout=60) as answer:
         return answer.read()
@@ -53,35 +53,35 @@ def batch_of(event, size):
 
 
 @pytest.fixture
-def quiet(broker):
+def idle_memory(broker):
     """The memory of the broker after it has answered all earlier requests."""
     broker.forget_peak()
     return broker.memory()
 
 
-def test_millions_of_tiny_events_are_refused(broker, quiet):
+def test_millions_of_tiny_events_are_refused(broker, idle_memory):
     """Twenty-two million empty events in 65 KB get 413, and take little more memory than their unpacked size."""
     status, answer = publish_compressed(broker, an_event_type(broker, "tiny"), b"[" + b"{}," * 21_999_999 + b"{}]")
 
     assert (status, json.loads(answer)["detail"]) == (413, "The batch has more than 10000 events")
-    assert broker.peak_memory() - quiet < 3 * 66 * MEGABYTE
-    until(lambda: broker.memory() - quiet < 30 * MEGABYTE)
+    assert broker.peak_memory() - idle_memory < 3 * 66 * MEGABYTE
+    until(lambda: broker.memory() - idle_memory < 30 * MEGABYTE)
 
 
-def test_half_a_million_tiny_events_are_refused_unparsed(broker, quiet):
+def test_half_a_million_tiny_events_are_refused_unparsed(broker, idle_memory):
     """Half a million empty events in 1.5 KB are refused at the price of their text."""
     status, _ = publish_compressed(broker, an_event_type(broker, "half"), b"[" + b"{}," * 499_999 + b"{}]")
 
     assert status == 413
-    assert broker.peak_memory() - quiet < 20 * MEGABYTE
+    assert broker.peak_memory() - idle_memory < 20 * MEGABYTE
 
 
-def test_ten_thousand_tiny_events_take_little(broker, quiet):
+def test_ten_thousand_tiny_events_take_little(broker, idle_memory):
     """A batch with the largest number of events takes some hundred bytes for each, also where they are kept."""
     status, answer = publish_compressed(broker, an_event_type(broker, "many"), b"[" + b"{}," * 9_999 + b"{}]")
 
     assert (status, answer) == (200, b"")
-    assert broker.peak_memory() - quiet < 15 * MEGABYTE
+    assert broker.peak_memory() - idle_memory < 15 * MEGABYTE
 
 
 SHAPES = {
@@ -99,29 +99,29 @@ OFTEN = ("numbers", "names", "letters")
 
 
 @pytest.mark.parametrize("shape", SHAPES if LONG else OFTEN)
-def test_a_body_takes_a_few_times_its_size(broker, quiet, shape, record_property):
+def test_a_body_takes_a_few_times_its_size(broker, idle_memory, shape, record_property):
     """Any body takes less than eight times its size in memory, stored events included."""
     body = batch_of(SHAPES[shape], 16 * MEGABYTE)
     status, answer = publish_compressed(broker, an_event_type(broker, f"shape.{shape.replace(' ', '-')}"), body)
 
-    factor = (broker.peak_memory() - quiet) / len(body)
+    factor = (broker.peak_memory() - idle_memory) / len(body)
     record_property("figures", f"{len(body) / MEGABYTE:.1f} MB of {shape}: {factor:.1f} times that in memory")
     assert (status, answer) == (200, b"")
     assert factor < 8
     # This broker keeps its events in memory: once. The interpreter keeps a piece's worth for the next batch.
-    until(lambda: broker.memory() - quiet < len(body) + 25 * MEGABYTE)
+    until(lambda: broker.memory() - idle_memory < len(body) + 25 * MEGABYTE)
 
 
 @pytest.mark.parametrize("body", [b"[" * 16_000_000, b"[{" + b"{" * 16_000_000, b"[" + b'{"a":{}}' * 2_000_000])
-def test_what_is_no_batch_takes_no_more(broker, quiet, body):
+def test_what_is_no_batch_takes_no_more(broker, idle_memory, body):
     """A body that cannot be read takes as little as one that can."""
     status, _ = publish_compressed(broker, an_event_type(broker, f"rubbish.{len(body)}"), body)
 
     assert status in (400, 413)
-    assert broker.peak_memory() - quiet < 3 * len(body) + 20 * MEGABYTE
+    assert broker.peak_memory() - idle_memory < 3 * len(body) + 20 * MEGABYTE
 
 
-def test_a_long_flow_id_is_refused(broker, quiet):
+def test_a_long_flow_id_is_refused(broker, idle_memory):
     """A header of 200 KB is not copied into each of two thousand events."""
     name = an_event_type(broker, "flowing", category="business", enrichment_strategies=["metadata_enrichment"])
     metadata = {"eid": "105a76d8-db49-4144-ace7-e683e8f4ba46", "occurred_at": "2026-01-01T00:00:00Z"}
@@ -131,27 +131,27 @@ def test_a_long_flow_id_is_refused(broker, quiet):
     assert (status, json.loads(answer)["detail"]) == (400, "X-Flow-Id has more than 1000 characters")
 
     assert post(broker, f"/event-types/{name}/events", body, **{"X-Flow-Id": "f" * 1_000})[0] == 200
-    assert broker.peak_memory() - quiet < 30 * MEGABYTE
+    assert broker.peak_memory() - idle_memory < 30 * MEGABYTE
 
 
 @pytest.mark.parametrize(("size", "expected"), [(30 * MEGABYTE, 413), (2 * MEGABYTE, 422)])
-def test_a_long_owning_application_is_refused(broker, quiet, size, expected):
+def test_a_long_owning_application_is_refused(broker, idle_memory, size, expected):
     """An application of megabytes is not stored, and listing event types stays quick."""
     definition = {"name": "owned", **DEFINITION, "owning_application": "x" * size}
     status, _ = post(broker, "/event-types", json.dumps(definition).encode())
 
     assert status == expected
-    assert b"owned" not in got(broker, "/event-types")
-    assert broker.peak_memory() - quiet < 20 * MEGABYTE
+    assert b"owned" not in get_body(broker, "/event-types")
+    assert broker.peak_memory() - idle_memory < 20 * MEGABYTE
 
 
-def test_a_registry_body_of_many_values_is_refused(broker, quiet):
+def test_a_registry_body_of_many_values_is_refused(broker, idle_memory):
     """A deep and wide body for an event type is refused before it is parsed."""
     body = b'{"schema":[' + b",".join([b"[" * 100 + b"]" * 100] * 10_000) + b"]}"
     status, _ = post(broker, "/event-types", gzip.compress(body), **{"Content-Encoding": "gzip"})
 
     assert status == 413
-    assert broker.peak_memory() - quiet < 20 * MEGABYTE
+    assert broker.peak_memory() - idle_memory < 20 * MEGABYTE
 
 
 @pytest.fixture(scope="module")
@@ -171,8 +171,8 @@ def broker_with_tokens(issuer):
         assert broker.tracebacks() == []
 
 
-def sending(broker, *headers):
-    """A connection over which 60 MB have been announced, and nothing of them sent."""
+def announced_request(broker, *headers):
+    """A connection over which 60 MB have been announced, and none of them sent."""
     head = ("POST /event-types/x/events HTTP/1.1", "Content-Type: application/json", "Content-Length: 60000000")
     return broker.wire().send(*head, *headers)
 
@@ -187,7 +187,7 @@ def test_without_a_token_nothing_is_kept(broker_with_tokens):
     """Fifteen clients with large bodies and no token are refused at once, and none of their bytes stay."""
     broker_with_tokens.forget_peak()
     before = broker_with_tokens.memory()
-    wires = [sending(broker_with_tokens) for _ in range(15)]
+    wires = [announced_request(broker_with_tokens) for _ in range(15)]
     statuses = [wire.response()[0] for wire in wires]
     for wire in wires:
         send_on(wire, 20 * MEGABYTE)
@@ -202,7 +202,7 @@ def test_bodies_in_work_have_a_limit_together(broker_with_tokens, issuer):
     token = f"Authorization: Bearer {issuer.token()}"
     before = broker_with_tokens.memory()
     broker_with_tokens.forget_peak()
-    wires = [sending(broker_with_tokens, token) for _ in range(15)]
+    wires = [announced_request(broker_with_tokens, token) for _ in range(15)]
     for wire in wires:
         send_on(wire, 20 * MEGABYTE)
     refused = [wire for wire in wires if select.select([wire.socket], [], [], 0)[0]]

@@ -19,7 +19,7 @@ STREAMS = 150
 
 
 def a_schema(levels):
-    """Each level doubles how many schemas a value is held against."""
+    """Each level doubles how many schemas check a value."""
     definitions = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, levels)}
     return {"definitions": {"d0": {"type": "object"}, **definitions}, "$ref": f"#/definitions/d{levels - 1}"}
 
@@ -60,7 +60,7 @@ def worst_batches(broker, stack):
 
 
 def test_the_worst_batches_hold_up_no_other_client_and_not_the_end():
-    """While they are in work, health and small batches are answered; SIGTERM ends the process by itself."""
+    """While they are in progress, health and small batches are answered; SIGTERM ends the process cleanly."""
     with start_attacked_broker() as broker, ExitStack() as stack:
         assert create_event_type(broker, "too.far", a_schema(22)).status_code == 422
         assert create_event_type(broker, "the.worst", a_schema(12)).status_code == 201
@@ -81,7 +81,7 @@ def test_the_worst_batches_hold_up_no_other_client_and_not_the_end():
 
 
 def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
-    """Streams whose clients take nothing are cut off, and the process ends by itself."""
+    """Streams whose clients read nothing are cut off, and the process ends cleanly."""
     with start_attacked_broker() as broker, ExitStack() as stack:
         assert create_event_type(broker, "large", {}).status_code == 201
         for _ in range(20):
@@ -101,7 +101,7 @@ def test_a_client_that_reads_nothing_does_not_hold_up_the_end():
         assert broker.tracebacks() == []
 
 
-# The program with a registry that stops to answer as soon as a file is there, and with less patience at its end.
+# The program with a registry that stops answering as soon as a file exists, and with less patience at its end.
 PROGRAM = """
 import sys, threading
 from pathlib import Path
@@ -142,7 +142,7 @@ def silenceable_broker(folder):
 
 
 def test_a_registry_that_does_not_answer_takes_neither_health_nor_open_streams_nor_the_end(tmp_path):
-    """Many requests wait for it: the process is healthy and not ready, open streams go on, and SIGTERM ends it."""
+    """Many requests wait for it: the process is healthy and not ready, open streams continue, and SIGTERM ends it."""
     with silenceable_broker(tmp_path) as (broker, silence), ExitStack() as stack:
         assert create_event_type(broker, "kept", {}).status_code == 201
         with a_wire(broker) as wire:

@@ -29,15 +29,15 @@ class CallCounter:
 
     def __enter__(self):
         self.calls = 0
-        gc.disable()  # what other tests have left may have finalizers, which would be counted
-        sys.setprofile(self._called)
+        gc.disable()  # objects of earlier tests may have finalizers, which would be counted
+        sys.setprofile(self._count_call)
         return self
 
     def __exit__(self, *_):
         sys.setprofile(None)
         gc.enable()
 
-    def _called(self, _frame, event, _argument):
+    def _count_call(self, _frame, event, _argument):
         self.calls += event == "call"
 
 

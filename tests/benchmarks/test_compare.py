@@ -1,4 +1,4 @@
-"""Two brokers are held against each other."""
+"""Two brokers are compared."""
 
 import time
 
@@ -73,10 +73,10 @@ def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(bro
         async with httpx.AsyncClient() as client:
             (await client.get(f"{broker.url}/event-types/unknown")).raise_for_status()
 
-    async def measured(_broker, _seconds):
+    async def measure_one_figure(_broker, _seconds):
         return {"measured": Figure(1, HIGHER)}
 
-    failure, *rows = compare(*brokers, {"refused": refused, "measured": measured}, rounds=1, seconds=0)
+    failure, *rows = compare(*brokers, {"refused": refused, "measured": measure_one_figure}, rounds=1, seconds=0)
 
     assert isinstance(failure, Failure)
     assert failure.load == "refused"
@@ -89,11 +89,11 @@ def test_no_load_begins_after_the_time_is_over(brokers):
     """Loads that began before are still measured."""
     asked = []
 
-    async def measured(_broker, _seconds):
+    async def measure_one_figure(_broker, _seconds):
         asked.append(time.monotonic())
         return {"measured": Figure(1, HIGHER)}
 
-    rows = compare(*brokers, {"first": measured, "second": measured}, 1, 0, time.monotonic() - 1)
+    rows = compare(*brokers, {"first": measure_one_figure, "second": measure_one_figure}, 1, 0, time.monotonic() - 1)
 
     assert list(rows) == []
     assert asked == []

@@ -47,7 +47,7 @@ def broker(request, tmp_path_factory) -> Iterator[ServedBroker | LaptopBroker]:
     with Laptop(tmp_path_factory.mktemp("laptop"), FAST_SETTINGS, STRICTNESS) as laptop:
         front = laptop.front(authorizes=False, settings=OPEN)
         with pytest.MonkeyPatch.context() as patch, closing(LaptopBroker(laptop, front)) as deployed:
-            # For what only an insider can do; no role is of that name, so that everything is allowed.
+            # For calls that only an insider can make; no role has that name, so everything is allowed.
             patch.setenv("AWS_ACCESS_KEY_ID", "laptop")
             patch.setenv("AWS_SECRET_ACCESS_KEY", "laptop")
             yield deployed

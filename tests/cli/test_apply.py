@@ -117,7 +117,7 @@ QUERY = "kind: sql-query\nspec: {name: '{{TEAM}}.query', sql: SELECT 1}\n"
 
 @pytest.fixture
 def folder(tmp_path):
-    """A clin file, with its manifests and what they include."""
+    """A clin file, with its manifests and the files that they include."""
     files = {
         "shop.clin.yaml": CLIN_FILE,
         "people/admins.yaml": "- ann\n- bob\n",
@@ -159,7 +159,7 @@ def clin(folder, url, target):
     return done.stdout
 
 
-def everything(run, url):
+def broker_content(run, url):
     """The content of a broker, without members that differ from one to the next."""
     own = {"created_at", "updated_at", "id", "version"}
 
@@ -204,7 +204,7 @@ def test_events_can_be_published_once(run, empty, folder):
     assert run("diff", *arguments, url=empty.url).code == 0
     order.write_text(EVENT_TYPE.replace("retentionTimeDays: 2", "retentionTimeDays: 3"))
     assert ("event-type", "change") in actions(run("apply", *arguments, url=empty.url))
-    [shown] = [each for each in everything(run, empty.url)[0] if each["name"].startswith("shop.order")]
+    [shown] = [each for each in broker_content(run, empty.url)[0] if each["name"].startswith("shop.order")]
     assert shown["deduplication"] == {"window_seconds": 300}
     assert shown["options"]["retention_time"] == 3 * 24 * 3600 * 1000
 
@@ -218,11 +218,11 @@ def test_the_result_is_the_same_as_with_clin(run, empty, folder):
     with Broker() as other:
         assert run("apply", *arguments, url=other.url).code == 0
         clin_again = clin(folder, other.url, "live")
-        ours = everything(run, other.url)
+        ours = broker_content(run, other.url)
 
     assert after_clin.code == 0, after_clin.out
     assert clin_again.count("Up to date") == 3, clin_again
-    assert ours == everything(run, empty.url)
+    assert ours == broker_content(run, empty.url)
     assert len(ours[0]) == 2
 
 
@@ -389,7 +389,7 @@ def test_a_manifest_without_a_necessary_value_is_refused(run, empty, tmp_path):
 
 
 def test_what_only_looks_special_stays(tmp_path):
-    """Nested braces of YAML, `@@@` within a text, and what looks like a date are left as they are."""
+    """Nested braces of YAML, `@@@` within a text, and values that look like dates stay unchanged."""
     text = "kind: event-type\nspec: {name: {a: {b: 'x @@@ y'}}, n: '{{ N }}', day: 2020-01-01}\n"
     (tmp_path / "a.yaml").write_text(text)
 

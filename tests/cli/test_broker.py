@@ -163,7 +163,7 @@ def test_a_bad_token_is_found(run, tmp_path):
 
 
 def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
-    """A subscription that parks events is looked at, whether it has parked some or not."""
+    """A subscription that parks events is checked, whether it has parked some or not."""
     name = create_event_type(api)["name"]
     body = {"owning_application": "cli", "event_types": [name], "annotations": PARKING}
     assert api.post("/subscriptions", json=body).status_code == 201

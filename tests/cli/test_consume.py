@@ -24,7 +24,7 @@ def subscription(run, api):
     return run("subscriptions", "create", name, "--owner", a_name(), "--from", "begin").out.strip()
 
 
-def waiting(run, subscription):
+def count_waiting(run, subscription):
     return sum(row["unconsumed_events"] for row in run("subscriptions", "lag", subscription, "-o", "json").json)
 
 
@@ -33,8 +33,8 @@ def start_consumer(subscription, *arguments, url):
     return run_process(command, ROOT_ENVIRONMENT)
 
 
-def until_its_parent_ends(condition="true"):
-    """For a shell: go on while this is so, and not beyond the end of the process that began it."""
+def loop_until_parent_ends(condition="true"):
+    """A line for a shell: loop while this holds, until the process that began it ends at the latest."""
     return f"while {condition} && kill -0 $PPID; do sleep 0.05; done"
 
 
@@ -56,7 +56,7 @@ def be_signalled(is_over, *numbers, only=""):
 def test_events_are_written_and_committed(run, subscription):
     """Each event is a line, written events are committed, and `-n` ends after this number of them."""
     assert [event["n"] for event in run("consume", subscription, "-n", "7", "--batch-size", "3").lines] == [*range(7)]
-    assert waiting(run, subscription) == 13
+    assert count_waiting(run, subscription) == 13
     assert [event["n"] for event in run("consume", subscription, "--no-follow").lines] == [*range(7, 20)]
     assert run("consume", subscription, "--no-follow").lines == []
 
@@ -79,7 +79,7 @@ def test_a_command_takes_each_batch(run, subscription, tmp_path):
 
 
 def test_what_a_command_failed_at_is_not_committed(run, subscription):
-    """A command that fails ends consuming with 1; what it had taken before stays committed, the rest comes again."""
+    """A command that fails ends consuming with 1; earlier batches stay committed, the rest comes again."""
     done = run("consume", subscription, "--batch-size", "5", "--commit-timeout", "1", "--exec", "! grep -q '\"n\":7'")
 
     assert done.code == 1
@@ -98,7 +98,7 @@ def test_what_was_not_committed_goes_to_the_next_consumer_at_once(run, api, subs
 
 def test_a_consumer_that_is_killed_releases_its_partitions(broker, api, subscription, tmp_path):
     """The end of the connection is the end of the stream. (S329)"""
-    line = f"touch {tmp_path}/began; {until_its_parent_ends()}"
+    line = f"touch {tmp_path}/began; {loop_until_parent_ends()}"
     with start_consumer(subscription, "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         assert api.head(f"/subscriptions/{subscription}/events").status_code == 409
@@ -122,7 +122,7 @@ def test_a_command_gets_more_time_while_it_works(run, subscription, tmp_path, mo
     # A sign of life each tenth of a second, and not after 24 s.
     monkeypatch.setattr("nakadi_client.consumer_core._LIFE_PART", 1 / 600)
     monkeypatch.setattr("nakadi_client.consumer_core._GLANCE_PART", 1 / 600)
-    line = f"cat > /dev/null; {until_its_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
+    line = f"cat > /dev/null; {loop_until_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
     done = run("consume", subscription, "--no-follow", "--exec", line)
     monkeypatch.undo()
 
@@ -137,8 +137,8 @@ def test_an_unknown_subscription_is_exit_code_5(run):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, tmp_path, number):
-    """After a signal the command goes on with its batch, which is committed; no other batch begins."""
-    line = f"cat > /dev/null; echo $$ >> {tmp_path}/began; {until_its_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
+    """After a signal the command finishes its batch, which is committed; no other batch begins."""
+    line = f"cat > /dev/null; echo $$ >> {tmp_path}/began; {loop_until_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
     with start_consumer(subscription, "--batch-size", "6", "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         process.send_signal(number)
@@ -148,12 +148,12 @@ def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, 
     assert process.returncode == 0, said
     assert said == "6 events committed.\n"
     assert len((tmp_path / "began").read_text().splitlines()) == 1
-    assert waiting(run, subscription) == 14
+    assert count_waiting(run, subscription) == 14
 
 
 def test_a_second_signal_ends_the_command_as_well(run, broker, subscription, tmp_path):
     """A command that does not end is ended by a second signal, and its batch is not committed."""
-    line = f"touch {tmp_path}/began; {until_its_parent_ends()}"
+    line = f"touch {tmp_path}/began; {loop_until_parent_ends()}"
     with start_consumer(subscription, "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         process.send_signal(signal.SIGINT)
@@ -162,7 +162,7 @@ def test_a_second_signal_ends_the_command_as_well(run, broker, subscription, tmp
 
     assert process.returncode == 1
     assert "not committed" in said
-    assert waiting(run, subscription) == 20
+    assert count_waiting(run, subscription) == 20
 
 
 def test_a_second_signal_ends_a_command_that_is_just_beginning(run, subscription, tmp_path, monkeypatch):
@@ -176,16 +176,16 @@ def test_a_second_signal_ends_a_command_that_is_just_beginning(run, subscription
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
-    done = run("consume", subscription, "--exec", f"touch {tmp_path}/began; {until_its_parent_ends()}")
+    done = run("consume", subscription, "--exec", f"touch {tmp_path}/began; {loop_until_parent_ends()}")
     monkeypatch.undo()
 
     assert done.code == 1
     assert "not committed" in done.err
-    assert waiting(run, subscription) == 20
+    assert count_waiting(run, subscription) == 20
 
 
 def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription, monkeypatch):
-    """A second signal hurts nothing when the command has ended by itself before; what it took is committed."""
+    """A second signal is harmless when the command has already ended; its batch is committed."""
 
     class Popen(subprocess.Popen):
         def communicate(self, *arguments, **how):
@@ -199,29 +199,29 @@ def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription, 
     monkeypatch.undo()
 
     assert (done.code, done.err) == (0, "6 events committed.\n")
-    assert waiting(run, subscription) == 14
+    assert count_waiting(run, subscription) == 14
 
 
 def test_a_second_signal_ends_a_commit_that_is_not_answered(run, subscription, monkeypatch):
-    """A commit goes on at the first signal, and not at the second: a broker may take long to answer, or never do."""
+    """A commit continues at the first signal, and not at the second: a broker may take long to answer, or never do."""
     monkeypatch.setattr(Api, "send", be_signalled(is_over := threading.Event(), signal.SIGINT, signal.SIGTERM))
     done = run("consume", subscription)
     is_over.set()
     monkeypatch.undo()
 
     assert (done.code, len(done.lines)) == (0, 20)
-    assert waiting(run, subscription) == 20
+    assert count_waiting(run, subscription) == 20
 
 
 def test_a_signal_ends_looking_whether_something_waits(run, subscription, monkeypatch):
-    """Nothing is at work between two streams, so that one signal is enough."""
+    """Between two streams nothing is in progress, so one signal is enough."""
     monkeypatch.setattr(Api, "send", be_signalled(is_over := threading.Event(), signal.SIGINT, only="/stats"))
     done = run("consume", subscription, "--no-follow")
     is_over.set()
     monkeypatch.undo()
 
     assert (done.code, done.err) == (0, "")
-    assert waiting(run, subscription) == 0
+    assert count_waiting(run, subscription) == 0
 
 
 def test_a_signal_ends_waiting(broker, subscription):

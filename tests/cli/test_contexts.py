@@ -60,7 +60,8 @@ def test_options_go_before_the_environment_and_the_environment_before_contexts(r
 
 
 def test_a_token_comes_from_a_value_a_file_or_a_command(run, tmp_path):
-    """The token of a context is a value, the content of a file, or what a command prints; NAKADI_TOKEN goes before."""
+    """The token of a context is a value, the content of a file, or the output of a command; NAKADI_TOKEN comes
+    first."""
     (tmp_path / "token").write_text("from.a.file\n")
     run("contexts", "set", "value", "--url", "http://a.example", "--token", "-", stdin="a.value\n")
     run("contexts", "set", "file", "--url", "http://a.example", "--token-file", str(tmp_path / "token"))
@@ -143,20 +144,20 @@ def test_a_token_that_has_expired_is_asked_for_again(tmp_path):
     expired = issuer.token(exp=datetime.now(UTC) - timedelta(hours=1))
     with Broker(**issuer.settings) as guarded:
 
-        def asking(tokens):
+        def open_api(tokens):
             return closing(Api(Connection(guarded.url, tokens.pop)))
 
         called = [issuer.token(), expired]
-        with asking(called) as api:
+        with open_api(called) as api:
             assert api.get("/subscriptions")["items"] == []
         streamed = [issuer.token(), expired]
         with (
-            asking(streamed) as api,
+            open_api(streamed) as api,
             closing(ClientApi(api.connection.of_client)) as client,
             client.stream(Request("GET", "/subscriptions")) as answer,
         ):
             assert answer.status_code == 200
         asked = [expired, expired]
-        with asking(asked) as api, pytest.raises(NotPermitted):
+        with open_api(asked) as api, pytest.raises(NotPermitted):
             api.get("/subscriptions")
         assert called == streamed == asked == []

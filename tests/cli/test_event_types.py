@@ -27,7 +27,7 @@ def test_event_types_are_listed_by_pattern_owner_and_category(run, api):
 
 
 def test_an_event_type_is_shown_with_its_schema(run, api):
-    """`get` shows the definition, its schema as what it is."""
+    """`get` shows the definition, with its schema as an object."""
     name = create_event_type(api, schema=SCHEMA)["name"]
 
     assert yaml.safe_load(run("event-types", "get", name).out)["schema"]["schema"] == SCHEMA
@@ -45,7 +45,7 @@ def test_what_get_shows_can_be_created_again(run, api):
 
 
 def test_what_get_shows_can_be_edited_and_handed_back(run, api):
-    """`update` makes an event type what a definition says, and needs its name."""
+    """`update` changes an event type to match a definition, which must have its name."""
     name = create_event_type(api, schema=SCHEMA)["name"]
     definition = yaml.safe_load(run("event-types", "get", name).out)
     definition["schema"]["schema"]["properties"]["paid"] = {"type": "boolean"}
@@ -125,7 +125,7 @@ def test_a_missing_file_is_named(run):
 
 
 def test_what_a_terminal_would_obey_is_not_printed(run, api):
-    """No form of a result has control characters of what others wrote."""
+    """No form of a result has control characters from texts of others."""
     owner = "shop\x1b[2J\x9b2J"
     create_event_type(api, owning_application=owner)
 

@@ -47,7 +47,7 @@ def test_a_job_that_there_is_not_is_refused(run):
 
 
 def test_jobs_are_explained(run, monkeypatch):
-    """The command has a help of its own; behind the name of a job, it is the job's."""
+    """The command has its own help; behind the name of a job, the help is the job's."""
     asked = []
     monkeypatch.setattr("runpy.run_module", lambda *_, **__: asked.append(sys.argv))
 
@@ -69,14 +69,14 @@ def test_backups_have_a_program_of_their_own(run, monkeypatch, command):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_is_taught_to_complete(run, shell, monkeypatch):
-    """`completion` prints a script that asks `nakadi` itself for what fits."""
+    """`completion` prints a script that asks `nakadi` itself for candidates."""
     monkeypatch.setattr("click.shell_completion.BashComplete._check_version", lambda *_: None)
 
     assert "_NAKADI_COMPLETE" in run("completion", shell).out
 
 
 def test_fish_shows_whole_descriptions(run):
-    """Only the first comma of an answer, behind the kind of what fits, is not the description's own."""
+    """Only the first comma of an answer, behind the kind of candidate, is not the description's own."""
     assert 'string split --max 1 "," $completion' in run("completion", "fish").out
 
 

@@ -8,7 +8,7 @@ from tests.support.parking import PARKING, a_keyed_definition, give_up_on_the_ne
 
 
 @pytest.fixture
-def parking(run, api, broker):
+def subscription_with_parked_event(run, api, broker):
     """A subscription with one parked event, the first of key a."""
     event_type = create_event_type(api, a_keyed_definition())["name"]
     body = {"owning_application": a_name(), "event_types": [event_type], "read_from": "begin", "annotations": PARKING}
@@ -23,38 +23,40 @@ def park_event(run, subscription):
     return [each["id"] for each in run("parked", "list", subscription["id"], "-o", "json").json]
 
 
-def test_parked_events_are_listed_and_shown(run, parking):
+def test_parked_events_are_listed_and_shown(run, subscription_with_parked_event):
     """The list has id, key and state, and can be narrowed; `show` has the event as it was published."""
-    [event] = park_event(run, parking)
+    [event] = park_event(run, subscription_with_parked_event)
 
-    assert run("parked", "list", parking["id"], "--key", "none", "-o", "json").json == []
-    assert event in run("parked", "list", parking["id"], "--key", "a").out
-    assert run("parked", "show", parking["id"], event, "-o", "json").json["event"]["event"] == "a1"
-    assert run("parked", "show", parking["id"], event.replace("0001-", "0009-")).code == 5
+    assert run("parked", "list", subscription_with_parked_event["id"], "--key", "none", "-o", "json").json == []
+    assert event in run("parked", "list", subscription_with_parked_event["id"], "--key", "a").out
+    assert (
+        run("parked", "show", subscription_with_parked_event["id"], event, "-o", "json").json["event"]["event"] == "a1"
+    )
+    assert run("parked", "show", subscription_with_parked_event["id"], event.replace("0001-", "0009-")).code == 5
 
 
-def test_a_parked_event_is_skipped(run, parking):
+def test_a_parked_event_is_skipped(run, subscription_with_parked_event):
     """`skip` removes parked events."""
-    [event] = park_event(run, parking)
+    [event] = park_event(run, subscription_with_parked_event)
 
-    assert run("parked", "skip", parking["id"], event).code == 0
-    assert park_event(run, parking) == []
+    assert run("parked", "skip", subscription_with_parked_event["id"], event).code == 0
+    assert park_event(run, subscription_with_parked_event) == []
 
 
 @pytest.mark.parametrize("everything", [True, False])
-def test_parked_events_are_sent_again(run, parking, everything):
+def test_parked_events_are_sent_again(run, subscription_with_parked_event, everything):
     """`redrive` has events sent to the next stream, by their ids or all of them."""
-    [event] = park_event(run, parking)
+    [event] = park_event(run, subscription_with_parked_event)
 
-    done = run("parked", "redrive", parking["id"], *(["--all"] if everything else [event]))
-    found = run("consume", parking["id"], "--no-follow").lines
+    done = run("parked", "redrive", subscription_with_parked_event["id"], *(["--all"] if everything else [event]))
+    found = run("consume", subscription_with_parked_event["id"], "--no-follow").lines
 
     assert done.code == 0, done.err
     assert [each["event"] for each in found] == ["a1"]
-    assert park_event(run, parking) == []
+    assert park_event(run, subscription_with_parked_event) == []
 
 
-def test_redriving_nothing_is_a_mistake(run, parking):
+def test_redriving_nothing_is_a_mistake(run, subscription_with_parked_event):
     """A command names events or selects all."""
-    assert run("parked", "redrive", parking["id"]).code == 2
-    assert run("parked", "redrive", parking["id"], "a:0:1", "--all").code == 2
+    assert run("parked", "redrive", subscription_with_parked_event["id"]).code == 2
+    assert run("parked", "redrive", subscription_with_parked_event["id"], "a:0:1", "--all").code == 2

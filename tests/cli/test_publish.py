@@ -115,7 +115,7 @@ def test_refused_events_can_be_left_out(run, orders):
 
 
 def test_only_what_was_not_stored_is_sent_again(run):
-    """After a 207 the events of the failed partition are sent again, and nothing is stored twice."""
+    """After a 207, only the events of the failed partition are sent again, and nothing is stored twice."""
     with Broker(default_partitions=4) as own:
         name = a_name()
         definition = {

@@ -33,7 +33,7 @@ def insert(database, event_type: str, key: str, event: str) -> None:
 
 
 def test_rows_are_published_once(run, api, database):
-    """`--once` publishes what waits; what the broker refuses is listed, and can be tried again or skipped."""
+    """`--once` publishes waiting rows; refused ones are listed, and can be retried or skipped."""
     name = create_event_type(api, schema=SCHEMA)["name"]
     insert(database, name, "A", '{"n": 1}')
     insert(database, name, "A", '{"n": "two"}')

@@ -49,7 +49,7 @@ def rejected_schema(tmp_path):
 
 
 def test_a_report_has_lines_reasons_and_a_proposal(run, name, rejected_schema):
-    """People read where each change is, what it means, and what would be accepted."""
+    """People read the place of each change, its meaning, and an acceptable alternative."""
     done = run("schema", "check", rejected_schema, "--event-type", name)
 
     assert done.code == 1
@@ -73,7 +73,7 @@ def test_a_report_of_an_accepted_schema_says_its_level(run, name, tmp_path):
 
 
 def test_annotations_for_github(run, name, rejected_schema):
-    """Each change is a workflow command, with what would end it escaped."""
+    """Each change is a workflow command, in which characters that would end it are escaped."""
     done = run("schema", "check", rejected_schema, "--event-type", name, "--annotations", "github")
 
     assert done.code == 1

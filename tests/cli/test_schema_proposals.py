@@ -26,7 +26,7 @@ from tests.support.type_samples import RICH, an_event_type
 ORDER_PLACED = str(ROOT / "events/event_types/order.placed.json")
 
 
-def inferred(*events, **options):
+def infer_schema_of(*events, **options):
     return infer([json.dumps(each).encode() for each in events], **options).schema
 
 
@@ -48,7 +48,7 @@ VALUES = st.recursive(
 @given(st.lists(st.dictionaries(NAMES, VALUES, max_size=5), min_size=1, max_size=30))
 def test_every_event_is_valid_under_the_inferred_schema(events):
     """For any events, a broker registers the schema, in any mode, and accepts all of them."""
-    schema = inferred(*events, category=Category.UNDEFINED)
+    schema = infer_schema_of(*events, category=Category.UNDEFINED)
 
     parse_submitted_schema(json.dumps(schema), category=Category.UNDEFINED)
     check_restricted_language(schema)
@@ -76,15 +76,18 @@ def test_every_event_is_valid_under_the_inferred_schema(events):
     ],
 )
 def test_what_is_inferred(values, schema):
-    assert inferred(*({"value": each} for each in values))["properties"]["value"] == schema
+    assert infer_schema_of(*({"value": each} for each in values))["properties"]["value"] == schema
 
 
 def test_many_names_are_data():
     """An object with names that few events share is a map."""
     events = [{"prices": {f"sku-{number}": number, f"sku-{number + 1}": 0}} for number in range(30)]
 
-    assert inferred(*events)["properties"]["prices"] == {"type": "object", "additionalProperties": {"type": "integer"}}
-    assert "enum" not in str(inferred(*[{"a": "x"}] * 20, has_enums=False))
+    assert infer_schema_of(*events)["properties"]["prices"] == {
+        "type": "object",
+        "additionalProperties": {"type": "integer"},
+    }
+    assert "enum" not in str(infer_schema_of(*[{"a": "x"}] * 20, has_enums=False))
 
 
 def test_large_samples_take_bounded_memory():
@@ -93,7 +96,7 @@ def test_large_samples_take_bounded_memory():
     for _ in range(60):
         deep = {"x": deep, "y": [deep]} if len(str(deep)) < 10_000 else {"x": deep}
     events = [{f"m{batch}-{number}": {"a": {"b": number}} for number in range(3_000)} for batch in range(5)] + [deep]
-    schema = inferred(*events)
+    schema = infer_schema_of(*events)
 
     parse_submitted_schema(json.dumps(schema), category=Category.UNDEFINED)
     assert all(map(compile_validator(schema).accepts, events))
@@ -104,7 +107,7 @@ def test_places_that_are_merged_may_be_known_in_part():
     crowd = {str(each): {f"m{number}": 1 for number in range(900)} for each in range(30)}
     events = [{"map": {"1": {"x": "text"}, "2": {}}}, {"crowd": crowd}, {"map": {"2": {"x": 5}}}]
 
-    assert all(map(compile_validator(inferred(*events)).accepts, events))
+    assert all(map(compile_validator(infer_schema_of(*events)).accepts, events))
 
 
 def test_categories_are_recognized(run, tmp_path):
@@ -322,7 +325,7 @@ def test_every_keyword_is_broken(keyword):
     ["^\\p{Lu}+$", "^[[:alpha:]]+$", "(?i)^a[^b]b{2,}?c?$", "^\\d{4}-\\w+\\s\\S$", "x|y", "^(?P<n>ab)*\\z", "^.+$"],
 )
 def test_texts_match_patterns(pattern):
-    """Also those that RE2 knows and Python does not."""
+    """Also patterns that RE2 has and Python lacks."""
     assert make_examples(
         {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}, "required": ["x"]}, 2
     )

@@ -36,7 +36,7 @@ def created_by(run, *arguments):
     return done.out.strip()
 
 
-def waiting(run, subscription):
+def count_waiting(run, subscription):
     return sum(row["unconsumed_events"] for row in run("subscriptions", "lag", subscription, "-o", "json").json)
 
 
@@ -93,7 +93,7 @@ def test_a_subscription_begins_where_it_is_asked_to(run, numbers, owner, start, 
 
 
 def test_a_subscription_is_created_from_a_file(run, numbers, owner, tmp_path):
-    """A whole definition can be in a file, and then nothing of it on the command line."""
+    """A whole definition can be in a file, without options on the command line."""
     (tmp_path / "it.yaml").write_text(f"owning_application: {owner}\nevent_types: [{numbers}]\nread_from: begin\n")
 
     assert created_by(run, "-f", str(tmp_path / "it.yaml"))
@@ -114,7 +114,7 @@ def test_a_subscription_is_changed_to_what_a_definition_says(run, api, numbers, 
 
 
 def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
-    """`lag` counts the events that wait in each partition, and `--watch` goes on until Ctrl-C."""
+    """`lag` counts the events that wait in each partition, and `--watch` repeats that until Ctrl-C."""
     identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
     before = run("subscriptions", "lag", identity)
     run("consume", identity, "-n", "10")
@@ -145,14 +145,14 @@ def test_lag_leads_to_the_first_event_that_waits(run, numbers, owner):
     table = run("subscriptions", "lag", identity).out.splitlines()
     rows = run("subscriptions", "lag", identity, "-o", "json").json
     [partition, cursor] = next([row["partition"], row["committed"]] for row in rows if row["unconsumed_events"])
-    waiting = run("tail", numbers, "--from", cursor, "--partitions", partition, "-n", "1")
+    count_waiting = run("tail", numbers, "--from", cursor, "--partitions", partition, "-n", "1")
 
     assert [line.split()[-1] for line in table] == ["CURSOR", *(row["committed"] for row in rows)]
-    assert waiting.out == run("consume", identity, "-n", "1").out, waiting.err
+    assert count_waiting.out == run("consume", identity, "-n", "1").out, count_waiting.err
 
 
 def test_lag_is_shown_of_a_blocked_subscription(run, numbers, owner):
-    """Cursors are not shown to anyone while the event type is blocked; what waits is."""
+    """While the event type is blocked, nobody sees cursors; the number of waiting events is shown."""
     identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
     run("consume", identity, "-n", "10")
     assert run("admin", "block", "CONSUMER_ET", numbers).code == 0
@@ -173,7 +173,7 @@ def test_ctrl_c_is_not_overlooked(run, numbers, owner, monkeypatch, request):
     threads, ended = [], []
 
     def wait(seconds):
-        # Unlike a signal it does not end a call that waits, which is what one does that comes just before the call.
+        # Unlike a signal it does not end a call that waits, like a signal that comes just before the call.
         threads.append(threading.Timer(0.1, _thread.interrupt_main))
         threads[0].start()
         time.sleep(seconds)
@@ -197,7 +197,7 @@ def test_a_reset_is_shown_before_it_is_made(run, numbers, owner):
     assert sum(row["waiting"] for row in preview) == 0
     assert sum(row["waiting_then"] for row in preview) == 40
     assert all(row["committed"] for row in preview)
-    assert waiting(run, identity) == 0
+    assert count_waiting(run, identity) == 0
 
 
 def test_a_subscription_is_reset(run, numbers, owner):
@@ -208,7 +208,7 @@ def test_a_subscription_is_reset(run, numbers, owner):
     reached = []
     for place in ("begin", "end", "1h", "1s", "end", f"0={first}", "end", f"{numbers}:0={first}"):
         assert run("subscriptions", "reset", identity, "--to", place).code == 0
-        reached.append(waiting(run, identity))
+        reached.append(count_waiting(run, identity))
 
     of_one_partition = reached[5]
     assert reached[:3] == [40, 0, 40]
@@ -218,7 +218,7 @@ def test_a_subscription_is_reset(run, numbers, owner):
 
 
 def test_offsets_of_unknown_partitions_are_refused(run, numbers, owner):
-    """A partition that there is not is refused, instead of being passed over."""
+    """A partition that does not exist is refused, instead of being ignored."""
     identity = created_by(run, numbers, "--owner", owner)
 
     assert run("subscriptions", "reset", identity, "--to", "9=1").code == 2

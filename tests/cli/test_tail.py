@@ -57,7 +57,7 @@ def test_events_are_chosen_by_a_condition(run, numbers):
 
 
 def test_some_partitions_are_read(run, numbers):
-    """`--partitions` reads only those, and refuses what does not exist."""
+    """`--partitions` reads only those, and refuses missing ones."""
     two = run("tail", numbers, "--from", "begin", "--no-follow", "--partitions", "0,2", "-o", "table").out
     rest = run("tail", numbers, "--from", "begin", "--no-follow", "--partitions", "1,3").lines
 

@@ -172,7 +172,7 @@ def test_what_schemas_mean(schema, typescript):
 
 @pytest.mark.parametrize("models", [Models.PYDANTIC, Models.MSGSPEC])
 def test_events_survive_types_of_python(models):
-    """A model writes what it read: null, absent members, and names that Python does not allow."""
+    """A model writes back its input: null, absent members, and names that Python does not allow."""
     names = python_names(read_declarations([an_event_type(RICH)]), models)
 
     for event in make_examples(RICH, 30):

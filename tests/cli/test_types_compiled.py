@@ -1,4 +1,4 @@
-"""Generated types, held to the tools of their languages: they compile, and events survive them."""
+"""Generated types, checked by the tools of their languages: they compile, and events survive them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ without_dates = pytest.mark.parametrize("given", [USUAL, STRANGE], ids=["usual",
 
 
 def run(command: Sequence[str | Path], folder: Path, stdin: str = "") -> str:
-    """Run a tool, and return its output; a failure shows what it says."""
-    # HOME is for the cache of Go, which keeps its library compiled there.
+    """Run a tool, and return its output, which a failure shows."""
+    # HOME is for the cache of Go, which keeps its compiled library there.
     environment = {"PATH": os.environ["PATH"], "HOME": str(Path.home()), "LANG": "C.UTF-8", "GOFLAGS": "-mod=mod"}
     done = subprocess.run(
         command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True, check=False, timeout=500

@@ -27,7 +27,7 @@ def test_every_example_runs(run, api, tmp_path, monkeypatch):
 
 
 def run_line(run, line, folder):
-    """Run commands with pipes between them, and perhaps a file at the end; return what they wrote, wherever."""
+    """Run commands with pipes between them, and perhaps a file at the end; return their output."""
     commands, _, file = line.partition(" > ")
     done = None
     for command in commands.split(" | "):

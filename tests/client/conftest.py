@@ -1,4 +1,4 @@
-"""A broker in this process, and what tests of the client ask of it."""
+"""A broker in this process, and calls to it for tests of the client."""
 
 from __future__ import annotations
 

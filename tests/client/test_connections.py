@@ -78,7 +78,7 @@ def test_what_keeps_an_answer_away_is_a_value(in_loop, fault, sent):
 
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_a_source_of_tokens_that_fails_is_no_end(in_loop):
-    """The request is as if it had got no answer, and will be made again."""
+    """The request counts as unanswered, and will be repeated."""
 
     def fail():
         raise RuntimeError("the vault is closed")
@@ -100,7 +100,7 @@ def test_an_unknown_compression_is_refused():
 
 
 class Proxy:
-    """A proxy for plain HTTP that remembers what it was asked."""
+    """A proxy for plain HTTP that records its requests."""
 
     def __init__(self):
         self._listening = socket.create_server(("127.0.0.1", 0))

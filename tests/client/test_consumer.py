@@ -37,7 +37,7 @@ from tests.support.patience import PATIENCE, until
 ROOT = Path(__file__).parents[2]
 # A stream that broke off keeps its partitions for this long, where nobody can give them back.
 QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
-# Nothing has to be committed while a test runs.
+# No commit is due while a test runs.
 LATE = StreamOptions(commit_timeout=60, batch_limit=20)
 
 
@@ -78,7 +78,7 @@ def number_of(event):
 
 
 def test_everything_is_read_once_and_committed(nakadi, orders):
-    """A loop gets every event once, and what it is done with is committed when it ends."""
+    """A loop gets every event once, and its finished events are committed when it ends."""
     with Consumer(nakadi.url, orders) as consumer:
         assert read(consumer, 300) == Counter(range(300))
         assert sum(consumer.lag().values()) == 0
@@ -87,7 +87,7 @@ def test_everything_is_read_once_and_committed(nakadi, orders):
 
 @pytest.mark.parametrize("model", [Order, PydanticOrder])
 def test_events_are_of_the_model(nakadi, orders, model):
-    """Events are what the application asked for."""
+    """Events have the type that the application chose."""
     for batch in consume(nakadi.url, orders, model=model):
         assert all(isinstance(event, model) for event in batch.events)
         break
@@ -222,7 +222,7 @@ def test_an_event_that_does_not_fit_is_skipped(nakadi, orders):
 
 
 def test_an_event_that_does_not_fit_is_parked(nakadi, orders):
-    """A parked event stands in another event type, with the reason, before its batch is committed."""
+    """A parked event is in another event type, with the reason, before its batch is committed."""
     nakadi.create_event_type("parked")
     publish(nakadi, ["bad", 300])
     with Consumer(nakadi.url, orders, model=PydanticOrder, on_poison=Park("parked")) as consumer:

@@ -43,7 +43,7 @@ class _Passage(httpx.HTTPTransport):
 
 
 class Group:
-    """Consumers of one subscription that come and go, and what they handled, in the order in which they did."""
+    """Consumers of one subscription that come and go, and their handled events, in order."""
 
     def __init__(self, nakadi, gateway):
         self.nakadi, self._gateway = nakadi, gateway

@@ -1,4 +1,4 @@
-"""Lines become typed events; what does not fit is set apart, and keeps nothing else from arriving."""
+"""Lines become typed events; events that do not fit are set aside, and do not delay others."""
 
 import msgspec
 import pydantic
@@ -38,6 +38,6 @@ def test_a_keep_alive_has_no_events(model):
 
 
 def test_no_number_loses_a_digit():
-    """Whole numbers of any size, and what JSON calls a number, arrive as they are."""
+    """Whole numbers of any size, and any number in JSON, arrive unchanged."""
     line = b'{"cursor":%s,"events":[{"n":123456789012345678901234567890}]}' % CURSOR
     assert LineDecoder().decode(line).line.events == [{"n": 123456789012345678901234567890}]

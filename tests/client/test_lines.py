@@ -12,12 +12,12 @@ TEXTS = st.lists(st.text(alphabet="a\u2028\u2029\u0085\r\x0b é", min_size=1), m
 
 @given(texts=TEXTS, rest=st.text(alphabet="ab"), cuts=st.lists(st.integers(0, 60)))
 def test_lines_are_the_same_however_they_arrive(texts, rest, cuts):
-    """Chunks may end anywhere, within a letter too; what looks like a separator to others is part of a line."""
+    """Chunks may end anywhere, even within a letter; separators of other formats are part of a line."""
     whole = b"".join(text.encode() + b"\n" for text in texts) + rest.encode()
     splitter = LineSplitter()
     places = [0, *sorted(cut for cut in cuts if cut < len(whole)), len(whole)]
     lines = [line for begin, end in pairwise(places) for line in splitter.feed(whole[begin:end])]
-    # Bytes know of no U+2028; lines of nothing but blanks are none.
+    # Bytes know no U+2028; lines of blanks are no lines.
     assert lines == [encoded for text in texts if not (encoded := text.encode()).isspace()]
 
 

@@ -38,7 +38,7 @@ def test_the_broker_chooses_the_same(nakadi):
 
 
 def test_names_of_partitions_are_sorted_as_texts():
-    """The partitions may be given as the broker lists them."""
+    """The partitions may come in the broker's order."""
     assert partition_of(["Hello"], [str(number) for number in reversed(range(12))]) == "10"
 
 

@@ -55,7 +55,7 @@ def test_events_are_published_with_metadata(nakadi):
 
 
 def test_a_model_and_bytes_are_published(nakadi):
-    """An event may be a model, a mapping with metadata of its own, or JSON."""
+    """An event may be a model, a mapping with its own metadata, or JSON."""
     nakadi.create_event_type("sent")
     own = {"eid": "11111111-1111-1111-1111-111111111111"}
     whole = (
@@ -75,7 +75,7 @@ def test_a_model_and_bytes_are_published(nakadi):
 
 
 def test_cloud_events_are_published(nakadi):
-    """The broker makes their attributes the metadata; nothing is added before."""
+    """The broker turns their attributes into metadata; the client adds none."""
     nakadi.create_event_type("sent")
     event = {"specversion": "1.0", "id": "A-1", "source": "/shop", "type": "placed", "data": {"n": 1}}
     with Producer(nakadi.url, "sent", cloud_events=True) as producer:
@@ -122,7 +122,8 @@ def test_bodies_are_compressed(nakadi, network, compression):
 
 
 def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
-    """A partition that fails (207) gets its events again; each key stays in its order, and nothing is there twice."""
+    """The events of a partition that fails (207) are sent again; each key stays in order, and no event is there
+    twice."""
     nakadi.create_event_type(
         "sent",
         partitions=4,
@@ -196,7 +197,7 @@ def test_an_unknown_event_type_fails_the_event(nakadi):
 
 
 def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, network):
-    """While nothing gets through, events wait; nothing is lost, and the order holds."""
+    """While the connection is cut, events wait; none is lost, and the order holds."""
     nakadi.create_event_type("sent")
     with Producer(network.url, "sent", limits=Limits(batch_events=10)) as producer:
         for n in range(100):
@@ -228,7 +229,7 @@ def test_an_event_that_nobody_takes_is_given_up(network):
         delivery = producer.send({"n": 1})
         with pytest.raises(NotDelivered) as failed:
             delivery.result(PATIENCE)
-    # The proxy took the connection, so nobody knows what became of the request.
+    # The proxy accepted the connection, so nobody knows the outcome of the request.
     assert isinstance(failed.value.maybe_stored, bool)
 
 
@@ -287,7 +288,7 @@ def test_events_of_several_threads_arrive(nakadi):
 
 
 def test_what_is_no_event_is_refused_at_once(nakadi):
-    """Only what can be written as an object is taken."""
+    """Only values that can be written as an object are accepted."""
     with Producer(nakadi.url, "sent") as producer:
         for bad in ([1], "text", {"n": object()}):
             with pytest.raises(BadEvent):
@@ -295,7 +296,7 @@ def test_what_is_no_event_is_refused_at_once(nakadi):
 
 
 def test_a_secret_is_shown_nowhere():
-    """Neither a token nor a password in the URL stands in a `repr` or an error."""
+    """Neither a token nor a password in the URL appears in a `repr` or an error."""
     connection = Connection("http://me:hidden@127.0.0.1:1", token="secret-token")
     with Producer(connection, "sent", limits=Limits(delivery_timeout=0.2)) as producer:
         delivery = producer.send({"n": 1})
@@ -322,7 +323,7 @@ if sys.argv[2] == "wait":
 
 @pytest.mark.parametrize("ending", ["exit", "wait"])
 def test_a_program_that_ends_delivers_what_it_sent(nakadi, ending):
-    """At the end of a program, and at SIGTERM, what waits for its linger goes out first."""
+    """At the end of a program, and at SIGTERM, events that still linger are sent first."""
     nakadi.create_event_type("sent")
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, nakadi.url, ending],

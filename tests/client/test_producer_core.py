@@ -212,7 +212,7 @@ def test_a_flush_waits_for_no_linger_and_for_nothing_later():
     ],
 )
 def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks(answer, pause):
-    """After 429 and 503 nothing is sent before `Retry-After`, or before a short pause."""
+    """After 429 and 503, nothing is sent before `Retry-After`, or before a short pause."""
     core, _ = core_with(3)
     assert core.settle(core.step(1.0), answer, 1.0) == []
     assert core.step(1.0) == Wait(1.0 + pause)
@@ -220,7 +220,7 @@ def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks(answer, pause):
 
 
 def test_an_event_is_given_up_after_its_attempts():
-    """Attempts that failed count, halving a batch does not; the outcome says what the last attempt came to."""
+    """Failed attempts count, halving a batch does not; the outcome has the result of the last attempt."""
     core, deliveries = core_with(2, attempts=2)
     assert core.settle(core.step(1.0), Answer(413), 1.0) == []
     assert core.settle(core.step(1.0), NoAnswer("gone"), 1.0) == []
@@ -237,7 +237,7 @@ def test_an_event_is_given_up_after_its_attempts():
 
 
 def test_of_a_batch_with_a_refused_event_nothing_is_sent_again_where_a_producer_stops():
-    """The event that was refused says why; its neighbours, and what waits, are given up."""
+    """The refused event has the reason; its neighbours, and waiting events, are given up."""
     core, (first, refused, waiting) = core_with(3, stops=True, batch_events=2)
     items = [{"publishing_status": status, "step": "validating"} for status in ("aborted", "failed")]
     core.settle(core.step(1.0), Answer(422, msgspec.json.encode(items)), 1.0)
@@ -260,7 +260,7 @@ def test_a_batch_that_is_too_large_is_halved_and_stays_smaller():
 
 
 def test_bad_events_in_a_row_cost_a_request_each():
-    """A batch of nothing but bad events does not send all the others again for each of them."""
+    """In a batch of bad events, the others are not sent again for each of them."""
     core, deliveries = core_with(100, batch_events=100)
     requests = events = 0
     while isinstance(batch := core.step(1.0), Batch):
@@ -327,7 +327,7 @@ def test_old_events_are_given_up():
 
 
 def test_a_batch_that_comes_back_after_the_end_is_given_up():
-    """Once a producer has given up what waits, it does not send a batch again whose answer comes later."""
+    """Once a producer has given up waiting events, it does not resend a batch whose answer comes later."""
     core, [first, second] = core_with(2, batch_events=1)
     batch = core.step(1.0)
     assert core.give_up("The producer was closed.") == [second]

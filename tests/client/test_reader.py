@@ -31,8 +31,8 @@ def batches(request):
 
     def batches(*arguments, enough=None, **options):
         found = []
-        reading = on_loop if request.param else with_threads
-        reading(found, arguments, options, enough)
+        read_all = on_loop if request.param else with_threads
+        read_all(found, arguments, options, enough)
         return found
 
     return batches
@@ -46,14 +46,14 @@ def with_threads(found, arguments, options, enough):
 
 
 def on_loop(found, arguments, options, enough):
-    async def reading():
+    async def read_all():
         async with aclosing(aio.read(*arguments, **options)) as batches:
             async for batch in batches:
                 found.append(batch)
                 if enough and sum(map(len, found)) >= enough:
                     return
 
-    asyncio.run(asyncio.wait_for(reading(), PATIENCE))
+    asyncio.run(asyncio.wait_for(read_all(), PATIENCE))
 
 
 def publish(nakadi, numbers):
@@ -76,7 +76,7 @@ def test_what_there_is_is_read_from_the_beginning(nakadi, orders, batches):
 
 
 def test_a_connection_that_breaks_loses_and_doubles_nothing(network, orders, batches):
-    """A line that was cut is read again with the next connection, which goes on behind the last whole one."""
+    """A torn line is read again with the next connection, which continues after the last whole one."""
     told = []
     network.cut_after(20_000)
     found = batches(network.url, orders, start="begin", follow=False, batch_limit=7, on_trouble=told.append)
@@ -97,7 +97,7 @@ def test_a_reader_follows(nakadi, orders, batches):
 
 
 def test_events_are_of_the_model_or_as_they_were_stored(nakadi, orders, batches):
-    """A model that does not fit ends the reader, or its events are passed over."""
+    """A model that does not fit ends the reader, or its events are skipped."""
     publish(nakadi, ["x"])
     raw = batches(nakadi.url, orders, model=msgspec.Raw, start="begin", follow=False)
     assert all(bytes(event).startswith(b'{"') for batch in raw for event in batch.events)

@@ -36,7 +36,7 @@ class World:
         self.now = 0.0
 
     def run(self):
-        """Go on until the end, or until everything has come where there is none."""
+        """Run until the end, or until everything has come if there is none."""
         for _ in range(10_000):
             step = self.core.step(self.now)
             if isinstance(step, End):
@@ -95,7 +95,7 @@ def ok(value):
 
 @given(seed=st.integers(0, 2**32), follow=st.booleans())
 def test_every_event_comes_once_whatever_breaks(seed, follow):
-    """Streams end and break, requests fail; a reader that does not follow ends at what there was."""
+    """Streams end and break, requests fail; a reader that does not follow ends at the events that existed."""
     world = World(seed, follow=follow)
     end = world.run()
     assert world.got == world.log

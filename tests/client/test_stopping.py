@@ -9,16 +9,16 @@ from nakadi_client import stopping
 def test_a_handler_of_the_application_stays():
     """An application's own handler of SIGTERM stays."""
 
-    def own(_number, _frame):
+    def own_handler(_number, _frame):
         """Nothing."""
 
-    before = signal.signal(signal.SIGTERM, own)
+    before = signal.signal(signal.SIGTERM, own_handler)
     try:
         withdraw = stopping.register(lambda: None)
-        assert signal.getsignal(signal.SIGTERM) is own
+        assert signal.getsignal(signal.SIGTERM) is own_handler
         assert not stopping.listen()
         withdraw()
-        assert signal.getsignal(signal.SIGTERM) is own
+        assert signal.getsignal(signal.SIGTERM) is own_handler
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -42,7 +42,7 @@ def test_a_signal_stops_consumers_before_producers():
 
 
 def test_nothing_is_left_behind():
-    """When the last is withdrawn, the signal does what it did before."""
+    """When the last one is removed, the signal has its earlier effect."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         withdraw = stopping.register(lambda: None)

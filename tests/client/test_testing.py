@@ -29,7 +29,7 @@ def test_a_broker_whose_client_cannot_be_made_is_closed(monkeypatch):
 
 
 def test_a_broker_is_closed_twice_without_harm():
-    """A fixture may close what a test has closed."""
+    """A fixture may close a broker that a test has closed."""
     nakadi = LocalNakadi()
     nakadi.close()
     nakadi.close()

@@ -14,7 +14,7 @@ SECRET = "hush-hush"
 
 
 class Provider:
-    """An identity provider that counts what it gives out."""
+    """An identity provider that counts its tokens."""
 
     def __init__(self, *, expires_in=None, status=200):
         self.requests = []

@@ -174,7 +174,7 @@ def test_subscriptions_can_be_consumed(ask: Ask) -> None:
         [item] = ask("get_subscription_stats", there).parsed.items
         return item.partitions[0]
 
-    # The client gives a stream back when it has ended, which it does once what it sent is committed.
+    # The client returns a stream when it has ended, which happens once its events are committed.
     with ThreadPoolExecutor(1) as threads:
         reading = threads.submit(ask, "stream_subscription_events", there, stream_limit=2, batch_limit=2)
         # Committing an event that was not sent yet would skip it.

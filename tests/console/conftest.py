@@ -43,7 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("sentence", re.findall(r'^test\("([^"]+)"', script, re.MULTILINE))
 
 
-def _needed() -> str | None:
+def _missing_parts() -> str | None:
     """The parts that are missing for tests in a browser."""
     if not (BUILT / "index.html").exists() or not (ROOT / "console/node_modules/playwright-core").exists():
         return "the console is not built with what its tests need: `make console` does it, and says why if it cannot"
@@ -74,9 +74,9 @@ def token() -> str:
 
 @pytest.fixture(scope="module")
 def url(request: pytest.FixtureRequest, settings: Mapping[str, object]) -> str:
-    """Where the broker is: one of our own, or the one that CONSOLE_BROKER names, as `make run ENGINE=aws-local` starts
+    """The address of the broker: our own, or the one that CONSOLE_BROKER names, as `make run ENGINE=aws-local` starts
     it, which is emptied for each module. A test that needs settings has its own broker."""
-    missing = _needed()
+    missing = _missing_parts()
     if missing:
         pytest.skip(missing)
     named = os.environ.get("CONSOLE_BROKER", "")

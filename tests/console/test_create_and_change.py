@@ -5,5 +5,5 @@ import pytest
 
 @pytest.mark.long
 def test_create_and_change(failure):
-    """The console does what the sentence says."""
+    """The console behaves as the sentence says."""
     assert not failure, failure

@@ -16,7 +16,7 @@ from tests.support.tokens import EVERY_SCOPE, Issuer
 
 
 def test_sign_in(failure):
-    """The console does what the sentence says."""
+    """The console behaves as the sentence says."""
     assert not failure, failure
 
 

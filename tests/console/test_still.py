@@ -4,7 +4,7 @@ from tests.console.conftest import ROOT
 
 
 def test_still(failure):
-    """The console does what the sentence says."""
+    """The console behaves as the sentence says."""
     assert not failure, failure
 
 

@@ -2,5 +2,5 @@
 
 
 def test_subscriptions(failure):
-    """The console does what the sentence says."""
+    """The console behaves as the sentence says."""
     assert not failure, failure

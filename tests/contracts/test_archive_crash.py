@@ -23,7 +23,7 @@ MOST_KILLS = 80
 
 def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path, record_property):
     """Killed at random moments while events move to the archive, the log keeps every acknowledged event, once, in
-    order, without gaps; what the archive has and the index does not know of is cleared away."""
+    order, without gaps; objects that the index does not know are cleared away."""
     acknowledged: dict[int, list[str]] = defaultdict(list)
     kills = 0
     # A busy machine may need some more of them until anything is in the archive alone.
@@ -35,7 +35,7 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
     cold = count_archived_only(tmp_path)
     log = open_log(tmp_path, ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0))
     try:
-        found = {partition: everything_in(log, partition) for partition in range(PARTITIONS)}
+        found = {partition: names_in(log, partition) for partition in range(PARTITIONS)}
         lost = sum(len(set(names) - set(found[partition])) for partition, names in acknowledged.items())
         total = sum(len(names) for names in acknowledged.values())
         record_property(
@@ -73,7 +73,7 @@ def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
         assert kept == set(index.referenced_archive_keys())
 
 
-def everything_in(log, partition: int) -> list[str]:
+def names_in(log, partition: int) -> list[str]:
     """The names in the order of their offsets, which leave no gap."""
     names: list[str] = []
     bounds = log.bounds(TOPIC, [partition])[partition]

@@ -58,7 +58,7 @@ class TestAssignment:
         assert coordination.committed_offsets(SUBSCRIPTION) == {}
 
     def test_comes_back_as_it_was_written(self, coordination: Coordination):
-        """Everything in an assignment is kept, and its revision is one more with every write."""
+        """Everything in an assignment is kept, and every write adds one to its revision."""
         full = Assignment(
             initialised=True,
             entries=(
@@ -118,7 +118,7 @@ class TestAssignment:
         assert coordination.committed_offsets("another") == {}
 
     def test_is_written_only_as_it_was_read(self, coordination: Coordination):
-        """A write over what another changed meanwhile leaves nothing behind. (S249, S319)"""
+        """A write over another process's change leaves nothing behind. (S249, S319)"""
         first = begin_assignment(coordination, "", "")
         second = coordination.replace_assignment(
             SUBSCRIPTION, first, replace(first, entries=entries("a", "")), A_MOMENT
@@ -200,7 +200,7 @@ class TestAssignment:
 
 class TestOffsets:
     def test_are_there_with_their_entries(self, coordination: Coordination):
-        """An entry's offset is what it was written with, with its owner, and since when. (S95)"""
+        """An entry's offset comes back as written, with its owner, and since when. (S95)"""
         new = an_assignment("a", "", "b>a")
         positions = {a_place(0): at(-1), a_place(1): at(7, 3), a_place(2): at(2**62)}
         coordination.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
@@ -340,8 +340,8 @@ class TestCommit:
         assert position(coordination, 1) == at(7 + 8 * 19)
 
     def test_never_comes_from_two_sessions(self, coordination: Coordination):
-        """While a partition goes back and forth between two sessions that both commit, what one commits is never behind
-        what the other had committed before it got the partition. (S312, S315)"""
+        """While a partition goes back and forth between two sessions that both commit, no commit is behind those that
+        the other had made before. (S312, S315)"""
         begin_assignment(coordination, "a")
         done = threading.Event()
         seen: list[tuple[str, int]] = []

@@ -67,7 +67,7 @@ def shared_url(request, tmp_path):
 
 
 @pytest.fixture
-def two(shared_url):
+def two_processes(shared_url):
     """A coordination here, and a function that has another process on the same one do something."""
     with (
         closing(open_coordination(shared_url)) as here,
@@ -93,9 +93,9 @@ def two(shared_url):
 
 
 class TestTwoProcesses:
-    def test_see_and_hear_of_each_other(self, two):
+    def test_see_and_hear_of_each_other(self, two_processes):
         """The other process sees one process's commit, and gets a report of it. (S198)"""
-        here, ask = two
+        here, ask = two_processes
         begin_assignment(here, "a")
         heard = threading.Event()
         end = here.add_change_listener(
@@ -108,9 +108,9 @@ class TestTwoProcesses:
         assert commit(here, "a", 5) is CommitResult.OUTDATED
         assert ask("commit b 6") == "not_owned"
 
-    def test_lose_no_update(self, two):
+    def test_lose_no_update(self, two_processes):
         """Two processes that count up one entry at the same time lose no count. (S249, S319)"""
-        here, ask = two
+        here, ask = two_processes
         begin_assignment(here, "a")
 
         def count_up(_: int) -> None:

@@ -19,7 +19,7 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, recor
             partition, *names = line.split()
             acknowledged[int(partition)] += names
     log = open_event_log(url, SystemClock())
-    found = {partition: everything_in(log, partition) for partition in range(PARTITIONS)}
+    found = {partition: names_in(log, partition) for partition in range(PARTITIONS)}
     log.close()
 
     lost = sum(len(set(names) - set(found[partition])) for partition, names in acknowledged.items())
@@ -32,11 +32,11 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, recor
         for publisher in {tuple(name.split(".")[:2]) for name in names}:
             mine = [tuple(map(int, name.split(".")[2:])) for name in names if tuple(name.split(".")[:2]) == publisher]
             assert mine == sorted(mine)
-            # An append is there whole: the last of its events tells how many there were.
+            # An append is there whole: the last of its events has their number.
             assert dict(mine) == {number: number % 3 for number, _ in mine}
 
 
-def everything_in(log, partition: int) -> list[str]:
+def names_in(log, partition: int) -> list[str]:
     """The names in the order of their offsets, which leave no gap."""
     names: list[str] = []
     end = log.bounds(TOPIC, [partition])[partition].next_offset

@@ -52,7 +52,7 @@ def ids_of(
     return EventIds(scope=scope, timeline=timeline, window=window, eids=eids, partitions=partitions)
 
 
-def once(
+def append_once(
     log: LogUnderTest, topic: str, *names: str, only: Sequence[int] | None = None, **how: object
 ) -> AppendResultByPartition:
     """Append events whose texts are the names of their ids."""
@@ -78,7 +78,7 @@ def duplicates(**places: tuple[int, int, int]) -> StoredExcept:
 def test_stores_what_is_new(log):
     """Events with ids that were never seen are stored in their order."""
     topic = log.a_topic(partitions=2)
-    assert once(log, topic, "a", "b", "c", partitions=[1, 0, 1]) == {1: Stored(), 0: Stored()}
+    assert append_once(log, topic, "a", "b", "c", partitions=[1, 0, 1]) == {1: Stored(), 0: Stored()}
     assert [names_in(log, topic, partition) for partition in range(2)] == [["b"], ["a", "c"]]
 
 
@@ -86,16 +86,16 @@ def test_leaves_out_what_is_there(log):
     """An event whose id was stored is not stored again, and its fate has the place of the first. (P157)"""
     topic = log.a_topic()
     log.store(topic, *map(an_event, ["without an id"]))
-    once(log, topic, "a", "b")
-    assert once(log, topic, "c", "b", "d", "a") == {0: duplicates(_1=(1, 0, 2), _3=(1, 0, 1))}
+    append_once(log, topic, "a", "b")
+    assert append_once(log, topic, "c", "b", "d", "a") == {0: duplicates(_1=(1, 0, 2), _3=(1, 0, 1))}
     assert names_in(log, topic) == ["without an id", "a", "b", "c", "d"]
 
 
 def test_leaves_out_a_whole_batch(log):
     """A batch that is sent again as a whole stores nothing."""
     topic = log.a_topic(partitions=2)
-    once(log, topic, "a", "b", partitions=[0, 1])
-    again = once(log, topic, "a", "b", partitions=[0, 1])
+    append_once(log, topic, "a", "b", partitions=[0, 1])
+    again = append_once(log, topic, "a", "b", partitions=[0, 1])
     assert again == {0: duplicates(_0=(1, 0, 0)), 1: duplicates(_0=(1, 1, 0))}
     assert log.log.bounds(topic, [0, 1]) == {0: OffsetBounds(0, 1), 1: OffsetBounds(0, 1)}
 
@@ -103,15 +103,15 @@ def test_leaves_out_a_whole_batch(log):
 def test_finds_the_first_in_another_partition(log):
     """A second attempt may choose another partition. (P158)"""
     topic = log.a_topic(partitions=3)
-    once(log, topic, "a", "b", partitions=[0, 2])
-    assert once(log, topic, "b", "a", "c", partitions=[1, 1, 1]) == {1: duplicates(_0=(1, 2, 0), _1=(1, 0, 0))}
+    append_once(log, topic, "a", "b", partitions=[0, 2])
+    assert append_once(log, topic, "b", "a", "c", partitions=[1, 1, 1]) == {1: duplicates(_0=(1, 2, 0), _1=(1, 0, 0))}
     assert [names_in(log, topic, partition) for partition in range(3)] == [["a"], ["c"], ["b"]]
 
 
 def test_finds_the_first_in_the_same_batch(log):
     """If several events of a batch have one id, the first is stored, whatever their partitions. (P157)"""
     topic = log.a_topic(partitions=2)
-    fates = once(log, topic, "a", "a", "b", "a", partitions=[1, 0, 0, 1])
+    fates = append_once(log, topic, "a", "a", "b", "a", partitions=[1, 0, 0, 1])
     assert fates == {1: duplicates(_1=(1, 1, 0)), 0: duplicates(_0=(1, 1, 0))}
     assert [names_in(log, topic, partition) for partition in range(2)] == [["b"], ["a"]]
 
@@ -119,39 +119,39 @@ def test_finds_the_first_in_the_same_batch(log):
 def test_finds_the_first_in_another_topic(log):
     """Ids belong to the event type: those of the earlier timeline count as well. (P158)"""
     before, after = log.a_topic(), log.a_topic()
-    once(log, before, "a")
+    append_once(log, before, "a")
     log.log.seal_topic(before)
-    assert once(log, after, "a", "b", timeline=2) == {0: duplicates(_0=(1, 0, 0))}
-    assert once(log, after, "b", timeline=2) == {0: duplicates(_0=(2, 0, 0))}
+    assert append_once(log, after, "a", "b", timeline=2) == {0: duplicates(_0=(1, 0, 0))}
+    assert append_once(log, after, "b", timeline=2) == {0: duplicates(_0=(2, 0, 0))}
     assert names_in(log, after) == ["b"]
 
 
 def test_keeps_scopes_apart(log):
-    """Event types know nothing of each other's ids."""
+    """Event types do not share ids."""
     topic = log.a_topic()
-    once(log, topic, "a", scope="one")
-    assert once(log, topic, "a", scope="another") == {0: Stored()}
+    append_once(log, topic, "a", scope="one")
+    assert append_once(log, topic, "a", scope="another") == {0: Stored()}
     assert names_in(log, topic) == ["a", "a"]
 
 
 def test_ends_with_the_window(log):
     """When the window has passed, an id is new, and an event stored then begins another window. (P158)"""
     topic = log.a_topic()
-    once(log, topic, "a")
+    append_once(log, topic, "a")
     log.passes(WINDOW - timedelta(seconds=1))
-    assert once(log, topic, "a") == {0: duplicates(_0=(1, 0, 0))}
+    assert append_once(log, topic, "a") == {0: duplicates(_0=(1, 0, 0))}
     log.passes(timedelta(seconds=1))
-    assert once(log, topic, "a") == {0: Stored()}
+    assert append_once(log, topic, "a") == {0: Stored()}
     log.passes(WINDOW - timedelta(seconds=1))
-    assert once(log, topic, "a") == {0: duplicates(_0=(1, 0, 1))}
+    assert append_once(log, topic, "a") == {0: duplicates(_0=(1, 0, 1))}
 
 
 def test_goes_by_the_window_of_now(log):
-    """A window that was made shorter counts for events that are there already. (P158)"""
+    """A shortened window counts for existing events. (P158)"""
     topic = log.a_topic()
-    once(log, topic, "a")
+    append_once(log, topic, "a")
     log.passes(timedelta(minutes=2))
-    assert once(log, topic, "a", window=timedelta(minutes=1)) == {0: Stored()}
+    assert append_once(log, topic, "a", window=timedelta(minutes=1)) == {0: Stored()}
     assert names_in(log, topic) == ["a", "a"]
 
 
@@ -160,23 +160,23 @@ def test_remembers_nothing_of_a_refused_append(log):
     topic, sealed = log.a_topic(), log.a_topic()
     log.log.seal_topic(sealed)
     with pytest.raises(SealedTopic):
-        once(log, sealed, "a")
+        append_once(log, sealed, "a")
     with pytest.raises(UnknownTopic):
-        once(log, topic, "a", "b", partitions=[0, 1])
-    assert once(log, topic, "a", "b") == {0: Stored()}
+        append_once(log, topic, "a", "b", partitions=[0, 1])
+    assert append_once(log, topic, "a", "b") == {0: Stored()}
 
 
 def test_passes_over_ids_of_partitions_that_are_missing(log):
-    """Ids of partitions that are not appended to are neither looked up nor remembered."""
+    """Ids of partitions outside the append are neither looked up nor remembered."""
     topic = log.a_topic(partitions=2)
-    assert once(log, topic, "a", "b", partitions=[0, 1], only=[1]) == {1: Stored()}
-    assert once(log, topic, "a", "b", partitions=[0, 1]) == {0: Stored(), 1: duplicates(_0=(1, 1, 0))}
+    assert append_once(log, topic, "a", "b", partitions=[0, 1], only=[1]) == {1: Stored()}
+    assert append_once(log, topic, "a", "b", partitions=[0, 1]) == {0: Stored(), 1: duplicates(_0=(1, 1, 0))}
 
 
 def test_takes_lines_of_text(log):
     """Records that were never made one by one lose their duplicates as well."""
     topic = log.a_topic()
-    once(log, topic, "b")
+    append_once(log, topic, "b")
     fates = run_blocking(
         log.once.append_once(
             topic, {0: RecordLines(b"\n".join(an_event(name).value or b"" for name in "abc"), 3)}, ids_of("a", "b", "c")
@@ -190,7 +190,7 @@ def test_takes_long_records(log):
     """Batches that are stored in several frames lose their duplicates as well."""
     topic = log.a_topic()
     names = [f"{number:05}" for number in range(40)]
-    once(log, topic, names[3], names[30])
+    append_once(log, topic, names[3], names[30])
     records = [an_event(name, "x" * 5_000) for name in names]
     fates = run_blocking(log.once.append_once(topic, {0: records}, ids_of(*names)))
     assert fates == {0: duplicates(_3=(1, 0, 0), _30=(1, 0, 1))}
@@ -211,7 +211,9 @@ def test_stores_once_what_many_append(log):
     def publish(thread: int) -> int:
         stored = 0
         for start in range(0, 60, 10):
-            fates = once(log, topic, *names[start : start + 10], partitions=[(thread + n) % 4 for n in range(10)])
+            fates = append_once(
+                log, topic, *names[start : start + 10], partitions=[(thread + n) % 4 for n in range(10)]
+            )
             stored += sum(
                 10 // 4
                 + (1 if (partition - thread) % 4 < 10 % 4 else 0)
@@ -234,13 +236,13 @@ def test_mixes_with_appends_without_ids(log):
             if thread % 2:
                 log.store(topic, *map(an_event, ["other", "other"]))
             else:
-                once(log, topic, f"{thread}/{number}/a", f"{thread}/{number}/b")
+                append_once(log, topic, f"{thread}/{number}/a", f"{thread}/{number}/b")
 
     run_in_threads(publish, 6)
     found = names_in(log, topic)
     for thread in range(0, 6, 2):
         for number in range(20):
-            [fate] = once(log, topic, f"{thread}/{number}/b").values()
+            [fate] = append_once(log, topic, f"{thread}/{number}/b").values()
             assert isinstance(fate, StoredExcept)
             [duplicate] = fate.exceptions.values()
             assert isinstance(duplicate, Duplicate)
@@ -250,13 +252,13 @@ def test_mixes_with_appends_without_ids(log):
 def test_begins_without_waiting(log):
     """An append that is not waited for has the same fates, and the same errors."""
     topic = log.a_topic()
-    once(log, topic, "a")
-    assert begun(log, topic, "a", "b").result(PATIENCE) == {0: duplicates(_0=(1, 0, 0))}
+    append_once(log, topic, "a")
+    assert begin_append(log, topic, "a", "b").result(PATIENCE) == {0: duplicates(_0=(1, 0, 0))}
     with pytest.raises(UnknownTopic):
-        begun(log, "nowhere", "c").result(PATIENCE)
+        begin_append(log, "nowhere", "c").result(PATIENCE)
 
 
-def begun(log: LogUnderTest, topic: str, *names: str) -> Future[AppendResultByPartition]:
+def begin_append(log: LogUnderTest, topic: str, *names: str) -> Future[AppendResultByPartition]:
     outcome: Future[AppendResultByPartition] = Future()
 
     def done(found: AppendResultByPartition | Exception) -> None:

@@ -42,7 +42,7 @@ def a_claim(name: str, token: str = "one", since: datetime = NOON) -> EidClaim:
     )
 
 
-def standing(claims: EidClaims, *names: str) -> list[EidClaim | None]:
+def standing_claims(claims: EidClaims, *names: str) -> list[EidClaim | None]:
     """The existing claims, as another attempt finds them; free keys stay free."""
     wanted = [a_claim(name, "somebody who looks") for name in names]
     found = claims.claim(wanted)
@@ -55,7 +55,7 @@ def test_one_attempt_has_a_claim(claims):
     first, second = a_claim("a"), a_claim("a", "two")
     assert claims.claim([first, a_claim("b")]) == {}
     assert claims.claim([second, a_claim("c", "two")]) == {first.key: first}
-    assert standing(claims, "a", "b", "c", "d") == [first, a_claim("b"), a_claim("c", "two"), None]
+    assert standing_claims(claims, "a", "b", "c", "d") == [first, a_claim("b"), a_claim("c", "two"), None]
 
 
 def test_an_attempt_may_ask_again(claims):
@@ -65,7 +65,7 @@ def test_an_attempt_may_ask_again(claims):
 
 
 def test_a_claim_is_replaced_as_it_was_seen(claims):
-    """Only the claim that was seen is replaced, so one of many gets it; asking again is harmless."""
+    """Only the claim that was read is replaced, so one of many succeeds; repeating the call is harmless."""
     old, new, late = a_claim("a"), a_claim("a", "two"), a_claim("a", "three")
     claims.claim([old])
     assert list(claims.replace([(old, new), (a_claim("nothing"), a_claim("nothing", "two"))])) == [old.key]
@@ -74,14 +74,14 @@ def test_a_claim_is_replaced_as_it_was_seen(claims):
     stored = replace(new, is_stored=True, since=NOON + timedelta(seconds=5))
     assert list(claims.replace([(new, stored)])) == [old.key]
     assert list(claims.replace([(new, late)])) == []
-    assert standing(claims, "a", "nothing") == [stored, None]
+    assert standing_claims(claims, "a", "nothing") == [stored, None]
 
 
 def test_a_claim_is_removed_by_its_token(claims):
     """An attempt removes its own claims, and nobody else's."""
     claims.claim([a_claim("a"), a_claim("b")])
     claims.remove([a_claim("a"), a_claim("b", "two"), a_claim("c")])
-    assert standing(claims, "a", "b", "c") == [None, a_claim("b"), None]
+    assert standing_claims(claims, "a", "b", "c") == [None, a_claim("b"), None]
 
 
 def test_nothing_is_claimed_of_nothing(claims):
@@ -96,7 +96,7 @@ def test_many_claims_at_once(claims):
     names = [f"event {number}" for number in range(130)]
     claims.claim([a_claim(name) for name in names[::3]])
     assert len(claims.claim([a_claim(name, "two") for name in names])) == len(names[::3])
-    assert [each and each.token for each in standing(claims, *names)] == [
+    assert [each and each.token for each in standing_claims(claims, *names)] == [
         "one" if index % 3 == 0 else "two" for index in range(len(names))
     ]
 

@@ -153,7 +153,7 @@ class TestRead:
         assert [text for _, text in log.events(topic, limit=limit)] == list("abcdefghijk")
 
     def test_answers_about_as_many_bytes_as_asked(self, log: LogUnderTest):
-        """A slice ends near `max_bytes`, and what it left out is in the next one."""
+        """A slice ends near `max_bytes`, and the next one has the rest."""
         topic = log.a_topic()
         for number in range(40):
             log.store(topic, str(number % 10) * 10_000)
@@ -451,7 +451,7 @@ class TestClose:
         end = log.log.add_change_listener(lambda *place: told.append(place))
         log.log.close()
         log.log.close()
-        assert_everything_is_refused(EventLog, everything_one_can_do_with(log, topic))
+        assert_everything_is_refused(EventLog, all_calls(log, topic))
         begun = append_async(log.log, topic, {0: [a_record("a")]})
         assert isinstance(begun.exception(PATIENCE), Unavailable)
         assert told == []
@@ -478,7 +478,7 @@ class TestClose:
                 each.result(PATIENCE)
 
 
-def everything_one_can_do_with(log: LogUnderTest, topic: str):
+def all_calls(log: LogUnderTest, topic: str):
     return calls_needing_a_topic(log, topic) | {
         "create_topic": lambda: log.log.create_topic("another", 1),
         "delete_topic": lambda: log.log.delete_topic(topic),

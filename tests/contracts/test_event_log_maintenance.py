@@ -25,7 +25,7 @@ class TestTrim:
             log.log.read(topic, 0, 1)
 
     def test_may_remove_everything(self, log: LogUnderTest):
-        """A partition without events goes on with the next number, and no earlier moment comes after a later one."""
+        """A partition without events continues with the next number, and no earlier moment comes after a later one."""
         topic = log.a_topic()
         log.store(topic, "a", "b")
         log.an_hour_passes()
@@ -64,7 +64,8 @@ class TestCompact:
             yield opened
 
     def test_keeps_the_newest_of_each_key_and_those_without(self, log: LogUnderTest):
-        """A later event replaces earlier ones with its key, and the offsets of what stays do not change. (P97)"""
+        """A later event replaces earlier ones with its key, and the offsets of the remaining events do not change.
+        (P97)"""
         topic = log.a_topic()
         log.store(topic, a_record("a1", "a"), a_record("b1", "b"), "x")
         log.store(topic, a_record("a2", "a"), "y", a_record("", ""))
@@ -96,7 +97,7 @@ class TestCompact:
         assert log.values(topic) == ["2", "3", "4"]
 
     def test_leaves_holes_that_reads_step_over(self, log: LogUnderTest):
-        """A read that starts in a hole answers the next event behind it; the bounds stay as they were."""
+        """A read that starts in a hole returns the next event behind it; the bounds stay the same."""
         topic = log.a_topic()
         for number in range(10):
             log.store(topic, a_record(f"{number}", "k"))

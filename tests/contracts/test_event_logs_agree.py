@@ -43,14 +43,14 @@ class Agreement(RuleBasedStateMachine):
         self.memory = open_event_log("memory:", self.clock)
         self.sqlite = open_event_log(self.url, self.clock)
         for topic in ("first", "second"):
-            self.both(lambda log, topic=topic: log.create_topic(topic, PARTITIONS))
+            self.do_to_both(lambda log, topic=topic: log.create_topic(topic, PARTITIONS))
 
     def teardown(self):
         self.memory.close()
         self.sqlite.close()
         self.folder.cleanup()
 
-    def both(self, work):
+    def do_to_both(self, work):
         """Do it to both, and insist on the same answer or the same refusal."""
         answers = []
         for log in (self.memory, self.sqlite):
@@ -63,7 +63,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(topic=topics, batches=st.dictionaries(partitions, st.lists(records, max_size=6), min_size=1))
     def append(self, topic, batches):
-        self.both(lambda log: run_blocking(log.append(topic, batches)))
+        self.do_to_both(lambda log: run_blocking(log.append(topic, batches)))
 
     @rule(moved=st.integers(0, 3))
     def time_passes(self, moved):
@@ -72,12 +72,12 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(topic=topics, partition=partitions, back=hours)
     def trim(self, topic, partition, back):
-        self.both(lambda log: log.trim(topic, partition, self.moment(back)))
+        self.do_to_both(lambda log: log.trim(topic, partition, self.moment(back)))
 
     @rule(topic=topics, partition=partitions, back=hours, tombstones=hours)
     def compact(self, topic, partition, back, tombstones):
         stored_before, tombstones_before = self.moment(back), self.moment(tombstones)
-        self.both(
+        self.do_to_both(
             lambda log: log.compact(topic, partition, stored_before=stored_before, tombstones_before=tombstones_before)
         )
 
@@ -90,23 +90,23 @@ class Agreement(RuleBasedStateMachine):
             assert len(events) <= limit
             return events[:1]
 
-        self.both(look)
+        self.do_to_both(look)
 
     @rule(topic=topics, partition=partitions, back=hours)
     def find_a_moment(self, topic, partition, back):
-        self.both(lambda log: log.first_offset_since(topic, partition, self.moment(back)))
+        self.do_to_both(lambda log: log.first_offset_since(topic, partition, self.moment(back)))
 
     @rule(topic=topics)
     def grow(self, topic):
-        self.both(lambda log: log.add_partitions(topic, PARTITIONS))
+        self.do_to_both(lambda log: log.add_partitions(topic, PARTITIONS))
 
     @rule()
     def seal(self):
-        self.both(lambda log: log.seal_topic("second"))
+        self.do_to_both(lambda log: log.seal_topic("second"))
 
     @rule()
     def delete(self):
-        self.both(lambda log: log.delete_topic("second"))
+        self.do_to_both(lambda log: log.delete_topic("second"))
 
     @rule()
     def start_again(self):
@@ -116,16 +116,16 @@ class Agreement(RuleBasedStateMachine):
     @invariant()
     def show_the_same(self):
         for topic in ("first", "second"):
-            bounds = self.both(lambda log, topic=topic: log.bounds(topic, range(PARTITIONS)))
+            bounds = self.do_to_both(lambda log, topic=topic: log.bounds(topic, range(PARTITIONS)))
             for partition in range(PARTITIONS) if isinstance(bounds, dict) else ():
-                self.both(lambda log, place=(topic, partition): everything(log, *place))
+                self.do_to_both(lambda log, place=(topic, partition): read_all(log, *place))
 
     def moment(self, back):
         """Some time between the beginning and now."""
         return self.clock.now() - min(back, self.hours) * HOUR
 
 
-def everything(log, topic, partition):
+def read_all(log, topic, partition):
     found = []
     bounds = log.bounds(topic, [partition])[partition]
     place = bounds.oldest

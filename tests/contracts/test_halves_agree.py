@@ -74,7 +74,7 @@ class Walk:
         self.open_halves()
         self.seen: Counter[str] = Counter()
         for topic in TOPICS:
-            self.both(lambda log, topic=topic: log.create_topic(topic, PARTITIONS))
+            self.do_to_both(lambda log, topic=topic: log.create_topic(topic, PARTITIONS))
 
     def open_halves(self) -> None:
         """A log of two halves, and the archiver between them, which works only on request."""
@@ -93,7 +93,7 @@ class Walk:
         self.worker.stop()
         self.halves.close()
 
-    def both(self, work):
+    def do_to_both(self, work):
         """Do it to both, and insist on the same answer or the same refusal."""
         answers = []
         for log in (self.plain, self.halves):
@@ -121,7 +121,7 @@ class Walk:
     def append(self) -> None:
         topic, partition = self.place()
         batch = [self.record() for _ in range(self.dice.randint(1, 4))]
-        self.both(lambda log: run_blocking(log.append(topic, {partition: batch})))
+        self.do_to_both(lambda log: run_blocking(log.append(topic, {partition: batch})))
 
     def time_passes(self) -> None:
         self.clock.move(3600 * self.dice.choice([1, 1, 1, 2, -1]))
@@ -142,7 +142,7 @@ class Walk:
     def read(self) -> None:
         """A slice may be shorter than it could be, though not empty."""
         topic, partition = self.place()
-        bounds = self.both(lambda log: log.bounds(topic, [partition]))
+        bounds = self.do_to_both(lambda log: log.bounds(topic, [partition]))
         end = bounds[partition].next_offset if isinstance(bounds, dict) else 0
         start, limit = self.dice.randint(-1, end + 1), self.dice.randint(1, 5)
 
@@ -151,7 +151,7 @@ class Walk:
             assert len(events) <= limit
             return events[:1]
 
-        found = self.both(look)
+        found = self.do_to_both(look)
         self.seen["read"] += isinstance(found, tuple) and bool(found) and not self.is_hot(topic, partition, start)
 
     def is_hot(self, topic: str, partition: int, offset: int) -> bool:
@@ -160,18 +160,18 @@ class Walk:
     def find_a_moment(self) -> None:
         topic, partition = self.place()
         moment = self.moment()
-        found = self.both(lambda log: log.first_offset_since(topic, partition, moment))
+        found = self.do_to_both(lambda log: log.first_offset_since(topic, partition, moment))
         self.seen["found"] += isinstance(found, int) and not self.is_hot(topic, partition, found)
 
     def trim(self) -> None:
         topic, partition = self.place()
         moment = self.moment()
-        self.both(lambda log: log.trim(topic, partition, moment))
+        self.do_to_both(lambda log: log.trim(topic, partition, moment))
 
     def compact(self) -> None:
         topic, partition = self.place()
         stored_before, tombstones_before = self.moment(), self.moment()
-        self.both(
+        self.do_to_both(
             lambda log: log.compact(topic, partition, stored_before=stored_before, tombstones_before=tombstones_before)
         )
 
@@ -184,22 +184,22 @@ class Walk:
             self.open_halves()
 
     def grow(self) -> None:
-        self.both(lambda log: log.add_partitions(TOPICS[0], PARTITIONS))
+        self.do_to_both(lambda log: log.add_partitions(TOPICS[0], PARTITIONS))
 
     def seal(self) -> None:
-        self.both(lambda log: log.seal_topic(TOPICS[1]))
+        self.do_to_both(lambda log: log.seal_topic(TOPICS[1]))
 
     def delete(self) -> None:
-        self.both(lambda log: log.delete_topic(TOPICS[1]))
+        self.do_to_both(lambda log: log.delete_topic(TOPICS[1]))
 
     def step(self) -> None:
         getattr(self, self.dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0])()
 
     def see_that_they_show_the_same(self) -> None:
         for topic in TOPICS:
-            bounds = self.both(lambda log, topic=topic: log.bounds(topic, range(PARTITIONS)))
+            bounds = self.do_to_both(lambda log, topic=topic: log.bounds(topic, range(PARTITIONS)))
             for partition in range(PARTITIONS) if isinstance(bounds, dict) else ():
-                self.both(lambda log, place=(topic, partition): everything(log, *place))
+                self.do_to_both(lambda log, place=(topic, partition): read_all(log, *place))
 
     def see_that_the_index_tells_the_truth(self) -> None:
         """Segments follow each other without a gap, and each is in the archive unchanged."""
@@ -222,7 +222,7 @@ class Walk:
         assert kept == set(index.referenced_archive_keys())
 
 
-def everything(log, topic, partition):
+def read_all(log, topic, partition):
     found = []
     bounds = log.bounds(topic, [partition])[partition]
     place = bounds.oldest
@@ -236,8 +236,8 @@ def everything(log, topic, partition):
 
 @pytest.mark.parametrize(("hot", "walks"), [("memory", seeds(10, 60)), ("sqlite", seeds(3, 12))])
 def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
-    """In any order of appends, archiving, trimming, compaction and restarts both logs answer the same, event by event;
-    what the index refers to is there, and nothing else is left."""
+    """In any order of appends, archiving, trimming, compaction and restarts both logs return the same, event by
+    event; the objects that the index refers to exist, and no others."""
     seen: Counter[str] = Counter()
     for number in walks:
         walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, ARCHIVE_MANUALLY)
@@ -265,7 +265,7 @@ def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tm
             for _ in range(STEPS):
                 walk.step()
                 for place in ((topic, partition) for topic in TOPICS for partition in range(PARTITIONS)):
-                    walk.both(lambda log, place=place: state(log, *place))
+                    walk.do_to_both(lambda log, place=place: state(log, *place))
             walk.see_that_the_index_tells_the_truth()
         finally:
             walk.close()
@@ -273,5 +273,5 @@ def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tm
 
 def state(log, topic, partition):
     """The final knowledge of a reader that forgets deleted keys."""
-    newest = {event.record.key: event for event in everything(log, topic, partition)}
+    newest = {event.record.key: event for event in read_all(log, topic, partition)}
     return {key: event.offset for key, event in newest.items() if key is not None and event.record.value is not None}

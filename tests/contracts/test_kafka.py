@@ -45,7 +45,7 @@ def log(url):
 
 @pytest.fixture
 def another(url, log):  # noqa: ARG001  # it makes the topic
-    """The log as another process has it: the two share nothing but the cluster."""
+    """The log in another process: the two share only the cluster."""
     opened = open_event_log(url, SystemClock())
     yield opened
     opened.close()
@@ -53,8 +53,8 @@ def another(url, log):  # noqa: ARG001  # it makes the topic
 
 class TestArchive:
     def test_has_what_kafka_has_removed(self, url, tmp_path):
-        """Two processes share a cluster, an index and an archive: what one of them has archived and Kafka has removed
-        is read by the other, and one cursor leads through both halves."""
+        """Two processes share a cluster, an index and an archive: one reads events that the other has archived and
+        Kafka has removed, and one cursor leads through both halves."""
         first, second = (self._open_log(url, tmp_path) for _ in range(2))
         with closing(first), closing(second):
             first.create_topic("t", 1)
@@ -130,7 +130,8 @@ class TestTwoProcesses:
         assert all(len({name.rsplit("/", 1)[0] for name in group}) == 1 for group in groups)
 
     def test_show_each_other_at_once_what_they_stored(self, log, another):
-        """A read sees what another process stored before it began, at the end of a partition and behind it."""
+        """A read sees the events that another process stored before it began, at the end of a partition and behind
+        it."""
         for number in range(20):
             run_blocking(another.append("t", {0: [a_record(f"{number}")]}))
             assert log.bounds("t", [0])[0].next_offset == number + 1
@@ -138,7 +139,7 @@ class TestTwoProcesses:
             assert log.read("t", 0, number + 1) == EventSlice((), number + 1)
 
     def test_tell_each_other_of_appends(self, log, another):
-        """A watcher is notified soon of what another process appends to a partition that was read to its end."""
+        """A watcher is notified soon of another process's appends to a partition that was read to its end."""
         log.read("t", 1, 0)
         told = threading.Event()
         end = log.add_change_listener(lambda *place: told.set() if place == ("t", 1) else None)
@@ -210,7 +211,7 @@ class TestTwoProcesses:
                 attempt()
 
     def test_keep_what_comes_while_they_trim(self, url, log, monkeypatch):
-        """An event that another process appends while the end of the old ones is looked for is not among them."""
+        """An event that another process appends during the search for the end of the old ones is not among them."""
         run_blocking(log.append("t", {0: [a_record("old")]}))
         before = SystemClock().now() + timedelta(hours=1)
         ends = log._cluster.read_partition_bounds
@@ -257,7 +258,7 @@ class TestAppend:
         assert found == records
 
     def test_of_what_is_larger_than_kafka_takes_is_refused(self, log):
-        """A single event that no batch can hold is refused, and the topic is not taken for a sealed one."""
+        """A single event that no batch can hold is refused, and the topic does not count as sealed."""
         assert run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"x" * 9_000_000))]})) == {
             0: Refused("internal error")
         }
@@ -301,7 +302,7 @@ class TestTopics:
         now = SystemClock().now()
         run_blocking(log.append("t", {0: [a_record("0", "k0")]}))
         log.compact("t", 0, stored_before=now + timedelta(minutes=1), tombstones_before=now - timedelta(days=1))
-        with the_cluster(url) as cluster:
+        with open_cluster(url) as cluster:
             cluster.configure_topic("t", {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
         stored = 1
 
@@ -352,11 +353,11 @@ class TestTopics:
         now = SystemClock().now()
         run_blocking(log.append("t", {0: [a_record("a"), a_record("b", "k")]}))
         log.compact("t", 0, stored_before=now, tombstones_before=now)
-        assert setting(url, "cleanup.policy") == "delete"
+        assert topic_setting(url, "cleanup.policy") == "delete"
         log.trim("t", 0, now + timedelta(hours=1))
         run_blocking(log.append("t", {0: [a_record("c", "k")]}))
         log.compact("t", 0, stored_before=now, tombstones_before=now)
-        assert setting(url, "cleanup.policy") == "compact"
+        assert topic_setting(url, "cleanup.policy") == "compact"
 
 
 class TestFaults:
@@ -390,14 +391,14 @@ def values(log, topic: str, partition: int = 0) -> list[str]:
     return found
 
 
-def setting(url: str, name: str) -> str:
+def topic_setting(url: str, name: str) -> str:
     """A setting of the topic `t`, as Kafka itself has it."""
-    with the_cluster(url) as cluster:
+    with open_cluster(url) as cluster:
         return cluster.read_topic_configuration("t")[name]
 
 
 @contextmanager
-def the_cluster(url: str):
+def open_cluster(url: str):
     cluster = Cluster(ClusterAddress.parse(url))
     try:
         yield cluster

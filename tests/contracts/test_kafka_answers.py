@@ -1,7 +1,7 @@
 """Kafka's answers are errors, come late, or never come: acknowledged events are stored, once and in order.
 
 A proxy in front of a real server spoils its answers while events are published and read. The summary of the run shows
-how many events each test published, and what became of them.
+how many events each test published, and their fates.
 """
 
 from contextlib import contextmanager
@@ -73,7 +73,7 @@ def a_log(proxy, timeout):
         yield log
 
 
-def nothing_waits(log):
+def assert_nothing_waits(log):
     """No append and no record is kept in memory once all of them have their outcome."""
     threads = log._writer._threads
     until(lambda: not any(thread._waiting or thread._under_way for thread in threads))
@@ -82,13 +82,13 @@ def nothing_waits(log):
 
 @pytest.mark.parametrize("spoiled", [*NOT_STORED.values(), *STORED.values()], ids=[*NOT_STORED, *STORED])
 def test_publishers_do_not_see_an_error_that_passes(proxy, spoiled, record_property):
-    """The library sends a request again, and Kafka recognizes what it has stored already: all is acknowledged, once."""
+    """The library sends a request again, and Kafka recognizes stored records: all are acknowledged, once."""
     with a_log(proxy, timeout=60) as log, Load(log, record_property) as load:
         with proxy.spoiling(Fault(PRODUCE, times=3, **spoiled)) as fault:
             until(lambda: fault.seen == fault.times)
             load.goes_on()
         assert load.figures()["refused"] == 0
-        assert nothing_waits(log)
+        assert assert_nothing_waits(log)
 
 
 @pytest.mark.parametrize("spoiled", NOT_STORED.values(), ids=NOT_STORED)
@@ -102,7 +102,7 @@ def test_an_error_that_lasts_is_told_in_time(proxy, spoiled, record_property):
             load.is_refused()
         load.goes_on()
         assert load.figures()["refused but stored"] <= WRITERS
-        assert nothing_waits(log)
+        assert assert_nothing_waits(log)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_events_without_an_answer_have_an_unknown_outcome(proxy, spoiled, record
             load.is_refused()
         load.goes_on()
         assert load.figures()["refused but stored"] > 0
-        assert nothing_waits(log)
+        assert assert_nothing_waits(log)
 
 
 def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_property):
@@ -127,7 +127,7 @@ def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_propert
             load.is_refused()
         load.goes_on()
         assert load.figures()["refused but stored"] == 0
-        assert nothing_waits(log)
+        assert assert_nothing_waits(log)
 
 
 @pytest.mark.parametrize("spoiled", SPOILED_READS.values(), ids=SPOILED_READS)
@@ -166,7 +166,7 @@ def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_proper
 
 
 def test_a_topic_that_a_starting_server_does_not_know_is_used_again(proxy, record_property):
-    """Neither writers nor readers take the topic for a deleted one, and both go on when the server knows it."""
+    """Neither writers nor readers treat the topic as deleted, and both continue when the server knows it."""
     with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
         # A reader at the end asks only how far the partition goes, which a server that it knows would answer.
         not_leading = Fault(PRODUCE, NOT_LEADER), Fault(FETCH, NOT_LEADER), Fault(LIST_OFFSETS)

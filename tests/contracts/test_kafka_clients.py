@@ -1,4 +1,4 @@
-"""Clients of the library that do not find their servers any more: the log uses others, and goes on.
+"""Clients of the library that no longer find their servers: the log uses others, and continues.
 
 The library may lose a cluster for good when all its servers were away for a while. Here a client of a cluster that is
 not there takes the place of one that has.
@@ -17,7 +17,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from tests.support import kafka
 from tests.support.engines import a_record, record_text
-from tests.support.kafka_load import until_available
+from tests.support.kafka_load import retry_until_available
 from tests.support.patience import until
 
 pytestmark = kafka.NOT_IN_EVERY_RUN
@@ -42,7 +42,7 @@ def another(url, log):  # noqa: ARG001  # it makes the topic
         yield opened
 
 
-def lost(make, module, name, monkeypatch):
+def lose_next_client(make, module, name, monkeypatch):
     """Have the next client that a module makes find no servers, and return how many have been made since."""
     made = []
 
@@ -56,7 +56,7 @@ def lost(make, module, name, monkeypatch):
 
 def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(another, url, monkeypatch):
     """The log refuses it when its time expires, and stores the next one once."""
-    made = lost(client.new_producer, writing, "new_producer", monkeypatch)
+    made = lose_next_client(client.new_producer, writing, "new_producer", monkeypatch)
     with closing(open_event_log(url, SystemClock())) as log:
         assert run_blocking(log.append("t", {0: [a_record("b")]})) == {0: Refused("timed out")}
         assert run_blocking(log.append("t", {0: [a_record("c")]})) == {0: Stored()}
@@ -66,7 +66,7 @@ def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(a
 
 
 def test_a_read_that_a_consumer_cannot_make_is_the_last_one_that_fails(log, monkeypatch):
-    lost(client.new_consumer, reading, "new_consumer", monkeypatch)
+    lose_next_client(client.new_consumer, reading, "new_consumer", monkeypatch)
     with pytest.raises(Unavailable):
         log.read("t", 0, 0)
     assert [record_text(event.record) for event in log.read("t", 0, 0).events] == ["a"]
@@ -74,7 +74,7 @@ def test_a_read_that_a_consumer_cannot_make_is_the_last_one_that_fails(log, monk
 
 def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, monkeypatch):
     """Meanwhile each reader looks for itself."""
-    lost(client.new_consumer, reading, "new_consumer", monkeypatch)
+    lose_next_client(client.new_consumer, reading, "new_consumer", monkeypatch)
     place = 1
 
     def tail_has_the_next_event():
@@ -104,4 +104,4 @@ def test_a_question_that_a_client_cannot_ask_is_its_last_one(log):
         assert log._cluster._admin is not unconnected[0]
         assert log._cluster._offset_consumer is not unconnected[1]
         # On a busy machine a new client may not be connected within the two seconds of a question.
-        assert until_available(ask) == OffsetBounds(0, 1)
+        assert retry_until_available(ask) == OffsetBounds(0, 1)

@@ -1,7 +1,7 @@
 """Servers of Kafka fail while events are published and read: acknowledged events are stored, once and in order.
 
 The tests wait two seconds for the cluster's answers instead of ten, so that unknown outcomes are known soon.
-The summary of the run shows how many events each test published, and what became of them.
+The summary of the run shows how many events each test published, and their fates.
 """
 
 import random
@@ -18,7 +18,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from tests.support import kafka
 from tests.support.engines import a_record, append_and_wait
-from tests.support.kafka_load import WRITERS, Load, open_log, outcome, until_available
+from tests.support.kafka_load import WRITERS, Load, open_log, outcome, retry_until_available
 from tests.support.patience import PATIENCE, until
 
 pytestmark = kafka.NOT_IN_EVERY_RUN
@@ -97,14 +97,14 @@ class TestOneServer:
             run_blocking(log.append("t", {0: [a_record("a")]}))
             server.pause()
             try:
-                # Each needs a batch of its own. In sequence, they would take longer than this test waits.
+                # Each needs a separate batch. In sequence, they would take longer than this test waits.
                 big = Record(b'"%s"' % (b"x" * 5_000_000))
                 appends = [threads.submit(append_and_wait, log, "t", {0: [big]}) for _ in range(12)]
                 fates = [each.result(PATIENCE)[0] for each in appends]
             finally:
                 server.go_on()
             assert fates == [Refused("timed out")] * 12
-            until_available(lambda: log.bounds("t", [0]))
+            retry_until_available(lambda: log.bounds("t", [0]))
             until(lambda: not isinstance(run_blocking(log.append("t", {0: [a_record("b")]}))[0], Refused))
             assert log.bounds("t", [0])[0].next_offset <= 2 + 2
 
@@ -130,8 +130,8 @@ class TestOneServer:
 
     @pytest.mark.parametrize("timeout", [2, 10], ids=["records time out first", "the library finds out first"])
     def test_forgets_a_topic_that_others_delete(self, tmp_path, timeout, record_property, caplog):
-        """A topic that is deleted behind our back is unknown, soon, and others go on. The log says so in single lines,
-        and does not repeat them.
+        """A topic that another process deletes becomes unknown soon, and others continue. The log says so in single
+        lines, and does not repeat them.
         """
 
         def delete_and_find_unknown(topic):
@@ -195,8 +195,8 @@ class TestOneServer:
 
 class TestThreeServers:
     def test_lead_in_turn(self, tmp_path, record_property):
-        """When the server that leads a partition is killed, another one leads, with all that was acknowledged; with
-        too few copies in sync every append is refused, and goes on when there are enough again.
+        """When the server that leads a partition is killed, another one leads, with all acknowledged events; with too
+        few copies in sync every append is refused, and succeeds when there are enough again.
         """
         with kafka.three_servers(tmp_path) as servers, open_log(servers.values(), timeout=4) as log:
             until(lambda: are_copies_possible(log))
@@ -217,7 +217,7 @@ class TestThreeServers:
 
 
 def are_copies_possible(log):
-    """Three copies can be made once all servers have joined."""
+    """Three copies are possible once all servers have joined."""
     try:
         log.create_topic("t", 3)
     except Unavailable:

@@ -1,4 +1,4 @@
-"""Signing in to MSK: what the client library sends to a server, and when it asks for another token."""
+"""Signing in to MSK: the messages of the client library, and when it asks for another token."""
 
 import logging
 import socket

@@ -109,13 +109,13 @@ class TestTopics:
         ],
     )
     def test_that_are_unknown_cannot_be_changed(self, index: LogIndex, change):
-        """Nothing is noted about a topic that was never made."""
+        """An unknown topic cannot have notes."""
         with pytest.raises(UnknownTopic):
             change(index)
         assert index.topic("t") is None
 
     def test_that_are_deleted_leave_nothing(self, index: LogIndex):
-        """With a topic go its heads and segments, and nothing of another; deleting again changes nothing."""
+        """Heads and segments are deleted with their topic, and nothing of another; deleting again changes nothing."""
         for topic in ("t", "other"):
             index.create_topic(topic, 2)
             add_segments(index, topic, [10, 10])
@@ -177,7 +177,7 @@ class TestContinuedTopics:
             index.create_next_topic("missing", "missing~2", [])
 
     def test_leave_a_signpost_when_they_are_deleted_first(self, index: LogIndex):
-        """The way to where records are counted is there for as long as the last topic that counts them."""
+        """The way to where records are counted exists as long as the last topic that counts them."""
         for name, following in [("t", "t~2"), ("t~2", "t~3")]:
             index.create_topic(name, 2)
             index.advance_head(name, 0, 0, IndexHead(IndexingState(next_offset=4)), a_segment(0, 4))
@@ -372,8 +372,7 @@ class TestClaims:
         assert index.claim("n", "bob", 60)
 
     def test_that_go_on_for_ever_do_not_count(self, index: LogIndex):
-        """A claim that goes on for much longer than it could have been asked for, since a clock was set back meanwhile,
-        is over."""
+        """A claim that lasts much longer than possible, because a clock was set back meanwhile, is over."""
         assert index.claim("n", "ann", 4000)
         assert index.claim("n", "bob", 60)
         assert not index.claim("n", "ann", 60)

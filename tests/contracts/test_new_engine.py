@@ -65,7 +65,7 @@ def test_a_new_engine_that_keeps_the_promises_passes(tmp_path):
 
 @pytest.mark.long("tests/contracts/test_new_engine.py::test_a_new_engine_that_keeps_the_promises_passes")
 def test_the_suite_objects_to_an_engine_that_breaks_a_promise(tmp_path):
-    """A registry that keeps what it was told to remove fails, by the name of the promise."""
+    """A registry that keeps documents that it should remove fails, by the name of the promise."""
     follow_recipe(tmp_path, "ForgetfulRegistry")
     result = run_tests(tmp_path, SUITES[0], "-k", "json-file")
     assert result.returncode == 1

@@ -47,7 +47,7 @@ class TestParkedEvents:
         assert (coordination.list_parked_events(SUBSCRIPTION), position(coordination)) == ([], at(-1))
 
     def test_takes_events_without_moving_the_cursor(self, coordination: Coordination):
-        """Events can be put away before the cursor passes them, also when they are behind it; each is there once."""
+        """Events can be parked before the cursor passes them, also behind it; each is there once."""
         begin_assignment(coordination, "a")
         commit(coordination, "a", 7)
         for _ in range(2):

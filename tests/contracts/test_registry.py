@@ -318,7 +318,7 @@ class TestChanges:
         assert len(changed) < 5
 
     def test_are_no_documents(self, registry: Registry):
-        """Counting leaves the lists of documents as they are."""
+        """Counting does not change the lists of documents."""
         registry.write(PutDocument(REMEMBERED_KIND, "a", {}))
         assert [each.key for each in registry.list(REMEMBERED_KIND)] == ["a"]
 

@@ -60,14 +60,14 @@ class TestEventLog:
         assert moments == sorted(moments)
 
     def test_shows_at_once_what_the_other_stored(self, log, neighbour):
-        """A read sees what another process stored before it began."""
+        """A read sees the events that another process stored before it began."""
         for number in range(10):
             neighbour.ask("append", "t", f"{number}", 1)
             assert log.bounds("t", [0])[0].next_offset == number + 1
             assert record_text(log.read("t", 0, number).events[0].record) == f"{number}/0"
 
     def test_wakes_readers_soon(self, log, neighbour):
-        """A read that waits answers when another process has appended, which is looked for many times a second."""
+        """A read that waits returns when another process has appended, which it checks many times a second."""
         assert APPEND_CHECK_INTERVAL_SECONDS <= 0.05
         with ThreadPoolExecutor(1) as reader:
             for number in range(10):
@@ -98,7 +98,7 @@ class TestEventLog:
         end()
 
     def test_takes_nothing_once_the_other_sealed(self, log, neighbour):
-        """Nothing is stored behind the end that is seen after another process has sealed a topic."""
+        """After another process has sealed a topic, nothing is stored behind its visible end."""
         with ThreadPoolExecutor(2) as threads:
             publishing = [threads.submit(append_until_sealed, log) for _ in range(2)]
             assert log.read("t", 0, 0, wait=PATIENCE).events
@@ -107,7 +107,7 @@ class TestEventLog:
         assert log.bounds("t", [0])[0].next_offset == end == acknowledged
 
     def test_refuses_what_the_other_trimmed(self, log, neighbour):
-        """A read of what another process removed is refused."""
+        """A read of events that another process removed is refused."""
         append(log, "a", 5)
         neighbour.ask("trim", "t")
         with pytest.raises(OffsetUnavailable):

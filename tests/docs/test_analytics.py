@@ -49,7 +49,7 @@ def run_example(block, data):
 
 
 def test_spark(data):
-    """The examples for Spark show the orders that were published, their items, and what no column has."""
+    """The examples for Spark show the published orders, their items, and the members without a column."""
     shown = run_example("spark", data)
     assert "DK" in shown
     assert "shoe-42" in shown
@@ -81,6 +81,6 @@ def test_there_are_commands():
 
 
 def test_the_size_of_an_event_is_described_as_in_tables():
-    """The page and the comment of the column say the same; that it is so is shown from publisher to table."""
+    """The page and the comment of the column say the same; another test shows it from publisher to table."""
     [comment] = [comment for name, _, comment in PLACES if name == "nakadi_size"]
     assert f"| `nakadi_size` | {comment} |" in (ROOT / "docs/analytics.md").read_text()

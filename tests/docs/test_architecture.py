@@ -1,4 +1,4 @@
-"""The page about the architecture names what there is."""
+"""The page about the architecture names existing parts."""
 
 import re
 from pathlib import Path

@@ -63,8 +63,8 @@ async def live(lifespan, handled):
 
 
 def test_the_table_of_limits_has_the_defaults_of_the_code():
-    """Each limit stands in the table, with its default."""
-    table = PAGE[PAGE.index("| field of `Limits`") : PAGE.index("What the producer does with an answer")]
+    """The table has each limit, with its default."""
+    table = PAGE[PAGE.index("| field of `Limits`") : PAGE.index("The producer treats answers like this")]
     limits = Limits()
     for name in Limits.__struct_fields__:
         assert f"`{name}`" in table

@@ -123,7 +123,7 @@ def names(statement, parameter):
     ],
 )
 def test_a_parameter_is_no_member_of_a_body(statement, is_named):
-    """A statement about a member of the same name does not stand for the parameter."""
+    """A statement about a member of the same name does not count for the parameter."""
     assert names(statement, "category") is is_named
 
 

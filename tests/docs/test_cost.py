@@ -33,7 +33,7 @@ def test_there_are_examples():
 
 
 def test_a_million_events_that_come_directly_cost_a_dime(capsys):
-    """The busy example by a load balancer of its own, with two tasks, costs at most ten cents a million events."""
+    """The busy example with a load balancer and two tasks costs at most ten cents a million events."""
     bill = printed_by(capsys, *shlex.split(EXAMPLES[4][0].replace("\\\n", " ")))
     assert float(re.search(r"^A million events +([\d.]+)$", bill, re.MULTILINE)[1]) <= 0.10
 

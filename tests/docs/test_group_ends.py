@@ -8,15 +8,15 @@ ends: list[str] = []
 
 
 @pytest.fixture(scope="session")
-def for_a_group():
+def group_fixture():
     yield
     ends.append("fixture")
 
 
-@pytest.mark.usefixtures("for_a_group")
+@pytest.mark.usefixtures("group_fixture")
 def test_fixtures_of_the_session_end_with_the_group(monkeypatch):
     """Fixtures that were set up are finished at once, and only once."""
-    own = [each for each in group_ends._fixtures if each[0].argname == "for_a_group"]
+    own = [each for each in group_ends._fixtures if each[0].argname == "group_fixture"]
     monkeypatch.setattr(group_ends, "_fixtures", own)
     group_ends.finish_fixtures()
     group_ends.finish_fixtures()

@@ -22,7 +22,7 @@ def test_a_circle_is_found():
 
 
 def test_what_is_imported_inside_functions_is_in_the_table():
-    """An import inside a function hides what a module needs. The table says what each is worth, and has no others."""
+    """An import inside a function hides a module's needs. The table states the benefit of each, and has no others."""
     allowed = {
         (importer, imported)
         for importer, imports in re.findall(r"^\| `([\w/]+\.py)` \| ([^|]+) \|", TABLE, re.MULTILINE)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def long_marks() -> Iterator[tuple[str, str]]:
-    """Where a mark stands, and each test that it names."""
+    """The place of each mark, and the tests that it names."""
     for path in sorted(ROOT.glob("tests/*/**/test_*.py")):
         text = path.read_text("utf-8")
         for node in ast.walk(ast.parse(text)) if "mark.long(" in text else ():
@@ -35,7 +35,7 @@ def decorators_of_tests(path: Path) -> dict[str, list[str]]:
 
 
 def fault_of(name: str) -> str | None:
-    """Why a test does not show in `make test` what a mark says."""
+    """Why a test does not show a mark's behaviour in `make test`."""
     file, _, test = name.partition("::")
     if not (ROOT / file).is_file():
         return "there is no such module"

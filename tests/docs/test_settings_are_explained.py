@@ -8,13 +8,13 @@ from scripts.settings_reference import REFERENCE, SOURCE, reference
 
 
 def test_the_settings_reference_is_up_to_date():
-    """docs/settings.md is what scripts/settings_reference.py writes: run it after a change of a setting."""
+    """docs/settings.md is the output of scripts/settings_reference.py: run it after a change of a setting."""
     assert REFERENCE.read_text() == reference(SOURCE.read_text())
 
 
 @pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
 def test_each_setting_has_a_row_with_its_default(setting):
-    """The reference is generated from the source: what it has is compared with the settings themselves."""
+    """The reference is generated from the source: its content is compared with the settings themselves."""
     row = next(
         line for line in REFERENCE.read_text().splitlines() if line.startswith(f"| `NAKADI_{setting.name.upper()}` |")
     )
@@ -26,7 +26,7 @@ def test_each_setting_has_a_row_with_its_default(setting):
 
 
 def test_a_setting_without_a_description_is_refused():
-    """A new setting has to be described."""
+    """A new setting needs a description."""
     with pytest.raises(ValueError, match="speed has no description"):
         reference("class Settings:\n    # Speed\n    speed: int = 1\n    limit: int = 2\n    '''The limit.'''\n")
 

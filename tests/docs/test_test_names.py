@@ -1,4 +1,4 @@
-"""Tests are found from what they test: their names say which module it is."""
+"""Tests are found from their module: their names contain its name."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ RULE = (
 
 
 def modules_in(room: Path) -> set[str]:
-    """Names of modules and folders in a room, and the room's own name, which stands for its `__init__.py`."""
+    """Names of modules and folders in a room, and the room's own name, for its `__init__.py`."""
     if not room.is_dir():
         return set()
     # A folder that was moved away may still contain compiled modules.

@@ -53,7 +53,7 @@ def nothing_blocks_a_loop(guard: BlockingCalls) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def running(request, tmp_path_factory) -> Iterator[Running]:
-    """A broker behind a socket. Tests share it, and use names of their own."""
+    """A broker behind a socket. Tests share it, and use separate names."""
     if request.param == "aws-local":
         yield from open_laptop_broker(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN)
         return
@@ -105,7 +105,7 @@ def open_laptop_broker(laptop, **options) -> Iterator[LaptopBroker]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Try a test on the engines that are chosen for it; a module with brokers of its own has engines of its own."""
+    """Try a test on the engines that are chosen for it; a module with its own brokers has its own engines."""
     name = metafunc.function.__name__
     if "running" in metafunc.fixturenames and not hasattr(metafunc.module, "running"):
         engines = [each for each in ENGINES if is_chosen(name, each)]
@@ -126,8 +126,8 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def is_long(item: pytest.Item) -> bool:
-    """Whether `make test` leaves a test out: its behaviour is shown on SQLite, and here nothing is different but what
-    the chosen tests show."""
+    """Whether `make test` leaves a test out: SQLite shows its behaviour, and the chosen tests show the differences
+    here."""
     name = item.function.__name__
     engine = item.callspec.params.get("running", "") if hasattr(item, "callspec") else ""
     return engine == "memory" or (runs_here(item.nodeid) and not ALL and name not in SELECTED_TESTS)
@@ -136,8 +136,8 @@ def is_long(item: pytest.Item) -> bool:
 def is_chosen(name: str, engine: str) -> bool:
     """Whether a test runs with several workers, with its events in Kafka, or in memory.
 
-    Every test runs on SQLite. In memory the same code runs but for the engine, which has its contracts: what a log or
-    stores may do differently is enough.
+    Every test runs on SQLite. In memory the same code runs but for the engine, which has its contracts: operations in
+    which a log or stores may differ are enough.
     """
     if engine.startswith("kafka") and not kafka.ALL:
         return engine == "kafka" and name in kafka.SELECTED_TESTS

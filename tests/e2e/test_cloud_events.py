@@ -104,7 +104,7 @@ def test_every_reader_gets_attributes_and_trace_context(api, event_type):
 
 
 def test_events_without_a_trace_get_that_of_their_request(api, event_type):
-    """Each of a batch of events in Nakadi's form, and a CloudEvent; what an event says itself counts. (E7, E10)"""
+    """Each event of a batch in Nakadi's form, and a CloudEvent; an event's own trace counts. (E7, E10)"""
     own = {"span_ctx": {"traceparent": "own"}}
     events = [{"metadata": metadata(eid=str(uuid4())) | more} for more in ({}, own, {"flow_id": "f"})]
     path = f"/event-types/{event_type}/events"
@@ -117,7 +117,7 @@ def test_events_without_a_trace_get_that_of_their_request(api, event_type):
 
 
 def test_an_event_in_nakadis_form_is_a_cloud_event(api, event_type):
-    """The SDK reads it, with what its metadata says. (E20, E21)"""
+    """The SDK reads it, with the content of its metadata. (E20, E21)"""
     eid = str(uuid4())
     metadata = {"eid": eid, "occurred_at": "2026-01-01T00:00:00Z", "span_ctx": TRACE}
     api.post(f"/event-types/{event_type}/events", json=[{"metadata": metadata, "n": 1}]).raise_for_status()

@@ -1,4 +1,4 @@
-"""Every operation of a running broker answers what the description says, and all successes in it are seen."""
+"""Every operation of a running broker answers as described, and every described success occurs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STREAM = "application/x-json-stream"
 Answer = tuple[int, str | None, bytes]
 
 
-# A client that were refused the items of what it has published would publish everything again.
+# A client that is refused the items of its batch would publish everything again.
 IGNORE_ACCEPT = ("publish_events", "delete_events", "get_metrics", "get_request_metrics", "get_stream_metrics")
 
 

@@ -1,4 +1,4 @@
-"""Faults on demand: what clients see when things go wrong."""
+"""Faults on demand, as clients see them."""
 
 import json
 
@@ -100,7 +100,7 @@ def test_a_log_that_is_stopped_is_reported_as_such(broker, api, name):
 
 
 def test_a_delivery_can_be_repeated(broker, api, name):
-    """A client has to bear events that come again; here it can be made to."""
+    """A client has to bear repeated events; here a test can cause them."""
     publish(api, name)
     publish(api, name)
     broker.faults.repeat(1, event_type=name)

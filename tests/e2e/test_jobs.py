@@ -1,4 +1,4 @@
-"""From a publisher to a table, and back to the client that asks what traffic an event type has."""
+"""From a publisher to a table, and back to the client that reads an event type's traffic."""
 
 import json
 import os

@@ -38,7 +38,7 @@ def api(request, tmp_path):
 
 @pytest.fixture
 def storage(api):
-    """A storage in Kafka with topics of its own."""
+    """A storage in Kafka with its own topics."""
     storage_id, prefix = uuid.uuid4().hex, uuid.uuid4().hex[:12]
     configuration = {"bootstrap_servers": kafka.servers(), "topic_prefix": f"{prefix}-"}
     described = {"id": storage_id, "storage_type": "kafka", "kafka_configuration": configuration}
@@ -102,7 +102,7 @@ def test_an_event_type_moves_to_kafka_and_back_under_load(api, storage):
 
     places = [each["storage_id"] for each in api.get(f"/event-types/{name}/timelines").json()]
     assert places[-3:] == [storage, "default", storage]
-    found = consumed(api, subscription, published)
+    found = consume_numbers(api, subscription, published)
     assert found == published
 
 
@@ -110,7 +110,7 @@ def total(published) -> int:
     return sum(len(each) for each in published.values())
 
 
-def consumed(api, subscription: str, published: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+def consume_numbers(api, subscription: str, published: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
     """The numbers of each publisher, in the order in which a stream of the subscription has them."""
     found: dict[str, list[int]] = {}
     # The stream ends by itself, with or without the last event: missing ones are noticed then.

@@ -17,7 +17,7 @@ pytestmark = kafka.NOT_IN_EVERY_RUN
 
 
 class TheOther:
-    """A broker of which only the topics are there, with records as it writes them."""
+    """A broker of which only the topics exist, with records in its form."""
 
     def __init__(self) -> None:
         # The library is installed where these tests run.
@@ -64,7 +64,7 @@ def api():
 
 
 @pytest.fixture(scope="module")
-def other():
+def other_broker():
     return TheOther()
 
 
@@ -86,13 +86,15 @@ def events(api, name, begin="BEGIN", count=1):
     return found
 
 
-def test_events_of_another_broker_are_read_as_they_are(api, other):
+def test_events_of_another_broker_are_read_as_they_are(api, other_broker):
     """All timelines can be read with the other broker's cursors, and newly published events follow in its topic.
     (R281)"""
-    old, new = other.topic(), other.topic()
+    old, new = other_broker.topic(), other_broker.topic()
     written = [an_event(f"{number}") for number in range(4)]
-    other.publish(old, *written[:2], key=b"k", headers=[("X-AuthParam-Name", b"team"), ("X-AuthParam-Value", b"a")])
-    other.publish(new, *written[2:], key=b"k")
+    other_broker.publish(
+        old, *written[:2], key=b"k", headers=[("X-AuthParam-Name", b"team"), ("X-AuthParam-Value", b"a")]
+    )
+    other_broker.publish(new, *written[2:], key=b"k")
     name = create_event_type(api, a_business_definition(partition_strategy="user_defined"))["name"]
 
     closed = {"order": 2, "topic": old, "latest_position": {"offsets": [1, -1]}}
@@ -108,18 +110,18 @@ def test_events_of_another_broker_are_read_as_they_are(api, other):
 
     metadata = {"eid": str(uuid.uuid4()), "occurred_at": "2026-11-22T16:00:00Z", "partition": "0"}
     assert api.post(f"/event-types/{name}/events", json=[{"foo": "here", "metadata": metadata}]).status_code == 200
-    other.publish(new, an_event("there"))
+    other_broker.publish(new, an_event("there"))
     behind = events(api, name, "001-0003-000000000000000001", 2)
     assert [(offset[-1], event["foo"]) for offset, event in behind] == [("2", "here"), ("3", "there")]
 
 
-def test_cursors_of_subscriptions_come_along(api, other):
-    """A subscription goes on behind the cursors of the other broker; its topics outlive the event type. (R281)"""
-    topic = other.topic(1)
-    other.publish(topic, *(an_event(f"{number}") for number in range(10)))
+def test_cursors_of_subscriptions_come_along(api, other_broker):
+    """A subscription continues behind the cursors of the other broker; its topics outlive the event type. (R281)"""
+    topic = other_broker.topic(1)
+    other_broker.publish(topic, *(an_event(f"{number}") for number in range(10)))
     name = create_event_type(api)["name"]
     assert adopt(api, name, {"order": 1, "topic": topic, "latest_position": None}).status_code == 201
-    assert adopt(api, name, {"order": 2, "topic": other.topic(1)}).status_code == 409
+    assert adopt(api, name, {"order": 2, "topic": other_broker.topic(1)}).status_code == 409
     draft = {"owning_application": "tests", "event_types": [name], "read_from": "begin"}
     subscription = api.post("/subscriptions", json=draft).json()["id"]
 
@@ -136,15 +138,15 @@ def test_cursors_of_subscriptions_come_along(api, other):
 
     api.delete(f"/subscriptions/{subscription}")
     assert api.delete(f"/event-types/{name}").status_code == 200
-    assert other.has(topic)
+    assert other_broker.has(topic)
 
 
-def test_an_event_type_with_subscriptions_cannot_adopt(api, other):
+def test_an_event_type_with_subscriptions_cannot_adopt(api, other_broker):
     """Their cursors would lead into another log. (R281)"""
     name = create_event_type(api)["name"]
     api.post("/subscriptions", json={"owning_application": "tests", "event_types": [name]})
 
-    answer = adopt(api, name, {"order": 1, "topic": other.topic()})
+    answer = adopt(api, name, {"order": 1, "topic": other_broker.topic()})
 
     assert problem(answer, 409) == f"The event type {name} has subscriptions"
 
@@ -152,11 +154,11 @@ def test_an_event_type_with_subscriptions_cannot_adopt(api, other):
 @pytest.mark.parametrize(
     ("written", "detail"), [(None, "There is no topic {topic}"), (b"\x00\x01a", "Event 0 in partition 0 of the topic ")]
 )
-def test_topics_that_cannot_be_read_are_refused(api, other, written, detail):
+def test_topics_that_cannot_be_read_are_refused(api, other_broker, written, detail):
     """A topic that does not exist, or has events in Avro, is 422, and the event type stays unchanged. (R281)"""
     topic = str(uuid.uuid4())
     if written is not None:
-        other.publish(topic := other.topic(1), written)
+        other_broker.publish(topic := other_broker.topic(1), written)
     name = create_event_type(api)["name"]
 
     answer = adopt(api, name, {"order": 1, "topic": topic})
@@ -165,9 +167,9 @@ def test_topics_that_cannot_be_read_are_refused(api, other, written, detail):
     assert [each["storage_id"] for each in api.get(f"/event-types/{name}/timelines").json()] == ["default"]
 
 
-def test_large_batches_fit_into_an_adopted_topic(api, other):
+def test_large_batches_fit_into_an_adopted_topic(api, other_broker):
     """The other broker's topics take a megabyte at once; a batch here may be larger. (R281)"""
-    topic = other.topic(1)
+    topic = other_broker.topic(1)
     name = create_event_type(api)["name"]
     assert adopt(api, name, {"order": 1, "topic": topic}).status_code == 201
 

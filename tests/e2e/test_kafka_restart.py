@@ -37,7 +37,7 @@ class Publisher:
 
 @pytest.mark.long("tests/e2e/test_faults.py::test_a_log_that_is_stopped_is_reported_as_such")
 def test_publishers_are_refused_and_streams_go_on(tmp_path, record_property):
-    """While it is away publishing fails item by item and what asks is 503, both in bounded time. Streams stay open,
+    """While it is away publishing fails item by item and reads are 503, both in bounded time. Streams stay open,
     and have all acknowledged events, once and in order, when it is back. (C29, P111)"""
     with (
         kafka.a_server(tmp_path) as server,

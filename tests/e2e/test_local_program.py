@@ -39,7 +39,7 @@ class Program:
         self.url = re.search(r"ready at (\S+)", self.greeting)[1]
 
     def end(self, how=signal.SIGINT):
-        """End it, and return its exit code and what it wrote to stderr."""
+        """End it, and return its exit code and its stderr."""
         self.process.send_signal(how)
         _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
@@ -62,7 +62,7 @@ def test_it_says_what_it_serves_and_where_things_are_kept(tmp_path):
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 def test_its_curl_lines_work_when_pasted():
-    """Each line of the greeting that begins with curl does what it should."""
+    """Each line of the greeting that begins with curl works."""
     with start_program("--engine", "memory") as program:
         lines = [line for line in program.greeting.splitlines() if line.startswith("  curl ")]
         answers = [
@@ -94,7 +94,7 @@ def test_it_ends_cleanly_from_every_moment_of_its_start(tmp_path):
 
 
 def test_what_was_said_is_known_after_it_was_killed(tmp_path):
-    """A broker that is killed in the middle of things knows at its next start what it had answered for."""
+    """A broker that is killed in the middle of work knows everything acknowledged at its next start."""
     with start_program("--data", str(tmp_path)) as program:
         assert http.post(f"{program.url}/event-types", json=EVENT_TYPE).status_code == 201
         program.end(signal.SIGKILL)

@@ -33,7 +33,7 @@ Scene = Iterator[None]
 
 
 class Stage:
-    """A broker that nobody has asked for anything, and a client with a token of its own."""
+    """A broker that has had no request, and a client with its own token."""
 
     def __init__(self, folder: Path) -> None:
         self.issuer = Issuer(folder)
@@ -153,7 +153,7 @@ def a_turn_is_waited_for(stage: Stage) -> Scene:
 
 
 def commit(stage: Stage, name: str, *cursors: dict[str, Any], subscription: str = "") -> str:
-    """Commit without a stream, which is refused after everything was looked up."""
+    """Commit without a stream, which is refused after every look-up."""
     subscription = subscription or create_subscription(stage.api, name)["id"]
     headers = {"X-Nakadi-StreamId": EID}
     path = f"/subscriptions/{subscription}/cursors"
@@ -192,7 +192,7 @@ class Staying:
         return iter(())
 
 
-# Each with what sends it to a thread.
+# Each operation with the part that sends it to a thread.
 SCENES: tuple[tuple[Callable[[Stage], Scene], str], ...] = (
     (keys_are_fetched, "auth.key_set.check_may_block"),
     (a_replaced_key_is_fetched, "auth.key_set.check_may_block"),

@@ -30,7 +30,7 @@ from tests.support.subscriptions import create_subscription, publish
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    """A broker that archives what it stores at once, and removes it from its data file."""
+    """A broker that archives events at once, and removes them from its data file."""
     folder = tmp_path_factory.mktemp("data")
     url = f"sqlite:///{folder}/nakadi.db"
     settings = {"archive": str(folder / "archive"), "archive_after_seconds": 0, "hot_retention_ms": 0}
@@ -111,7 +111,7 @@ def test_published_events_are_counted(api, measure_change):
 
 
 def test_refused_events_are_counted_by_their_reason(api, measure_change):
-    """A batch that a step refuses counts with its events, one that is not looked at as a batch."""
+    """A batch that a step refuses counts with its events, an unread one as a batch."""
     name = create_event_type(api, schema={"type": "object", "properties": {"n": {"type": "integer"}}})["name"]
     target = f"/event-types/{name}/events"
     assert api.post(target, json=[{"n": 1}, {"n": "two"}]).status_code == 422
@@ -125,7 +125,7 @@ def test_refused_events_are_counted_by_their_reason(api, measure_change):
 
 
 def test_duplicates_are_counted(api, measure_change):
-    """Events that are there already count apart from those that are stored."""
+    """Duplicates count separately from stored events."""
     name = create_event_type(api, a_business_definition(deduplication={"window_seconds": 300}))["name"]
     target = f"/event-types/{name}/events"
     first, second = ({"metadata": metadata(eid=str(uuid4()))} for _ in range(2))
@@ -149,7 +149,7 @@ def test_deleted_events_are_counted(api, measure_change):
 
 
 def test_requests_without_an_operation_are_counted(api, measure_change):
-    """A request for what does not exist counts by its status."""
+    """A request for a missing path counts by its status."""
     api.get("/nowhere")
 
     assert measure_change("nakadi_http_requests_total", operation="unrouted", status="404") == 1
@@ -312,7 +312,7 @@ def test_the_archive_is_counted(api, measure_change, running):
             "nakadi_cache_hits_total", cache="archive"
         )
 
-    # The archiver that works by itself may have been at it, and then removes what it has archived a moment later.
+    # The archiver may have been working, and then removes archived events a moment later.
     until(asks_the_cache)
 
 

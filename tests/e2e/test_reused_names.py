@@ -20,8 +20,8 @@ LENIENT = {"type": "object"}
 
 
 @pytest.fixture
-def both(tmp_path):
-    """Clients of two brokers that share a file; each remembers for a minute what it was asked for."""
+def two_clients(tmp_path):
+    """Clients of two brokers that share a file; each caches for a minute."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(Broker(**engine_settings("sqlite", tmp_path), cache_seconds=60)) for _ in "12"]
         yield [
@@ -30,7 +30,7 @@ def both(tmp_path):
         ]
 
 
-def made_again(api, name, **changes):
+def recreate(api, name, **changes):
     assert api.delete(f"/event-types/{name}").status_code == 200
     return create_event_type(api, name=name, **changes)
 
@@ -40,51 +40,51 @@ def batch(api, name, event):
 
 
 @pytest.mark.parametrize(("before", "after", "status"), [(STRICT, LENIENT, 200), (LENIENT, STRICT, 422)])
-def test_events_are_judged_by_the_schema_that_there_is(both, before, after, status):
+def test_events_are_judged_by_the_schema_that_there_is(two_clients, before, after, status):
     """Publishing through another process right after an event type was deleted and made again uses its new schema."""
-    one, two = both
+    one, two = two_clients
     name = create_event_type(one, schema=before)["name"]
     assert batch(two, name, {"n": 1}) == 200
-    made_again(one, name, schema=after)
+    recreate(one, name, schema=after)
     assert batch(two, name, {"other": "x"}) == status
 
 
-def test_events_come_to_the_event_type_that_there_is(both):
+def test_events_come_to_the_event_type_that_there_is(two_clients):
     """Events that another process acknowledges right after an event type was deleted and recreated are in the new
     one."""
-    one, two = both
+    one, two = two_clients
     name = create_event_type(one)["name"]
     publish(two, name)
-    made_again(one, name)
+    recreate(one, name)
     publish(two, name, 3)
     ends = one.get(f"/event-types/{name}/partitions").json()
     assert sum(int(each["newest_available_offset"].rpartition("-")[2]) + 1 for each in ends) == 3
 
 
-def test_streams_read_the_event_type_that_there_is(both):
+def test_streams_read_the_event_type_that_there_is(two_clients):
     """A stream of a subscription that is opened through another process right after its event type was deleted and made
     again gets the events of the new one. (S299)"""
-    one, two = both
+    one, two = two_clients
     name = create_event_type(one)["name"]
     subscription = create_subscription(one, name, read_from="begin")
     with Consumer(two, subscription):
         assert one.delete(f"/subscriptions/{subscription['id']}").status_code == 204
-    made_again(one, name)
+    recreate(one, name)
     publish(one, name, 2)
     second = create_subscription(one, name, read_from="begin")
     with Consumer(two, second, batch_flush_timeout=1, stream_timeout=20) as stream:
         stream.consumed(2)
 
 
-def test_offsets_are_set_in_the_event_type_that_there_is(both):
+def test_offsets_are_set_in_the_event_type_that_there_is(two_clients):
     """Cursors are reset through another process right after an event type was deleted and made again. (S133)"""
-    one, two = both
+    one, two = two_clients
     name = create_event_type(one)["name"]
     first = create_subscription(one, name, read_from="begin")
     publish(two, name, 5)
     assert reset(two, first, a_cursor(name, offset=4)).status_code == 204
     assert one.delete(f"/subscriptions/{first['id']}").status_code == 204
-    made_again(one, name)
+    recreate(one, name)
     publish(one, name, 2)
     second = create_subscription(one, name, read_from="begin")
     problem(reset(two, second, a_cursor(name, offset=4)), 422)
@@ -92,9 +92,9 @@ def test_offsets_are_set_in_the_event_type_that_there_is(both):
     assert cursors(one, second)[name, "0"].endswith("-000000000000000001")
 
 
-def test_a_deleted_subscription_is_not_streamed(both):
-    """A subscription that another process has deleted cannot be streamed any more, and nothing of it comes back."""
-    one, two = both
+def test_a_deleted_subscription_is_not_streamed(two_clients):
+    """A subscription that another process has deleted cannot be streamed any more, and none of its state comes back."""
+    one, two = two_clients
     name = create_event_type(one)["name"]
     subscription = create_subscription(one, name)
     assert cursors(two, subscription) == {}

@@ -77,7 +77,7 @@ def accepts_waiting(port):
 
 
 class Publishers:
-    """Clients with a connection each, which publish events with a name of their own until they are stopped."""
+    """Clients with a connection each, which publish events with their own name until they are stopped."""
 
     def __init__(self, url):
         self.acknowledged, self.sent = Counter(), Counter()
@@ -108,7 +108,7 @@ class Publishers:
 
     @staticmethod
     def _connect(url, thread):
-        """A client. The first process serves publishers of single events; some seem to be none, for the workers."""
+        """A client. The first process serves publishers of single events; some appear to be none, for the workers."""
         api = httpx.Client(base_url=url, timeout=PATIENCE)
         if thread % 3:
             with suppress(httpx.TransportError):
@@ -157,7 +157,7 @@ def the_partitions_of_killed_workers_are_free(program, data):
 def see_each_others_changes(program):
     first, second = (httpx.Client(base_url=program.url, timeout=PATIENCE) for _ in range(2))
     with first, second:
-        # Each has a connection, and so a worker of its own: the one with fewest gets the next.
+        # Each has a connection, and so a separate worker: the one with fewest gets the next.
         assert first.get("/health").text == second.get("/health").text == "OK"
         assert first.post("/event-types", json=EVENT_TYPE).status_code == 201
         assert second.post(EVENTS, json=[{"name": "second"}]).status_code == 200
@@ -169,7 +169,7 @@ def see_each_others_changes(program):
 
 
 def get_answers_while_a_worker_leaves(program):
-    """One that is to end takes its time for what it has begun, and gets no connections meanwhile."""
+    """A worker that ends takes its time for its requests, and gets no connections meanwhile."""
     address = ("127.0.0.1", httpx.URL(program.url).port)
     with ExitStack() as stack:
         begun, idle = (

@@ -1,4 +1,4 @@
-"""Functions that are warm, each with what it remembers: what one has acknowledged, the others go by."""
+"""Warm functions, each with its caches: all follow a change that one has acknowledged."""
 
 import json
 
@@ -75,7 +75,7 @@ def test_a_feature_is_in_force_for_the_next_request_on_and_off(ask):
 
 
 def test_a_function_that_stood_still_goes_by_what_is_acknowledged(ask, clock):
-    """A function that stood still, and its steady clock with it, does not go by what it knew before. (R295)"""
+    """A function that stood still, and its steady clock with it, does not use its old caches. (R295)"""
     create = ("event_types", "POST", "/event-types")
     assert ask(*create, BY_KEY)["statusCode"] == 201
     switch = {"feature": "disable_event_type_creation", "enabled": True}

@@ -67,7 +67,7 @@ def test_readers_are_asked_to_come_again(functions, kinesis_event_type, monkeypa
     """While nothing can be known of the newest events, no client gets an answer about them; soon after, all is well."""
     functions._handlers.pop("cursors")
     with monkeypatch.context() as patch:
-        # Only here: what succeeds may take longer on a busy machine.
+        # Only here: a success may take longer on a busy machine.
         patch.setattr(tails, "RETRY_TIMEOUT_SECONDS", 0.5)
         fails(kinesis_event_type, [operation], fault)
         problem(functions.invoke("cursors", ends()))
@@ -90,7 +90,7 @@ def test_publishers_get_the_outcome_of_every_event(functions, kinesis_event_type
 
 @SOME
 def test_changes_of_the_registry_are_to_be_repeated(functions, kinesis_event_type, fault):
-    """While DynamoDB takes nothing, nothing is changed, and who tries again later succeeds."""
+    """While DynamoDB accepts nothing, nothing changes, and a later retry succeeds."""
     event = load_recorded_event("apigateway/create_event_type")
     event["body"] = event["body"].replace(json.loads(event["body"])["name"], "another.type")
     fails(kinesis_event_type, ["TransactWriteItems", "PutItem"], fault)

@@ -26,14 +26,14 @@ ACCOUNT = "123456789012"
 
 
 @pytest.fixture
-def deleted(functions):
+def deleted_event_type(functions):
     """An event type that was deleted, with events."""
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
     assert functions.invoke("event_types", "apigateway/delete_event_type")["statusCode"] == 200
 
 
-@pytest.mark.usefixtures("deleted")
+@pytest.mark.usefixtures("deleted_event_type")
 def test_clears_up_and_can_be_repeated(functions, capsys):
     """A round looks after everything, and harms nothing when it is made again; metrics of nothing are not paid for."""
     for _ in range(2):
@@ -104,13 +104,13 @@ def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
     """The function reports each figure that an alarm watches, unless it is zero."""
 
     def run(_: Housekeeping):
-        failing()
-        stalled()
+        fail_one_chore()
+        stall_subscription()
 
-    def failing():
+    def fail_one_chore():
         chores.run_and_log_failure("retention", "order.placed", lambda: 1 / 0)
 
-    def stalled():
+    def stall_subscription():
         monkeypatch.setattr(TroubledSubscriptions, "stalled_ids", property(lambda _: ["a", "b"]))
         monkeypatch.setattr(TroubledSubscriptions, "late_ids", property(lambda _: ["b", "c"]))
 

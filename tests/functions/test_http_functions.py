@@ -34,7 +34,7 @@ def lines(capsys):
     ],
 )
 def test_invocations_are_answered(functions, function, event, status):
-    """Each function answers what the gateway sends to it, as the broker on one machine would. (R38)"""
+    """Each function answers the gateway's invocations like the broker on one machine. (R38)"""
     answer = functions.invoke(function, f"apigateway/{event}")
 
     assert answer["statusCode"] == status

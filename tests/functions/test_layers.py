@@ -48,7 +48,7 @@ print(*{{module.partition(".")[0] for module in sys.modules}})
     packages = metadata.packages_distributions()
     needed = {packages[module][0].lower().replace("_", "-") for module in done.stdout.split() if module in packages}
 
-    # botocore has certificates of its own, and takes certifi's only where they are.
+    # botocore has its own certificates, and uses certifi's only if they exist.
     assert needed - {"certifi", "pip", "setuptools", "nakadi-serverless"} <= set(LAYER)
 
 

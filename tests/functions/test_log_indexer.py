@@ -149,7 +149,8 @@ ORDERS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_th
     ],
 )
 def test_the_same_comes_of_every_order(functions, shards, cuts):
-    """Redelivered, bisected, overlapping and reordered batches leave what one batch leaves: nothing twice, no gap."""
+    """Redelivered, bisected, overlapping and reordered batches have the same result as one batch: nothing twice, no
+    gap."""
     shards.publish(12)
     for first, last in cuts:
         assert functions.invoke("log_indexer", shards.event(first, last)) == NOTHING_FAILED
@@ -157,7 +158,7 @@ def test_the_same_comes_of_every_order(functions, shards, cuts):
 
 
 def test_batches_at_the_same_time_count_once(functions, shards):
-    """Several invocations with the same and with overlapping records end in what one of them alone would leave."""
+    """Several invocations with the same and with overlapping records have the result of one of them alone."""
     shards.publish(30)
     functions.invoke("log_indexer", shards.event(0, 1))
     batches = [shards.event(random.randrange(0, 15), random.randrange(15, 30) + 1) for _ in range(6)]

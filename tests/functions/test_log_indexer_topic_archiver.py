@@ -23,7 +23,7 @@ ALL = {"part": 0, "parts": 1}
 
 
 @pytest.fixture
-def broker(broker, environment, tmp_path):  # noqa: ARG001  # its tables are there
+def broker(broker, environment, tmp_path):  # noqa: ARG001  # its tables exist
     """A process that publishes, and leaves archiving to the function; the hot half keeps nothing that is archived."""
     for name, value in {
         "NAKADI_ARCHIVE": f"{tmp_path}/archive",
@@ -64,7 +64,7 @@ def metrics(capsys):
 
 
 def test_events_are_read_from_the_archive_once_the_log_has_removed_them(functions, broker, capsys):
-    """A run archives what there is, and the log keeps the newest event alone; readers see no difference."""
+    """A run archives all events, and the log keeps the newest event alone; readers see no difference."""
     publish(broker, "a", 5)
     publish(broker, "b", 3)
     capsys.readouterr()
@@ -98,7 +98,7 @@ def test_processes_that_publish_do_not_archive(broker):
 
 
 def test_topics_that_another_broker_uses_keep_their_events(functions, broker):
-    """An adopted topic is archived, and nothing is removed from it."""
+    """An adopted topic is archived, and no event is removed from it."""
     publish(broker, "a", 5, adopted=True)
     functions.invoke("log_indexer", ALL)
 
@@ -133,12 +133,12 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, 
         log = archiver._broker.logs.for_storage(DEFAULT_STORAGE_ID)
         archive_topic = log.archive_topic
 
-        def failing(topic, partitions):
+        def fail_one_topic(topic, partitions):
             if topic == "topic-of-a":
                 raise Unavailable("on purpose")
             archive_topic(topic, partitions)
 
-        monkeypatch.setattr(log, "archive_topic", failing)
+        monkeypatch.setattr(log, "archive_topic", fail_one_topic)
         capsys.readouterr()
         with pytest.raises(ArchivingFailed, match="1 topics could not be archived, such as topic-of-a"):
             archiver.archive_part(0, 1)

@@ -97,7 +97,7 @@ def test_every_area_but_the_streams_has_one_function():
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_handler_serves_its_areas(name):
-    """The table says of a function what its handler says."""
+    """The table of functions matches the handlers."""
     assert load_handler(name).handler.areas == NEEDS[name].areas
 
 
@@ -139,7 +139,7 @@ EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_importing_a_handler_does_nothing_but_import(name):
-    """Nothing is opened, asked or started at import, without any setting, and nothing is loaded that is not used.
+    """Import opens, asks and starts nothing, needs no setting, and loads only used modules.
 
     Modules that are slow to load are loaded, because processor time is plentiful until the first invocation.
     """

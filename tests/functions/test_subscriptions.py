@@ -40,7 +40,7 @@ def ask(functions):
 def subscription(functions, ask):
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
-    status, body = ask("POST", "/subscriptions", wanted())
+    status, body = ask("POST", "/subscriptions", subscription_body())
     assert status == 201
     return body["id"]
 
@@ -53,7 +53,7 @@ def coordination(broker):  # noqa: ARG001  # it is inside
     opened.close()
 
 
-def wanted(**changes):
+def subscription_body(**changes):
     return {"owning_application": "shop", "event_types": [EVENT_TYPE], "read_from": "begin", **changes}
 
 
@@ -70,7 +70,7 @@ def stream_everything(coordination, subscription, session):
 
 
 def test_offsets_are_set_and_read(ask, subscription):
-    """Offsets are made, set and shown by functions that share nothing but tables. (S103, S134, S135)"""
+    """Functions that share only tables create, set and show offsets. (S103, S134, S135)"""
     path = f"/subscriptions/{subscription}/cursors"
     assert ask("PATCH", path, {"items": []})[0] == 204
     assert [each["offset"] for each in ask("GET", path)[1]["items"]] == ["001-0001--1"]
@@ -126,7 +126,7 @@ def test_what_could_not_be_cleared_is_cleared_on_schedule(ask, functions, broker
 
 def test_an_event_type_goes_with_subscriptions_that_may(ask, subscription, coordination):
     """A subscription keeps its event type; one of those that are given up goes with it, offsets too. (S290, S291)"""
-    given_up = wanted(owning_application="nakadi_archiver", consumer_group="nakadi_to_s3")
+    given_up = subscription_body(owning_application="nakadi_archiver", consumer_group="nakadi_to_s3")
     other = ask("POST", "/subscriptions", given_up)[1]["id"]
     assert ask("PATCH", f"/subscriptions/{other}/cursors", {"items": []})[0] == 204
     path = f"/event-types/{EVENT_TYPE}"

@@ -26,7 +26,7 @@ def index():
 
 
 def add(index, count, *, partition=0, key=None, archived=True):
-    """The next events of a partition, in an object of their own."""
+    """Add the next events of a partition, in a separate object."""
     head = index.index_heads([(TOPIC, partition)])[TOPIC, partition]
     first = head.state.next_offset
     location = ArchiveLocation(key or f"log/x/{partition}-{first}", 0, 100) if archived else None
@@ -104,7 +104,7 @@ def test_damaged_parts_are_gaps(index):
 
 
 def test_what_was_stored_since_a_moment_is_found_without_reading_the_whole_index(index, monkeypatch):
-    """Times are looked for by halves; a partition without news is not looked at, and gaps are looked through."""
+    """Times are found by bisection; a partition without news is skipped, and gaps are searched."""
     segments = [add(index, 10) for _ in range(2000)]
     add(index, 7, partition=1)
     looked_at = []

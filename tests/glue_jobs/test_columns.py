@@ -63,7 +63,7 @@ def test_a_type_becomes_a_column(schema, kind):
 
 
 def test_references_are_followed():
-    """A reference within the schema is what it points at; one in a circle is no column."""
+    """A reference within the schema is replaced by its target; one in a circle is no column."""
     schema = {
         "definitions": {"name": {"type": "string"}, "tree": {"properties": {"child": {"$ref": "#/definitions/tree"}}}},
         "properties": {"name": {"$ref": "#/definitions/name"}, "tree": {"$ref": "#/definitions/tree"}},
@@ -158,7 +158,7 @@ def test_the_types_as_spark_writes_them():
 
 
 def test_a_property_whose_type_changes_has_further_columns():
-    """One for each scalar type that it had; an object is text; a name that is taken already gets none."""
+    """One for each scalar type that it had; an object is text; a taken name gets none."""
     versions = [
         {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "b__bigint": {"type": "string"}}},
         {"properties": {"a": {"type": "number"}, "b": {"type": "integer"}}},

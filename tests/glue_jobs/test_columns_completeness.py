@@ -44,7 +44,7 @@ def test_members_are_counted_by_type(kind, said):
 
 
 def test_elements_are_counted_one_by_one():
-    """The members of the objects in a list count, each list with names of its own."""
+    """The members of the objects in a list count, with separate names for each list."""
     inner = Array(Struct((Field("c", BIGINT),)))
     said = count_column_members("v", Struct((Field("a", Array(Struct((Field("b", inner),)))),)))
     assert "each0" in said
@@ -156,7 +156,7 @@ def test_schemas_that_would_be_too_much_for_spark(jobs, data):
 
 @pytest.mark.long("tests/glue_jobs/test_columns.py::test_a_very_wide_schema")
 def test_a_table_with_as_many_columns_as_there_may_be(jobs, data, monkeypatch):
-    """The columns that a table has go on being written when later schemas ask for more than there may be."""
+    """The columns of a table keep being written when later schemas would need more than allowed."""
     monkeypatch.setattr(columns, "MAX_FIELDS", 4)
     number = {"type": "integer"}
     first = {"properties": {"a": {"properties": {"x": number}}, "b": number}}
@@ -175,7 +175,7 @@ def test_a_table_with_as_many_columns_as_there_may_be(jobs, data, monkeypatch):
 
 
 def test_properties_that_are_called_as_what_the_job_works_with(jobs, data):
-    """Names that the job gives to what it reads and works out are free for properties."""
+    """Properties may have the names that the job uses internally."""
     names = [MISFIT, "_misfit", "doubtful", "file", "head", "line", "misfit", "partition", "stamped", "topic", "value"]
     schema = {"properties": {name: {"type": "integer"} for name in names}}
     event = {name: number for number, name in enumerate(names)}

@@ -31,7 +31,7 @@ def test_what_glue_adds_is_passed_over():
     ids=lambda added: added[0],
 )
 def test_whatever_glue_adds_is_passed_over(added):
-    """All that Glue documents to add leaves a job's own arguments as they are, wherever it stands."""
+    """Arguments that Glue documents to add leave a job's own arguments unchanged, in any position."""
     for arguments in ((*added, "--database", "d"), ("--database", "d", *added)):
         assert parse_lines(*arguments).database == "d"
 
@@ -60,7 +60,7 @@ def test_event_types_by_name():
 
 
 def test_help_explains_itself(capsys):
-    """`--help` says what the job does, its arguments, and what its exit codes mean."""
+    """`--help` describes the job, its arguments, and the meaning of its exit codes."""
     with pytest.raises(SystemExit):
         parse_lines("--help")
     told = capsys.readouterr().out

@@ -101,8 +101,8 @@ def test_the_schema_grows(jobs, data):
 
 @pytest.mark.long("tests/glue_jobs/test_exact_values.py::test_types_that_change_below_the_top")
 def test_a_property_with_another_type_has_another_column(jobs, data, tables):
-    """Integers that become numbers, and then texts, are in columns of their types, and nothing is a misfit; other
-    engines see in old files what Spark sees there."""
+    """Integers that become numbers, and then texts, are in columns of their types, and no value is a misfit; other
+    engines see the same in old files as Spark."""
     orders = data.event_type("order.placed", schema={"properties": {"a": {"type": "integer"}}})
     data.archive_events(orders, [{"a": 1}])
     jobs.compact()
@@ -290,7 +290,7 @@ def test_a_line_that_is_no_event_is_kept_and_reported(jobs, data):
 
 @pytest.mark.long
 def test_an_object_with_too_few_events_is_noticed(jobs, data):
-    """An object with fewer events than it is known to have is not taken for whole."""
+    """An object with fewer events than expected does not count as whole."""
     orders = data.event_type("order.placed")
     archived = data.archive_events(orders, [order(1), order(2), order(3)])
     lines = gzip.decompress(data.path(archived).read_bytes()).splitlines(keepends=True)

@@ -68,7 +68,7 @@ def test_what_is_too_old_brings_nothing_back(jobs, data):
 
 @pytest.mark.long
 def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
-    """A changed key rewrites no file; merging files makes them small again. Other engines see what Spark sees."""
+    """A changed key rewrites no file; merging files makes them small again. Other engines see the same as Spark."""
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
     customers = data.event_type("customer.changed", **COMPACTED)
     numbers = range(300)
@@ -91,7 +91,7 @@ def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
     jobs.run(compaction.main, "--keep-snapshots-days", "0")
     kept = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST_SUFFIX}.files").select("content", "partition").collect()
     buckets = [bucket for content, bucket in kept if content == 0]
-    # The bucket of the key that went away is one file still, which has a row that does not count.
+    # The bucket of the deleted key is still one file, which has a row that does not count.
     assert (len(buckets), len(set(buckets)), len(kept)) == (16, 16, 17)
     assert sorted(name for (name,) in jobs.rows(LATEST_SUFFIX, "name")) == expected
 

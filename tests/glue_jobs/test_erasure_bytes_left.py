@@ -62,8 +62,8 @@ def branch_of_a_killed_run(table):
 
 @pytest.fixture
 def cut_short(jobs, data, tables):
-    """A table, and what a run leaves that was killed: a branch, a file and a manifest that no snapshot has, and a copy
-    of the archive."""
+    """A table, and the remains of a killed run: a branch, a file and a manifest outside all snapshots, and a copy of
+    the archive."""
     orders, segment = named_orders(data)
     jobs.compact()
     table = events_table(jobs.spark(), jobs.database, orders)
@@ -80,22 +80,22 @@ def cut_short(jobs, data, tables):
     run.gen.close()
 
 
-def everything(data, *folders):
+def all_files(data, *folders):
     return {
         f"{folder}/{name}": content for folder in (data.folder, *folders) for name, content in files_in(folder).items()
     }
 
 
 def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
-    """Not a byte of it is left, in files of runs that were killed neither; what it was erased from is whole."""
-    before = find_files_with_text(NAME[:16], everything(data, *cut_short))
+    """No byte of it is left, even in files of killed runs; the rest of each event is whole."""
+    before = find_files_with_text(NAME[:16], all_files(data, *cut_short))
     assert {name.rpartition(".")[2] for name in before} >= {"parquet", "avro", "gz"}
 
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
     jobs.drop_before("--grace-hours", "0")
 
-    files = everything(data, *cut_short)
+    files = all_files(data, *cut_short)
     assert set(list_file_kinds(files)) >= EVERYTHING
     assert find_files_with_text(NAME[:16], files) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
@@ -126,13 +126,13 @@ def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short
     assert (told.code, "verified" in told.told) == (0, True), told.told
     jobs.drop_before("--grace-hours", "0")
 
-    assert find_files_with_text(NAME[:16], everything(data, *cut_short)) == []
+    assert find_files_with_text(NAME[:16], all_files(data, *cut_short)) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
 
 
 @pytest.fixture
-def running(data):
-    """A client of a broker that is at work in the data folder, and archives at once."""
+def running_broker(data):
+    """A client of a broker that runs in the data folder, and archives at once."""
     file = f"sqlite:///{data.folder / 'nakadi.db'}"
     places = {"registry": file, "event_log": file, "log_index": file, "archive": data.archive}
     with Broker(**places, archive_after_seconds=0) as broker, httpx.Client(base_url=broker.url) as api:
@@ -144,14 +144,14 @@ def archive_names(data, name, count):
     return data.index.index_heads([place])[place].state.next_offset >= count
 
 
-def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running):
+def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running_broker):
     """An event that was published to a broker, archived and erased is in no byte of its data file and of SQLite's
     log, and the report says so; other events stay."""
     definition = a_definition()
-    assert running.post("/event-types", json=definition).status_code == 201
+    assert running_broker.post("/event-types", json=definition).status_code == 201
     events = f"/event-types/{definition['name']}/events"
     for number, customer in enumerate(("before", NAME + "x" * 20_000, "between", NAME)):
-        assert running.post(events, json=[order(number, customer={"id": customer})]).status_code == 200
+        assert running_broker.post(events, json=[order(number, customer={"id": customer})]).status_code == 200
     until(lambda: archive_names(data, definition["name"], 4))
     assert find_files_with_text(NAME, files_in(data.folder)) != []
 
@@ -164,9 +164,9 @@ def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running):
     assert (told.code, "nakadi.db: wiped" in told.told) == (0, True), told.told
     cursor = json.dumps([{"partition": "0", "offset": "BEGIN"}])
     parameters = {"stream_limit": 2, "batch_flush_timeout": 1}
-    read = running.get(events, headers={"X-Nakadi-Cursors": cursor}, params=parameters).text
+    read = running_broker.get(events, headers={"X-Nakadi-Cursors": cursor}, params=parameters).text
     assert ("before" in read, "between" in read, NAME in read) == (True, True, False)
-    later = running.post(events, json=[order(5)])
+    later = running_broker.post(events, json=[order(5)])
     assert later.status_code == 200
     until(lambda: archive_names(data, definition["name"], 5))
 
@@ -255,7 +255,7 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
 
 
 @pytest.fixture
-def versioned(bucket):
+def versioned_bucket(bucket):
     """A bucket that keeps versions, with an object of the archive that two event types share, and a table."""
     s3, data, jobs = bucket
     s3.put_bucket_versioning(Bucket=PREFIX, VersioningConfiguration={"Status": "Enabled"})
@@ -265,9 +265,9 @@ def versioned(bucket):
 
 
 @pytest.mark.long("tests/glue_jobs/test_erasure_bytes_left.py::test_nothing_on_disk_has_what_was_erased")
-def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned):
+def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned_bucket):
     """Removed and replaced content is gone from every version, and other events keep theirs."""
-    s3, data, jobs, others = versioned
+    s3, data, jobs, others = versioned_bucket
     before = members(data, others)
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
@@ -278,9 +278,9 @@ def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned):
 
 @pytest.mark.long
 @pytest.mark.parametrize("refused", ["list_old_versions", "remove_old_versions"])
-def test_old_versions_that_stay_are_named(versioned, monkeypatch, tmp_path, refused):
+def test_old_versions_that_stay_are_named(versioned_bucket, monkeypatch, tmp_path, refused):
     """Where a role may not list or remove versions, nothing is called gone, and a later run that may finds them."""
-    s3, _, jobs, _ = versioned
+    s3, _, jobs, _ = versioned_bucket
 
     def refuse(*_):
         raise Unavailable("S3: AccessDenied")
@@ -306,7 +306,7 @@ def test_old_versions_that_stay_are_named(versioned, monkeypatch, tmp_path, refu
 @pytest.mark.long
 @pytest.mark.usefixtures("cut_short")
 def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
-    """The verification looks into files that no table refers to: nothing is called gone that is there."""
+    """The verification reads files that no table refers to: nothing that exists is called gone."""
     monkeypatch.setattr(Table, "remove_lost_files", lambda *_: 0)
     monkeypatch.setattr(leftovers, "remove_copies", lambda *_: 0)
     told = jobs.drop_before(*ERASE_NAME)
@@ -328,7 +328,7 @@ def test_what_is_left_in_old_snapshots_is_found(jobs, data, monkeypatch):
     assert "manifests of the table order_placed; run this again" in told.told
 
 
-def replaced(jobs, data):
+def replace_row(jobs, data):
     """A compacted event type whose table has a newer row under the key of the name."""
     customers = data.event_type(
         "customer.changed",
@@ -351,7 +351,7 @@ ERASE_CUSTOMER = ("--do", "erase", "--event-type", "customer.changed", "--path",
 def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tables):
     """A row that a newer one replaced is in files still, and a value that a table is partitioned by is in manifests,
     until it is erased: then not a byte of it is left."""
-    replaced(jobs, data)
+    replace_row(jobs, data)
     jobs.spark().sql(f"ALTER TABLE nakadi.{jobs.database}.customer_changed CREATE TAG mine")
     folder = tables / jobs.database
     before = find_files_with_text(NAME[:16], files_in(folder))
@@ -369,7 +369,7 @@ def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tabl
 @pytest.mark.long
 def test_rows_that_are_only_marked_as_replaced_are_found(jobs, data, monkeypatch):
     """A table does not show such a row, and its file has it: it is not called gone."""
-    replaced(jobs, data)
+    replace_row(jobs, data)
     monkeypatch.setattr(Table, "remove_replaced_rows", lambda _: None)
     told = jobs.drop_before(*ERASE_CUSTOMER)
 
@@ -421,7 +421,7 @@ def members(data, event_types):
 
 
 def test_nothing_is_left_in_objects_that_others_share(jobs, data, tmp_path):
-    """Members of other event types are moved to new objects as they are, and the old ones are gone with the erasure."""
+    """Members of other event types move to new objects unchanged, and the old ones are gone with the erasure."""
     others = shared_objects(data)
     before = members(data, others)
     told = jobs.drop_before(*ERASE_NAME, "--report", str(tmp_path / "reports"))

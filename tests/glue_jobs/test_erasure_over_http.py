@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE, until
 from tests.support.s3_files import buckets_in_spark
 from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
 
-# No other test has it: the folder of tables is shared by all tests of the jobs, and some leave what they erase.
+# No other test has it: all tests of the jobs share the folder of tables, and some leave their erased values.
 NAME = "customer-4712-erased-over-http"
 ORDERS, PAYMENTS, CUSTOMERS = "order.placed", "order.paid", "customer.changed"
 FOUR_PARTITIONS = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
@@ -142,7 +142,7 @@ def wait_until_archived(data, publisher):
     until(lambda: all(archived_count(data, name) >= count for name, count in publisher.sent.items()))
 
 
-def delivered(api, name, partitions):
+def delivered_events(api, name, partitions):
     """Every event of an event type that a stream delivers."""
     cursors = json.dumps([{"partition": str(number), "offset": "BEGIN"} for number in range(partitions)])
     parameters = {"batch_limit": 1000, "batch_flush_timeout": 1, "stream_timeout": 2}
@@ -199,6 +199,6 @@ def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
         # A reader may keep the log of the data file from being truncated: the broker tries again every few seconds.
         until(lambda: find_files_with_text(NAME, place.files()) == [])
         assert set(list_file_kinds(place.files())) >= {".avro", ".gz", ".parquet"}
-        assert len(delivered(api, ORDERS, 4)) == publisher.sent[ORDERS] * 9 // 10
-        assert len(delivered(api, PAYMENTS, 1)) == publisher.sent[PAYMENTS]
-        assert {event["number"] % 7 for event in delivered(api, CUSTOMERS, 1)} == set(range(7))
+        assert len(delivered_events(api, ORDERS, 4)) == publisher.sent[ORDERS] * 9 // 10
+        assert len(delivered_events(api, PAYMENTS, 1)) == publisher.sent[PAYMENTS]
+        assert {event["number"] % 7 for event in delivered_events(api, CUSTOMERS, 1)} == set(range(7))

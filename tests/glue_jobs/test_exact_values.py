@@ -1,4 +1,4 @@
-"""No column has a value that was not published: what it cannot hold exactly is NULL, and the event is in its text."""
+"""No column has a value that was not published: an inexact value is NULL, and the event is in its text."""
 
 import json
 from datetime import datetime
@@ -157,7 +157,7 @@ def test_types_that_change_below_the_top(jobs, data):
         orders = data.new_schema("order.placed", schema) if number else data.event_type("order.placed", schema=schema)
         data.archive_events(orders, [{"list": [{"a": value}]} for value in values])
         published += values
-        # Columns come to tables that are there.
+        # Columns are added to existing tables.
         if number in (0, 3):
             assert jobs.compact().code == 0
 

@@ -22,7 +22,7 @@ AT = "2026-11-21T12:00:00Z"
 
 @pytest.fixture
 def broker(data):
-    """A broker that is at work in the data folder, and archives at once."""
+    """A broker that runs in the data folder, and archives at once."""
     file = f"sqlite:///{data.folder / 'nakadi.db'}"
     places = {"registry": file, "event_log": file, "log_index": file, "archive": data.archive}
     with ServedBroker(**places, archive_after_seconds=0) as broker:
@@ -35,7 +35,7 @@ def api(broker):
         yield client
 
 
-def named(key, name=NAME):
+def event_of(key, name=NAME):
     return {"key": key, "customer": {"id": name}}
 
 
@@ -48,7 +48,7 @@ def a_letter(event_type):
         "partition": "0",
         "offset": "001-0001-000000000000000000",
         "error": {"message": "skipped"},
-        "event": {"metadata": {"event_type": event_type, "eid": EID, "occurred_at": AT}, **named("a")},
+        "event": {"metadata": {"event_type": event_type, "eid": EID, "occurred_at": AT}, **event_of("a")},
     }
 
 
@@ -86,14 +86,14 @@ def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_
     create_event_type(api, {**a_definition(), "name": REDRIVE})
     policies = (PARKING, {COUNT: "2", POLICY: "DEAD_LETTER_QUEUE"})
     parking, lettering = (create_subscription(api, name, read_from="begin", annotations=policy) for policy in policies)
-    publish_events(api, name, named("a"), named("b", "another"))
+    publish_events(api, name, event_of("a"), event_of("b", "another"))
     for subscription in (parking, lettering):
         give_up_on_the_next(broker.services, api, subscription)
         with closing(Consumer(api, subscription)) as stream:
             assert [each["key"] for each in stream.consumed(1)] == ["b"]
     until(lambda: len(parked_ids(api, parking)) == 1)
     publish_events(api, QUEUE, a_letter(other))
-    publish_events(api, REDRIVE, named("a"))
+    publish_events(api, REDRIVE, event_of("a"))
     for event_type, count in ((name, 2), (QUEUE, 2), (REDRIVE, 1)):
         archived_all(data, event_type, count)
     assert letters_about(api) == [name, other]
@@ -105,7 +105,7 @@ def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_
     ]
     assert letters_about(api) == [other]
     assert parked_ids(api, parking) == []
-    publish_events(api, name, named("a", "another"))
+    publish_events(api, name, event_of("a", "another"))
     with closing(Consumer(api, parking)) as stream:
         assert [each["key"] for each in stream.consumed(1)] == ["a"]
 
@@ -121,7 +121,7 @@ def test_a_parked_event_for_redriving_is_named(jobs, data, broker, api, tmp_path
     create_event_type(api, {**a_keyed_definition(), "name": REDRIVE})
     other = create_event_type(api, a_definition())["name"]
     subscription = create_subscription(api, REDRIVE, read_from="begin", annotations=PARKING)
-    publish_events(api, REDRIVE, named("a"), named("b", "another"))
+    publish_events(api, REDRIVE, event_of("a"), event_of("b", "another"))
     give_up_on_the_next(broker.services, api, subscription)
     with closing(Consumer(api, subscription)) as stream:
         assert [each["key"] for each in stream.consumed(1)] == ["b"]

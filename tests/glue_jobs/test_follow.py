@@ -70,7 +70,7 @@ def test_news_are_in_the_table_once_and_rounds_without_news_do_nothing(data, job
 
 @pytest.mark.long
 def test_what_fails_waits_for_its_turn_and_a_state_that_is_missing_is_written(data, jobs, rounds):
-    """Damage is complained about once and counted; a table whose state was lost gets it from what the table stores."""
+    """Damage is reported once and counted; a table whose state was lost gets it from its own properties."""
     event_type = data.event_type("harmed")
     data.archive_events(event_type, [order(1)])
     data.path(data.archive_events(event_type, [order(2), order(3)])).write_bytes(b"")

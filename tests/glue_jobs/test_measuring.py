@@ -24,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 
 def counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
-    """Events of one kind, as they are counted in four ways."""
+    """Events of one kind, counted in four ways."""
     at = str(int(NOON.timestamp()) // 60 + minute)
     kinds = {BY_STEP: str(size_step(size)), BY_MINUTE: at, BY_PARTITION: str(partition), BY_PUBLISHER: publisher}
     return [Count(NOON, by, what, events, events * size, size) for by, what in kinds.items()]
@@ -54,7 +54,7 @@ def test_publishers_are_kept_apart():
 
 @pytest.mark.parametrize(("spread", "skew"), [([10, 10], 1.0), ([30, 10], 1.5), ([40], 2.0)])
 def test_skew(spread, skew):
-    """The skew is what the fullest partition holds, in even shares; empty partitions count."""
+    """The skew is the fullest partition's content, in even shares; empty partitions count."""
     found = [each for number, events in enumerate(spread) for each in counts(events, partition=number)]
     assert traffic(found, NOON, NOON + HOUR, 2).partition_skew == skew
 

@@ -1,4 +1,4 @@
-"""Plain lines become data files without Spark, and are what Spark would have made of them; others are left to it."""
+"""Plain lines become data files without Spark, with the same content; others are left to it."""
 
 import json
 import random
@@ -150,7 +150,7 @@ def test_where_most_is_doubtful_all_that_follows_is_left_to_spark(jobs, data, ta
     orders = data.event_type("order.placed")
     for number in range(3):
         data.archive_events(orders, [order(number, total=1e30), order(number)])
-    # Another test may have left copies of its own.
+    # Another test may have left copies.
     before = set((tables / "_gathered").rglob("*.gz"))
 
     assert jobs.compact().code == 0

@@ -7,11 +7,11 @@ from tests.support.published import TableComparison, compare_hostile
 
 @pytest.mark.long
 def test_events_of_any_shape(tmp_path, tables):
-    """Events of random shapes, over changing schemas, jobs that are cut short and erasures, are in tables value by
-    value, and so is what there is under each key; Spark, DuckDB and pyiceberg read the same.
+    """Events of random shapes, over changing schemas, interrupted jobs and erasures, are in tables value by value,
+    and so is the current state of each key; Spark, DuckDB and pyiceberg read the same.
 
     In this world events have keys, the archive is compacted, a job is killed, and events are erased. Deleted event
-    types and data changes have tests of their own, and worlds of `make published`.
+    types and data changes have separate tests, and worlds of `make published`.
     """
     TableComparison(602, tmp_path, tables).run(rounds=3)
 

@@ -29,7 +29,7 @@ def test_a_whole_member_has_no_problem():
     ],
 )
 def test_what_is_wrong_is_reported(content, problem):
-    """A member that is cut off, changed, or no gzip at all is not taken for events."""
+    """A member that is cut off, changed, or no gzip at all does not count as events."""
     assert problem in find_problem(content, len(WHOLE))
 
 
@@ -64,7 +64,7 @@ def an_object(store, key, topics, offset):
 
 
 def test_a_shared_object_is_read_once_for_all_event_types(monkeypatch):
-    """Members of many topics are copied to objects of their own with one read of each object, whole and in order."""
+    """Members of many topics are copied to separate objects with one read of each object, whole and in order."""
     monkeypatch.setattr(reading, "GATHERED_BYTES", 400)
     store, to = CountingStore(), MemoryStore()
     topics = [f"t{number}" for number in range(5)]

@@ -243,7 +243,7 @@ def test_tables_are_made_after_an_erasure(jobs, data):
 
 @pytest.mark.long
 def test_erasing_from_the_newest(jobs, data):
-    """The table of the newest events loses them too, and tombstones that are nothing but the value."""
+    """The table of the newest events loses them too, and tombstones that consist of the value."""
     customers = data.event_type(
         "customer.changed", schema={}, category=Category.BUSINESS, cleanup_policy=CleanupPolicy.COMPACT
     )

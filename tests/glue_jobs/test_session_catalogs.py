@@ -65,6 +65,6 @@ def test_table_buckets():
     ],
 )
 def test_catalogs_that_lack_something(catalog, properties, reason):
-    """A catalog that cannot be found is refused before Spark looks for it."""
+    """An unreachable catalog is refused before Spark looks for it."""
     with pytest.raises(BadCatalog, match=f"^{reason}$"):
         catalog_settings_for("data/tables", catalog, properties)

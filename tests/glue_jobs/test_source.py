@@ -35,7 +35,7 @@ class Orders:
         """Publish orders, and return their numbers."""
         numbers = [f"o-{number}" for number in range(self._next, self._next + count)]
         self._next += count
-        # More digits than a float has come through as they were sent.
+        # More digits than a float has arrive unchanged.
         text = json.dumps([ORDER | {"order_number": number, "total": "TOTAL"} for number in numbers])
         body = text.replace('"TOTAL"', '{"amount": 0.10000000000000000001, "currency": "EUR"}')
         headers = {"Content-Type": "application/json"}
@@ -127,7 +127,7 @@ def lines(*offsets):
 
 
 @pytest.fixture
-def cutting():
+def cutting_server():
     with HTTPServer(("127.0.0.1", 0), Cutting) as server:
         server.asked = []
         thread = Thread(target=server.serve_forever, args=(0.01,))
@@ -137,26 +137,26 @@ def cutting():
         thread.join()
 
 
-def wanted(server):
+def wanted_range(server):
     return Range(f"http://127.0.0.1:{server.server_port}", "a", "0", "BEGIN", "4", "")
 
 
-def test_a_stream_that_is_cut_goes_on_where_it_was(cutting):
+def test_a_stream_that_is_cut_goes_on_where_it_was(cutting_server):
     """Half a line is read again, an event that came is not, and nothing behind the last one is taken."""
-    cutting.answers = [
+    cutting_server.answers = [
         lines(1) + b'{"cursor":{"part',
         b'{"cursor":{"partition":"0","offset":"1"}}\n',
         lines(2),
         lines(3, 4, 5),
     ]
 
-    assert list(read_range(wanted(cutting))) == [("0", f"{n}", f'{{"n":{n}}}') for n in (1, 2, 3, 4)]
-    assert cutting.asked == ["BEGIN", "1", "1", "2"]
+    assert list(read_range(wanted_range(cutting_server))) == [("0", f"{n}", f'{{"n":{n}}}') for n in (1, 2, 3, 4)]
+    assert cutting_server.asked == ["BEGIN", "1", "1", "2"]
 
 
-def test_events_that_do_not_come_are_not_left_out_in_silence(cutting):
+def test_events_that_do_not_come_are_not_left_out_in_silence(cutting_server):
     """A broker that says that it has events, and sends none, is a failure of the task."""
-    cutting.answers = [lines(1), b"", b"", b""]
+    cutting_server.answers = [lines(1), b"", b"", b""]
 
     with pytest.raises(ReadFailed, match="sends nothing behind 1, but 4 is its newest offset"):
-        list(read_range(wanted(cutting)))
+        list(read_range(wanted_range(cutting_server)))

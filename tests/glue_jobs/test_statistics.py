@@ -1,4 +1,4 @@
-"""The traffic of event types is measured, kept, and returned beside what their owners expect."""
+"""The traffic of event types is measured, kept, and returned beside the owners' expectations."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -140,7 +140,7 @@ def test_event_types_are_counted_together(jobs, data, tables):
         data.event_type("long.ago", **BUSINESS), [an_event_by("shop")], at=STORED_AT - timedelta(days=2)
     )
 
-    # In a database of its own, since measuring again has rows to replace.
+    # In a separate database, since measuring again has rows to replace.
     jobs = Jobs(data, tables)
     together = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
 
@@ -162,7 +162,7 @@ def test_event_types_are_counted_together(jobs, data, tables):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_of_two_runs_at_once_one_begins_again(jobs, tables):
-    """Days that another run changed meanwhile are not written over, and nothing is left of the attempt."""
+    """Days that another run changed meanwhile are not overwritten, and nothing is left of the attempt."""
     jobs.measured(*UNTIL)
     table = Table(jobs.spark(), jobs.database, TABLE_NAME)
     times = TimeRange("window_start", STORED_AT - timedelta(days=1), STORED_AT + timedelta(days=1))

@@ -9,7 +9,7 @@ from tests.support.aws import REGION, aws
 from tests.support.functions import ROOT
 from tests.support.templates import Deployment
 
-# Where the machine has no node, there is one that `make` has put there. Modules of the CDK look for it when they are
+# If the machine has no node, `make` has put one there. Modules of the CDK look for it when they are
 # imported, which the tests beside this file do.
 os.environ["PATH"] += "".join(f"{os.pathsep}{ROOT / '.cache' / tools / 'bin'}" for tools in ("node", "cdk"))
 

@@ -27,14 +27,14 @@ def arguments(job):
 
 
 def test_there_is_a_job_for_each_script(jobs):
-    """Every job that the package can run is deployed, and its module is there."""
+    """Every job of the package is deployed, and its module exists."""
     assert set(jobs) == set(JOBS) == set(NAMES)
     assert all((ROOT / "glue_jobs" / "nakadi_jobs" / f"{name}.py").exists() for name in JOBS)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_understands_what_it_is_given(jobs, name):
-    """The arguments of a job are those that its script knows, and lead to what the data stack made."""
+    """The script knows the arguments of a job, which lead to resources of the data stack."""
     script = import_module(f"nakadi_jobs.{name}")
     given = [part for pair in arguments(jobs[name]).items() for part in pair]
     known = script._options([*given, "--JOB_NAME", f"nakadi-test-{name}"])

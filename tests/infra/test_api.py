@@ -32,7 +32,7 @@ def integration(paths, operation):
 
 
 def test_it_is_made_of_our_description(paths):
-    """Every described operation is there, and beside them only what catches the rest."""
+    """Every described operation exists, and beside them only the catch-all."""
     described = gateway_document()["paths"]
 
     assert set(paths) == {*described, "/", "/{proxy+}", "/health/{proxy+}", "/health/streams"}
@@ -107,7 +107,7 @@ def test_public_pages_take_no_function(paths):
 
 
 def test_a_mock_can_be_read_although_bodies_are_bytes(paths):
-    """Each is converted to text first: a template is not looked at for bytes, and everything is bytes to this API."""
+    """Each is converted to text first: bytes have no template, and everything is bytes to this API."""
     mocks = [
         each["x-amazon-apigateway-integration"]
         for item in paths.values()
@@ -147,7 +147,7 @@ def test_a_header_that_is_reported_is_declared(paths):
 
 
 def test_everything_but_the_public_needs_a_token(api):
-    """The authorizer stands before every operation that is not public, which is all below /health. (R42)"""
+    """The authorizer protects every operation that is not public; the public ones are below /health. (R42)"""
     for path, item in api["Body"]["paths"].items():
         for each in item.values():
             assert each["security"] == ([] if PUBLIC_PATH_PATTERN.fullmatch(path) else [{"token": []}]), path
@@ -270,7 +270,7 @@ def test_bodies_go_through_as_they_are(api):
 
 
 def test_no_one_takes_it_all(serving):
-    """The stage is throttled, and writes down who asked for what."""
+    """The stage is throttled, and logs its requests."""
     stage = serving.one("AWS::ApiGateway::Stage")
     [settings] = [each for each in stage["MethodSettings"] if each["ResourcePath"] == "/*"]
     line = json.loads(stage["AccessLogSetting"]["Format"])
@@ -283,7 +283,7 @@ def test_no_one_takes_it_all(serving):
 
 
 def test_what_needs_no_token_is_throttled_apart(serving):
-    """Every public page has a limit of its own, which leaves functions for those who have a token."""
+    """Every public page has a separate limit, which leaves functions for clients with a token."""
     stage = serving.one("AWS::ApiGateway::Stage")
     apart = {
         each["ResourcePath"].replace("~1", "/").replace("//", "/"): each

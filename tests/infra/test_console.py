@@ -43,7 +43,8 @@ def test_the_address_leads_to_the_page(fetch):
 
 
 def test_the_page_has_its_strict_policy_in_a_header(fetch):
-    """Nothing of another origin is loaded, nothing inline runs, and only the issuer of tokens is called beside it."""
+    """No content of another origin is loaded, no inline script runs, and only the issuer of tokens is called beside
+    it."""
     page = fetch("GET", "/console/index.html")
     policy = dict(each.strip().partition(" ")[::2] for each in page.headers["content-security-policy"].split(";"))
 
@@ -63,7 +64,7 @@ def test_the_page_has_its_strict_policy_in_a_header(fetch):
 
 
 def test_a_template_reads_nothing_in_what_it_shows(paths):
-    """Only the header in front of the page is for the template; in the rest nothing stands for something else."""
+    """Only the header in front of the page uses the template; nothing in the rest is replaced."""
     for path, item in paths.items():
         for operation in item.values() if path.startswith("/console") else ():
             for answer in operation[INTEGRATION]["responses"].values():
@@ -127,7 +128,7 @@ def test_nothing_of_it_takes_a_function_or_wants_a_token(paths):
 
 
 def test_other_methods_are_refused_as_the_broker_refuses_them(fetch):
-    """HEAD has no body, and what would change something is not possible."""
+    """HEAD has no body, and methods that would change something are refused."""
     assert (fetch("HEAD", "/console/index.html").status, fetch("HEAD", "/console/index.html").body) == (200, b"")
     assert [fetch(method, "/console").status for method in ("POST", "OPTIONS")] == [405, 405]
 

@@ -1,4 +1,4 @@
-"""The constructs in another app: everything comes out of the wheel, and nothing of this checkout is beside it."""
+"""The constructs in another app: everything comes out of the wheel, and nothing of this checkout is near it."""
 
 import json
 import os
@@ -24,7 +24,7 @@ WITHOUT_A_NETWORK = json.dumps({"aws:cdk:bundling-stacks": []})
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory):
-    """The Python of an environment with what `[cdk]` requires, and a wheel built from the source distribution."""
+    """The Python of an environment with the requirements of `[cdk]`, and a wheel built from the source distribution."""
     folder = tmp_path_factory.mktemp("installed")
     with tarfile.open(build("sdist", ROOT, folder / "sdist")) as archive:
         # The archive is our own: Python before 3.11.4 knows no filters.
@@ -76,7 +76,7 @@ def test_a_wheel_serves_the_console_without_a_build(python, site_packages, tmp_p
     ],
 )
 def test_a_build_takes_the_console_from_where_it_is(tmp_path, folder, target, into):
-    """A checkout has it in its cache, a source distribution in a folder of its own."""
+    """A checkout has it in its cache, a source distribution in a separate folder."""
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "index.html").touch()
     assert list_added(tmp_path, target) == {str(tmp_path / folder): into}
@@ -98,7 +98,7 @@ def list_added(root, target, version="standard"):
 
 @pytest.fixture(scope="session")
 def foreign(python, site_packages, tmp_path_factory):
-    """The folder with the templates of the example, which has the wheel with what `[cdk]` requires and nothing else."""
+    """The folder with the templates of the example, which has only the wheel with the requirements of `[cdk]`."""
     folder = tmp_path_factory.mktemp("foreign")
     (folder / "app.py").write_text(
         EXAMPLE.read_text() + "\nimport nakadi\nimport nakadi_cdk\n"

@@ -164,7 +164,7 @@ def test_keys_are_at_the_issuers_usual_place():
 
 
 def test_streams_of_their_own_have_names_of_the_stage():
-    """Beside the stream that event types share there is one for each name, with its shards."""
+    """Beside the shared stream there is one for each name, with its shards."""
     context = Context(stage="live", shards=3, dedicated_streams="orders=4,payments=2")
 
     assert context.streams == {"nakadi-live": 3, "nakadi-live-orders": 4, "nakadi-live-payments": 2}

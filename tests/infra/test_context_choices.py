@@ -139,7 +139,7 @@ def image_of(template):
 
 def test_an_image_can_be_one_that_exists(app):
     """An image of ECR needs no Docker here, and its repository is the only one that the task may fetch from."""
-    template = streaming(app, f"{ECR}:1.2.0")
+    template = streaming_template(app, f"{ECR}:1.2.0")
     fetching = [
         statement["Resource"]
         for policy in all_of(template, "AWS::IAM::Policy")
@@ -156,7 +156,7 @@ def test_an_image_can_be_one_that_exists(app):
 
 def test_an_image_can_be_of_another_registry(app):
     """Any other name is fetched from its own registry."""
-    assert image_of(streaming(app, "public.ecr.aws/somebody/nakadi:1")) == "public.ecr.aws/somebody/nakadi:1"
+    assert image_of(streaming_template(app, "public.ecr.aws/somebody/nakadi:1")) == "public.ecr.aws/somebody/nakadi:1"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ SUBNETS = {"subnet-1": "eu-central-1a", "subnet-2": "eu-central-1b"}
 
 def test_streams_can_be_served_in_a_network_that_exists(app):
     """The deployment creates no network; tasks, balancer and link are in private subnets without a public address."""
-    template = streaming(app, network=lambda stack: network.existing_network(stack, "vpc-0a1b", SUBNETS))
+    template = streaming_template(app, network=lambda stack: network.existing_network(stack, "vpc-0a1b", SUBNETS))
     [service] = all_of(template, "AWS::ECS::Service")
     [balancer] = all_of(template, "AWS::ElasticLoadBalancingV2::LoadBalancer")
     [link] = all_of(template, "AWS::ApiGatewayV2::VpcLink")
@@ -193,7 +193,7 @@ def test_streams_can_be_served_in_a_network_that_exists(app):
 
 def test_streams_can_be_served_without_a_way_to_the_internet(app):
     """A private network has neither gateway, NAT nor addresses, and an endpoint for all that a task asks."""
-    template = streaming(app, private=True)
+    template = streaming_template(app, private=True)
     [service] = all_of(template, "AWS::ECS::Service")
     endpoints = [each["Properties"] for each in all_of(template, "AWS::EC2::VPCEndpoint")]
 
@@ -224,7 +224,7 @@ def test_streams_can_be_served_without_a_way_to_the_internet(app):
 )
 def test_subnets_are_where_a_link_can_be(app, region, zones, private):
     """If a region has zones without VPC links, the deployment uses two others."""
-    template = streaming(app, private=private)
+    template = streaming_template(app, private=private)
     subnets = [each["Properties"] for each in all_of(template, "AWS::EC2::Subnet")]
     placed = [
         [
@@ -267,7 +267,7 @@ def kinds(template):
 
 def test_what_comes_from_the_load_balancer_can_be_encrypted(app):
     """The balancer speaks TLS to tasks, also when it asks whether they are well, and tasks make a certificate."""
-    template = streaming(app, tls=True)
+    template = streaming_template(app, tls=True)
     [group] = all_of(template, "AWS::ElasticLoadBalancingV2::TargetGroup")
     [task] = all_of(template, "AWS::ECS::TaskDefinition")
 
@@ -280,7 +280,7 @@ BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
 
 
 @pytest.fixture(scope="session")
-def chosen(tmp_path_factory):
+def chosen_deployment(tmp_path_factory):
     """A deployment in which much is chosen that is usually left alone, with a review as always."""
     folder = tmp_path_factory.mktemp("chosen")
     from infra.app import create_app  # noqa: PLC0415  # it starts node: not before it is needed
@@ -299,11 +299,13 @@ def chosen(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["data", "serving", "analytics"])
-def test_templates_with_many_choices_are_sound(chosen, name):
+def test_templates_with_many_choices_are_sound(chosen_deployment, name):
     """cfn-lint has nothing to say of them either."""
-    from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: for what it is needed only
+    from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: only for tests that need it
 
-    found = lint_file(getattr(chosen, name).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
+    found = lint_file(
+        getattr(chosen_deployment, name).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT)
+    )
 
     assert [(each.rule.id, each.path, each.message) for each in found] == []
 
@@ -336,9 +338,9 @@ def test_shards_are_pushed_where_many_tasks_may_run(serving, large):
     ("chosen", "tasks", "expected"),
     [("auto", 2, False), ("auto", 3, True), ("true", 1, True), ("false", 10, False)],
 )
-def test_fan_out_is_chosen_by_the_number_of_tasks(chosen, tasks, expected):
+def test_fan_out_is_chosen_by_the_number_of_tasks(chosen_deployment, tasks, expected):
     """Unless it is said, two tasks may read a shard beside the indexer, and more may not."""
-    assert Context(fan_out=chosen, streaming_max_tasks=tasks).fans_out == expected
+    assert Context(fan_out=chosen_deployment, streaming_max_tasks=tasks).fans_out == expected
 
 
 def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
@@ -403,23 +405,23 @@ def test_a_stage_that_sleeps_says_so(asleep):
     assert publishing["type"] == "aws_proxy"
 
 
-def test_everything_can_have_another_name(chosen):
+def test_everything_can_have_another_name(chosen_deployment):
     """Names begin with the chosen prefix, and none has the default one."""
-    functions = chosen.serving.all("AWS::Lambda::Function").values()
+    functions = chosen_deployment.serving.all("AWS::Lambda::Function").values()
 
     assert all(each["FunctionName"].startswith("shop-test-") for each in functions)
-    assert {each["TableName"].partition("-test-")[0] for each in chosen.data.all("AWS::DynamoDB::Table").values()} == {
-        "shop"
-    }
-    for template in (chosen.data, chosen.serving, chosen.analytics):
+    assert {
+        each["TableName"].partition("-test-")[0] for each in chosen_deployment.data.all("AWS::DynamoDB::Table").values()
+    } == {"shop"}
+    for template in (chosen_deployment.data, chosen_deployment.serving, chosen_deployment.analytics):
         assert "nakadi-test" not in template.path.read_text()
 
 
-def test_every_role_is_bounded(chosen):
+def test_every_role_is_bounded(chosen_deployment):
     """A permissions boundary is on every role of every stack."""
     roles = [
         role
-        for template in (chosen.data, chosen.serving, chosen.analytics)
+        for template in (chosen_deployment.data, chosen_deployment.serving, chosen_deployment.analytics)
         for role in template.all("AWS::IAM::Role").values()
     ]
 
@@ -427,11 +429,11 @@ def test_every_role_is_bounded(chosen):
     assert {each.get("PermissionsBoundary") for each in roles} == {BOUNDARY}
 
 
-def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen):
+def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen_deployment):
     """Tables, streams and buckets have the key, and each role may use it by way of them, and of nothing else."""
-    tables = chosen.data.all("AWS::DynamoDB::Table").values()
-    streams = chosen.data.all("AWS::Kinesis::Stream").values()
-    buckets = chosen.data.all("AWS::S3::Bucket").values()
+    tables = chosen_deployment.data.all("AWS::DynamoDB::Table").values()
+    streams = chosen_deployment.data.all("AWS::Kinesis::Stream").values()
+    buckets = chosen_deployment.data.all("AWS::S3::Bucket").values()
     encrypted = [each["BucketEncryption"]["ServerSideEncryptionConfiguration"][0] for each in buckets]
 
     assert {each["SSESpecification"]["KMSMasterKeyId"] for each in tables} == {KEY}
@@ -440,7 +442,7 @@ def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen):
     assert all(each["BucketKeyEnabled"] for each in encrypted)
 
     uses = {}
-    for template in (chosen.serving, chosen.analytics):
+    for template in (chosen_deployment.serving, chosen_deployment.analytics):
         for policy in template.all("AWS::IAM::Policy").values():
             statements = policy["PolicyDocument"]["Statement"]
             reached = {
@@ -460,8 +462,8 @@ def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen):
 
 
 def test_new_versions_of_functions_are_tried_first(large, serving):
-    """Every function that requests are answered by has an alias, which is what the API invokes; it moves to a new
-    version by a canary, and back when requests fail. By default functions are exchanged at once."""
+    """Every function that answers requests has an alias, which the API invokes; a canary moves it to a new version,
+    and back when requests fail. By default functions are exchanged at once."""
     template = large.serving
     aliases = template.all("AWS::Lambda::Alias")
     answering = {name for name, needs in NEEDS.items() if needs.areas} | {"authorizer"}
@@ -482,8 +484,8 @@ def test_new_versions_of_functions_are_tried_first(large, serving):
 
 
 def test_tables_can_be_asked_by_athena(large, analytics):
-    """A workgroup keeps what queries find with the tables for a month, and ends a query that would read too much; there
-    is none by default."""
+    """A workgroup keeps the results of queries on the tables for a month, and ends a query that would read too much;
+    there is none by default."""
     group = large.analytics.one("AWS::Athena::WorkGroup")
     settings = group["WorkGroupConfiguration"]
     assert settings["EnforceWorkGroupConfiguration"]

@@ -84,7 +84,7 @@ def test_a_dedicated_stream_can_be_removed_again(data, serving, analytics):
 
 @pytest.mark.parametrize(("name", "shards"), [("nakadi-test", 1), ("nakadi-test-orders", 2)])
 def test_a_stream_is_encrypted(data, name, shards):
-    """Events rest encrypted, for a day in the stream that event types share and in those that some have for them."""
+    """Events rest encrypted, for a day in the shared stream and in separate ones."""
     streams = {each["Name"]: each for each in data.all("AWS::Kinesis::Stream").values()}
 
     assert set(streams) == {"nakadi-test", "nakadi-test-orders"}
@@ -114,8 +114,8 @@ def test_a_bucket_is_private(data, name):
 
 @pytest.mark.parametrize(("name", "storage"), [(ARCHIVE, ["INTELLIGENT_TIERING"]), (ANALYSED, [])])
 def test_nothing_is_taken_out_of_a_bucket_by_its_age(data, name, storage):
-    """Compacted event types keep their newest events for ever: only the broker knows what may go, but for what queries
-    have found."""
+    """Compacted event types keep their newest events for ever: only the broker knows which may go, except for results
+    of queries."""
     [rule, *others] = buckets(data)[name]["LifecycleConfiguration"]["Rules"]
     assert [each["Prefix"] for each in others] == (
         [] if storage else ["athena/", "spark-logs/", "erase/", "tables/_gathered/"]
@@ -128,7 +128,7 @@ def test_nothing_is_taken_out_of_a_bucket_by_its_age(data, name, storage):
 
 @pytest.mark.usefixtures("deployed")
 def test_the_engines_run_on_what_is_deployed(serving):
-    """A broker with the environment of a function registers, publishes and reads, in what the template made."""
+    """A broker with the environment of a function registers, publishes and reads, in the template's resources."""
     environment = {**serving.environment("event_types"), "NAKADI_AUTH": "off"}
     broker = open_broker(Settings.from_env(environment))
     try:

@@ -94,7 +94,7 @@ def test_an_output_that_is_read_is_written():
 
 
 def test_what_is_called_by_its_name_has_that_name(data, serving, analytics):
-    """Functions, jobs, buckets and stacks of the stage dev are what a deployment makes, under another stage's name."""
+    """Functions, jobs, buckets and stacks of the stage dev exist in a deployment, under another stage's name."""
     named = {
         found.rstrip("-").replace("nakadi-dev", "nakadi-test")
         for found in re.findall(r"nakadi-dev[a-z-]*", re.sub(r"\$\w+", "", DEPLOY))
@@ -129,7 +129,7 @@ def test_arguments_of_jobs_are_what_they_take():
 
 
 def test_files_and_headings_that_are_linked_are_there():
-    """A link leads somewhere, and a heading in a link is one; a file in a command is one."""
+    """A link leads somewhere, and a heading in a link exists; so does a file in a command."""
     assert all((ROOT / "docs" / each).exists() for each in re.findall(r"\]\(((?!https?:)[^)#]+)", DEPLOY))
     assert all((ROOT / each).exists() for each in re.findall(r"@(events/\S+)", DEPLOY))
 

@@ -31,7 +31,7 @@ def public(large):
 
 
 def test_without_a_host_of_its_own_there_is_none(serving):
-    """Nothing is reached from outside but the gateway, and the service serves streams alone."""
+    """Only the gateway is reachable from outside, and the service serves streams alone."""
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
 
     assert [each["Scheme"] for each in serving.all(BALANCER).values()] == ["internal"]
@@ -66,7 +66,7 @@ def test_only_events_and_commits_are_let_through(large, public):
 
 
 def test_what_is_let_through_is_served():
-    """Publishing, streams and commits are reached by those paths, of what tasks serve; settings and types are not."""
+    """Of the paths that tasks serve, publishing, streams and commits are reachable; settings and types are not."""
     with closing(open_broker(Settings())) as broker:
         routes = make_routes(broker, *STREAMING_AREAS, *DIRECT_AREAS, "monitoring")
     reached = {route.operation for route in routes if any(fnmatchcase(route.template, path) for path in direct.PATHS)}
@@ -109,7 +109,7 @@ def test_tasks_serve_it_and_check_tokens_themselves(large):
 
 
 def test_tasks_may_do_what_functions_may_that_serve_the_same():
-    """Publishing and subscriptions ask nothing of AWS that the role of the tasks has not."""
+    """Publishing and subscriptions need no permission that the role of the tasks lacks."""
     task = permissions.PERMISSIONS["streaming"]
     for function in ("publish", "subscriptions"):
         role = permissions.PERMISSIONS[function]
@@ -119,7 +119,7 @@ def test_tasks_may_do_what_functions_may_that_serve_the_same():
 
 
 def test_its_failures_are_reported(large):
-    """Answers of 5xx raise an alarm of their own, and the firewall of the API looks at its requests too."""
+    """Answers of 5xx raise a separate alarm, and the firewall of the API checks its requests too."""
     alarms = {each["AlarmName"]: each for each in large.serving.all("AWS::CloudWatch::Alarm").values()}
     dimensions = {
         name: {each["Name"]: each["Value"] for each in alarms[f"nakadi-test-{name}"]["Dimensions"]}
@@ -132,7 +132,7 @@ def test_its_failures_are_reported(large):
 
 
 def test_its_address_is_reported(large):
-    """The outputs say where it is, and what its name has to point to."""
+    """The outputs have its address, and the target of its name."""
     outputs = {name: text(each["Value"]) for name, each in large.serving.content["Outputs"].items()}
 
     assert outputs["DirectUrl"] == "https://direct.example.org/"

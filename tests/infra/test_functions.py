@@ -1,4 +1,4 @@
-"""The functions: what settings each gets, what each may do, and how the log's indexer is fed."""
+"""The functions: the settings and permissions of each, and the input of the log's indexer."""
 
 import json
 from contextlib import closing
@@ -41,7 +41,7 @@ def test_functions_find_what_is_kept(serving):
 
 
 def test_the_authorizer_knows_the_issuer(serving):
-    """Tokens are looked at by the authorizer, and the functions behind take its word."""
+    """The authorizer checks tokens, and the functions behind rely on it."""
     authorizer = Settings.from_env(serving.environment("authorizer"))
 
     assert authorizer.auth_issuer == "https://issuer.example"
@@ -74,7 +74,7 @@ def test_functions_are_traced_from_within_by_a_layer(serving, large):
 
 
 def test_the_indexer_counts_every_record_in_order(serving):
-    """One batch of a shard at a time; what fails is split, tried again, and sent to a queue in the end."""
+    """One batch of a shard at a time; a failing one is split, retried, and sent to a queue in the end."""
     mappings = serving.all("AWS::Lambda::EventSourceMapping").values()
 
     assert len({text(each["EventSourceArn"]) for each in mappings}) == 2

@@ -47,7 +47,7 @@ ZONES = {
 @pytest.mark.parametrize("stack", ["data", "serving"])
 def test_its_templates_are_sound(msk, stack):
     """cfn-lint finds no fault, and neither do the reviewers: otherwise there would be no template."""
-    from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: for what it is needed only
+    from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: only for tests that need it
 
     found = lint_file(getattr(msk, stack).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
 
@@ -64,7 +64,7 @@ def test_no_reason_is_left_over(msk):
 
 
 def test_there_is_no_stream(msk):
-    """Events are in the cluster, which takes those who sign in by IAM, and nothing of Kinesis is paid for."""
+    """Events are in the cluster, which accepts clients that sign in by IAM, and nothing of Kinesis costs anything."""
     cluster = msk.data.one("AWS::MSK::ServerlessCluster")
 
     assert not msk.data.all("AWS::Kinesis::Stream")
@@ -205,7 +205,7 @@ def test_a_cluster_can_have_brokers(kind, instance):
 
 
 def test_a_cluster_that_is_there_is_used():
-    """Nothing is made but the clients' group and a rule that lets it in."""
+    """Only the clients' group and a rule that lets it in are created."""
     servers = "b-1.shared.kafka.eu-central-1.amazonaws.com:9098"
     template = data_stack(msk=MSK, msk_servers=servers, msk_security_group="sg-0123456789abcdef0")
     [ingress] = [each["Properties"] for each in template.find_resources("AWS::EC2::SecurityGroupIngress").values()]

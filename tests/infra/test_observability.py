@@ -63,7 +63,7 @@ def test_an_alarm_is_sent_to_someone(serving, alarms, name):
 
 
 def test_every_alarm_is_explained():
-    """docs/operations.md says of each alarm what it means and what to do, and of no others."""
+    """docs/operations.md explains each alarm and its remedy, and no others."""
     explained = {name: (means, act) for name, means, act in ROW.findall(OPERATIONS.read_text())}
 
     assert set(explained) - {"JobFailed", "DirectRequestsFail", "TablesAreLate", "TablesAreSlow"} == ALARMS | OF_BROKERS
@@ -86,7 +86,8 @@ def test_alarms_may_be_sent_to_their_topic(serving):
 
 
 def test_silence_is_bad_only_where_there_should_be_a_sound(alarms):
-    """No figures mean that nothing happened, but where a figure is always due: of tasks, and of what waits."""
+    """Missing figures mean that nothing happened, except for figures that are always due: of tasks, and of waiting
+    events."""
     breaching = {name for name, each in alarms.items() if each["TreatMissingData"] == "breaching"}
 
     assert breaching == {"NoStreamingTask", "EventsAreNotIndexed"}
@@ -107,7 +108,7 @@ def test_an_indexer_that_is_not_invoked_raises_an_alarm(alarms):
 
 
 def test_an_alarm_takes_no_more_metrics_than_it_may(large):
-    """Ten streams of their own can be deployed: every stream has its alarms, and no alarm more than ten metrics."""
+    """Ten separate streams can be deployed: every stream has its alarms, and no alarm more than ten metrics."""
     metrics = [len(each.get("Metrics", [None])) for each in large.serving.all("AWS::CloudWatch::Alarm").values()]
 
     assert max(metrics) <= 10

@@ -110,7 +110,7 @@ def test_a_role_may_do_what_it_has_to_and_no_more(roles, name):
 
 @pytest.mark.parametrize("name", MAY)
 def test_no_one_may_do_it_to_everything(roles, name):
-    """No statement has a wildcard for its action, and for its resource only what knows none."""
+    """No statement has a wildcard for its action, and for its resource only where AWS knows none."""
     template, role = roles[name]
     for statement in template.statements(role):
         actions = set(as_list(statement["Action"]))

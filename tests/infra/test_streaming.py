@@ -128,7 +128,7 @@ def test_tasks_come_with_streams_and_with_work(serving):
     [on_cpu] = [each for each in policies if "PredefinedMetricSpecification" in each]
 
     assert (target["MinCapacity"], target["MaxCapacity"]) == (1, 2)
-    # A deployment would set it back to what it says.
+    # A deployment would reset it.
     assert "DesiredCount" not in serving.one("AWS::ECS::Service")
     assert on_cpu["PredefinedMetricSpecification"]["PredefinedMetricType"] == "ECSServiceAverageCPUUtilization"
     assert on_streams["TargetValue"] == 2000

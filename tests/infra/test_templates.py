@@ -1,4 +1,4 @@
-"""The templates as a whole: what the service's own rules and the reviewers say of them."""
+"""The templates as a whole: the findings of the service's own rules and of the reviewers."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def template(request, deployment):
 
 
 def complaints(template):
-    from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: for what it is needed only
+    from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: only for tests that need it
 
     found = lint_file(template.path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
     return [(each.rule.id, each.path, each.message) for each in found]

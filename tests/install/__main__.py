@@ -1,7 +1,7 @@
 """`python -m tests.install [--lowest] [--python VERSION] [EXTRA...]`: real installs of the wheel, from a registry.
 
-For each Python on this machine and each extra, it makes an environment, installs the wheel with this extra alone, and
-asks the install what `tests/install/test_extras.py` asks: imports, a broker, the fixture, the command line, types. With
+For each Python on this machine and each extra, it creates an environment, installs the wheel with this extra alone,
+and runs the checks of `tests/install/test_extras.py`: imports, a broker, the fixture, the command line, types. With
 `--lowest`, the oldest versions are installed that the metadata allows.
 """
 
@@ -66,7 +66,7 @@ def version_of(python: str) -> str:
 
 
 def install(folder: Path, python: str, wheel: Path, extra: str, *, lowest: bool) -> Path:
-    """Make an environment with the wheel and pytest, which the fixture is for. Returns its Python."""
+    """Create an environment with the wheel and pytest, which the fixture needs. Returns its Python."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     made = folder / "bin" / "python"
     wanted = f"nakadi-serverless[{extra}] @ {wheel.as_uri()}" if extra else f"nakadi-serverless @ {wheel.as_uri()}"

@@ -1,4 +1,4 @@
-"""The client as its users have it: a wheel of its own, with nothing of the broker beside it."""
+"""The client as its users have it: a separate wheel, without the broker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def wheel(tmp_path_factory):
 
 
 def test_it_works_without_the_broker(wheel, tmp_path):
-    """With what its metadata requires and no more, every module is imported, and events are published and consumed."""
+    """With only the requirements of its metadata, every module is imported, and events are published and consumed."""
     folder = tmp_path / "env"
     venv.EnvBuilder(symlinks=True).create(folder)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))

@@ -1,4 +1,4 @@
-"""The wheel in fresh environments, with each extra alone: all that an extra promises is there.
+"""The wheel in fresh environments, with each extra alone: every promise of an extra holds.
 
 These environments have links to packages of the tests' own, and no others. `make test-install` asks a registry.
 """
@@ -35,7 +35,7 @@ def environment(wheel, tmp_path_factory):
     "extra", [pytest.param(each, marks=[] if each in (PLAIN, "cli") else pytest.mark.long) for each in (PLAIN, *EXTRAS)]
 )
 def test_what_an_extra_promises_can_be_imported(environment, extra):
-    """Every module of the packages that an extra promises is imported, with what its metadata requires and no more."""
+    """Every module of the packages that an extra promises is imported, with only the requirements of its metadata."""
     assert install_probes.failed_imports(environment(extra), extra) == []
 
 
@@ -45,7 +45,7 @@ def test_the_plain_install_is_a_broker(environment):
 
 
 def test_the_plain_install_brings_the_fixture(environment):
-    """With pytest beside it, `nakadi_broker` is there, and nothing has to be configured."""
+    """With pytest beside it, `nakadi_broker` exists, without configuration."""
     assert "1 passed" in install_probes.fixture_outcome(environment(PLAIN, "pytest"))
 
 

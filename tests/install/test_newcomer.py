@@ -1,4 +1,4 @@
-"""The README's commands with what a newcomer has: a plain environment, a folder with a blank, another time zone."""
+"""The README's commands in a newcomer's surroundings: a plain environment, a folder with a blank, another time zone."""
 
 import ast
 import os
@@ -55,7 +55,7 @@ def checkout(tmp_path_factory):
 
 
 def newcomer(checkout, zone):
-    """Neither a language nor a home that is there."""
+    """Neither a language nor an existing home."""
     return {"PATH": os.environ["PATH"], "HOME": str(checkout.parent / "no home"), "TZ": zone}
 
 

@@ -1,4 +1,4 @@
-"""A network between a relay and what it talks to, which can be cut, and fall silent."""
+"""A network between a relay and its peers, which can be cut, and fall silent."""
 
 from __future__ import annotations
 

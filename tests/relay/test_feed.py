@@ -28,8 +28,8 @@ def customers(database, table):
 
 
 @pytest.fixture
-def followed(server, database, customers, table):
-    """The table, followed by a feed. `followed()` starts one, and ends those that run."""
+def followed_table(server, database, customers, table):
+    """The table, followed by a feed. `followed_table()` starts one, and ends those that run."""
     running: list[tuple[Feed, threading.Thread]] = []
 
     def stop() -> None:
@@ -73,10 +73,10 @@ def insert(database, customers, number, name="ann", region="eu"):
     )
 
 
-def test_first_rows_and_changes_are_spelled_alike(database, customers, followed, events):
+def test_first_rows_and_changes_are_spelled_alike(database, customers, followed_table, events):
     """A row that was there and one that is inserted are events of the category `data`, without computed columns."""
     insert(database, customers, 1)
-    followed()
+    followed_table()
     until(lambda: len(events()) == 1)
     insert(database, customers, 2)
     until(lambda: len(events()) == 2)
@@ -99,10 +99,10 @@ def test_first_rows_and_changes_are_spelled_alike(database, customers, followed,
     assert first["metadata"]["occurred_at"].endswith("Z")
 
 
-def test_updates_and_deletions_are_events(database, customers, followed, events):
+def test_updates_and_deletions_are_events(database, customers, followed_table, events):
     """An update has the new row, with large values that it left alone; a deletion has the row that is gone."""
     large = "x" * 100_000
-    followed()
+    followed_table()
     insert(database, customers, 1, name=large)
     database.execute(f"UPDATE {customers} SET active = NULL, note = '[]' WHERE id = 1")
     database.execute(f"DELETE FROM {customers}")
@@ -115,9 +115,9 @@ def test_updates_and_deletions_are_events(database, customers, followed, events)
     assert updated["data"]["name"] == large
 
 
-def test_rows_of_one_primary_key_have_one_key(database, customers, followed, events, table):
+def test_rows_of_one_primary_key_have_one_key(database, customers, followed_table, events, table):
     """The key of an event is the primary key, of any columns."""
-    followed()
+    followed_table()
     insert(database, customers, 1, region="a,1")
     insert(database, customers, 1, region="a")
     database.execute(f"UPDATE {customers} SET name = 'bob'")
@@ -126,9 +126,9 @@ def test_rows_of_one_primary_key_have_one_key(database, customers, followed, eve
     assert set(keys) == {'["a,1", 1]', '["a", 1]'}
 
 
-def test_what_is_rolled_back_is_no_event(database, customers, followed, events):
+def test_what_is_rolled_back_is_no_event(database, customers, followed_table, events):
     """Only committed changes are events."""
-    followed()
+    followed_table()
     with database.transaction(force_rollback=True):
         insert(database, customers, 1)
     insert(database, customers, 2)
@@ -136,7 +136,7 @@ def test_what_is_rolled_back_is_no_event(database, customers, followed, events):
     assert [each["data"]["id"] for each in events()] == [2]
 
 
-def folded(events) -> dict[tuple[str, int], dict]:
+def fold_events(events) -> dict[tuple[str, int], dict]:
     """The table as its events tell it."""
     rows: dict[tuple[str, int], dict] = {}
     for event in events:
@@ -151,7 +151,7 @@ def folded(events) -> dict[tuple[str, int], dict]:
     return rows
 
 
-def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, followed, events):
+def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, followed_table, events):
     """While others write, first rows and changes together are the table, however often the feed begins again."""
     done, draw = threading.Event(), random.Random(11)
 
@@ -177,7 +177,7 @@ def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, fo
         writer.start()
     until(lambda: database.execute(f"SELECT count(*) > 15 FROM {customers}").fetchone() == (True,))
     for _ in range(choose_count(3, 30)):
-        followed()
+        followed_table()
         before = len(events())
         until(lambda: len(events()) > before + 20)  # noqa: B023
         done.wait(draw.random() / 10)
@@ -187,10 +187,10 @@ def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, fo
     rows = {
         (region, number): name for region, number, name in database.execute(f"SELECT region, id, name FROM {customers}")
     }
-    until(lambda: {key: row["name"] for key, row in folded(events()).items()} == rows)
+    until(lambda: {key: row["name"] for key, row in fold_events(events()).items()} == rows)
 
 
-def test_what_commits_amid_the_first_rows_is_a_change(database, customers, followed, events, monkeypatch):
+def test_what_commits_amid_the_first_rows_is_a_change(database, customers, followed_table, events, monkeypatch):
     """The first rows are those of the snapshot beside them, even if transactions commit before they are read."""
     prepare_values, number = Feed._values, iter([1])
 
@@ -200,13 +200,13 @@ def test_what_commits_amid_the_first_rows_is_a_change(database, customers, follo
         return prepare_values(feed, table)
 
     monkeypatch.setattr(Feed, "_values", insert_first)
-    followed()
+    followed_table()
     insert(database, customers, 2)
     until(lambda: len(events()) == 2)
     assert [(each["data_op"], each["data"]["id"]) for each in events()] == [("C", 1), ("C", 2)]
 
 
-def test_what_the_slot_delivers_again_is_passed_over(database, customers, followed, events, monkeypatch):
+def test_what_the_slot_delivers_again_is_passed_over(database, customers, followed_table, events, monkeypatch):
     """A feed that dies between its events and the slot's new place writes no event twice."""
     advance, failures = Feed._advance, []
 
@@ -217,7 +217,7 @@ def test_what_the_slot_delivers_again_is_passed_over(database, customers, follow
         advance(feed, connection, position)
 
     monkeypatch.setattr(Feed, "_advance", fail_after_events)
-    followed()
+    followed_table()
     insert(database, customers, 1)
     until(lambda: failures)
     insert(database, customers, 2)
@@ -225,9 +225,9 @@ def test_what_the_slot_delivers_again_is_passed_over(database, customers, follow
     assert [each["data"]["id"] for each in events()] == [1, 2]
 
 
-def test_a_second_feed_waits_for_the_first(server, database, customers, followed, events, table):
+def test_a_second_feed_waits_for_the_first(server, database, customers, followed_table, events, table):
     """Only one process reads a slot; another one takes over when it ends."""
-    followed()
+    followed_table()
     insert(database, customers, 1)
     until(lambda: len(events()) == 1)
     second = Feed(server.dsn, customers, TYPE, table=table)
@@ -235,7 +235,7 @@ def test_a_second_feed_waits_for_the_first(server, database, customers, followed
     thread.start()
     insert(database, customers, 2)
     until(lambda: len(events()) == 2)
-    followed()  # ends the first, and waits behind the second or before it
+    followed_table()  # ends the first, and waits behind the second or before it
     insert(database, customers, 3)
     until(lambda: len(events()) == 3)
     second.stop()
@@ -244,7 +244,7 @@ def test_a_second_feed_waits_for_the_first(server, database, customers, followed
 
 
 def test_tables_that_cannot_be_followed_are_named(server, database, table):
-    """A feed says what to change, and nothing is begun."""
+    """A feed names the necessary change, and does not begin."""
     database.execute(f"CREATE TABLE plain_{table} (id int PRIMARY KEY)")
     database.execute(f"CREATE TABLE keyless_{table} (id int)")
     for name, reason in {
@@ -257,7 +257,7 @@ def test_tables_that_cannot_be_followed_are_named(server, database, table):
     assert database.execute("SELECT count(*) FROM pg_publication WHERE pubname LIKE 'nakadi%%'").fetchone() == (0,)
 
 
-def test_changes_arrive_at_the_broker(server, database, customers, followed, table, broker, api, stored):
+def test_changes_arrive_at_the_broker(server, database, customers, followed_table, table, broker, api, stored):
     """Through the outbox, changes become events of an event type of the category `data`."""
     schema = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
     definition = {
@@ -269,7 +269,7 @@ def test_changes_arrive_at_the_broker(server, database, customers, followed, tab
     }
     assert api.post("/event-types", json=definition).status_code == 201
     insert(database, customers, 1)
-    followed()
+    followed_table()
     database.execute(f"UPDATE {customers} SET name = 'bob'")
     with Relay(server.dsn, broker.url, table=table) as relay:
         until(lambda: relay.run_once().published == 2)

@@ -24,7 +24,7 @@ def change(kind, *rows):
     return kind + struct.pack("!I", 7) + b"".join(rows)
 
 
-def decoded(*changes):
+def decode_last(*changes):
     decoder = TransactionDecoder()
     found = [decoder.decode(message) for message in (BEGIN, RELATION, *changes, COMMIT)]
     assert found[:-1] == [None] * (len(found) - 1)
@@ -33,7 +33,7 @@ def decoded(*changes):
 
 def test_a_transaction_has_its_changes_and_its_place():
     """Number, places and time of the transaction are the log's, and JSON stays JSON."""
-    transaction = decoded(change(b"I", b"N", row(b"1", b'{"a": [1.10]}')), b"O" + b"anything")
+    transaction = decode_last(change(b"I", b"N", row(b"1", b'{"a": [1.10]}')), b"O" + b"anything")
     assert (transaction.xid, transaction.commit_position, transaction.end_position) == (42, 100, 120)
     assert transaction.committed_at.isoformat() == "2000-01-01T00:00:01+00:00"
     [created] = transaction.changes
@@ -43,15 +43,15 @@ def test_a_transaction_has_its_changes_and_its_place():
 
 def test_what_an_update_left_alone_is_in_the_old_row():
     """A value that is not sent again is taken from the row before."""
-    [updated] = decoded(change(b"U", b"O", row(b"1", b"[1]"), b"N", row(b"2", b"u"))).changes
+    [updated] = decode_last(change(b"U", b"O", row(b"1", b"[1]"), b"N", row(b"2", b"u"))).changes
     assert updated.row == b'{"id":"2","note":[1]}'
-    [short] = decoded(change(b"U", b"N", row(b"2", b"n"))).changes
+    [short] = decode_last(change(b"U", b"N", row(b"2", b"n"))).changes
     assert short.row == b'{"id":"2","note":null}'
 
 
 def test_a_deleted_row_is_as_it_was():
     """A deletion has the old row alone."""
-    [deleted] = decoded(change(b"D", b"O", row(b"1", b"n"))).changes
+    [deleted] = decode_last(change(b"D", b"O", row(b"1", b"n"))).changes
     assert (deleted.operation, deleted.row) == (Operation.DELETE, b'{"id":"1","note":null}')
 
 
@@ -83,7 +83,7 @@ def test_a_snapshot_sees_what_was_committed_before(snapshot, xid, seen):
 
 def test_progress_is_the_place_and_the_snapshot():
     """Behind the place of the snapshot, its numbers no longer matter."""
-    transaction = decoded()
+    transaction = decode_last()
     sees = Snapshot.from_text("50:60:")
     assert Progress(position=100, snapshot=sees, snapshot_position=0).has(transaction)
     assert Progress(position=99, snapshot=sees, snapshot_position=100).has(transaction)

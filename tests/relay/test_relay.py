@@ -19,7 +19,7 @@ def relay(server, database, table, broker):  # noqa: ARG001  # it makes the tabl
 
 
 @pytest.fixture
-def running(relay):
+def running_relay(relay):
     """The same, publishing as rows come."""
     thread = threading.Thread(target=relay.run)
     thread.start()
@@ -41,7 +41,7 @@ def test_rows_are_published_in_order_and_deleted(relay, write, waiting, event_ty
     assert [event["n"] for event in stored(name, 1200)] == list(range(1200))
 
 
-@pytest.mark.usefixtures("running")
+@pytest.mark.usefixtures("running_relay")
 def test_rows_are_published_as_they_come(write, waiting, event_type, stored):
     """An insert wakes the relay."""
     name = event_type()
@@ -132,7 +132,7 @@ def test_an_unknown_event_type_stops_no_other(relay, write, waiting, event_type)
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("answer", ["<html>", "[]", "{}", ""])
 def test_what_is_no_broker_gets_no_events(server, table, write, waiting, answer):
-    """Rows wait if something else answers at the broker's address, and the relay goes on."""
+    """Rows wait if something else answers at the broker's address, and the relay continues."""
     write("order.placed", [{"n": 1}])
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, text=answer))
     with Relay(server.dsn, Connection("http://broker.test", transport=transport), table=table) as relay:
@@ -216,7 +216,7 @@ def test_several_relays_share_the_keys(server, table, broker, write, event_type,
         relay.close()
 
 
-def test_nothing_is_lost_when_the_log_fails(running, broker, write, waiting, event_type, stored):
+def test_nothing_is_lost_when_the_log_fails(running_relay, broker, write, waiting, event_type, stored):
     """Rows that the log did not take are published later."""
     name = event_type()
     broker.faults.refuse(event_type=name, times=2)
@@ -225,16 +225,16 @@ def test_nothing_is_lost_when_the_log_fails(running, broker, write, waiting, eve
     until(lambda: waiting() == 0)
 
     assert [event["n"] for event in stored(name, 3)] == [0, 1, 2]
-    assert running.status.failures >= 1
+    assert running_relay.status.failures >= 1
 
 
-def test_a_database_that_restarts_is_waited_for(running, server, write, waiting, event_type, stored, table):
-    """The relay connects again, and goes on."""
+def test_a_database_that_restarts_is_waited_for(running_relay, server, write, waiting, event_type, stored, table):
+    """The relay connects again, and continues."""
     name = event_type()
     write(name, [{"n": 1}], key="A")
     until(lambda: waiting() == 0)
     # It counts its published events after the end of its transaction.
-    until(lambda: running.status.published == 1)
+    until(lambda: running_relay.status.published == 1)
 
     server.stop()
     server.start()

@@ -16,7 +16,7 @@ def text(event: str, *, has_metadata: bool = True) -> bytes:
 
 
 def test_an_event_without_metadata_goes_as_it_is():
-    """An event type without metadata gets what the application wrote, to the letter."""
+    """An event type without metadata gets the application's text, to the letter."""
     assert text('{"price": 1.10, "n": 12345678901234567890}', has_metadata=False) == (
         b'{"price": 1.10, "n": 12345678901234567890}'
     )
@@ -65,7 +65,7 @@ def test_metadata_that_are_none_are_the_brokers_to_refuse(metadata):
 
 
 def test_rows_without_a_key_have_no_order():
-    """Each has a key of its own."""
+    """Each has a separate key."""
     first, second = (Row(number, "t", None, "{}", EID, MOMENT) for number in (1, 2))
     assert first.order_key != second.order_key
     # A key that looks like an id is another key.

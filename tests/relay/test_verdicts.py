@@ -32,7 +32,7 @@ def test_an_acknowledged_batch_is_stored():
     "answer", [NoAnswer("gone"), Answer(503, b"{}"), Answer(401, b"{}"), Answer(404, b"{}"), Answer(302)]
 )
 def test_rows_wait_for_a_broker_that_cannot(answer):
-    """Without a verdict about the events, every row waits, and the reason is there to be logged."""
+    """Without a verdict about the events, every row waits, and the reason can be logged."""
     verdict = judge(ROWS, answer)
     assert verdict.failure
     assert [*verdict.stored, *verdict.refused, *verdict.again] == []
@@ -69,6 +69,6 @@ def test_a_batch_that_is_refused_as_a_whole_is_halved(status):
 
 
 def test_results_that_fit_nothing_lose_no_row():
-    """A 422 with fewer results than events is one without results."""
+    """A 422 with fewer results than events counts as one without results."""
     assert judge(ROWS, Answer(422, items("failed"))).again == [ROWS[:2], ROWS[2:]]
     assert judge(ROWS, Answer(422, items(*["aborted"] * 4))).failure

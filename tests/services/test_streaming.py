@@ -30,16 +30,16 @@ FROM_THE_BEGINNING = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset
 
 
 @pytest.fixture
-def kept(tmp_path):
+def shared_environment(tmp_path):
     """The place where both the broker and the service find everything."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     return {"registry": url, "event_log": url}
 
 
 @pytest.fixture
-def broker(kept):
+def broker(shared_environment):
     """A broker in the place of the functions on AWS, which registers event types and publishes."""
-    with Broker(**kept) as broker:
+    with Broker(**shared_environment) as broker:
         assert http.post(f"{broker.url}/event-types", json=EVENT_TYPE).status_code == 201
         yield broker
 
@@ -53,21 +53,21 @@ def numbers_in(line):
     return [event["n"] for event in line.get("events", [])]
 
 
-def test_a_load_balancer_sees_that_it_is_well(kept):
+def test_a_load_balancer_sees_that_it_is_well(shared_environment):
     """The health endpoint answers without a token, and SIGTERM ends an idle service without a trace."""
-    with run_service(variables(kept)) as service:
+    with run_service(variables(shared_environment)) as service:
         answer = http.get(f"{service.url}/health")
 
         assert (answer.status_code, answer.text) == (200, "OK")
         assert service.end() == (0, "")
 
 
-def test_it_can_speak_tls_to_the_load_balancer(kept):
+def test_it_can_speak_tls_to_the_load_balancer(shared_environment):
     """With --tls it serves with its own certificate, which a load balancer accepts, and without it none."""
     unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unproven.check_hostname, unproven.verify_mode = False, ssl.CERT_NONE
 
-    with run_service(variables(kept), "--tls") as service:
+    with run_service(variables(shared_environment), "--tls") as service:
         address = service.url.removeprefix("http://")
         with urlopen(f"https://{address}/health", context=unproven, timeout=PATIENCE) as answer:
             assert (answer.status, answer.read()) == (200, b"OK")
@@ -76,7 +76,7 @@ def test_it_can_speak_tls_to_the_load_balancer(kept):
         assert service.end() == (0, "")
 
 
-def test_connections_of_the_load_balancer_stay_open_behind_streams(kept, monkeypatch):
+def test_connections_of_the_load_balancer_stay_open_behind_streams(shared_environment, monkeypatch):
     """The load balancer could send a request at the moment of the end, and would answer it 502."""
     options = {}
 
@@ -85,7 +85,7 @@ def test_connections_of_the_load_balancer_stay_open_behind_streams(kept, monkeyp
         raise BadSetting("not now")
 
     monkeypatch.setattr(program, "Server", refuse_to_serve)
-    for name, text in variables(kept).items():
+    for name, text in variables(shared_environment).items():
         monkeypatch.setenv(name, text)
 
     assert program.main(["--port=0"], signals=SignalHandler()) == program.CANNOT_START
@@ -93,18 +93,18 @@ def test_connections_of_the_load_balancer_stay_open_behind_streams(kept, monkeyp
 
 
 @pytest.mark.long
-def test_it_ends_cleanly_from_every_moment_of_its_start(kept):
+def test_it_ends_cleanly_from_every_moment_of_its_start(shared_environment):
     """Ctrl-C before its first line ends it with 130, SIGTERM and both behind that line with 0, never with a trace."""
-    for end in end_at_each_step("services.streaming", "--port=0", environment=variables(kept)):
+    for end in end_at_each_step("services.streaming", "--port=0", environment=variables(shared_environment)):
         ready = "Streaming on port" in end.said
         assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end
 
 
-def test_events_come_as_they_are_published(broker, kept):
+def test_events_come_as_they_are_published(broker, shared_environment):
     """Events that another process publishes are streamed, and so are earlier ones."""
     publish_numbers(broker, 1, 2)
     with (
-        run_service(variables(kept)) as service,
+        run_service(variables(shared_environment)) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?batch_limit=2", FROM_THE_BEGINNING) as stream,
     ):
         before = json.loads(stream.line())
@@ -115,11 +115,11 @@ def test_events_come_as_they_are_published(broker, kept):
     assert [numbers_in(before), numbers_in(after)] == [[1, 2], [3, 4]]
 
 
-def test_streams_are_packed_here(broker, kept):
+def test_streams_are_packed_here(broker, shared_environment):
     """A gateway does not compress a streamed response: the service does."""
     publish_numbers(broker, 1)
     with (
-        run_service(variables(kept)) as service,
+        run_service(variables(shared_environment)) as service,
         OpenStream(
             service.url, f"/event-types/{NAME}/events", {**FROM_THE_BEGINNING, "Accept-Encoding": "gzip"}
         ) as stream,
@@ -129,10 +129,10 @@ def test_streams_are_packed_here(broker, kept):
 
 
 @pytest.mark.usefixtures("broker")
-def test_a_stream_ends_before_its_gateway_ends_it(kept):
+def test_a_stream_ends_before_its_gateway_ends_it(shared_environment):
     """The setting has the last word on how long a stream takes, and its end is a proper one."""
     with (
-        run_service(variables(kept, longest_stream_seconds="1")) as service,
+        run_service(variables(shared_environment, longest_stream_seconds="1")) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?stream_timeout=600&batch_flush_timeout=600") as stream,
     ):
         stream.rest()
@@ -141,20 +141,20 @@ def test_a_stream_ends_before_its_gateway_ends_it(kept):
 
 
 @pytest.mark.usefixtures("broker")
-def test_a_stream_is_never_silent_for_too_long(kept):
+def test_a_stream_is_never_silent_for_too_long(shared_environment):
     """For any flush timeout of a client, a keep-alive comes before a gateway gives up."""
     with (
-        run_service(variables(kept, longest_silence_seconds="1")) as service,
+        run_service(variables(shared_environment, longest_silence_seconds="1")) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?batch_flush_timeout=300") as stream,
     ):
         assert numbers_in(json.loads(stream.line())) == []
 
 
-def test_a_stop_ends_open_streams_well(broker, kept):
-    """On SIGTERM a stream sends what it has, ends properly, and the process is gone long before it would be killed."""
+def test_a_stop_ends_open_streams_well(broker, shared_environment):
+    """On SIGTERM a stream sends its buffers, ends properly, and the process ends long before it would be killed."""
     publish_numbers(broker, 1, 2, 3)
     with (
-        run_service(variables(kept)) as service,
+        run_service(variables(shared_environment)) as service,
         OpenStream(
             service.url, f"/event-types/{NAME}/events?batch_limit=2&batch_flush_timeout=60", FROM_THE_BEGINNING
         ) as stream,
@@ -170,11 +170,11 @@ def test_a_stop_ends_open_streams_well(broker, kept):
 
 
 @pytest.mark.usefixtures("broker")
-def test_tokens_are_checked_here_too(kept, tmp_path):
+def test_tokens_are_checked_here_too(shared_environment, tmp_path):
     """A client that bypasses the gateway's authorizer still needs a valid token."""
     issuer = Issuer(tmp_path)
     asked = {"auth": "jwt", "auth_jwks": str(issuer.path), "auth_issuer": ISSUER, "auth_audience": AUDIENCE}
-    with run_service(variables(kept, **asked)) as service:
+    with run_service(variables(shared_environment, **asked)) as service:
         target = f"/event-types/{NAME}/events"
         without = http.get(service.url + target)
         with OpenStream(service.url, f"{target}?stream_timeout=1&batch_flush_timeout=1", issuer.bearer()) as stream:
@@ -183,14 +183,14 @@ def test_tokens_are_checked_here_too(kept, tmp_path):
     assert without.status_code == 401
 
 
-def test_events_and_commits_can_come_directly(kept, broker, tmp_path):
+def test_events_and_commits_can_come_directly(shared_environment, broker, tmp_path):
     """If configured to, the service also accepts events and commits, from clients with a token for them."""
-    kept = {**kept, "coordination": kept["registry"]}
+    shared_environment = {**shared_environment, "coordination": shared_environment["registry"]}
     issuer = Issuer(tmp_path)
     asked = {"auth": "jwt", "auth_jwks": str(issuer.path), "auth_issuer": ISSUER, "auth_audience": AUDIENCE}
     wanted = {"owning_application": "me", "event_types": [NAME], "read_from": "begin"}
     subscription = http.post(f"{broker.url}/subscriptions", json=wanted).json()["id"]
-    with run_service(variables(kept, **asked), "--direct") as service:
+    with run_service(variables(shared_environment, **asked), "--direct") as service:
         target = f"{service.url}/event-types/{NAME}/events"
         assert http.post(target, json=[{"n": 1}]).status_code == 401
         assert http.post(target, json=[{"n": 1}], headers=issuer.bearer(scope="uid")).status_code == 403
@@ -206,15 +206,15 @@ def test_events_and_commits_can_come_directly(kept, broker, tmp_path):
 
 
 @pytest.mark.usefixtures("broker")
-def test_events_are_not_taken_in_unless_it_is_asked_to(kept):
+def test_events_are_not_taken_in_unless_it_is_asked_to(shared_environment):
     """A service behind the gateway alone serves streams alone."""
-    with run_service(variables(kept)) as service:
+    with run_service(variables(shared_environment)) as service:
         assert http.post(f"{service.url}/event-types/{NAME}/events", json=[{"n": 1}]).status_code == 405
 
 
-def test_nothing_else_is_served(kept):
+def test_nothing_else_is_served(shared_environment):
     """Event types are the functions' business."""
-    with run_service(variables(kept)) as service:
+    with run_service(variables(shared_environment)) as service:
         assert http.get(f"{service.url}/event-types").status_code == 404
 
 
@@ -238,10 +238,10 @@ def test_it_says_why_it_cannot_start(environment, named):
 
 
 @pytest.mark.usefixtures("broker")
-def test_the_name_of_a_stage_is_no_part_of_a_path(kept):
+def test_the_name_of_a_stage_is_no_part_of_a_path(shared_environment):
     """A gateway may put its stage in front of a path: both ways lead to the stream."""
     target = f"/event-types/{NAME}/events?stream_timeout=1&batch_flush_timeout=1"
-    with run_service(variables(kept), "--prefix=/api") as service:
+    with run_service(variables(shared_environment), "--prefix=/api") as service:
         answers = [http.get(f"{service.url}{prefix}{target}") for prefix in ("", "/api", "/ape")]
 
     assert [answer.status_code for answer in answers] == [200, 200, 404]

@@ -200,8 +200,8 @@ class History:
 
     def count_left(self) -> dict[Place, int]:
         """How many events are still there and not committed, where there are any."""
-        ends = {place: max(self._committed(place) + 1, self.oldest[place]) for place in self.events}
+        ends = {place: max(self._committed_offset(place) + 1, self.oldest[place]) for place in self.events}
         return {place: len(events) - ends[place] for place, events in self.events.items() if len(events) > ends[place]}
 
-    def _committed(self, place: Place) -> int:
+    def _committed_offset(self, place: Place) -> int:
         return self.offsets[place].position.offset if place in self.offsets else -1

@@ -1,4 +1,4 @@
-"""Operators that set offsets and add partitions, step by step, and what all processes know of the event type."""
+"""Operators that set offsets and add partitions, step by step, and the common knowledge about the event type."""
 
 from __future__ import annotations
 

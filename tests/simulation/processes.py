@@ -1,4 +1,4 @@
-"""Processes that serve streams: hosts, and for each stream what the driver does, without sockets and threads."""
+"""Processes that serve streams: hosts, and for each stream the work of the driver, without sockets and threads."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ MOST_EVENTS_READ = 4
 
 
 class Stream:
-    """A stream as the driver carries it. `received` is what its client has got and can commit, and `client_is_there`
-    until it goes away."""
+    """A stream as the driver carries it. `received` are the events that its client has got and can commit, and
+    `client_is_there` until it leaves."""
 
     def __init__(
         self, process: Process, session_id: str, limits: SubscriptionStreamLimits, lease: ProcessLease
@@ -110,7 +110,8 @@ class Stream:
                 promise("hand-over", over, f"{self.session.id} keeps {place.partition}, wanted for {now - since:.1f} s")
 
     def _check_time_to_commit(self, now: float) -> None:
-        """A session closes for others only when its client had a whole commit timeout for what they wait for."""
+        """A session closes for others only when its client had a whole commit timeout for the events that they wait
+        for."""
         since = min(self.wanted.values(), default=inf)
         had = f"its client had {now - since:.1f} s to commit what others wait for"
         promise("time to commit", now >= since + self.limits.commit_seconds, f"{self.session.id} closes; {had}")
@@ -278,7 +279,7 @@ class Process:
         return stream
 
     def look(self) -> None:
-        """Read the news once for all streams that were there before."""
+        """Read the news once for all existing streams."""
         streams = tuple(self.streams)
         news = set(self.news)
         self.news.clear()
@@ -305,7 +306,7 @@ class Process:
         return PartitionStart(event_type, start, start.offset - stored.offset)
 
     def handle(self, drop: Any) -> None:
-        """A consumer failed at an event so often that it need not get it."""
+        """A consumer failed at an event often enough that it need not get it."""
         self.history.excused[drop.partition].add(drop.event.end.offset)
 
     def crash(self) -> None:

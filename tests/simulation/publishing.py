@@ -283,7 +283,7 @@ class Publisher:
             world.append_deadline = self.step_taken_at + MAX_APPEND_SECONDS
             try:
                 result = world.call(step)
-            except Exception as error:  # noqa: BLE001  # the append knows what it means
+            except Exception as error:  # noqa: BLE001  # the append handles it
                 self._take(self.steps.throw(error))
             else:
                 self._take(self.steps.send(result))
@@ -301,7 +301,7 @@ class Publisher:
         self.append_seconds = self.world.drawn.choice([0.0, 0.0, self.world.draw_delay(MAX_APPEND_SECONDS)])
 
     def _append_is_due(self) -> bool:
-        """An append may take long, but the log gives it up at last; then its process is taken for dead."""
+        """An append may take long, but the log gives it up at last; then its process counts as dead."""
         took = self.world.clock.monotonic() - self.step_taken_at
         if took > MAX_APPEND_SECONDS:
             self.begin_attempt()

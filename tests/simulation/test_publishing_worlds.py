@@ -84,10 +84,10 @@ CLOCK_MUTANTS = {
 longest that an append takes is 20 and 54 seconds, and what is refused comes 12 seconds later at most."""
 
 
-def mutated(was: str, becomes: str) -> ModuleType:
+def load_mutant(was: str, becomes: str) -> ModuleType:
     assert SOURCE.count(was) == 1, f"{was!r} stands {SOURCE.count(was)} times in the source"
     module = ModuleType("mutated_claimed_append")
-    # Types are looked up in the module that made them.
+    # Types are looked up in their own module.
     sys.modules[module.__name__] = module
     exec(compile(SOURCE.replace(was, becomes), module.__name__, "exec"), module.__dict__)
     return module
@@ -103,7 +103,7 @@ def run_tight_worlds(number: int, module: ModuleType, max_skew: float) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quiet():
+def _silence_logs():
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -122,7 +122,7 @@ def test_worlds_keep_their_promises():
 @pytest.mark.parametrize("what", CLOCK_MUTANTS)
 def test_a_step_that_trusts_the_clocks_of_others_is_found(what):
     """Clocks that are wrong break a promise then, and clocks that are right do not: they are the reason."""
-    module = mutated(*CLOCK_MUTANTS[what])
+    module = load_mutant(*CLOCK_MUTANTS[what])
     with pytest.raises(Broken, match="again"):
         run_tight_worlds(MAX_WORLDS, module, MAX_SKEW_SECONDS)
     run_tight_worlds(WORLDS_WITH_RIGHT_CLOCKS, module, 0.0)
@@ -131,8 +131,8 @@ def test_a_step_that_trusts_the_clocks_of_others_is_found(what):
 @pytest.mark.long("tests/simulation/test_publishing_worlds.py::test_worlds_keep_their_promises")
 @pytest.mark.parametrize("what", MUTANTS)
 def test_a_wrong_step_is_found(what):
-    """Each step of an append is there for a reason: without it, a world breaks a promise."""
-    module = mutated(*MUTANTS[what])
+    """Each step of an append has a reason: without it, a world breaks a promise."""
+    module = load_mutant(*MUTANTS[what])
     known = [] if everything.WANTED else [seed for name, seed in KNOWN_WORLDS.items() if name == what]
     for seed in (*known, *range(MAX_WORLDS)):
         try:

@@ -47,13 +47,14 @@ def test_worlds_on_a_file_go_the_same_way(tmp_path):
 
 @pytest.mark.long("tests/simulation/test_worlds.py::test_worlds_on_a_file_go_the_same_way")
 def test_worlds_in_dynamodb_keep_their_promises(tmp_path):
-    """Conditional writes and transactions hold what the locks of the other engines do. (S312, S313, S314, S317)"""
+    """Conditional writes and transactions keep the promises that locks keep in the other engines. (S312, S313, S314,
+    S317)"""
     with a_coordination(COORDINATIONS["dynamodb"], tmp_path) as store:
         World(2, store).run()
 
 
 def test_broken_promises_are_found(monkeypatch):
-    """A session that goes on without a lease is found, and its seed is reported with what happened before. (S318)"""
+    """A session that continues without a lease is found, and its seed is reported with the events before. (S318)"""
     monkeypatch.setattr(SubscriptionSession, "_is_over", lambda self, _: self.end is not None)
     with pytest.raises(Broken, match=r"(?s)seed (\d+): (?:I[17]|hand-over): .* SEEDS=1 FIRST=\1$"):
         run_many(500)

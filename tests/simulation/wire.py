@@ -60,7 +60,7 @@ class Wire:
         self._history = history
         self._faults = faults
         self._random = random
-        # A chance of its own: an engine's thread may tell, too.
+        # A separate source of chance: an engine's thread may report, too.
         self._hearing = Random(random.random())
         self.meanwhile = meanwhile
         self.actor = ""
@@ -145,7 +145,7 @@ class Wire:
     ) -> Callable[[], None]:
         """For commits through other processes, it only reports that there was one.
 
-        A store may report a change of its own once more, from a thread that looks into its file. No seed determines
+        A store may report its own change once more, from a thread that reads its file. No seed determines
         when that is, so it is not heard.
         """
         thread = threading.get_ident()

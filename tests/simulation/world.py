@@ -139,14 +139,14 @@ class World:
             self._delete()
         while not self._is_quiet():
             if self.time.seconds > end:
-                raise Broken(f"progress: {self._what_is_left()}")
+                raise Broken(f"progress: {self._describe_rest()}")
             self._everybody_moves()
             if (less := self._left()) < left:
                 end, left = self.time.seconds + PATIENCE_SECONDS, less
 
     def _neglect(self) -> None:
-        """Clients commit one event at a time, always before their time is over, and nothing of a partition that another
-        session waits for. It changes hands nevertheless."""
+        """Clients commit one event at a time, always before their time is over, and nothing in a partition that
+        another session waits for. It changes hands nevertheless."""
         self._note("nobody commits what others wait for")
         asked: dict[tuple[Place, str], float] = {}
         for number in range(NEGLECTED_ROUNDS):
@@ -154,13 +154,13 @@ class World:
             if number % 20 == 0:
                 self._open_in(self.random.choice(self.processes), requested=[])
             self._everybody_moves(0.5, self._commit_one)
-            wanted = self._wanted()
+            wanted = self._wanted_partitions()
             asked = {each: asked.get(each, self.time.seconds) for each in wanted}
             for (place, owner), since in asked.items():
                 waited = self.time.seconds - since
                 promise("hand-over", waited < HAND_OVER_SECONDS, f"{owner} keeps {place.partition} for {waited:.1f} s")
 
-    def _wanted(self) -> set[tuple[Place, str]]:
+    def _wanted_partitions(self) -> set[tuple[Place, str]]:
         """The partitions that others wait for, and who has them."""
         entries = self.store.assignment(SUBSCRIPTION).entries
         return {
@@ -171,7 +171,7 @@ class World:
 
     def _commit_one(self, stream: Stream) -> None:
         """Commit the next event of a partition that no other session waits for."""
-        offsets, wanted = self.history.offsets, {place for place, _ in self._wanted()}
+        offsets, wanted = self.history.offsets, {place for place, _ in self._wanted_partitions()}
         latest = max(
             (each.changed_at for each in offsets.values() if each.owner == stream.session.id), default=self._now()
         )
@@ -219,7 +219,7 @@ class World:
             self._commit_all(stream, place)
 
     def _delete(self) -> None:
-        """The subscription is deleted: its streams end, and nothing is left of it."""
+        """The subscription is deleted: its streams end, and none of its state is left."""
         self._note("the subscription is deleted")
         self.store.remove_subscription_state(SUBSCRIPTION)
         self.history.deleted = True
@@ -240,7 +240,7 @@ class World:
     def _being_changed(self) -> bool:
         return self.reset is not None or self.repartitioning is not None
 
-    def _what_is_left(self) -> str:
+    def _describe_rest(self) -> str:
         left = {place.partition: count for place, count in self.history.count_left().items()}
         return f"{left} events are left, {self._describe()}"
 
@@ -275,7 +275,7 @@ class World:
             releases_on_disconnect=random.random() < 0.3,
         )
         session_id = f"s{next(self._numbers):03d}"
-        self._doing(session_id, lambda: self._opened(process, session_id, limits, requested))
+        self._do_exclusively(session_id, lambda: self._opened(process, session_id, limits, requested))
 
     def _opened(
         self, process: Process, session_id: str, limits: SubscriptionStreamLimits, requested: list[Place]
@@ -288,12 +288,12 @@ class World:
     def _let_a_process_read_news(self) -> None:
         process = self._some_process()
         if process is not None and process.is_to_look:
-            self._doing(f"{process.name} looks", process.look)
+            self._do_exclusively(f"{process.name} looks", process.look)
 
     def _turn(self) -> None:
         stream = self._some_stream()
         if stream is not None:
-            self._doing(f"{stream.session.id} turns", lambda: self._one_turn(stream))
+            self._do_exclusively(f"{stream.session.id} turns", lambda: self._one_turn(stream))
 
     def _one_turn(self, stream: Stream) -> None:
         if stream.left:
@@ -311,7 +311,7 @@ class World:
     def _call(self) -> None:
         stream = self._some_stream()
         if stream is not None and stream.calls:
-            self._doing(f"{stream.session.id} calls", lambda: self._one_call(stream))
+            self._do_exclusively(f"{stream.session.id} calls", lambda: self._one_call(stream))
 
     def _one_call(self, stream: Stream) -> None:
         self._note(f"{stream.session.id} calls {stream.calls[0]}")
@@ -360,7 +360,7 @@ class World:
     def _tend(self) -> None:
         process = self._some_process()
         if process is not None and process.has_duties and not process.takes_lease:
-            self._doing(f"{process.name} tends", process.renew_and_clean_up)
+            self._do_exclusively(f"{process.name} tends", process.renew_and_clean_up)
 
     def _pass_time(self) -> None:
         self.time.move(self.random.choice([0.5, 1.0, 2.0, 6.0]))
@@ -416,7 +416,7 @@ class World:
                 for each in places
             }
             self.reset = Resetting(self._wire(), self._clock(), positions, stays=self.random.random() < 0.6)
-        self._doing("somebody resets", self._next_of_reset)
+        self._do_exclusively("somebody resets", self._next_of_reset)
 
     def _next_of_reset(self) -> None:
         assert self.reset is not None
@@ -429,7 +429,7 @@ class World:
         if self.repartitioning is None and len(self.history.events) < MOST_PARTITIONS:
             self.repartitioning = Repartitioning(self.subscription, self.topic, self._wire(), self._clock())
         if self.repartitioning is not None:
-            self._doing("somebody repartitions", self._next_of_repartitioning)
+            self._do_exclusively("somebody repartitions", self._next_of_repartitioning)
 
     def _next_of_repartitioning(self) -> None:
         assert self.repartitioning is not None
@@ -456,7 +456,7 @@ class World:
 
     # Choosing
 
-    def _doing(self, what: str, move: Callable[[], None]) -> None:
+    def _do_exclusively(self, what: str, move: Callable[[], None]) -> None:
         """No one does the same thing twice at a time; and who crashes does not come to the end of it."""
         if what in self._busy:
             return

@@ -35,7 +35,7 @@ class LaptopGround:
 
     def stop(self, how: signal.Signals) -> None:
         assert self._front is not None
-        # As when a task is replaced: what it serves ends, or breaks off, before the gateway knows.
+        # As when a task is replaced: its streams end, or break off, before the gateway knows.
         self._front.streaming._process.send_signal(how)
         self._front.streaming._process.wait(PATIENCE_SECONDS)
         self._front.close()

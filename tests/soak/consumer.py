@@ -1,4 +1,4 @@
-"""A consumer with a process of its own: `python consumer.py HOST SUBSCRIPTION DIARY`.
+"""A consumer in its own process: `python consumer.py HOST SUBSCRIPTION DIARY`.
 
 It writes events into its diary before it commits them, so that all committed events can be found there, however the
 process ends. It comes back whenever its stream ends, and imports next to nothing, since it begins often.

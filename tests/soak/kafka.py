@@ -21,7 +21,7 @@ class KafkaGround(Server):
         return {**super().environment(), "NAKADI_EVENT_LOG": f"kafka://{self._kafka.address}"}
 
     def end_a_part(self, how: signal.Signals, chance: random.Random) -> bool:
-        """End Kafka, or a worker; the supervisor starts workers again by itself."""
+        """End Kafka, or a worker; the supervisor restarts workers."""
         if chance.random() < 0.5 and super().end_a_part(how, chance):  # one as often as the other
             return True
         if how is signal.SIGKILL:

@@ -235,7 +235,7 @@ class Consumers:
 
 
 class SoakedSink:
-    """The sink of a subscription of its own, which fails now and then; what it took in is its diary."""
+    """The sink of a separate subscription, which fails at times; its received events are its diary."""
 
     def __init__(self, host: str, seed: int, around: ExitStack) -> None:
         self._chance = random.Random(seed)
@@ -346,7 +346,7 @@ def main(minutes: float, folder: Path, engine: str) -> int:
     workers = int(os.environ.get("WORKERS") or "1")
     plan = Plan(seconds=60 * minutes, seed=int(os.environ.get("SEED", "0")))
     if engine == "aws-local":
-        from tests.soak.aws import LaptopGround  # noqa: PLC0415  # it needs what deploys
+        from tests.soak.aws import LaptopGround  # noqa: PLC0415  # it needs the deployment's modules
 
         verdict = run_soak(replace(plan, events_a_second=100.0), folder, new_ground=LaptopGround)
     elif engine == "kafka":

@@ -13,9 +13,9 @@ Entry = Sequence[Any]
 
 @dataclass(slots=True)
 class Verdict:
-    """`again` counts events that came to a stream although they were committed before it was asked for; `stored_again`
-    those that were published until they were acknowledged, and are in the log more than once. `of_sink` is about what
-    the broker delivered to a sink meanwhile."""
+    """`again` counts events that came to a stream although they were committed before it was asked for;
+    `stored_again` those that were published until they were acknowledged, and are in the log more than once.
+    `of_sink` covers the events that the broker delivered to a sink meanwhile."""
 
     acknowledged: int = 0
     delivered: int = 0
@@ -69,18 +69,18 @@ class Judge:
             elif what == "committed":
                 self._commits.setdefault(rest[0], []).append((moment, _number(rest[1])))
             else:
-                self._got(session, rest[0], _number(rest[1]), rest[2])
+                self._note_batch(session, rest[0], _number(rest[1]), rest[2])
 
     def lost(self, acknowledged: Collection[str]) -> int:
         return sum(each not in self.ids for each in acknowledged)
 
-    def _got(self, session: str, partition: str, last: int, ids: Sequence[str]) -> None:
+    def _note_batch(self, session: str, partition: str, last: int, ids: Sequence[str]) -> None:
         verdict, key = self.verdict, (session, partition)
         first = last - len(ids) + 1
         reached = self._reached.get(partition, -1)
         verdict.delivered += len(ids)
         verdict.duplicates += max(0, min(reached, last) - first + 1)
-        # A session goes on where it was. Another one begins after the committed events, which somebody has got.
+        # A session continues where it was. Another one begins after the committed events, which somebody has got.
         if first > reached + 1 or first <= self._sent.get(key, -1):
             verdict.out_of_order += 1
         committed = self._committed_before(self._opened[session], partition)
@@ -88,9 +88,9 @@ class Judge:
         self._reached[partition] = max(reached, last)
         self._sent[key] = last
         for each in ids:
-            self._got_one(each)
+            self._note_event(each)
 
-    def _got_one(self, event: str) -> None:
+    def _note_event(self, event: str) -> None:
         """For the first time, or once more. The events of each publisher's key come in the order of their
         publication."""
         if event not in self.ids:

@@ -1,6 +1,6 @@
-"""`python -m tests.storms [STEPS] [FIRST SEED] [SEEDS]`: what a storm of faults takes. Nothing, it should print.
+"""`python -m tests.storms [STEPS] [FIRST SEED] [SEEDS]`: the effects of a storm of faults. Nothing, it should print.
 
-Then the same number of seeds, and a tenth of the steps, of days on which nothing is indexed for hours.
+Then the same number of seeds, and a tenth of the steps, of days without indexing for hours.
 """
 
 import sys

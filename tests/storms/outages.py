@@ -85,17 +85,17 @@ class Consumer:
 
 
 class Interrupted:
-    """The log index, with others at work between two calls."""
+    """The log index, with others working between two calls."""
 
     def __init__(self, index: Any, between: Callable[[], None]) -> None:
         self._index = index
-        self._between = between
+        self._interrupt = between
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._index, name)
 
         def intercept(*values: Any) -> Any:
-            self._between()
+            self._interrupt()
             return method(*values)
 
         return intercept
@@ -107,7 +107,7 @@ class Outages:
         self.figures = Figures()
         self.world = world
         self._plain_index = world.index
-        world.index = Interrupted(world.index, self._between)  # type: ignore[assignment]
+        world.index = Interrupted(world.index, self._interrupt)  # type: ignore[assignment]
         self._interrupting = 0.0
         self._inside = False
         self._publishing = False
@@ -252,7 +252,7 @@ class Outages:
                 self._attempt(self.publish)
             self.world.pass_by(hours_later)
 
-    def _between(self) -> None:
+    def _interrupt(self) -> None:
         if self._inside or self.chance.random() >= self._interrupting:
             return
         self._inside = True

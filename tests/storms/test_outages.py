@@ -26,7 +26,7 @@ def test_outages_of_every_length_skip_nothing_that_is_left(seed, caplog):
 
 
 def test_no_timeline_is_begun_while_someone_looks(caplog):
-    """Shards that are idle for days, split and merge are no gap, as long as the indexer and housekeeping are there."""
+    """Shards that are idle for days, split and merge are no gap, as long as the indexer and housekeeping run."""
     caplog.set_level(logging.CRITICAL)
     with outages(11) as days:
         for _ in range(STEPS):

@@ -198,9 +198,9 @@ class Voyage:
         anew.create_topic(TOPIC, PARTITIONS)
         logs = [self._a_log(), KinesisLog(self._a_stream(), anew, None, SystemClock()), *self._logs]
         for place in range(PARTITIONS):
-            values = self._archived(place)
+            values = self._archived_values(place)
             for log in logs:
-                for offset, value in enumerate(_all(log, place)):
+                for offset, value in enumerate(_read_all(log, place)):
                     self._see(place, offset, value)
                     values += [value] if offset >= len(values) else []
                     self.figures.changed += values[offset] != value
@@ -225,7 +225,7 @@ class Voyage:
         firsts = [where[batch[0]] for batch in self._acknowledged[place] if batch[0] in where]
         self.figures.changed += firsts != sorted(firsts)
 
-    def _archived(self, place: int) -> list[bytes]:
+    def _archived_values(self, place: int) -> list[bytes]:
         """The values of the archived events to which the index refers; there are no other events by then."""
         values: list[bytes] = []
         for segment in self._index.segments_from(TOPIC, place, 0, 10_000):
@@ -272,7 +272,7 @@ class Voyage:
         return Stream(self._client, self._stream)
 
 
-def _all(log: KinesisLog, place: int) -> Iterator[bytes]:
+def _read_all(log: KinesisLog, place: int) -> Iterator[bytes]:
     offset = 0
     while (found := log.read(TOPIC, place, offset)).events:
         for event in found.events:

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, under a limit of memory, for tests that attack it.
+"""A broker in a separate process, under a limit of memory, for tests that attack it.
 
 `make test` runs short attacks. `make attacks` sets `ATTACKS=long`, and runs long ones.
 """
@@ -30,7 +30,7 @@ def choose_repetitions(short: int, long: int) -> int:
 
 
 class AttackedBroker:
-    """A running broker: its address, its memory, and what it has logged."""
+    """A running broker: its address, its memory, and its log."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self.process = process
@@ -54,11 +54,11 @@ class AttackedBroker:
 
     def memory(self) -> int:
         """The bytes of memory that it holds now (RSS)."""
-        return self._measured("VmRSS", "rss")
+        return self._read_measure("VmRSS", "rss")
 
     def peak_memory(self) -> int:
-        """The most that it has held since `forget_peak`, or since its start; on Linux. Elsewhere what it holds now."""
-        return self._measured("VmHWM", "rss")
+        """The most that it has held since `forget_peak`, or since its start; on Linux. Elsewhere its present memory."""
+        return self._read_measure("VmHWM", "rss")
 
     def forget_peak(self) -> None:
         if self._status.exists():
@@ -84,7 +84,7 @@ class AttackedBroker:
     def _status(self) -> Path:
         return Path(f"/proc/{self.process.pid}/status")
 
-    def _measured(self, field: str, column: str) -> int:
+    def _read_measure(self, field: str, column: str) -> int:
         if self._status.exists():
             found = re.search(rf"{field}:\s*(\d+) kB", self._status.read_text())
             assert found is not None, "the process has ended"

@@ -1,4 +1,4 @@
-"""AWS as far as the tests need it: moto in this process, with what moto leaves out of DynamoDB, and faults on demand.
+"""AWS as far as the tests need it: moto in this process, with parts of DynamoDB that moto lacks, and faults on demand.
 
 Nothing leaves the process: a request is answered where it would be sent.
 """
@@ -97,7 +97,7 @@ def _session() -> Session:
 
 @cache
 def _tables_client() -> Any:
-    """One for all, for a client takes as long to make as its tables; moto answers wherever it is used."""
+    """One for all, because creating a client takes as long as creating its tables; moto answers wherever it is used."""
     return _session().create_client("dynamodb", REGION)
 
 

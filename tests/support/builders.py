@@ -1,4 +1,4 @@
-"""Values with good defaults, so that a test shows only what matters to it."""
+"""Values with good defaults, so a test shows only the relevant ones."""
 
 import itertools
 from datetime import UTC, datetime

@@ -36,7 +36,7 @@ def find_files_with_text(text: str, files: Mapping[str, bytes]) -> list[str]:
 
 
 def decompress_all(content: bytes) -> bytes:
-    """The bytes of a file, and what they are without their compression. Its beginning shows the format."""
+    """The bytes of a file, with and without compression. Its beginning shows the format."""
     if content.startswith(b"\x1f\x8b"):
         return content + gzip.decompress(content)
     if content.startswith(b"PAR1"):

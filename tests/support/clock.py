@@ -41,7 +41,7 @@ class HandMovedClock:
         self._passed += seconds
 
     def stand_still(self, seconds: float) -> None:
-        """The machine stands still, and its steady clock with it; the time of day goes on."""
+        """The machine stands still, and its steady clock with it; the time of day continues."""
         self._behind -= seconds
 
     def set_back(self, seconds: float) -> None:

@@ -43,7 +43,7 @@ def compare(row: Row, text: str | None, *, has_metadata: bool) -> None:
 
 
 def _check_stamps(event: dict[str, Any] | None, published: Mapping[str, Any]) -> None:
-    """Take out of the metadata what the broker has put there."""
+    """Remove the broker's own members from the metadata."""
     if event is None or event.get("metadata") is None:
         return
     metadata = event["metadata"].asDict() if isinstance(event["metadata"], Row) else dict(event["metadata"])
@@ -87,7 +87,7 @@ def _agrees_with_object(found: Mapping[str, Any], published: Mapping[str, Any]) 
 
 
 def _agrees_at(name: str, value: Any, published: Mapping[str, Any]) -> bool:
-    """The column a__string has texts of the property a, unless there is one that is called so."""
+    """The column a__string has texts of the property a, unless a property has that name."""
     source = name.rpartition("__")[0]
     return any(each in published and _agrees(value, published[each]) for each in (name, source))
 

@@ -12,7 +12,7 @@ from tests.support.patience import until
 
 
 class Consumer(OpenStream):
-    """`api` is what it commits with. Parameters go into the query, or into the body if there are `partitions`."""
+    """`api` is the client for its commits. Parameters go into the query, or into the body if there are `partitions`."""
 
     def __init__(
         self, api: httpx.Client, subscription: dict[str, Any], headers: dict[str, str] | None = None, **parameters: Any

@@ -36,7 +36,7 @@ def places(*partitions: int) -> tuple[EventTypePartition, ...]:
 
 
 def a_session(session_id: str, *requested: int, **changes: Any) -> Session:
-    """A session that shares what there is, or one that asks for these partitions."""
+    """A session that shares the partitions, or one that claims these by name."""
     defaults: dict[str, Any] = {
         "process_id": "this process",
         "started_at": A_MOMENT,

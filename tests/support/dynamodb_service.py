@@ -49,7 +49,7 @@ def a_bucket() -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def aws_service() -> Iterator[str]:
-    """The endpoint of an AWS of its own, on a port of this machine."""
+    """The endpoint of a separate AWS, on a port of this machine."""
     port = free_port()
     with (
         patch.dict(os.environ, CREDENTIALS),

@@ -36,7 +36,7 @@ SQLITE = "sqlite:///{folder}/nakadi.db"
 
 DYNAMODB = "dynamodb://contract?region=eu-central-1"
 
-# With nothing to choose: each test gets tables, or a stream, of its own.
+# Without a choice: each test gets its own tables or stream.
 DYNAMODB_LOCAL: Mapping[str, str] = {"dynamodb-local": "dynamodb:local"} if OTHER_ENGINES_WANTED else {}
 KINESALITE: Mapping[str, str] = {"kinesalite": "kinesis:kinesalite"} if OTHER_ENGINES_WANTED else {}
 KAFKA: Mapping[str, str] = {"kafka": "kafka:", **({"kafka-tiered": "tiered:kafka"} if kafka.ALL else {})}
@@ -269,7 +269,7 @@ def a_tiered_log(hot: str, folder: Path, clock: HandMovedClock) -> Iterator[Even
 
 @contextmanager
 def make_log_dependencies(url: str, folder: Path) -> Iterator[tuple[str, LogDependencies]]:
-    """A log's whole URL, and what it finds beside it."""
+    """A log's whole URL, and the resources beside it."""
     if url.startswith("kafka:"):
         yield kafka.url(), NO_DEPENDENCIES
         return

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 
 # The places of programs, settings and temporary files, and the encoding of text. Java and Spark, pyenv's Python and
-# Node are found by theirs on machines that have them in places of their own. Certificates and the cache of the CDK
-# are set by tests/conftest.py.
+# Node are found by their own variables on machines that have them in unusual places. Certificates and the cache of
+# the CDK are set by tests/conftest.py.
 PASSED_VARIABLES = (
     "PATH",
     "HOME",

@@ -3,9 +3,9 @@
     @pytest.mark.long("tests/unit/room/test_module.py::test_quickly")
     def test_at_length(): ...
 
-`make test` leaves out a test with this mark, `make test-long` runs what `make test` left out, and `make test-all` runs
-everything, on every engine and with new seeds. The mark names the tests in `make test` that show the same behaviour. A
-mark without a name is for behaviour that takes long to show.
+`make test` leaves out a test with this mark, `make test-long` runs the rest, and `make test-all` runs everything, on
+every engine and with new seeds. The mark names the tests in `make test` that show the same behaviour. A mark without
+a name means behaviour that takes long to show.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def make_client(application: Application, **headers: str) -> httpx.Client:
 
 
 def check_against_description(client: httpx.Client) -> httpx.Client:
-    """The client, failing whenever an answer is not what the description of the API says."""
+    """The client, failing whenever an answer does not match the description of the API."""
     client.event_hooks = {"response": [_hold_against_the_description]}
     return client
 

@@ -12,7 +12,7 @@ JSON = "Content-Type: application/json"
 
 
 class Streams:
-    """Streams for tests: what they were called with, and how to feed them."""
+    """Streams for tests: their calls, and how to feed them."""
 
     def __init__(self):
         self.open = 0

@@ -11,7 +11,7 @@ def imports_by_module() -> Mapping[str, set[str]]:
     """The package's modules that each module imports: at its top, inside functions, and for types alone."""
     modules = {_module_name(path): path for path in sorted((PYTHON / "nakadi").rglob("*.py"))}
     return {
-        name: {each for each in _imported(path, modules) if each != name and each in modules}
+        name: {each for each in _imported_names(path, modules) if each != name and each in modules}
         for name, path in modules.items()
     }
 
@@ -20,7 +20,7 @@ def _module_name(path: Path) -> str:
     return ".".join(path.relative_to(PYTHON).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imported(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
+def _imported_names(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
@@ -31,7 +31,7 @@ def _imported(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
 
 
 def imports_inside_functions() -> set[tuple[str, str]]:
-    """Files of the package, and what they import inside of functions: modules of the package, or other packages."""
+    """Files of the package, and their imports inside functions: modules of the package, or other packages."""
     return {
         (str(path.relative_to(PYTHON / "nakadi")), imported)
         for path in sorted((PYTHON / "nakadi").rglob("*.py"))

@@ -10,7 +10,7 @@ from tests.support.environment import plain_environment
 from tests.support.installed import PROMISES, find_unpromised_modules
 from tests.support.patience import PATIENCE
 
-# Programs are skipped: what they run is imported by others.
+# Programs are skipped: others import their content.
 IMPORTS = """
 import importlib, json, pkgutil, sys
 
@@ -70,7 +70,7 @@ with Broker() as broker:
 
 
 def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the Python of an environment in its folder, with nothing of this checkout in its environment."""
+    """Run the Python of an environment in its folder, without this checkout in its environment."""
     return subprocess.run(
         [str(python), *arguments],
         cwd=python.parents[1],
@@ -107,7 +107,7 @@ def fixture_outcome(python: Path) -> str:
 
 
 def report_version(python: Path) -> tuple[int, str]:
-    """The exit code of `nakadi --version`, and what it says."""
+    """The exit code of `nakadi --version`, and its output."""
     done = run(python, "-c", COMMAND, "--version")
     return done.returncode, (done.stdout + done.stderr).strip()
 

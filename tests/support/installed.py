@@ -1,7 +1,7 @@
-"""The wheel as users have it: built, and put into environments that have only what its metadata asks for.
+"""The wheel as users have it: built, and installed into environments with only the requirements of its metadata.
 
-`lean_environment` links the distributions from the environment of the tests: nothing is downloaded, and what an extra
-forgets to require is missing.
+`lean_environment` links the distributions from the environment of the tests: nothing is downloaded, and a forgotten
+requirement is missing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def build_wheel(into: Path) -> Path:
 
 
 def lean_environment(folder: Path, wheel: Path, extra: str = PLAIN, *more: str) -> Path:
-    """Make a virtual environment with the wheel and what it requires, and what `more` requires. Returns its Python."""
+    """Create a virtual environment with the wheel and its requirements, and those of `more`. Returns its Python."""
     venv.EnvBuilder(symlinks=True).create(folder)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     with zipfile.ZipFile(wheel) as archive:

@@ -123,7 +123,8 @@ class DataFolder:
         apart: timedelta = timedelta(seconds=1),
         other_topics: Iterable[EventType] = (),
     ) -> IndexSegment:
-        """Events behind those that are there, as one member of an object. None is a tombstone, bytes are taken as such.
+        """Archive events behind the existing ones, as one member of an object. None is a tombstone, bytes are taken
+        as such.
 
         `other_topics` have their part in the object too.
         """
@@ -138,7 +139,7 @@ class DataFolder:
     def archive_together(
         self, events: Sequence[tuple[EventType, Sequence[Any]]], *, at: datetime = STORED_AT
     ) -> Sequence[IndexSegment]:
-        """Events of several event types behind those that are there, in one object."""
+        """Archive events of several event types behind the existing ones, in one object."""
         content = b""
         key = f"log/{self.index.identity()}/together/{at:%Y-%m-%d}/{uuid4().hex}.json.gz"
         members = []
@@ -194,7 +195,7 @@ def open_reading_session(tables: str) -> SparkSession:
 
 
 class Jobs:
-    """Runs jobs on a data folder, with tables in a database of their own."""
+    """Runs jobs on a data folder, with tables in a separate database."""
 
     def __init__(self, data: DataFolder, tables: Path) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""A Kafka for the tests of a process: one of its own, or the one at `KAFKA=host:9092`.
+"""A Kafka for the tests of a process: its own, or the one at `KAFKA=host:9092`.
 
 `make test` puts it there where it can, and runs a part of the tests that need it: the contract of the event log, a
 restart, and the end-to-end tests that are chosen here. They go to one process, so there is one Kafka for all of them.
@@ -32,8 +32,8 @@ missing_requirement = cache(kafka_local.missing_requirement)
 
 NOT_IN_EVERY_RUN = pytest.mark.skipif(not ALL, reason="`make test-engines` runs all that is tested on Kafka")
 
-# Publishing, streaming, subscribing and committing, in what a log may do differently: where partitions begin and end,
-# when their events are seen, and how batches and timelines come to them.
+# Publishing, streaming, subscribing and committing, where logs may differ: where partitions begin and end, when their
+# events are seen, and how batches and timelines come to them.
 SELECTED_TESTS = frozenset(
     {
         "test_a_batch_follows_a_new_timeline",

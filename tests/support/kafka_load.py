@@ -1,4 +1,4 @@
-"""Events that are appended to a Kafka and read from it while something fails, and what became of them."""
+"""Events that are appended to a Kafka and read from it during a failure, and their fates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_log(servers, timeout=2, prefix=""):
 class Load:
     """Writers that append numbered events one by one, never the same one again, and a reader that follows them.
 
-    `record` is pytest's `record_property`: the summary of the run shows what became of the events.
+    `record` is pytest's `record_property`: the summary of the run shows the fates of the events.
     """
 
     def __init__(self, log, record, partitions=1):
@@ -78,14 +78,14 @@ class Load:
 
     def goes_on(self):
         """Wait until more events of every writer were acknowledged and read."""
-        stored, seen = len(self.acknowledged), self._seen()
+        stored, seen = len(self.acknowledged), self._count_read()
         until(
             lambda: (
                 self._has_ended()
                 or (_writers_of(self.acknowledged[stored:]) == WRITERS and len(self.acknowledged) > stored + SOME)
             )
         )
-        until(lambda: self._has_ended() or self._seen() > seen + SOME)
+        until(lambda: self._has_ended() or self._count_read() > seen + SOME)
 
     def is_refused(self):
         """Wait until an event of every writer was refused."""
@@ -98,7 +98,7 @@ class Load:
         for each in self._writers:
             each.result(PATIENCE)
         self._writers.clear()
-        ends = until_available(lambda: self.log.bounds("t", list(self.read)))
+        ends = retry_until_available(lambda: self.log.bounds("t", list(self.read)))
         until(lambda: self._has_ended() or all(len(self.read[n]) >= ends[n].next_offset for n in self.read))
         self._reading.set()
         for each in self._readers:
@@ -123,7 +123,7 @@ class Load:
         """No writer and no reader may end by itself; its error is raised here."""
         return any(each.result() for each in (*self._writers, *self._readers) if each.done())
 
-    def _seen(self):
+    def _count_read(self):
         return sum(map(len, self.read.values()))
 
 
@@ -131,8 +131,8 @@ def _writers_of(names):
     return len({name.partition("/")[0] for name in names})
 
 
-def until_available(ask):
-    """The answer, once there is one."""
+def retry_until_available(ask):
+    """The result, once there is one."""
     found = []
 
     def asked():

@@ -60,7 +60,7 @@ class Proxy:
         self._accepting.start()
 
     def close(self) -> None:
-        # A thread that waits for a connection goes on waiting when its socket is closed, unless that is shut down.
+        # A thread that waits for a connection keeps waiting when its socket is closed, unless that is shut down.
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         if self._accepting.ident is not None:
@@ -110,7 +110,7 @@ class _Connection:
         self._spoiled: dict[int, tuple[Fault, bytes]] = {}
 
         self._threads = [
-            threading.Thread(target=self._until_the_end, args=(work,), daemon=True)
+            threading.Thread(target=self._run_until_cut, args=(work,), daemon=True)
             for work in (self._pass_requests, self._pass_answers)
         ]
         for each in self._threads:
@@ -123,7 +123,7 @@ class _Connection:
         for each in (self._client, self._server):
             each.close()
 
-    def _until_the_end(self, work: Callable[[], None]) -> None:
+    def _run_until_cut(self, work: Callable[[], None]) -> None:
         with suppress(OSError):
             work()
         self._cut()

@@ -63,7 +63,7 @@ class KilledJobs:
         self.expected += zip(keys, names, strict=True)
 
     def run(self, job: str, *arguments: str, kill: bool | str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Run a job in a process of its own, to its end, to a random moment, or until it has written another of the
+        """Run a job in a separate process, to its end, to a random moment, or until it has written another of the
         files of a pattern in the folder of its tables. Before a random moment, other things are done meanwhile."""
         there = self._files(kill)
         command = [
@@ -129,7 +129,7 @@ class KilledJobs:
 
 
 def kill_compaction(killed: KilledJobs, kills: int) -> None:
-    """Every event is there once, and the newest of each key; how far tables are is what they have."""
+    """Every event is there once, and the newest of each key; the progress of tables matches their content."""
     killed.archive()
     killed.run("compaction", kill=False)
     kill_compaction_at(killed, [("compaction", True)] * kills)

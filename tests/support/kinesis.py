@@ -80,7 +80,7 @@ def open_on_local(folder: Path) -> AbstractContextManager[tuple[str, LogDependen
 
 @contextmanager
 def open_on_moto_with_push() -> Iterator[tuple[str, LogDependencies]]:
-    """The same with a consumer of its own, to which records are pushed while the log is watched."""
+    """The same with a separate consumer, to which records are pushed while the log is watched."""
     with open_on_moto() as (url, beside):
         client = session().create_client("kinesis", REGION)
         with start_pushing_kinesis(client) as kinesis:

@@ -85,7 +85,7 @@ class FaultyClient:
 
 
 class FaultyKinesis:
-    """A stream on moto, with an index and an archive that outlive the logs; each log stands for a process."""
+    """A stream on moto, with an index and an archive that outlive the logs; each log represents a process."""
 
     def __init__(self, faults: Aws) -> None:
         self.faults = faults
@@ -118,7 +118,7 @@ class FaultyKinesis:
         return Indexer(stream, ShardTreeCache(stream), self.index, self.archive if archived else None)
 
     def index_all(self, *, archived: bool = True) -> None:
-        """Index what the stream has, as a new process would."""
+        """Index the stream's records, as a new process would."""
         indexer = self.an_indexer(archived=archived)
         for shard in self.a_stream().list_shards():
             indexer.catch_up(shard.id)

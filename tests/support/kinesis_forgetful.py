@@ -55,7 +55,7 @@ class ForgetfulKinesis:
         return {"Shards": [_describe_shard(each) for each in self.listed()]}
 
     def get_shard_iterator(self, **asked: Any) -> dict[str, Any]:
-        shard = self._known(asked["ShardId"], "GetShardIterator")
+        shard = self._find_shard(asked["ShardId"], "GetShardIterator")
         place = int(asked.get("StartingSequenceNumber", 0))
         if asked["ShardIteratorType"] == "AFTER_SEQUENCE_NUMBER":
             place += 1
@@ -68,7 +68,7 @@ class ForgetfulKinesis:
 
     def get_records(self, **asked: Any) -> dict[str, Any]:
         name, _, place = asked["ShardIterator"].partition("/")
-        shard = self._known(name, "GetRecords")
+        shard = self._find_shard(name, "GetRecords")
         behind = [each for each in shard.records if each.sequence >= int(place)]
         found = behind[: asked["Limit"]]
         answer: dict[str, Any] = {
@@ -134,7 +134,7 @@ class ForgetfulKinesis:
         name = f"shardId-{next(self._numbers):012d}"
         self._shards[name] = Shard(name, first, last, next(self._sequences), parents)
 
-    def _known(self, name: str, operation: str) -> Shard:
+    def _find_shard(self, name: str, operation: str) -> Shard:
         self.listed()
         if name not in self._shards:
             raise _make_error("ResourceNotFoundException", operation)

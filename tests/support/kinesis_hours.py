@@ -1,4 +1,4 @@
-"""A broker on a Kinesis that forgets: hours pass in no time, and every log stands for a task."""
+"""A broker on a Kinesis that forgets: hours pass in no time, and every log represents a task."""
 
 from __future__ import annotations
 

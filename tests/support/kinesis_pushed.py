@@ -1,8 +1,8 @@
 """Pushes the records of a Kinesis that only answers: consumers and subscriptions, as the real service has them.
 
-A server on loopback speaks the service's own protocol, event streams included, for the calls that are about consumers;
-it reads what it pushes from the stream behind it. So the client, and all that is between it and the log, are the ones
-that the real service would meet.
+A server on loopback speaks the service's own protocol, event streams included, for the calls about consumers; it
+pushes records that it reads from the stream behind it. So the client, and all that is between it and the log, are the
+ones that the real service would meet.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class PushingKinesis:
-    """Enforces what the service does: twenty consumers, one subscription of a consumer to a shard, and the seconds
+    """Enforces the service's limits: twenty consumers, one subscription of a consumer to a shard, and the seconds
     within which it cannot be replaced. `silent`: connections stay open, and nothing comes."""
 
     def __init__(self, stream: Any) -> None:
@@ -65,22 +65,25 @@ class PushingKinesis:
                 case "DescribeStreamSummary":
                     return {"StreamDescriptionSummary": {"StreamARN": f"arn:stream/{asked['StreamName']}"}}
                 case "RegisterStreamConsumer":
-                    return {"Consumer": self._registered(asked)}
+                    return {"Consumer": self._describe_consumer(asked)}
                 case "DescribeStreamConsumer":
-                    described = {**self._known(asked), "StreamARN": "arn:stream"}
+                    described = {**self._find_consumer(asked), "StreamARN": "arn:stream"}
                     self.consumers[asked["ConsumerARN"]]["ConsumerStatus"] = "ACTIVE" if self.activates else "CREATING"
                     return {
-                        "ConsumerDescription": {**described, "ConsumerStatus": self._known(asked)["ConsumerStatus"]}
+                        "ConsumerDescription": {
+                            **described,
+                            "ConsumerStatus": self._find_consumer(asked)["ConsumerStatus"],
+                        }
                     }
                 case "DeregisterStreamConsumer":
-                    self._known(asked)
+                    self._find_consumer(asked)
                     del self.consumers[asked["ConsumerARN"]]
                     return {}
                 case "ListStreamConsumers":
                     return {"Consumers": list(self.consumers.values())}
         raise Refused("UnknownOperationException", operation)
 
-    def _registered(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _describe_consumer(self, asked: dict[str, Any]) -> dict[str, Any]:
         if len(self.consumers) >= self.most:
             raise Refused("LimitExceededException")
         arn = f"{asked['StreamARN']}/consumer/{asked['ConsumerName']}:1"
@@ -92,7 +95,7 @@ class PushingKinesis:
         }
         return dict(self.consumers[arn])
 
-    def _known(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _find_consumer(self, asked: dict[str, Any]) -> dict[str, Any]:
         if asked["ConsumerARN"] not in self.consumers:
             raise Refused("ResourceNotFoundException")
         return self.consumers[asked["ConsumerARN"]]
@@ -110,7 +113,7 @@ class PushingKinesis:
         now = time.monotonic()
         me = object()
         with self._lock:
-            if self._known(asked)["ConsumerStatus"] != "ACTIVE" or not self.pushes:
+            if self._find_consumer(asked)["ConsumerStatus"] != "ACTIVE" or not self.pushes:
                 raise Refused("ResourceInUseException")
             _, since = self._changes_to_subscribe.get((arn, shard), (None, float("-inf")))
             if now - since < self.replaceable_after:
@@ -124,9 +127,11 @@ class PushingKinesis:
             )["ShardIterator"]
         except self._stream.exceptions.ClientError as error:
             raise Refused(error.response["Error"]["Code"]) from error
-        return self._counted((arn, shard), self._messages(me, arn, shard, iterator, place.get("SequenceNumber", "0")))
+        return self._count_messages(
+            (arn, shard), self._messages(me, arn, shard, iterator, place.get("SequenceNumber", "0"))
+        )
 
-    def _counted(self, what: tuple[str, str], messages: Iterator[Message]) -> Iterator[Message]:
+    def _count_messages(self, what: tuple[str, str], messages: Iterator[Message]) -> Iterator[Message]:
         self.streaming.add(what)
         try:
             yield from messages
@@ -238,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def start_pushing_kinesis(stream: Any) -> Iterator[PushingKinesis]:
-    """Logs that are opened here, and asked for fan-out by their URL, are pushed what the stream of this client has."""
+    """Logs that are opened here with fan-out in their URL get this client's stream pushed."""
     kinesis = PushingKinesis(stream)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"kinesis": kinesis}))
     server.daemon_threads = True

@@ -21,11 +21,11 @@ STREAM = f"kinesis://nakadi-{STAGE}?region={REGION}"
 # example, and `make test` tries the ones chosen here.
 ALL = os.environ.get("AWS_LOCAL") == "all"
 
-# Parts may do what their roles allow them, and nothing else. Limits take time: `make test-aws-local STRICT=1`.
+# Parts may only do what their roles allow. Limits take time: `make test-aws-local STRICT=1`.
 STRICTNESS = Strictness(roles=True, limits=os.environ.get("AWS_LOCAL_STRICT", "") != "")
 
-# How old a shared tip may be is what it is on AWS: what clients see of it has to be right. With all examples, nothing
-# of the log is changed.
+# The age of a shared tip is the same as on AWS: clients must see correct results. With all examples, the settings of
+# the log are unchanged.
 FAST_OPTIONS = "" if ALL else "&lease=0.05&poll=0.1&reads_per_second=10000"
 
 FAST_SETTINGS: Mapping[str, str] = {
@@ -133,7 +133,7 @@ SKIPPED_TESTS: Mapping[str, str] = {
 
 
 class LaptopBroker:
-    """A way in, and a broker on the same stores, for tests that do what only an insider can."""
+    """A way in, and a broker on the same stores, for calls that only an insider can make."""
 
     def __init__(self, laptop: Laptop, front: Front) -> None:
         front.warm_up()
@@ -152,7 +152,7 @@ class LaptopBroker:
         return open_broker(settings)
 
     def close(self) -> None:
-        """Close the way in too: its services go on polling otherwise, beside all tests that come after."""
+        """Close the way in too: otherwise, its services keep polling beside all later tests."""
         if "services" in vars(self):
             self.services.close()
         self._front.close()

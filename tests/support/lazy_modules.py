@@ -13,7 +13,7 @@ from typing import Any
 
 
 class LazyModule:
-    """Has the public names of a module, and imports it for the first of them. Others are what pytest looks for."""
+    """Has the public names of a module, and imports it for the first of them. pytest looks for the others."""
 
     def __init__(self, name: str) -> None:
         self._module = name

@@ -1,7 +1,6 @@
 """Makes calls that block raise on the event loop of a broker, where all else would wait for them.
 
-Brokers in the process of the tests are guarded by `guarded_loops`, those in processes of their own by
-`guarded_variables`.
+`guarded_loops` guards brokers in the process of the tests, `guarded_variables` those in separate processes.
 
 It guards statements of SQLite, sockets that block, files that are opened, `time.sleep`, and our own slow work:
 compiling schemas, explaining violations, cutting a body by hand, fetching keys, and a turn at long work. Locks are
@@ -142,7 +141,7 @@ def guarded_attributes(guard: LoopGuard) -> Iterator[tuple[Any, str, Callable[..
 
 
 def guarded_variables(report: Path, path: str, *, forgets: str | None = None) -> dict[str, str]:
-    """Variables with which Python guards the event loop of a broker, and writes to this file what would block it.
+    """Variables with which Python guards the event loop of a broker, and writes blocking calls to this file.
 
     `path` is where the process finds its modules. One that `forgets` to ask whether it may block can be named.
     """

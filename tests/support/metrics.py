@@ -45,5 +45,5 @@ def collect_samples(metrics: Metrics) -> Samples:
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
-    """Zero if there is no such sample: nothing of the kind has happened yet."""
+    """Zero if there is no such sample: it has not happened yet."""
     return samples.get((name, frozenset(labels.items())), 0)

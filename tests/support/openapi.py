@@ -52,8 +52,8 @@ def assert_answer_matches(
 ) -> None:
     """Fail if the description does not allow this answer. Header names are in lower case.
 
-    `body` is None when it was not read, as with a stream that goes on. `operation` is None when the request was for no
-    operation; the answer to `OPTIONS` is of no operation either.
+    `body` is None when it was not read, as with an open stream. `operation` is None when the request was for no
+    operation; the answer to `OPTIONS` also belongs to none.
     """
     assert headers.get("x-flow-id"), "an answer without X-Flow-Id"
     if method == "OPTIONS" and status == 200:
@@ -143,7 +143,7 @@ def _line(line: bytes) -> tuple[Mapping[str, Any], Any]:
 
 def _as_json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema of OpenAPI 3.0 in JSON Schema's own words."""
-    converted = {name: _converted(name, value) for name, value in schema.items() if name not in ("example", "nullable")}
+    converted = {name: _convert(name, value) for name, value in schema.items() if name not in ("example", "nullable")}
     if "properties" in converted:
         converted.setdefault("additionalProperties", False)
     if schema.get("nullable"):
@@ -151,7 +151,7 @@ def _as_json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return converted
 
 
-def _converted(name: str, value: Any) -> Any:
+def _convert(name: str, value: Any) -> Any:
     if name == "properties":
         return {key: _as_json_schema(each) for key, each in value.items()}
     if name in ("items", "additionalProperties") and isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The pages of the documentation: what can be linked in them, and what they link to."""
+"""The pages of the documentation: the targets in them, and their links."""
 
 from __future__ import annotations
 

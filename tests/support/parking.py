@@ -1,4 +1,4 @@
-"""A subscription that parks what cannot be processed, and consumers that cannot process something."""
+"""A subscription that parks events, and consumers that cannot process some."""
 
 from __future__ import annotations
 

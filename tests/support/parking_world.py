@@ -56,7 +56,7 @@ class SimulationFailed(AssertionError):
 
 @dataclass
 class Consumer:
-    """A session with its client and what carries out its calls."""
+    """A session with its client and the executor of its calls."""
 
     session: SubscriptionSession
     executor: SessionCallExecutor
@@ -209,7 +209,8 @@ class ParkingSimulation:
         self.take(consumer, consumer.session.tick(self.clock.monotonic()))
 
     def consume(self, consumer: Consumer) -> None:
-        """Work through a batch and commit it, unless something in it cannot be processed; then nothing goes on."""
+        """Work through a batch and commit it, unless it has an event that cannot be processed; then everything
+        stops."""
         if not consumer.batches or consumer.stuck:
             return
         batch = consumer.batches.popleft()

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_pasted_command(command: str, **variables: str) -> tuple[int, str]:
-    """Status and body of what a line with curl is answered, with these variables in the shell."""
+    """Status and body of the answer to a line with curl, with these variables in the shell."""
     done = subprocess.run(
         ["bash", "-c", f"{command} -sS --max-time {PATIENCE:.0f} -w '\\n%{{http_code}}'"],
         cwd=ROOT,

@@ -28,7 +28,7 @@ def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
 
 
 async def wait_on_loop(condition: Callable[[], object]) -> None:
-    """The same, while the event loop goes on with everything else."""
+    """The same, while the event loop runs everything else."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  # the awaited change notifies nobody
             await asyncio.sleep(0.005)
@@ -54,9 +54,9 @@ def started_threads() -> Iterator[Callable[[], list[str]]]:
 
 
 def measure_cpu(work: Callable[[], object]) -> float:
-    """How much work that is for the processor, compared with a loop of about five milliseconds.
+    """The work for the processor, compared with a loop of about five milliseconds.
 
-    Only this thread's time on the processor counts, so it matters little what else runs. It matters somewhat, because
+    Only this thread's time on the processor counts, so other programs matter little. It matters somewhat, because
     processors share caches and slow down when all are busy, by up to six times: bounds should be ten times the
     measured figure.
     """

@@ -14,7 +14,7 @@ from tests.support.templates import ACCOUNT, REGION, Template, as_list, text
 
 
 class Policy(roles.Policy):
-    """The statements of a role; what a stack takes from another one is looked up there."""
+    """The statements of a role; references to another stack are looked up there."""
 
     def __init__(self, template: Template, role: Any, data: Template) -> None:
         self._data = data

@@ -44,7 +44,7 @@ def programs() -> Path | None:
 
 
 class PostgresServer:
-    """A server on a Unix socket in a folder of its own. It does without `fsync`: the machine does not fail in tests."""
+    """A server on a Unix socket in a separate folder. It does without `fsync`: the machine does not fail in tests."""
 
     def __init__(self, folder_with_programs: Path) -> None:
         self._programs = folder_with_programs

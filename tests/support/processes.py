@@ -1,4 +1,4 @@
-"""Starting Python elsewhere, with the package in reach, and waiting for what others start."""
+"""Starting Python elsewhere, with the package on its path, and waiting for processes of others."""
 
 import os
 import socket

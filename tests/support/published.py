@@ -1,5 +1,5 @@
 """Events of random shapes, published over changing schemas, and compared value by value with the tables of the jobs,
-as Spark, DuckDB and pyiceberg read them: all events, and what there is now under each key.
+as Spark, DuckDB and pyiceberg read them: all events, and the current state of each key.
 
 Between the batches anything may happen that happens to event types and to their tables: jobs that are cut short, an
 erasure, the compaction of the archive, expiry, more partitions, an event type that is deleted and made again.
@@ -172,7 +172,7 @@ class TableComparison:
                 self.happened["kills"] += 1
 
     def _erase(self) -> None:
-        """Erase what one has written. The current state of each key comes from tables, so these are complete then."""
+        """Erase a random value. The current state of each key comes from tables, so these are complete then."""
         if self._category != "undefined":
             self._compact()
         self._fold()
@@ -210,7 +210,7 @@ class TableComparison:
         self.happened["partitions added"] += 1
 
     def _create_again(self, api: httpx.Client) -> None:
-        """Another event type with the same name: tables know nothing of the events of the first."""
+        """Another event type with the same name: tables do not have the events of the first."""
         answer = api.delete(f"/event-types/{self._definition['name']}")
         assert answer.status_code == 200, answer.text
         self._define()
@@ -313,17 +313,17 @@ class TableComparison:
 
     def _compare_table(self) -> int:
         """Compare the table of all events with the published ones, and return its number of rows."""
-        found = self._compared(self._events)
+        found = self._compare_rows(self._events)
         wanted = {*range(len(self._published))} - self._erased
         assert found <= wanted, f"erased, and there again: {found - wanted}"
         assert wanted - found <= self._forgotten, f"missing: {wanted - found}"
         return len(found)
 
     def _compare_current_state(self) -> None:
-        latest = self._compared(self._events + LATEST_SUFFIX)
+        latest = self._compare_rows(self._events + LATEST_SUFFIX)
         assert latest == {*self._state.values()}, (latest, self._state)
 
-    def _compared(self, name: str) -> Collection[int]:
+    def _compare_rows(self, name: str) -> Collection[int]:
         """Compare the rows of a table with the published events, and return these events."""
         table = self._table(name)
         numbers = {event.eid: number for number, event in enumerate(self._published)}
@@ -355,8 +355,8 @@ def _eid_of(row: Row) -> str:
 
 
 def compare_hostile(seed: int, folder: Path, tables: Path) -> int:
-    """Compare the table of what brokers refuse today, but an archive may have: numbers of any size, texts that are not
-    Unicode, and values that do not keep to their schema. Return how many events there were."""
+    """Compare the table of values that brokers refuse today, but an archive may have: numbers of any size, texts that
+    are not Unicode, and values outside their schema. Return how many events there were."""
     drawn = random.Random(seed)
     with closing(DataFolder(folder)) as data:
         jobs = Jobs(data, tables)

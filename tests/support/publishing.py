@@ -85,7 +85,7 @@ class UnreliableLog:
 
 
 class House:
-    """`pauses` has what the publisher waited; while it waits, the clock moves and `while_waiting` is called. `told` has
+    """`pauses` has the publisher's waits; while it waits, the clock moves and `while_waiting` is called. `told` has
     the figures that were written when the house was closed."""
 
     def __init__(self, log: EventLog | None = None) -> None:
@@ -118,14 +118,14 @@ class House:
         self.told: list[dict[str, Any]] = []
         self.figures = KpiCollector(
             features=self.features,
-            publish=self._told,
+            publish=self._pretend_to_store,
             clock=self.clock,
             hash_name=name_hasher("salt"),
             count=lambda _what, _number: None,
             write_interval_seconds=None,
         )
 
-    def _told(self, _event_type: str, body: bytes) -> BatchOutcome:
+    def _pretend_to_store(self, _event_type: str, body: bytes) -> BatchOutcome:
         self.told += json.loads(body)
         return BatchOutcome(BatchStatus.STORED)
 

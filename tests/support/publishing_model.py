@@ -47,7 +47,7 @@ class _Rejected(Exception):
         self.step, self.index, self.detail, self.prior, self.partitions = step, index, detail, prior, partitions
 
 
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _dict_without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
         raise ValueError("a repeated key")
     return dict(pairs)
@@ -70,7 +70,7 @@ def _refuse(constant: str) -> None:
 
 
 _VALUES = json.JSONDecoder(
-    object_pairs_hook=_unrepeated, parse_int=_integer, parse_float=_float, parse_constant=_refuse
+    object_pairs_hook=_dict_without_repetition, parse_int=_integer, parse_float=_float, parse_constant=_refuse
 )
 _SPELLED = json.JSONDecoder(
     object_pairs_hook=lambda pairs: ("object", *pairs),
@@ -80,7 +80,7 @@ _SPELLED = json.JSONDecoder(
 
 
 def spelled_members(text: str) -> tuple[Any, Any]:
-    """The members of an event as pairs, but for metadata, and these. Numbers are texts as they were written."""
+    """The members of an event as pairs, but for metadata, and these. Numbers are texts as written."""
     _, *pairs = _SPELLED.decode(text)
     names = [name for name, _ in pairs]
     assert len(set(names)) == len(names), text
@@ -144,7 +144,7 @@ class PublishingModel:
         for (event, text), partition, key, owner in zip(sent, partitions, keys, owners, strict=True):
             members, metadata = spelled_members(text)
             if EnrichmentStrategy.METADATA in self._event_type.enrichment_strategies:
-                metadata = self._enriched(event["metadata"], subject, flow_id, partition)
+                metadata = self._enrich(event["metadata"], subject, flow_id, partition)
             stored.setdefault(partition, []).append(ModelRecord(members, metadata, key, owner, directed_to))
         return ModelOutcome("stored", stored=stored)
 
@@ -203,7 +203,7 @@ class PublishingModel:
                 case PartitionStrategy.RANDOM:
                     partition, key = int(draws.pop(0) * number) if number > 1 else 0, None
                 case PartitionStrategy.USER_DEFINED:
-                    partition, key = self._wanted(event, index, partitions), None
+                    partition, key = self._check_wanted_partition(event, index, partitions), None
                 case PartitionStrategy.HASH:
                     texts = [self._key(event, field, index, partitions) for field in self._key_fields]
                     partition, key = _partition_by_hash(texts, number), ",".join(texts)
@@ -215,7 +215,7 @@ class PublishingModel:
     def _key_fields(self) -> list[str]:
         return [field for field in self._event_type.partition_key_fields if field is not None]
 
-    def _wanted(self, event: dict[str, Any], index: int, partitions: list[int]) -> int:
+    def _check_wanted_partition(self, event: dict[str, Any], index: int, partitions: list[int]) -> int:
         wanted = event["metadata"].get("partition")
         detail = "Failed to resolve partition. "
         if wanted is None:
@@ -237,7 +237,7 @@ class PublishingModel:
                 raise _Rejected("partitioning", index, f"field {name} doesn't exist.", "validating", partitions)
         return java_text(value)
 
-    def _enriched(self, metadata: dict[str, Any], subject: Subject, flow_id: str, partition: int) -> dict[str, Any]:
+    def _enrich(self, metadata: dict[str, Any], subject: Subject, flow_id: str, partition: int) -> dict[str, Any]:
         return {
             **metadata,
             "published_by": subject.name,

@@ -31,7 +31,7 @@ class Spelled(str):
 
 
 class Part(NamedTuple):
-    """A schema, and what makes a value that it accepts, unless something around it asks for more."""
+    """A schema, and a maker of values that it accepts, unless the surrounding schema requires more."""
 
     schema: dict[str, Any]
     make: Callable[[], Any]

@@ -24,8 +24,8 @@ ON_LOOPBACK_VARIABLES = {"NAKADI_SINK_SCHEMES": "https,http", "NAKADI_SINK_NETWO
 
 @contextmanager
 def soon_delivered() -> Iterator[None]:
-    """For brokers in this process: what tests of sinks wait for comes soon. These are news of sinks, reports about
-    deliveries, the next attempt after a failure, and the commit of events that are not sent."""
+    """For brokers in this process: events that tests of sinks wait for come soon. These are news of sinks, reports
+    about deliveries, the next attempt after a failure, and the commit of events that are not sent."""
     with (
         patch.object(dispatcher, "LOOK_INTERVAL_SECONDS", 0.05),
         patch.object(dispatcher, "REPORT_INTERVAL_SECONDS", 0.1),

@@ -12,7 +12,7 @@ from tests.support.clock import HandMovedClock
 
 
 def settings_document(key: str) -> SettingsDocument:
-    """A settings document in a registry of its own, remembered for a second that does not pass by itself."""
+    """A settings document in a separate registry, cached for a second that passes only on request."""
     return SettingsDocument(MemoryRegistry(), key, Cache(HandMovedClock(), 1.0))
 
 

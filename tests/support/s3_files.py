@@ -32,7 +32,7 @@ def buckets_in_spark(spark: SparkSession, endpoint: str, bucket: str) -> Iterato
         ("nakadi.s3.authorization", AUTHORIZATION),
     ):
         configuration.set(name, value)
-    # Hadoop remembers it by the name of the bucket, for all who ask from now on.
+    # Hadoop caches it by the name of the bucket, for all later callers.
     files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI.create(f"s3://{bucket}"), configuration)
     try:
         yield

@@ -47,11 +47,11 @@ def schemas(draft: int) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def _keywords(draft: int, within: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.lists(_keyword(draft, within), max_size=4).map(_merged)
+    return st.lists(_keyword(draft, within), max_size=4).map(_merge_parts)
 
 
-def _merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """At most one combinator may stand in a schema, and a flag for a bound needs the bound."""
+def _merge_parts(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """A schema may have at most one combinator, and a flag for a bound needs the bound."""
     merged = {keyword: value for part in parts for keyword, value in part.items()}
     for extra in [each for each in _COMBINATORS if each in merged][1:]:
         del merged[extra]
@@ -98,10 +98,10 @@ def _keyword(draft: int, within: st.SearchStrategy[Any]) -> st.SearchStrategy[di
         }
     if draft == 7:
         possible |= {"if": within, "then": within, "else": within}
-    return st.one_of([values.map(_said(keyword)) for keyword, values in possible.items()])
+    return st.one_of([values.map(_draw_keyword(keyword)) for keyword, values in possible.items()])
 
 
-def _said(keyword: str) -> Any:
+def _draw_keyword(keyword: str) -> Any:
     def said(value: Any) -> dict[str, Any]:
         if isinstance(value, tuple):
             flag, number, bound = value

@@ -91,14 +91,14 @@ Schema = dict[str, Any]
 
 
 class Shape(NamedTuple):
-    """A schema, and what draws the text of a value that it lets in."""
+    """A schema, and a generator of texts of valid values."""
 
     schema: Schema
     value: Callable[[], str]
 
 
 class Shapes:
-    """With `hostile`, texts have what brokers refuse, and all sorts of values that do not keep to the schema."""
+    """With `hostile`, texts have content that brokers refuse, and all sorts of values outside the schema."""
 
     def __init__(self, drawn: random.Random, *, hostile: bool = False) -> None:
         self._drawn, self._hostile = drawn, hostile
@@ -107,8 +107,8 @@ class Shapes:
         self._names = STRANGE_NAMES + (HOSTILE_NAMES if hostile else ())
 
     def event(self, *, without: str = "", restricted: bool = False) -> Shape:
-        """Schemas of an event's payload, without a property of this name. `restricted` is what the mode
-        `compatible` permits."""
+        """Schemas of an event's payload, without a property of this name. `restricted` is the language of the mode
+        `compatible`."""
         self._without, self._restricted = without, restricted
         found = self._object(0)
         if self._drawn.random() < 0.2:
@@ -229,7 +229,7 @@ class Shapes:
         return Shape({"type": "array", "items": of.schema}, value)
 
     def _tuple(self, depth: int) -> Shape:
-        """An array that says of each element what it is."""
+        """An array with a schema for each element."""
         each = [self._any(depth) for _ in range(self._drawn.randint(1, 3))]
         schema = {"type": "array", "items": [shape.schema for shape in each]}
         return Shape(schema, lambda: self._array_text([shape.value for shape in each]))

@@ -21,7 +21,7 @@ QUICK = {
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_spark():
-    """Spark without what only pays with much data, and with its sockets closed.
+    """Spark without features that only pay with much data, and with its sockets closed.
 
     It forgets to close those through which it passes results; the file that it reads keeps them open long enough.
     """

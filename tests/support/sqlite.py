@@ -1,4 +1,4 @@
-"""Data files whose statements can be seen, and made to fail."""
+"""Data files whose statements can be observed, and made to fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nakadi.engines.sqlite.file import SqliteFile
 
 
 class TracedFile(SqliteFile):
-    """Calls a function with every statement before it is executed; what the function raises, the statement raises."""
+    """Calls a function with every statement before it is executed; an error of the function becomes the statement's."""
 
     def __init__(self, path: Path, before: Callable[[str], object]) -> None:
         super().__init__(path)

@@ -12,20 +12,22 @@ def state_diagram(
     group_name: str = "",
     group: Sequence[Enum] = (),
 ) -> str:
-    """The table as a `stateDiagram-v2`. States of the group stand in a box, which has the arrows that they all have.
+    """The table as a `stateDiagram-v2`. States of the group are in a box, which has their common arrows.
 
     A fact that leaves a state unchanged has no arrow.
     """
     arrows = [(state, fact, to) for (state, fact), following in transitions.items() for to in following if to != state]
     inside = [(state, fact, to) for state, fact, to in arrows if state in group and to in group]
     if not group:
-        return "\n".join(["stateDiagram-v2", f"    [*] --> {first.value}", *(f"    {each}" for each in _drawn(arrows))])
+        return "\n".join(
+            ["stateDiagram-v2", f"    [*] --> {first.value}", *(f"    {each}" for each in _draw_arrows(arrows))]
+        )
     box = group_name.replace(" ", "_")
     lines = [
         "stateDiagram-v2",
         f'    state "{group_name}" as {box} {{',
         f"        [*] --> {first.value}",
-        *(f"        {each}" for each in _drawn(inside)),
+        *(f"        {each}" for each in _draw_arrows(inside)),
         "    }",
     ]
     outside = [each for each in arrows if each not in inside]
@@ -44,6 +46,6 @@ def state_diagram(
     )
 
 
-def _drawn(arrows: Iterable[tuple[Enum, Enum, Enum]]) -> Iterator[str]:
+def _draw_arrows(arrows: Iterable[tuple[Enum, Enum, Enum]]) -> Iterator[str]:
     for state, fact, to in arrows:
         yield f"{state.value} --> {to.value}: {fact.value}"

@@ -83,7 +83,7 @@ class Coverage:
 
 @cache
 def statements() -> tuple[Statement, ...]:
-    """Every statement of the contract, page by page, including any that is there twice."""
+    """Every statement of the contract, page by page, including repeated ones."""
     return tuple(each for page in sorted(CONTRACT.glob("*.md")) for each in _statements_of(page))
 
 

@@ -55,7 +55,7 @@ class ObservedLog:
 
 
 class NullFigures:
-    """Counts nothing of what a stream sends."""
+    """Counts nothing."""
 
     next_report_at = math.inf
 

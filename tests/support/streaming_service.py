@@ -19,7 +19,7 @@ class Service:
         self.url = f"http://127.0.0.1:{line.split()[-1]}"
 
     def end(self, how=signal.SIGTERM):
-        """End it, and return its exit code and what it wrote to stderr."""
+        """End it, and return its exit code and its stderr."""
         self.process.send_signal(how)
         _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said

@@ -1,4 +1,4 @@
-"""CloudFormation templates, looked at by type and property. Generated names are followed, never written down."""
+"""CloudFormation templates, searched by type and property. Generated names are followed, never written down."""
 
 from __future__ import annotations
 

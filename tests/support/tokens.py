@@ -42,7 +42,7 @@ class Issuer:
         return self.sign({"sub": subject, "scope": scope, **claims})
 
     def sign(self, claims: dict[str, Any], **headers: Any) -> str:
-        """A token good for an hour, but for what `claims` and `headers` say otherwise; None leaves a claim out."""
+        """A token that is valid for an hour, unless `claims` and `headers` say otherwise; None leaves a claim out."""
         now = datetime.now(UTC)
         usual = {"iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + timedelta(hours=1)}
         payload = {name: value for name, value in {**usual, **claims}.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Processes that are killed at a random moment, and what they had said until then."""
+"""Processes that are killed at a random moment, and their output until then."""
 
 from __future__ import annotations
 

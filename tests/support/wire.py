@@ -1,4 +1,4 @@
-"""A client that speaks bytes, for what well-behaved ones hide."""
+"""A client that speaks bytes, which show details that well-behaved clients hide."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE, until, wait_on_loop
 
 ROOT = Path(__file__).parents[3]
 QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
-# Nothing has to be committed while a test runs.
+# No commit is due while a test runs.
 LATE = StreamOptions(commit_timeout=60, batch_limit=20)
 
 
@@ -50,7 +50,7 @@ async def read(consumer, count, seen):
 
 
 def test_everything_is_read_once_and_committed(nakadi, orders):
-    """A loop gets every event once, as the model wants it, and what it is done with is committed when it ends."""
+    """A loop gets every event once, in the model's form, and its finished events are committed when it ends."""
     seen = Counter()
 
     async def work():

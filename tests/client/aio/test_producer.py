@@ -122,7 +122,7 @@ def test_closing_in_time_reports_events_that_are_on_their_way():
 
 
 def test_a_cancelled_task_delivers_what_it_sent(nakadi):
-    """When a task is cancelled within the `async with`, what it has sent is delivered first."""
+    """When a task is cancelled within the `async with`, its events are delivered first."""
     nakadi.create_event_type("sent")
 
     async def publish(sent):
@@ -144,7 +144,7 @@ def test_a_cancelled_task_delivers_what_it_sent(nakadi):
 
 
 def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, network):
-    """While nothing gets through, events wait; nothing is lost, and the order holds."""
+    """While the connection is cut, events wait; none is lost, and the order holds."""
     nakadi.create_event_type("sent")
 
     async def publish():

@@ -92,7 +92,7 @@ def test_a_stream_crosses_from_the_archive_to_what_is_published_now(archiving: A
 
 
 def test_no_line_of_archived_events_can_be_torn(archiving: ArchivingBroker):
-    """The archive keeps the three characters as they were published, and streams send them as escapes. (L71)"""
+    """The archive keeps the three characters as published, and streams send them as escapes. (L71)"""
     torn = "a \u2028 b \u2029 c \u0085 d"
     body = json.dumps([{"number": 0, "text": torn}], ensure_ascii=False).encode()
     answer = archiving.api.post(
@@ -144,7 +144,7 @@ def test_a_moment_leads_into_the_archive(archiving: ArchivingBroker):
 
 
 def test_a_subscription_reads_on_from_the_archive(archiving: ArchivingBroker):
-    """A subscription that begins with the oldest event gets each once, commits in the archive, and goes on live."""
+    """A subscription that begins with the oldest event gets each once, commits in the archive, and continues live."""
     archiving.publish(*range(20))
     assert archiving.archive_everything() > 15
     archiving.publish(*range(20, 22))

@@ -118,7 +118,7 @@ def test_shifting_before_the_first_event_is_refused(api):
 
 
 def test_distances_across_timelines(api):
-    """Distances count over timelines, and come back with the cursors as they were sent. (C37, C38, C39)"""
+    """Distances count over timelines, and come back with the cursors as sent. (C37, C38, C39)"""
     name = an_event_type(api)
     for count in (3, 4, 1):
         publish(api, name, count)
@@ -134,7 +134,7 @@ def test_distances_across_timelines(api):
 
 
 def test_partitions_can_be_added(api):
-    """New partitions join the timeline that is in use, empty from 0; the others stay as they are. (C69, C71)"""
+    """New partitions join the current timeline, empty from 0; the others stay unchanged. (C69, C71)"""
     name = an_event_type(api)
     publish(api, name, 2)
     switch_timeline(api, name)

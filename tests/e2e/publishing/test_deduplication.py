@@ -1,4 +1,4 @@
-"""Publishing once: what clients see of events that they publish again."""
+"""Publishing once: clients' view of repeated events."""
 
 import uuid
 
@@ -19,7 +19,7 @@ FOUR_PARTITIONS = {
 
 
 @pytest.fixture
-def once(api):
+def deduplicating_type(api):
     """The name of an event type that deduplicates."""
     return create_event_type(api, a_business_definition(**ONCE))["name"]
 
@@ -28,17 +28,17 @@ def an_event(eid=None, **members):
     return {"metadata": metadata(eid=eid or str(uuid.uuid4())), **members}
 
 
-def stored(api, name):
+def count_stored(api, name):
     partitions = api.get(f"/event-types/{name}/partitions").json()
     return sum(int(each["newest_available_offset"].split("-", 2)[2]) + 1 for each in partitions)
 
 
-def test_a_batch_that_is_sent_again_is_stored_once(api, once):
-    """The first answer has no body; the second says of each event that it is there, and where. (P110, P157)"""
+def test_a_batch_that_is_sent_again_is_stored_once(api, deduplicating_type):
+    """The first answer has no body; the second names the place of each event that is already there. (P110, P157)"""
     events = [an_event(number=number) for number in range(3)]
-    first = publish(api, once, events)
+    first = publish(api, deduplicating_type, events)
     assert (first.status_code, first.content) == (200, b"")
-    again = publish(api, once, events)
+    again = publish(api, deduplicating_type, events)
     assert again.status_code == 200
     assert again.json() == [
         {
@@ -52,70 +52,70 @@ def test_a_batch_that_is_sent_again_is_stored_once(api, once):
         }
         for number, event in enumerate(events)
     ]
-    assert stored(api, once) == 3
-    assert [each["number"] for each in events_in(read_delivered_bytes(api, once, 3))] == [0, 1, 2]
+    assert count_stored(api, deduplicating_type) == 3
+    assert [each["number"] for each in events_in(read_delivered_bytes(api, deduplicating_type, 3))] == [0, 1, 2]
 
 
-def test_only_duplicates_say_so(api, once):
+def test_only_duplicates_say_so(api, deduplicating_type):
     """New events beside duplicates are stored, and their items are as ever. (P117, P157)"""
     old, new = an_event(), an_event()
-    publish(api, once, [old])
-    items = publish(api, once, [new, old, new]).json()
+    publish(api, deduplicating_type, [old])
+    items = publish(api, deduplicating_type, [new, old, new]).json()
     assert [item.get("duplicate") for item in items] == [None, True, True]
     assert [item["cursor"]["offset"][-1] for item in items[1:]] == ["0", "1"]
     assert set(items[0]) == {"eid", "partition", "publishing_status", "step", "detail"}
-    assert stored(api, once) == 2
+    assert count_stored(api, deduplicating_type) == 2
 
 
-def test_the_case_of_an_eid_does_not_matter(api, once):
+def test_the_case_of_an_eid_does_not_matter(api, deduplicating_type):
     """The same id in capital letters is the same id. (P157)"""
     eid = str(uuid.uuid4())
-    publish(api, once, [an_event(eid)])
-    [item] = publish(api, once, [an_event(eid.upper())]).json()
+    publish(api, deduplicating_type, [an_event(eid)])
+    [item] = publish(api, deduplicating_type, [an_event(eid.upper())]).json()
     assert (item["eid"], item["duplicate"]) == (eid.upper(), True)
 
 
 def test_a_second_attempt_may_meet_another_partition(api):
-    """Events without a key of their own are spread at random, and still known again. (P158)"""
+    """Events without a key are spread at random, and still recognized. (P158)"""
     name = create_event_type(api, a_business_definition(**ONCE, **FOUR_PARTITIONS))["name"]
     events = [an_event() for _ in range(40)]
     assert publish(api, name, events).content == b""
     for _ in range(3):
         assert all(item["duplicate"] for item in publish(api, name, events).json())
-    assert stored(api, name) == 40
+    assert count_stored(api, name) == 40
 
 
-def test_more_partitions_and_another_timeline_change_nothing(api, once):
+def test_more_partitions_and_another_timeline_change_nothing(api, deduplicating_type):
     """The window holds over more partitions and over a new timeline; the cursor is the first event's. (P158)"""
     event = an_event()
-    publish(api, once, [event])
-    assert api.put(f"/event-types/{once}/partition-count", json={"partition_count": 3}).status_code == 204
+    publish(api, deduplicating_type, [event])
+    assert api.put(f"/event-types/{deduplicating_type}/partition-count", json={"partition_count": 3}).status_code == 204
     storage = api.get("/storages/default").json()["id"]
-    assert api.post(f"/event-types/{once}/timelines", json={"storage_id": storage}).status_code == 201
-    [item] = publish(api, once, [event]).json()
+    assert api.post(f"/event-types/{deduplicating_type}/timelines", json={"storage_id": storage}).status_code == 201
+    [item] = publish(api, deduplicating_type, [event]).json()
     assert item["cursor"] == {"partition": "0", "offset": "001-0001-000000000000000000"}
     new = an_event()
-    publish(api, once, [new])
-    [item] = publish(api, once, [new]).json()
+    publish(api, deduplicating_type, [new])
+    [item] = publish(api, deduplicating_type, [new]).json()
     assert item["cursor"]["offset"].startswith("001-0002-")
 
 
-def test_a_refused_batch_claims_nothing(api, once):
+def test_a_refused_batch_claims_nothing(api, deduplicating_type):
     """After a 422, the good events of the batch are new. (P159)"""
     good, bad = an_event(), {"metadata": metadata(eid="none")}
-    assert publish(api, once, [good, bad]).status_code == 422
-    assert publish(api, once, [good]).content == b""
-    assert stored(api, once) == 1
+    assert publish(api, deduplicating_type, [good, bad]).status_code == 422
+    assert publish(api, deduplicating_type, [good]).content == b""
+    assert count_stored(api, deduplicating_type) == 1
 
 
-def test_directed_events_are_apart(api, once):
+def test_directed_events_are_apart(api, deduplicating_type):
     """An event that is directed to one subscription is stored again, once for each of them. (P160)"""
     event, tags = an_event(), [f"CONSUMER_SUBSCRIPTION_ID={uuid.uuid4()}" for _ in range(2)]
-    publish(api, once, [event])
+    publish(api, deduplicating_type, [event])
     for tag in tags:
-        assert publish(api, once, [event], X_CONSUMER_TAG=tag).content == b""
-        assert publish(api, once, [event], X_CONSUMER_TAG=tag).json()[0]["duplicate"] is True
-    assert stored(api, once) == 3
+        assert publish(api, deduplicating_type, [event], X_CONSUMER_TAG=tag).content == b""
+        assert publish(api, deduplicating_type, [event], X_CONSUMER_TAG=tag).json()[0]["duplicate"] is True
+    assert count_stored(api, deduplicating_type) == 3
 
 
 def test_deletions_are_never_duplicates(api):
@@ -126,7 +126,7 @@ def test_deletions_are_never_duplicates(api):
     for _ in range(2):
         assert publish(api, name, [event], to="deleted-events").content == b""
     assert publish(api, name, [event]).json()[0]["duplicate"] is True
-    assert stored(api, name) == 3
+    assert count_stored(api, name) == 3
 
 
 def test_without_it_events_are_stored_each_time(api):
@@ -134,12 +134,12 @@ def test_without_it_events_are_stored_each_time(api):
     name = create_event_type(api, a_business_definition())["name"]
     event = an_event()
     assert [publish(api, name, [event, event]).content for _ in range(2)] == [b"", b""]
-    assert stored(api, name) == 4
+    assert count_stored(api, name) == 4
 
 
-def test_what_is_shown_and_changed(api, once):
+def test_what_is_shown_and_changed(api, deduplicating_type):
     """The field is shown if it is set; PUT changes it, keeps it if it is left out, and removes it for null. (P156)"""
-    path = f"/event-types/{once}"
+    path = f"/event-types/{deduplicating_type}"
     shown = api.get(path).json()
     assert shown["deduplication"] == {"window_seconds": 300}
     kept = {name: value for name, value in shown.items() if name != "deduplication"}
@@ -148,10 +148,10 @@ def test_what_is_shown_and_changed(api, once):
     assert api.put(path, json=kept | {"deduplication": {"window_seconds": 604_800}}).status_code == 200
     assert api.get(path).json()["deduplication"] == {"window_seconds": 604_800}
     event = an_event()
-    publish(api, once, [event])
+    publish(api, deduplicating_type, [event])
     assert api.put(path, json=kept | {"deduplication": None}).status_code == 200
     assert "deduplication" not in api.get(path).json()
-    assert publish(api, once, [event]).content == b""
+    assert publish(api, deduplicating_type, [event]).content == b""
 
 
 def test_an_annotation_says_the_same(api):
@@ -222,7 +222,7 @@ class TestFaults:
         again = publish(client, name, events)
         assert again.status_code == 200
         assert [item.get("duplicate", False) for item in again.json()] == [not each for each in failed]
-        assert stored(client, name) == 2
+        assert count_stored(client, name) == 2
 
     def test_an_answer_that_was_lost_is_made_good(self, broker, client, name):
         """An event that was stored although the log gave no answer in time is a duplicate when it is sent again.
@@ -232,7 +232,7 @@ class TestFaults:
         first = publish(client, name, events)
         assert (first.status_code, {item["detail"] for item in first.json()}) == (207, {"timed out"})
         assert all(item["duplicate"] for item in publish(client, name, events).json())
-        assert stored(client, name) == 2
+        assert count_stored(client, name) == 2
 
 
 def test_ids_survive_a_restart(tmp_path):
@@ -247,13 +247,13 @@ def test_ids_survive_a_restart(tmp_path):
             answer = publish(client, definition["name"], [event])
             assert answer.status_code == 200
             assert (answer.content == b"") == (attempt == 0)
-            assert stored(client, definition["name"]) == 1
+            assert count_stored(client, definition["name"]) == 1
 
 
-def test_one_line_for_each_event(api, once):
+def test_one_line_for_each_event(api, deduplicating_type):
     """A batch whose duplicates lie between new events stores these in their order. (P108, P157)"""
     events = [an_event(number=number) for number in range(30)]
-    publish(api, once, events[::3])
-    assert publish(api, once, events).status_code == 200
-    numbers = [each["number"] for each in events_in(read_delivered_bytes(api, once, 30))]
+    publish(api, deduplicating_type, events[::3])
+    assert publish(api, deduplicating_type, events).status_code == 200
+    numbers = [each["number"] for each in events_in(read_delivered_bytes(api, deduplicating_type, 30))]
     assert numbers == [*range(0, 30, 3), *(number for number in range(30) if number % 3)]

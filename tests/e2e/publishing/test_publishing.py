@@ -43,7 +43,7 @@ def test_events_come_out_as_they_went_in(api):
 
 
 def test_business_events_come_out_enriched(api):
-    """Delivered metadata have what the producer sent and what the broker added. (P100, P101, P106)"""
+    """Delivered metadata have the producer's members and the broker's additions. (P100, P101, P106)"""
     name = create_event_type(api, a_business_definition())["name"]
     sent = metadata(occurred_at="2026-11-21T13:00:00.123456789+01:00")
     assert publish(api, name, [{"a": 1, "metadata": sent, "b": 2}], X_Flow_Id="my-flow").status_code == 200
@@ -110,7 +110,7 @@ def test_packed_bodies_that_are_torn(api, encoding, body):
 
 @pytest.mark.parametrize("encoding", ["deflate", "br", "identity"])
 def test_other_encodings_say_nothing(api, encoding):
-    """Encodings that are not known are passed over: the bytes are read as they are. (P45)"""
+    """Unknown encodings are ignored: the bytes are read unchanged. (P45)"""
     name = create_event_type(api)["name"]
     assert publish(api, name, Content_Encoding=encoding).status_code == 200
     assert problem(publish(api, name, zlib.compress(b"[{}]"), Content_Encoding=encoding), 400)
@@ -213,7 +213,7 @@ def test_tombstones_are_not_delivered(api):
 
 
 def test_directed_batches_are_not_for_everyone(api):
-    """A batch for one subscription is passed over by low-level streams. (P127)"""
+    """Low-level streams skip a batch for one subscription. (P127)"""
     name = create_event_type(api)["name"]
     tag = f"CONSUMER_SUBSCRIPTION_ID={ID}"
     assert publish(api, name, [{"n": 1}], X_CONSUMER_TAG=tag).status_code == 200
@@ -239,7 +239,7 @@ def test_events_of_others_are_refused_one_by_one(ann, admin):
 
 
 def test_a_batch_follows_a_new_timeline(api):
-    """After a switch of timelines publishing goes on, and both timelines are delivered. (P53)"""
+    """After a switch of timelines publishing continues, and both timelines are delivered. (P53)"""
     name = create_event_type(api)["name"]
     assert publish(api, name, [{"n": 1}]).status_code == 200
     assert api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201

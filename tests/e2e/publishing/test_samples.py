@@ -1,4 +1,4 @@
-"""The sample event types and batches: each is what its name says."""
+"""The sample event types and batches: each fits its name."""
 
 import json
 from pathlib import Path
@@ -135,7 +135,7 @@ def test_the_event_types_show_what_there_is():
 
 @pytest.mark.parametrize("batch", sorted(STORED))
 def test_good_batches(api, publish, batch):
-    """A good batch is stored, each event in an offset of its own. (P1, P2, P23, P26, P143)"""
+    """A good batch is stored, each event at its own offset. (P1, P2, P23, P26, P143)"""
     _, name = publish(batch)
     before = size_of(api, name)
     answer, _ = publish(batch)

@@ -1,4 +1,4 @@
-"""The broker's own event types: the audit log, and what becomes of event types."""
+"""The broker's own event types: the audit log, and changes of event types."""
 
 import json
 

@@ -116,7 +116,7 @@ def test_unset_audience_and_owner_selector_are_left_out(api):
     ],
 )
 def test_only_pure_compaction_is_warned_of(api, policy, warning):
-    """The second sentence of the warning is for cleanup policy `compact` alone. (R94)"""
+    """The second sentence of the warning appears for cleanup policy `compact` alone. (R94)"""
     answer = api.post("/event-types", json=a_business_definition(cleanup_policy=policy))
 
     assert answer.headers["warning"] == f'299 nakadi "{warning}"'
@@ -208,7 +208,7 @@ def test_an_unknown_schema_type_is_a_bad_request(api):
     [b"{", b"nonsense", b'{"name": "a"', b"[]", b'"text"', b"3", b'{"schema": "text"}', b'{"name": {}}', b"\xff"],
 )
 def test_what_cannot_be_read_is_a_bad_request(api, body):
-    """Broken JSON and values of the wrong kind are 400, before any rule is looked at. (R6, R96)"""
+    """Broken JSON and values of the wrong kind are 400, before any rule is checked. (R6, R96)"""
     answer = api.post("/event-types", content=body, headers={"content-type": "application/json"})
 
     assert problem(answer, 400).startswith("JSON parse error: ")

@@ -123,12 +123,12 @@ def test_an_owner_in_the_metadata_needs_no_value(api):
 
 
 def test_key_fields_are_not_looked_up_in_the_schema(api):
-    """Partition key fields may name what the schema does not, with any strategy. (R86, R273)"""
+    """Partition key fields may have names outside the schema, with any strategy. (R86, R273)"""
     assert create_event_type(api, partition_key_fields=["no.where"])["partition_key_fields"] == ["no.where"]
 
 
 def test_paths_of_a_data_event_begin_with_data(api):
-    """Ordering fields are looked up in what events really look like. (R81)"""
+    """Ordering fields are looked up in the real form of events. (R81)"""
     schema = {"properties": {"at": {"type": "integer"}}}
     data = a_business_definition(category="data", schema=schema)
 

@@ -47,7 +47,7 @@ def test_what_does_not_exist_cannot_be_deleted(api):
 
 
 def test_deletion_can_be_switched_off(api, switched_on):
-    """With deletion disabled a request is 403, also for what does not exist. (R132)"""
+    """With deletion disabled a request is 403, also for a missing event type. (R132)"""
     switched_on("disable_event_type_deletion")
 
     assert problem(api.delete("/event-types/no.such.thing"), 403) == "Event Type deletion is disabled"

@@ -14,7 +14,7 @@ PUBLISHED, STREAMED, ASKED = "nakadi.batch.published", "nakadi.data.streamed", "
 def on(api, switched_on):
     switched_on("kpi_collection")
     switched_on("access_log_enabled")
-    # Their event types are there at once; a process that found a feature off looks again a little later.
+    # Their event types are there at once; a process that found a feature off checks again a little later.
     assert all(api.get(f"/event-types/{each}").is_success for each in (PUBLISHED, STREAMED, ASKED))
     name = create_event_type(api)["name"]
     soon(lambda: publish(api, name) and about(api, PUBLISHED, name), seconds=90)
@@ -30,7 +30,7 @@ def about(api, figures, name):
 
 
 def test_what_was_published_is_reported(api, on):
-    """Every batch that was stored is recorded, and no other; nothing is recorded of figures themselves. (P153, R250)"""
+    """Every stored batch is recorded, and no other; figures themselves are not recorded. (P153, R250)"""
     assert api.post(f"/event-types/{on}/events", content=b"[{]").status_code == 400
 
     events = about(api, PUBLISHED, on)
@@ -60,7 +60,7 @@ def test_what_was_streamed_is_reported(api):
 
 
 def test_requests_are_reported(api):
-    """Each request is recorded with what it asked for and how it was answered. (R228, R250)"""
+    """Each request is recorded with its operation and its answer. (R228, R250)"""
     path = f"/event-types/{create_event_type(api)['name']}"
     api.get(f"{path}?a=b", headers={"user-agent": "test/1"})
 

@@ -1,4 +1,4 @@
-"""Forecasts: what a change of an event type would do."""
+"""Forecasts: the effect of a change of an event type."""
 
 import json
 
@@ -46,7 +46,7 @@ def forecast_of_change(api, path, definition):
 
 
 def test_an_accepted_schema_is_told_its_version(api, path):
-    """A forecast has version, level and each change; nothing is stored. (R296)"""
+    """A forecast has version, level and each change; it stores nothing. (R296)"""
     before = api.get(path).json()
     content = {"title": "t", "properties": FIRST["properties"] | {"c": {"type": "integer"}}}
 
@@ -164,7 +164,7 @@ def test_what_precedes_the_rules_stays_a_problem(api, path, definition):
 
 
 def test_a_read_only_registry_still_forecasts(api, path, definition, switched_on):
-    """Nothing is written, so a forecast is possible while writing is disabled. (R296)"""
+    """A forecast writes nothing, so it is possible while writing is disabled. (R296)"""
     switched_on("disable_db_write_operations")
     assert forecast_of_schema(api, path, FIRST | {"title": "t"})["accepted"]
     assert forecast_of_change(api, path, definition)["accepted"]

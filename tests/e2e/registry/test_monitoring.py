@@ -40,7 +40,7 @@ def test_health_is_ok(api, accept):
 
 
 def test_the_description_and_its_page_are_for_everyone(api):
-    """Both are there, each as what it is, and another method is 405 and says which there are. (R26)"""
+    """Both exist, each in its own format, and another method is 405 and lists the permitted ones. (R26)"""
     description, page, health = api.get("/openapi.json"), api.get("/docs"), api.delete("/health")
 
     assert (description.status_code, description.headers["content-type"]) == (200, "application/json")

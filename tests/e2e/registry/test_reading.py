@@ -94,7 +94,7 @@ def test_a_writer_is_a_pair(api, writer, reason):
 
 
 def test_an_unknown_event_type_is_reported_by_name(api):
-    """Asking for what does not exist is 404 with its name. (R16, R17, R107)"""
+    """An unknown event type is 404 with its name. (R16, R17, R107)"""
     answer = api.get("/event-types/no.such.thing")
 
     assert problem(answer, 404) == 'EventType "no.such.thing" does not exist.'

@@ -141,7 +141,7 @@ def test_no_route_is_forgotten(broker):
 
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_nothing_is_reported_without_a_token(broker, method, template, scope):
-    """Without a token every operation is 401, in plain JSON with a type of its own. (R23, R43, P13)"""
+    """Without a token every operation is 401, in plain JSON with its own type. (R23, R43, P13)"""
     answer = send_request(make_client(make_application(broker)), method, template)
 
     assert scope
@@ -213,7 +213,7 @@ def test_a_realm_can_be_asked_for(issuer):
 
 
 def test_with_authentication_off_any_token_will_do():
-    """While authentication is off, a token may be sent and is not looked at. (R41)"""
+    """While authentication is off, a token may be sent and is ignored. (R41)"""
     broker = open_broker(Settings())
 
     assert make_client(make_application(broker), Authorization="Bearer made-up").get("/event-types").status_code == 200
@@ -359,7 +359,7 @@ def test_lists_let_in_who_is_on_them(broker, issuer, event_type_with_authorizati
 
 
 def test_the_list_shows_everything_to_everyone(broker, issuer, event_type_with_authorization):
-    """The list of event types is not narrowed to what one may see. (R88, R269)"""
+    """The list of event types is not narrowed to visible ones. (R88, R269)"""
     names = [each["name"] for each in client(broker, issuer, "dan").get("/event-types").json()]
 
     assert event_type_with_authorization in names
@@ -449,7 +449,7 @@ def test_storages_are_for_administrators(broker, issuer, method, path, body):
 
 
 def test_each_admin_list_has_its_own_permission(broker, issuer):
-    """Readers look, writers change settings, and only admins change who is one. (R218)"""
+    """Readers see, writers change settings, and only admins change the admins. (R218)"""
     administrator = client(broker, issuer, "the-admin")
     administrator.post("/settings/admins", json=an_authorization("eve", "fay", "gus"))
     eve, fay, gus = (client(broker, issuer, name) for name in ("eve", "fay", "gus"))
@@ -473,7 +473,7 @@ def test_each_admin_list_has_its_own_permission(broker, issuer):
     ],
 )
 def test_what_cannot_be_read_is_reported_before_who_may(broker, issuer, method, path, body, status):
-    """Arguments are read before the administrator is looked for, lists are judged after. (R218, R277)"""
+    """Arguments are read before the administrator is checked, lists are checked after. (R218, R277)"""
     answer = client(broker, issuer).request(method, path, json=body)
 
     assert answer.status_code == status

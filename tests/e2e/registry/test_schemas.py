@@ -188,7 +188,7 @@ def test_a_read_only_registry_takes_no_schema(api, path, switched_on):
 
 
 def test_a_schema_can_be_looked_up_by_its_content(api, path):
-    """With `fetch` the newest version that says the same is answered, and nothing is stored. (R145)"""
+    """`fetch` returns the newest version with the same meaning, and stores nothing. (R145)"""
     api.post(path, json=schema(SECOND))
     reordered = '{ "properties": {"b": {"type": "integer"}, "a": {"type": "string"}} }'
 
@@ -250,7 +250,7 @@ def test_an_incompatible_schema_is_an_answer_and_no_failure(api, path):
 
 
 def test_a_check_is_against_the_version_it_names(api, path):
-    """An older version may be followed by what the current one may not. (R148)"""
+    """A schema may follow an older version and not the current one. (R148)"""
     api.post(path, json=schema(SECOND))
     body = {"schema": json.dumps(FIRST | {"title": "x"})}
 

@@ -97,7 +97,7 @@ def test_the_blacklist_has_all_four_lists(api):
     ],
 )
 def test_an_entry_comes_and_goes(api, kind, side, what):
-    """Blocking and unblocking are 204, as often as they are said; the name need not exist. (R225)"""
+    """Blocking and unblocking are 204, even if repeated; the name need not exist. (R225)"""
     name = a_name("blocked")
     path = f"/settings/blacklist/{kind}/{name}"
 

@@ -1,4 +1,4 @@
-"""How long what clients choose may be."""
+"""The limits of lengths that clients choose."""
 
 import json
 
@@ -102,7 +102,7 @@ def test_administrators_are_so_many(api):
 
 
 def test_names_on_the_blacklist_are_short(api):
-    """A name that no application could have does not go onto the blacklist. (R223)"""
+    """A name that no application could have is refused by the blacklist. (R223)"""
     refused = api.put(f"/settings/blacklist/CONSUMER_APP/{LONG}")
 
     assert problem(refused, 422) == "A name on the blacklist has at most 1000 characters"

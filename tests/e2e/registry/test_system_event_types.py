@@ -9,7 +9,7 @@ QUEUE = "nakadi.dead.letter.queue"
 
 
 def test_dead_letters_can_be_subscribed_to_before_there_is_one(api):
-    """The queue of dead letters is there from the start, as an event type like others. (R250, S266)"""
+    """The queue of dead letters exists from the start, as an event type like others. (R250, S266)"""
     queue = api.get(f"/event-types/{QUEUE}").json()
 
     assert (queue["owning_application"], queue["category"]) == ("stups_nakadi", "business")

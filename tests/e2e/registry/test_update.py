@@ -73,7 +73,7 @@ def test_what_is_left_out_falls_back_to_its_default(api):
 
 
 def test_some_fields_stay_when_they_are_left_out(api):
-    """Annotations, labels, retention and statistics stay as they are when absent or null. (R112)"""
+    """Annotations, labels, retention and statistics stay unchanged when absent or null. (R112)"""
     definition = a_definition()
     kept = {
         "annotations": {"a": "1"},
@@ -274,7 +274,7 @@ def test_failed_constraints_are_reported_together(api):
 
 
 def test_an_unknown_event_type_cannot_change(api):
-    """An update of what does not exist is 404, after the look at its fields. (R113)"""
+    """An update of a missing event type is 404, after the check of its fields. (R113)"""
     definition = a_definition()
 
     assert problem(put(api, definition), 404) == f'EventType "{definition["name"]}" does not exist.'
@@ -330,7 +330,7 @@ def test_checks_come_in_their_order(api, step):
 
 
 def test_a_read_only_registry_changes_nothing(api, switched_on):
-    """While writing is disabled an update is 503, also of what does not exist. (R113, R231)"""
+    """While writing is disabled an update is 503, also of a missing event type. (R113, R231)"""
     switched_on("disable_db_write_operations")
 
     assert problem(put(api, a_definition()), 503) == "Database is currently in read-only mode"

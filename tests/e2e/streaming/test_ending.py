@@ -1,4 +1,4 @@
-"""How streams end, and what does not disturb them."""
+"""How streams end, and which changes do not affect them."""
 
 import threading
 import time
@@ -64,7 +64,7 @@ def test_losing_only_the_view_changes_nothing(broker_with_tokens, ann):
 
 
 def test_other_changes_end_nothing(broker_with_tokens, ann):
-    """A reader who stays one goes on reading when the event type changes. (L60)"""
+    """A reader that stays one continues when the event type changes. (L60)"""
     definition = a_definition(authorization=an_authorization())
     name = create_event_type(ann, definition)["name"]
     with open_as(broker_with_tokens, "ann", name) as open_low_level_stream:
@@ -85,7 +85,7 @@ def test_deleting_the_event_type_ends_the_stream_with_a_problem(api, stream, pub
 
 
 def test_a_name_that_is_used_again_is_another_event_type(api, stream, event_type):
-    """A stream over a deleted event type does not go on in its successor. (L61)"""
+    """A stream over a deleted event type does not continue in its successor. (L61)"""
     open_low_level_stream = stream("", cursors(_0="BEGIN"))
     assert api.delete(f"/event-types/{event_type}").status_code == 200
     create_event_type(api, a_definition(name=event_type))
@@ -119,7 +119,7 @@ def test_events_arrive_in_order_while_they_are_published(stream, publish):
 
 
 def test_a_client_that_comes_back_misses_nothing(stream, publish):
-    """Going on from each line's cursor, a client that reconnects all the time gets everything once. (L33, L68)"""
+    """A client that reconnects all the time, from each line's cursor, gets everything once. (L33, L68)"""
     publish("0", *"abcdefg")
     offset, got = "BEGIN", []
     while len(got) < 7:
@@ -133,7 +133,7 @@ def test_a_client_that_comes_back_misses_nothing(stream, publish):
 
 @pytest.mark.parametrize("accept", ["*/*", "text/event-stream"])
 def test_a_broker_that_stops_ends_its_streams(accept):
-    """When the process ends, streams send what they hold and come to a proper end. (L54)"""
+    """When the process ends, streams send their buffers and end properly. (L54)"""
     with Broker() as broker, ExitStack() as closing:
         with httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
             name = create_event_type(api)["name"]

@@ -43,7 +43,7 @@ def test_limits_that_make_no_sense_are_refused(api, event_type, query, detail):
 )
 @pytest.mark.parametrize("text", ["x", "1.5", "0x1", "%2B-1"])
 def test_a_parameter_that_is_no_number_is_malformed(api, name, text):
-    """A parameter that is no number is 400, before anything else is looked at. (L10, L12)"""
+    """A parameter that is no number is 400, before any other check. (L10, L12)"""
     assert text.replace("%2B", "+") in read_refusal_detail(api, a_name(), 400, f"{name}={text}")
 
 
@@ -58,7 +58,7 @@ def test_an_unknown_event_type_has_its_own_words(api):
 
 
 def test_an_unknown_event_type_beats_bad_cursors_and_limits(api):
-    """The event type is looked for before cursors and limits. (L12)"""
+    """The check of the event type precedes cursors and limits. (L12)"""
     assert read_refusal_detail(api, a_name(), 404, "batch_limit=0", "garbage") == "topic not found"
 
 
@@ -236,7 +236,7 @@ def test_a_stream_can_begin_at_a_point_in_time(stream, publish):
 
 
 def test_a_stream_follows_into_a_new_timeline(api, stream, publish, event_type):
-    """An open stream goes on in the next timeline by itself, and so does every cursor of the old one. (L67, L68)"""
+    """An open stream continues in the next timeline, and so does every cursor of the old one. (L67, L68)"""
     publish("0", "a", "b")
     with stream("stream_limit=3", cursors(_0="BEGIN")) as open_one:
         assert open_one.line() + open_one.line() == batch("0", 0, "a") + batch("0", 1, "b")

@@ -19,7 +19,7 @@ def blocks(text: bytes) -> list[dict[str, str]]:
     "accept", ["text/event-stream", "Text/Event-Stream;q=0.9, */*;q=0.1", "x/y, text/event-stream"]
 )
 def test_a_client_that_asks_gets_server_sent_events(stream, accept):
-    """The content type is what the client named."""
+    """The content type is the one that the client named."""
     assert stream(headers={"Accept": accept}).headers["content-type"] == "text/event-stream"
 
 
@@ -79,7 +79,7 @@ def test_a_problem_has_its_own_event(api, stream, event_type):
 
 
 def test_a_last_event_id_means_nothing_to_other_streams(stream, publish):
-    """Without server-sent events the header is not looked at. (L77)"""
+    """Without server-sent events the header is ignored. (L77)"""
     publish("0", "a")
     with stream("stream_limit=1", cursors(_0="BEGIN"), headers={"Last-Event-ID": "garbage"}) as open_low_level_stream:
         assert open_low_level_stream.rest() == batch("0", 0, "a")

@@ -42,7 +42,7 @@ def test_resets_are_audited(api, switched_on):
 
 
 def test_what_changes_nothing_is_not_reported(api, switched_on):
-    """Asking for a subscription that is there, an empty reset and a refused request are not recorded. (S311)"""
+    """A request for an existing subscription, an empty reset and a refused request are not recorded. (S311)"""
     name = create_event_type(api)["name"]
     request = a_request(name)
     subscription = api.post("/subscriptions", json=request).json()

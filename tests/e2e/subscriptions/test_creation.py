@@ -219,7 +219,7 @@ def test_another_group_or_application_is_another_subscription(api, changes):
     "feature", ["disable_subscription_creation", "disable_db_write_operations", "force_subscription_authz"]
 )
 def test_what_is_there_is_found_whatever_is_switched(api, switched_on, feature):
-    """A subscription that exists is answered before anything else but the body is looked at. (S20)"""
+    """An existing subscription is returned before any check but the body's. (S20)"""
     subscription = create_subscription(api)
     switched_on(feature)
     again = {each: subscription[each] for each in ("owning_application", "event_types")}
@@ -244,7 +244,7 @@ def test_of_many_at_once_one_creates(api):
 
 
 def test_creation_can_be_switched_off(api, switched_on):
-    """With creation switched off it is 503, before anything is looked at. (S22, S307)"""
+    """With creation switched off it is 503, before any other check. (S22, S307)"""
     switched_on("disable_subscription_creation")
     answer = post(api, a_request("no.such.thing"))
     assert problem(answer, 503) == "Subscription creation is temporarily unavailable"
@@ -374,7 +374,7 @@ def test_initial_cursors_without_use_are_only_kept(api):
 
 
 def test_duplicates_in_lists_are_reported(api):
-    """An attribute stands in a list once; duplicates of all lists are reported at once. (S32, S33)"""
+    """A list has an attribute only once; duplicates of all lists are reported at once. (S32, S33)"""
     ann, bob = ({"data_type": "user", "value": name} for name in ("ann", "bob"))
     request = a_request(
         create_event_type(api)["name"], authorization={"admins": [ann, bob, ann], "readers": [bob, bob]}

@@ -139,7 +139,7 @@ def test_places_that_are_not_there_are_refused(api, cursor, detail):
 
 
 def test_foreign_event_types_cannot_be_reset(api):
-    """Event types that do not belong to the subscription are reported all at once, before places are looked at.
+    """Event types that do not belong to the subscription are reported all at once, before places are checked.
     (S132)"""
     subscription = create_subscription(api)
     one, two = sorted(create_event_type(api)["name"] for _ in range(2))
@@ -167,7 +167,7 @@ def test_resets_are_judged_in_order(api):
     ],
 )
 def test_members_that_are_missing_are_reported(api, item, lines):
-    """Every member of a cursor has to be there. (S111, S17)"""
+    """Every member of a cursor is required. (S111, S17)"""
     good = a_cursor("no.such.thing")
     answer = api.post("/subscriptions/unknown/cursors", json={"items": [good, item]})
     assert violations(answer) == {f'Field "items[1].{each}" must not be null' for each in lines}
@@ -203,7 +203,7 @@ def test_what_cannot_be_read_is_malformed(api, method, body):
 
 
 def test_the_stream_has_to_be_named(api):
-    """A commit without the header is 400, once its body is in order. (S109, S110)"""
+    """A commit without the header is 400, once its body is valid. (S109, S110)"""
     subscription = create_subscription(api)
     assert violations(api.post(url(subscription), json={}))
     assert "X-Nakadi-StreamId" in problem(api.post(url(subscription), json={"items": []}), 400)

@@ -42,7 +42,7 @@ def test_a_poisonous_event_goes(api, consumer, policy):
     failed = [failed_attempt(consumer, subscription) for _ in range(4)]
     assert failed == [[0, 1, 2], [0, 1, 2], [0], [0]]
     last = consumer(subscription, batch_limit=3, batch_flush_timeout=1, max_uncommitted_events=10)
-    batches = [_committed(last) for _ in range(3)]
+    batches = [_commit_next_batch(last) for _ in range(3)]
     assert batches == [[1], [2], [3, 4]]
     if policy == "DEAD_LETTER_QUEUE":
         until(lambda: letters(api, subscription))
@@ -50,7 +50,7 @@ def test_a_poisonous_event_goes(api, consumer, policy):
         assert letters(api, subscription) == []
 
 
-def _committed(stream):
+def _commit_next_batch(stream):
     batch = stream.batch()
     assert stream.commit(batch).status_code == 204
     return [each["n"] for each in batch["events"]]

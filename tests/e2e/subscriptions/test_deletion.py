@@ -1,4 +1,4 @@
-"""DELETE /subscriptions/{id}, and what deleting and repartitioning event types does to subscriptions."""
+"""DELETE /subscriptions/{id}, and the effects of deleting and repartitioning event types on subscriptions."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -39,7 +39,7 @@ def test_a_new_one_with_the_same_key_begins_anew(api):
 
 
 def test_a_read_only_registry_deletes_nothing(api, switched_on):
-    """In read-only mode deletion is 503, also of what does not exist. (S73, S307)"""
+    """In read-only mode deletion is 503, also of a missing subscription. (S73, S307)"""
     switched_on("disable_db_write_operations")
     assert problem(api.delete("/subscriptions/unknown"), 503) == "Database is currently in read-only mode"
 
@@ -142,7 +142,7 @@ def test_subscriptions_that_were_never_streamed_get_their_offsets(api):
 
 
 def test_a_repartition_may_pass_the_limit(api):
-    """The limit of partitions is for creation alone. (S296)"""
+    """The limit of partitions holds for creation alone. (S296)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 8, "write_parallelism": 8}
     names = [create_event_type(api, default_statistic=statistic)["name"] for _ in range(12)] + [
         create_event_type(api)["name"]

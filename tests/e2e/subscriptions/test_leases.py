@@ -17,14 +17,14 @@ from tests.support.subscriptions import create_subscription, publish
 
 @pytest.fixture
 def running(monkeypatch):
-    """A broker of its own that renews its lease all the time."""
+    """A separate broker that renews its lease all the time."""
     monkeypatch.setattr(streams, "LEASE_RENEWAL_INTERVAL_SECONDS", 0.02)
     with ServedBroker() as broker:
         yield broker
 
 
 @pytest.fixture
-def inside(running):
+def services(running):
     """Its inner parts."""
     return running.services
 
@@ -40,15 +40,17 @@ def subscription(api):
     return create_subscription(api, create_event_type(api)["name"], read_from="begin")
 
 
-def sessions(inside, subscription):
-    return inside.coordination.assignment(subscription["id"]).sessions
+def sessions(services, subscription):
+    return services.coordination.assignment(subscription["id"]).sessions
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a mistake"), Unavailable("not now"), OSError("no such file")])
-def test_the_lease_is_renewed_again_whatever_happened(inside, api, subscription, consumer, monkeypatch, caplog, error):
+def test_the_lease_is_renewed_again_whatever_happened(
+    services, api, subscription, consumer, monkeypatch, caplog, error
+):
     """After any error in renewing the lease, the log says so, the renewal is retried, and streams continue. (S318)"""
     stream = consumer(subscription, batch_flush_timeout=1)
-    errors, renewed, renew = [error] * 3, threading.Event(), inside.coordination.renew_lease
+    errors, renewed, renew = [error] * 3, threading.Event(), services.coordination.renew_lease
 
     def unreliable(*lease):
         if errors:
@@ -56,7 +58,7 @@ def test_the_lease_is_renewed_again_whatever_happened(inside, api, subscription,
         renew(*lease)
         renewed.set()
 
-    monkeypatch.setattr(inside.coordination, "renew_lease", unreliable)
+    monkeypatch.setattr(services.coordination, "renew_lease", unreliable)
     assert renewed.wait(PATIENCE)
     publish(api, *subscription["event_types"])
     stream.consumed(1)
@@ -65,32 +67,32 @@ def test_the_lease_is_renewed_again_whatever_happened(inside, api, subscription,
     assert str(error) in caplog.text
 
 
-def test_the_lease_is_renewed_while_all_threads_wait(inside, subscription, consumer, monkeypatch):
+def test_the_lease_is_renewed_while_all_threads_wait(services, subscription, consumer, monkeypatch):
     """Streams that wait for a log that does not answer take no thread from the lease. (S318)"""
     consumer(subscription)
     answered = threading.Event()
     for _ in range(streams.CALL_THREAD_COUNT):
-        inside.subscription_streams._threads.submit(answered.wait, PATIENCE)
-    renewed, renew = threading.Event(), inside.coordination.renew_lease
-    monkeypatch.setattr(inside.coordination, "renew_lease", lambda *lease: (renew(*lease), renewed.set()))
+        services.subscription_streams._threads.submit(answered.wait, PATIENCE)
+    renewed, renew = threading.Event(), services.coordination.renew_lease
+    monkeypatch.setattr(services.coordination, "renew_lease", lambda *lease: (renew(*lease), renewed.set()))
     assert renewed.wait(PATIENCE)
     answered.set()
 
 
-def test_a_stream_that_could_not_be_opened_leaves_no_session(inside, api, subscription, monkeypatch):
+def test_a_stream_that_could_not_be_opened_leaves_no_session(services, api, subscription, monkeypatch):
     """After any failure behind a session's join, it does not stay without a stream. (S223)"""
-    offsets, joined = inside.coordination.committed_offsets, threading.Event()
+    offsets, joined = services.coordination.committed_offsets, threading.Event()
 
     def failing_once(subscription_id):
-        if sessions(inside, subscription) and not joined.is_set():
+        if sessions(services, subscription) and not joined.is_set():
             joined.set()
             raise ZeroDivisionError
         return offsets(subscription_id)
 
-    monkeypatch.setattr(inside.coordination, "committed_offsets", failing_once)
+    monkeypatch.setattr(services.coordination, "committed_offsets", failing_once)
     problem(api.get(f"/subscriptions/{subscription['id']}/events"), 500)
     assert joined.is_set()
-    assert sessions(inside, subscription) == ()
+    assert sessions(services, subscription) == ()
 
 
 def test_the_log_says_why_a_stream_ended(api, subscription, consumer, caplog):
@@ -103,10 +105,10 @@ def test_the_log_says_why_a_stream_ended(api, subscription, consumer, caplog):
     soon(lambda: f"of subscription {subscription['id']} ended: stream_limit events were sent" in caplog.text, PATIENCE)
 
 
-def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscription, consumer, monkeypatch):
+def test_a_session_that_cannot_be_removed_is_removed_later(services, api, subscription, consumer, monkeypatch):
     """A session whose removal fails, for any reason, is removed in one of the next rounds. (S227)"""
     other = consumer(create_subscription(api, create_event_type(api)["name"], read_from="begin"), batch_flush_timeout=1)
-    write, failing, failed = inside.coordination.replace_assignment, threading.Event(), threading.Event()
+    write, failing, failed = services.coordination.replace_assignment, threading.Event(), threading.Event()
 
     def unless_failing(*args, **more):
         if failing.is_set():
@@ -115,27 +117,27 @@ def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscrip
         return write(*args, **more)
 
     stream = consumer(subscription, batch_flush_timeout=1)
-    monkeypatch.setattr(inside.coordination, "replace_assignment", unless_failing)
+    monkeypatch.setattr(services.coordination, "replace_assignment", unless_failing)
     failing.set()
     stream.close()
     assert failed.wait(PATIENCE)
-    assert len(sessions(inside, subscription)) == 1
+    assert len(sessions(services, subscription)) == 1
     failing.clear()
-    soon(lambda: sessions(inside, subscription) == (), PATIENCE)
+    soon(lambda: sessions(services, subscription) == (), PATIENCE)
     publish(api, *other.subscription["event_types"])
     other.consumed(1)
 
 
-def test_a_stream_that_cannot_watch_its_subscription_tries_again(inside, api, subscription, consumer, monkeypatch):
+def test_a_stream_that_cannot_watch_its_subscription_tries_again(services, api, subscription, consumer, monkeypatch):
     """A stream whose watch fails is neither stuck nor cut off: it watches when the store answers again. (S223)"""
-    errors, watch = [Unavailable("not now")] * 2, inside.coordination.add_change_listener
+    errors, watch = [Unavailable("not now")] * 2, services.coordination.add_change_listener
 
     def unreliable(*listener):
         if errors:
             raise errors.pop()
         return watch(*listener)
 
-    monkeypatch.setattr(inside.coordination, "add_change_listener", unreliable)
+    monkeypatch.setattr(services.coordination, "add_change_listener", unreliable)
     stream = consumer(subscription, batch_flush_timeout=1)
     publish(api, *subscription["event_types"])
     stream.consumed(1)

@@ -20,8 +20,8 @@ def extend(api, stream):
 
 
 def test_a_client_that_leaves_gives_its_partitions_back_at_once(api, consumer):
-    """In the middle of a batch a client leaves: its answer ends as it should, the next stream has the partition and the
-    events at once, and what the first one commits then is refused. (S324, S227, S206, S115)"""
+    """In the middle of a batch a client leaves: its answer ends properly, the next stream has the partition and the
+    events at once, and later commits of the first one are refused. (S324, S227, S206, S115)"""
     subscription = subscribe_from_beginning(api, events=2)
     one = consumer(subscription)
     batch = one.batch()

@@ -25,7 +25,7 @@ def five(api):
 
 
 def test_the_newest_come_first(api, five):
-    """Subscriptions are listed as they are, in the order of their creation, backwards. (S39, S43)"""
+    """Subscriptions are listed unchanged, from the newest to the oldest. (S39, S43)"""
     name, subscriptions = five
     assert list_subscriptions(api, event_type=name) == {"items": subscriptions, "_links": {}}
     everything = ids(list_subscriptions(api, limit=1000))
@@ -127,7 +127,7 @@ def test_pages_follow_each_other(api, five):
 
 
 def test_links_repeat_what_was_asked(api):
-    """Links name the filters in a fixed order, escaped as they have to be. (S50)"""
+    """Links name the filters in a fixed order, properly escaped. (S50)"""
     first, second = (create_event_type(api)["name"] for _ in range(2))
     application = a_name("an application & more")
     for group in ("a", "b"):
@@ -203,7 +203,7 @@ def test_empty_pages_lead_back(api, five, letter, at, way, back):
 
 
 def test_tokens_can_be_the_rule(api, five, switched_on):
-    """With the feature on, a request for the first page gets tokens; one with an offset goes on with offsets. (S51,
+    """With the feature on, a request for the first page gets tokens; one with an offset continues with offsets. (S51,
     S307)"""
     switched_on("token_subscriptions_iteration")
     name, _ = five

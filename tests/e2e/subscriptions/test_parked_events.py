@@ -35,7 +35,7 @@ def subscription(api, running):
 
 @pytest.fixture
 def parked_subscription(api, subscription):
-    """Every event of a is parked, and of b nothing is left."""
+    """Every event of a is parked, and none of b is left."""
     with Consumer(api, subscription) as stream:
         assert receive_and_commit(stream, 2) == ["b1", "b2"]
         until(lambda: len(parked_ids(api, subscription)) == 3)
@@ -192,8 +192,7 @@ def test_events_without_a_key_are_parked_alone(api, running, consumer):
 
 
 def test_who_may_see_and_who_may_change(broker_with_tokens, ann):
-    """Readers see parked events, admins skip and redrive; only those learn whether an event is there.
-    (S338, S339)"""
+    """Readers see parked events, admins skip and redrive; only those learn whether an event exists. (S338, S339)"""
     subscription = create_subscription(
         ann, annotations=PARKING, authorization=a_subscription_authorization("ann", "ann bob")
     )

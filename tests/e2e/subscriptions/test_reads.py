@@ -1,4 +1,4 @@
-"""Subscriptions that declare what they read."""
+"""Subscriptions that declare the members that they read."""
 
 import json
 
@@ -32,7 +32,7 @@ ORDER = {
 READS = ["order_number", "customer.id", "items.sku"]
 
 
-def without(name, schema=ORDER):
+def schema_without(name, schema=ORDER):
     kept = {key: value for key, value in schema["properties"].items() if key != name}
     return schema | {"properties": kept, "required": [each for each in schema["required"] if each != name]}
 
@@ -127,14 +127,15 @@ def test_what_is_in_no_schema_is_refused(api, event_type, declared, line):
 
 
 def test_many_unknown_paths_are_refused_at_once(api):
-    """Only some of them are named, and nearest members are looked for among short ones. (D3)"""
+    """Only some of them are named, and nearest members are searched among short ones. (D3)"""
     event_type = create_event_type(api, schema={"properties": {f"{n}" + "m" * 90: {} for n in range(300)}})
     declared = [f"{n}" + "x" * 90 for n in range(199)] + ["m" * 1000]
     assert len(violations(api.post("/subscriptions", json=a_request(event_type["name"], reads=declared)))) == 10
 
 
 def test_who_may_not_see_an_event_type_does_not_learn_its_members(ann, bob):
-    """The administrator of a subscription may keep, withdraw and change it, but not ask what a schema has. (D3)"""
+    """The administrator of a subscription may keep, withdraw and change it, but not learn the content of a schema.
+    (D3)"""
     hidden = create_event_type(ann, schema=ORDER, authorization=an_authorization())
     section = a_subscription_authorization(admins="ann bob", readers="ann bob")
     subscription = create_subscription(ann, hidden["name"], reads=READS, authorization=section)
@@ -216,7 +217,7 @@ def test_a_change_of_the_event_type_is_refused_in_the_same_way(api, event_type, 
 
 def test_what_the_mode_refuses_names_the_readers_too(api, event_type, subscription):
     """The mode's message stays. (D5)"""
-    answer = submit(api, event_type, without("order_number"))
+    answer = submit(api, event_type, schema_without("order_number"))
     assert problem(answer, 422).startswith(
         "Invalid schema: #/properties/order_number: schema properties cannot be removed"
     )
@@ -228,7 +229,7 @@ def test_what_the_mode_refuses_names_the_readers_too(api, event_type, subscripti
 @pytest.mark.usefixtures("subscription")
 def test_what_nobody_reads_is_judged_by_the_mode_alone(api, event_type):
     """Neither refusal nor dry run name readers. (D5, D9)"""
-    assert "readers" not in submit(api, event_type, without("prices")).json()
+    assert "readers" not in submit(api, event_type, schema_without("prices")).json()
     larger = with_member("note", {"type": "string"})
     assert "readers" not in forecast(api, event_type, larger)
     assert "warning" not in submit(api, event_type, larger).headers
@@ -254,7 +255,7 @@ def test_force_lets_a_change_pass(api, event_type, subscription):
 @pytest.mark.parametrize(
     ("schema", "kind"),
     [
-        (without("order_number"), "removed"),
+        (schema_without("order_number"), "removed"),
         (with_member("order_number", {"type": "integer"}), "retyped"),
         (ORDER | {"required": ["customer"]}, "optional"),
     ],
@@ -280,7 +281,7 @@ def test_force_lifts_the_mode_for_what_is_read(api, schema, kind, mode):
 def test_force_lifts_nothing_else(api, event_type):
     """Members that the affected subscriptions do not read stay protected. (D7)"""
     subscription = create_subscription(api, event_type["name"], reads=["order_number"])
-    answer = submit(api, event_type, without("prices", without("order_number")), force=subscription["id"])
+    answer = submit(api, event_type, schema_without("prices", schema_without("order_number")), force=subscription["id"])
     assert problem(answer, 422).startswith("Invalid schema: #/properties/prices")
     assert "order_number" not in problem(answer, 422)
 
@@ -289,9 +290,9 @@ def test_in_mode_none_the_answer_warns(api):
     """The schema is stored, and its owner learns who misses something. (D8)"""
     event_type = create_event_type(api, schema=ORDER, compatibility_mode="none")
     subscription = create_subscription(api, event_type["name"], reads=["customer.name"])
-    found = forecast(api, event_type, without("customer"))
+    found = forecast(api, event_type, schema_without("customer"))
     assert (found["accepted"], [each["subscription_id"] for each in found["readers"]]) == (True, [subscription["id"]])
-    answer = submit(api, event_type, without("customer"))
+    answer = submit(api, event_type, schema_without("customer"))
     assert answer.status_code == 200
     assert f"{subscription['id']} ({subscription['owning_application']})" in answer.headers["warning"]
 
@@ -307,7 +308,7 @@ def test_owners_find_what_changed(api, switched_on):
     subscription = create_subscription(api, event_type["name"], reads=["order_number", "items.sku"])
     switched_on("audit_log_collection")
     renamed = with_member("number", ORDER["properties"]["order_number"])
-    assert submit(api, event_type, without("order_number", renamed)).status_code == 200
+    assert submit(api, event_type, schema_without("order_number", renamed)).status_code == 200
 
     changed = {
         "event_type": event_type["name"],
@@ -329,7 +330,7 @@ def test_owners_find_what_changed(api, switched_on):
 
 
 def test_who_declares_again_has_seen_what_changed(api):
-    """Only a declaration clears what changed, also one of the same members. (D10)"""
+    """Only a declaration clears changes, even one of the same members. (D10)"""
     event_type = create_event_type(api, schema=ORDER, compatibility_mode="none")
     subscription = create_subscription(api, event_type["name"], reads=["customer.id"])
     assert submit(api, event_type, FRACTIONAL_ID).status_code == 200
@@ -345,8 +346,8 @@ def test_force_lifts_the_mode_for_data_change_events(api):
         api, a_definition(category="data", enrichment_strategies=["metadata_enrichment"], schema=ORDER)
     )
     subscription = create_subscription(api, event_type["name"], reads=["data.order_number"])
-    assert submit(api, event_type, without("order_number")).status_code == 422
-    assert submit(api, event_type, without("order_number"), force=subscription["id"]).status_code == 200
+    assert submit(api, event_type, schema_without("order_number")).status_code == 422
+    assert submit(api, event_type, schema_without("order_number"), force=subscription["id"]).status_code == 200
 
 
 # The projection
@@ -403,7 +404,7 @@ def test_metadata_is_always_sent(api, consumer):
 
 
 def test_readers_of_an_event_type(api, event_type, subscription):
-    """Each subscription with what it reads of this event type, and what no one reads. (D13)"""
+    """Each subscription with its reads of this event type, and the members that no one reads. (D13)"""
     other = create_event_type(api, schema={"properties": {"reason": {"type": "string"}}})
     both = create_subscription(api, event_type["name"], other["name"], reads=["reason", "prices"])
     silent = create_subscription(api, event_type["name"])

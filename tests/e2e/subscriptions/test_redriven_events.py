@@ -14,14 +14,14 @@ JOB = "dlq_redrive_event_type_attachment_job"
 
 @pytest.fixture(params=["memory", "sqlite"])
 def running(request, tmp_path):
-    """A broker of its own, for there is one redrive event type."""
+    """A separate broker, because there is one redrive event type."""
     with ServedBroker(**engine_settings(request.param, tmp_path), default_partitions=1) as broker:
         yield broker
 
 
 @pytest.fixture
 def look_around(running):
-    """Let the broker do now what it does once a minute."""
+    """Let the broker do its work of every minute now."""
     return running.services.housekeeping.run
 
 
@@ -55,7 +55,7 @@ def test_redriven_events_come_to_the_subscription_they_are_for(api, consumer, lo
 
 
 def test_redriven_events_come_also_after_a_switch_of_timelines(api, consumer, look_around, subscription):
-    """A stream that reads the redrive event type beside its own goes on with its next timeline. (S273, S299)"""
+    """A stream that reads the redrive event type beside its own continues with its next timeline. (S273, S299)"""
     redrive(api, subscription["id"], 1)
     look_around()
     stream = consumer(subscription, batch_flush_timeout=1, stream_timeout=30)
@@ -97,7 +97,7 @@ def test_attaching_leaves_offsets_alone(api, consumer, look_around, subscription
 
 
 def test_tags_of_no_one_are_passed_over(api, look_around, subscription):
-    """A tag that names no subscription is of no account. (S279)"""
+    """A tag that names no subscription is ignored. (S279)"""
     redrive(api, "70779f46-950d-4e48-9fca-10c413845e7f", 1)
     redrive(api, subscription["id"], 2)
     look_around()

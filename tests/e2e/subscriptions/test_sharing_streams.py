@@ -1,4 +1,4 @@
-"""Several streams of a subscription, over a socket: slots, hand-over, and what ends streams."""
+"""Several streams of a subscription, over a socket: slots, hand-over, and reasons for the end of streams."""
 
 import json
 import threading
@@ -142,7 +142,7 @@ def test_the_commit_timeout(api, consumer):
 
 
 def test_the_stream_timeout(api, consumer):
-    """At its timeout a stream flushes what it may, says so, and waits for the commits. (S211, S210, S128)"""
+    """At its timeout a stream flushes its buffers, says so, and waits for the commits. (S211, S210, S128)"""
     subscription = subscribe_from_beginning(api, events=3)
     # If the first read is a request to a service, it may take longer than a moment.
     seconds = 1 if api.get("/storages/default").json()["storage_type"] == "embedded" else 10
@@ -225,7 +225,7 @@ def test_deleting_a_subscription_ends_its_streams(api, consumer):
 
 
 def test_what_goes_wrong_later_is_not_reported(api, consumer):
-    """Once the head is sent a stream that cannot go on just closes, with nothing to say why. (S161, S223)"""
+    """Once the head is sent, a stream that cannot continue just closes, without a reason. (S161, S223)"""
     subscription = subscribe_from_beginning(api)
     [name] = subscription["event_types"]
     opened = consumer(subscription, batch_flush_timeout=30)
@@ -276,7 +276,7 @@ def test_who_may_no_longer_read_a_subscription_goes_on_until_the_end(ann, bob):
 
 
 def test_a_server_that_stops(tmp_path):
-    """When a server stops, its streams end properly and have left, so that others go on at once. (S224)"""
+    """When a server stops, its streams end properly and have left, so that others continue at once. (S224)"""
     with Broker(**engine_settings("sqlite", tmp_path)) as broker, described_client(broker) as api:
         subscription = subscribe_from_beginning(api, events=1)
         opened = Consumer(api, subscription, batch_flush_timeout=30)

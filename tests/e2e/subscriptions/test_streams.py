@@ -1,4 +1,4 @@
-"""GET and POST /subscriptions/{id}/events: how streams begin, what they send, and how they end."""
+"""GET and POST /subscriptions/{id}/events: how streams begin, which lines they send, and how they end."""
 
 import json
 from uuid import UUID
@@ -122,7 +122,7 @@ def test_parameters_that_cannot_be_read(api):
 
 
 def test_zeros_mean_the_default(api, consumer):
-    """A body that names everything, with zeros for what it does not care about, opens a stream. (S154, S152, S147, trap
+    """A body that names everything, with zeros for members without a value, opens a stream. (S154, S152, S147, trap
     8)"""
     subscription = subscribe_from_beginning(api, events=1)
     zeros = dict.fromkeys(("stream_limit", "batch_timespan", "stream_timeout", "batch_flush_timeout"), 0)
@@ -207,8 +207,7 @@ def test_losing_permission_ends_a_stream(broker_with_tokens, ann, bob):
 
 
 def test_who_is_blocked(api, consumer):
-    """A block refuses new streams before anything else is looked at, and closes those there are. (S308, S216, S156,
-    S306)"""
+    """A block refuses new streams before any other check, and closes open ones. (S308, S216, S156, S306)"""
     one, two = create_event_type(api)["name"], create_event_type(api)["name"]
     subscription = create_subscription(api, one, two)
     last = max(one, two)

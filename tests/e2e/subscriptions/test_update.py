@@ -10,7 +10,7 @@ def put(api, subscription, **changes):
     return api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription, **changes))
 
 
-def got(api, subscription):
+def get_subscription(api, subscription):
     return api.get(f"/subscriptions/{subscription['id']}").json()
 
 
@@ -26,7 +26,7 @@ def test_authorization_annotations_and_labels_change(api):
         id="mine",
     )
     assert (answer.status_code, answer.content) == (204, b"")
-    found = got(api, subscription)
+    found = get_subscription(api, subscription)
     assert found["updated_at"] > subscription["updated_at"]
     assert found == subscription | {
         "authorization": a_subscription_authorization(),
@@ -41,9 +41,12 @@ def test_annotations_and_labels_that_are_left_out_stay(api, given):
     """Left out or null they stay, and as an empty map they are emptied. (S67)"""
     subscription = create_subscription(api, annotations={"a": "1"}, labels={"b": "2"})
     assert put(api, subscription, **given).status_code == 204
-    assert got(api, subscription)["annotations"] == {"a": "1"}
+    assert get_subscription(api, subscription)["annotations"] == {"a": "1"}
     assert put(api, subscription, annotations={}, labels={}).status_code == 204
-    assert (got(api, subscription)["annotations"], got(api, subscription)["labels"]) == ({}, {})
+    assert (get_subscription(api, subscription)["annotations"], get_subscription(api, subscription)["labels"]) == (
+        {},
+        {},
+    )
 
 
 OTHER = {
@@ -68,7 +71,7 @@ def test_what_is_fixed_stays(api, first):
     subscription = create_subscription(api)
     changes = dict(list(OTHER.items())[first:])
     assert problem(put(api, subscription, **changes), 422) == f"Not allowed to change {TOLD[first]}"
-    assert got(api, subscription) == subscription
+    assert get_subscription(api, subscription) == subscription
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_event_types_are_compared_as_a_set(api):
 
 
 def test_authorization_cannot_be_removed(api):
-    """Lists that are there can be changed, not taken away. (S68, R260)"""
+    """Existing lists can be changed, not removed. (S68, R260)"""
     subscription = create_subscription(api, authorization=a_subscription_authorization())
     for given in ({}, {"authorization": None}):
         assert problem(put(api, subscription, **given), 422) == (
@@ -103,15 +106,15 @@ def test_authorization_cannot_be_removed(api):
 
 
 def test_duplicates_are_refused(api):
-    """An attribute stands in a list once, after an update too. (S32, S63)"""
+    """A list has an attribute only once, after an update too. (S32, S63)"""
     subscription = create_subscription(api)
     twice = a_subscription_authorization() | {"admins": attributes("ann", "ann")}
     assert "contains duplicated attribute(s): user:ann" in problem(put(api, subscription, authorization=twice), 422)
 
 
 def test_fields_are_checked_first(api, switched_on):
-    """The body is looked at before the switch, the switch before mandatory lists, those before the id.
-    (S63, S251, S307, R261)"""
+    """The body is checked before the switch, the switch before mandatory lists, those before the id. (S63, S251,
+    S307, R261)"""
     switched_on("force_subscription_authz")
     unknown = {"id": "unknown", **OTHER}
     assert problem(put(api, unknown), 422) == "Authorization section is mandatory"
@@ -138,7 +141,7 @@ def test_changes_are_seen_at_once(api):
     url = f"/subscriptions/{subscription['id']}"
     assert api.get(f"{url}/cursors").status_code == 200
     assert put(api, subscription, labels={"a": "b"}).status_code == 204
-    assert got(api, subscription)["labels"] == {"a": "b"}
+    assert get_subscription(api, subscription)["labels"] == {"a": "b"}
     assert api.delete(url).status_code == 204
     for path in ("", "/cursors", "/stats"):
         assert api.get(url + path).status_code == 404

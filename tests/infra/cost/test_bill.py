@@ -169,7 +169,7 @@ STREAMS_READ = ("DynamoDB", "streams, read")
 
 
 def test_idle_event_types_cost_next_to_nothing():
-    """An event type without events is a few documents and a glance now and then; a shard of its own is dear."""
+    """An event type without events costs a few documents and an occasional read; a separate shard is dear."""
     event_type, streamed, stream, subscribed, shard, on_demand = idle(flows(), PRICES)
     assert event_type.dollars < 0.01
     assert streamed.dollars < 0.01
@@ -178,7 +178,7 @@ def test_idle_event_types_cost_next_to_nothing():
 
 
 def test_streaming_many_idle_event_types_costs_what_one_costs():
-    """A task asks what changed for all its event types together; five hundred in two tasks are cents."""
+    """A task reads the changes of all its event types together; five hundred in two tasks are cents."""
     one, many = (
         dollars(bill(flows(Deployment(min_tasks=2), events_per_second=0, event_types=count), PRICES), *STREAMS_READ)
         for count in (1, 500)

@@ -44,7 +44,7 @@ def test_shards_grow_with_the_load():
 
 
 def test_readers_of_a_shard_share_what_it_gives():
-    """Each task that asks takes the stream once more from what a shard gives to all; one that is pushed does not."""
+    """Each polling task takes the stream once more from the output of a shard; a pushed one does not."""
     load = {"events_per_second": 4000.0, "event_bytes": 1000.0, "batch": 10.0, "streams": 10_000}
     asking, pushed = flows(**load), flows(Deployment(fan_out=True), **load)
     assert asking.tasks == pushed.tasks == 5

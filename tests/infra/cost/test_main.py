@@ -8,7 +8,7 @@ from infra.cost.prices import PRICES
 
 
 def test_it_prints_every_part(capsys):
-    """A bill has all its parts, what others ask for, and what idle things cost."""
+    """A bill has all its parts, the prices of other services, and the cost of idle resources."""
     assert main(["--events-per-second", "50", "--details"]) == 0
     told = capsys.readouterr().out
     assert all(part in told for part in PARTS if part != "MSK")
@@ -17,7 +17,7 @@ def test_it_prints_every_part(capsys):
 
 @pytest.mark.parametrize("kind", ["serverless", "express", "provisioned"])
 def test_a_bill_has_one_log(capsys, kind):
-    """With events in MSK nothing of Kinesis is on it, and the cluster is; without, the other way round."""
+    """With events in MSK, it has the cluster and nothing of Kinesis; without, the other way round."""
     main(["--storage", "msk", "--msk", kind, "--details"])
     of_msk = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
     main(["--details"])

@@ -1,4 +1,4 @@
-"""Does the cost model count what the templates make?"""
+"""Does the cost model count the resources of the templates?"""
 
 import pytest
 
@@ -120,7 +120,7 @@ def test_sizes_and_jobs_of_the_model_are_those_of_the_app():
 
 
 def test_brokers_of_msk_have_alarms_that_are_counted():
-    """Each broker is a metric of its own for copies and, where it has one, for its disk."""
+    """Each broker is a separate metric for copies and, if it has one, for its disk."""
     serverless, express, provisioned = (
         standing(Counted(storage="msk", msk=kind, brokers=6)).alarm_metrics
         for kind in ("serverless", "express", "provisioned")

@@ -101,7 +101,7 @@ def make_request(method="GET", raw_path="/types", query="", body=b"", **headers)
     ],
 )
 def test_the_most_particular_resource_decides(api, method, path, function):
-    """Words come before parameters, and both before what takes everything."""
+    """Words come before parameters, and both before the catch-all."""
     assert api.find_operation(method, path).operation.function == function
 
 
@@ -181,7 +181,7 @@ def test_the_gateway_speaks_as_it_was_configured(api):
 
 
 def test_what_it_was_not_given_it_says_in_its_own_way(api):
-    """The answer for a class of errors stands for all of them."""
+    """The answer for a class of errors holds for all of them."""
     assert api.own_response("REQUEST_TOO_LARGE", make_request(), "too long").status == 400
     response = api.own_response("INTEGRATION_TIMEOUT", make_request(), "too late")
     assert (response.status, json.loads(response.body)) == (504, {"message": "too late"})
@@ -224,7 +224,7 @@ def mock(status, text, **integration):
 
 @pytest.fixture
 def build_mocked_api(build_api):
-    """An API, with or without what its author has to know of bytes and templates."""
+    """An API, with or without its author's knowledge of bytes and templates."""
 
     def build(**integration):
         body = {**BODY, "paths": {"/page": {"get": {INTEGRATION: mock(405, "no $context.httpMethod", **integration)}}}}

@@ -24,7 +24,7 @@ def failure_report(*numbers):
 
 @pytest.mark.parametrize("answer", [None, {}, {"batchItemFailures": []}, {"batchItemFailures": None}, "fine"])
 def test_a_good_answer_is_the_end_of_a_batch(answer):
-    """Nothing is invoked again for a batch without failures."""
+    """A batch without failures leads to no other invocation."""
     assert plan_after_answer(Batch(records(1, 2)), answer, RULES) == Plan()
 
 
@@ -41,7 +41,7 @@ def test_failures_are_only_heard_of_where_they_are_reported():
 
 
 def test_a_failure_that_is_not_in_the_batch_fails_all_of_it():
-    """An unknown identifier is taken for an error of the function."""
+    """An unknown identifier counts as an error of the function."""
     assert plan_after_answer(Batch(records(1, 2)), failure_report(7), RULES) == Plan(
         (Batch(records(1)), Batch(records(2)))
     )

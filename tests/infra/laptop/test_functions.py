@@ -1,4 +1,4 @@
-"""Functions in processes of their own."""
+"""Functions in separate processes."""
 
 import textwrap
 from contextlib import closing, contextmanager

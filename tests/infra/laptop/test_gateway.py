@@ -1,4 +1,4 @@
-"""The gateway between a client and a streaming service, and what it passes on."""
+"""The gateway between a client and a streaming service, and the requests that it passes on."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ RATES = [rate("/*", "*", burst=20), rate("/~1types~1special", "GET", burst=2)]
 
 
 class Service:
-    """A streaming service that answers one request, and returns what it was sent."""
+    """A streaming service that answers one request, and returns it."""
 
     def __init__(self):
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -126,7 +126,7 @@ def test_without_authorization_the_names_of_the_machine_are_served(tmp_path, fun
 
 
 def test_a_function_answers(client, functions):
-    """With status, headers and body, and nothing of its own about the connection."""
+    """With status, headers and body, and no statement about the connection."""
     functions["types"].answer = response("[]", 201, etag="x", connection="close")
     answer = client.get("/types")
     assert (answer.status_code, answer.text, answer.headers["etag"]) == (201, "[]", "x")
@@ -203,7 +203,7 @@ def test_too_large_a_head(client):
 
 
 def test_streams_are_passed_through(client, service):
-    """Request and answer are as they were sent; bytes come at once, and a client that leaves is missed."""
+    """Request and answer are unchanged; bytes come at once, and a client that leaves is noticed."""
 
     async def stream_chunks():
         headers = {"Authorization": "Bearer x", "Accept-Encoding": "identity"}

@@ -1,4 +1,4 @@
-"""A Kafka on this machine: what it needs, and when it counts as started. No server of Kafka takes part."""
+"""A Kafka on this machine: its needs, and when it counts as started. No server of Kafka takes part."""
 
 import socket
 import threading
@@ -22,8 +22,8 @@ def clear_cache():
 
 
 @contextmanager
-def listening(answer):
-    """A port behind which somebody answers each connection with what this makes of its request."""
+def listening_port(answer):
+    """A port that answers each connection with this function's reply to its request."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -54,14 +54,14 @@ def listening(answer):
     ids=["kafka", "another protocol", "silence"],
 )
 def test_only_what_answers_as_kafka_does_is_a_server(answer, is_kafka):
-    """Another process may have taken the port, and would be taken for a server that has started."""
-    with listening(answer) as address:
+    """Another process may have taken the port, and would look like a started server."""
+    with listening_port(answer) as address:
         assert kafka_local._answers(Server(address, RUNNING, Path("log"))) is is_kafka
 
 
 @pytest.fixture
 def attempts(monkeypatch, tmp_path):
-    """Have starts go wrong as often as is set here; `started` are the servers that were made."""
+    """Let this number of starts fail; `started` are the servers that were made."""
     found = SimpleNamespace(failing=0, started=[], stopped=[])
     (tmp_path / "log").write_text("Address already in use")
 

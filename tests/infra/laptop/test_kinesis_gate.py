@@ -116,7 +116,7 @@ def test_iterators_are_given_five_times_a_second(ask):
 
 
 def test_what_a_shard_does_not_take_is_refused_record_by_record(ask):
-    """Only the rest goes on; where nothing is left, the service is not asked."""
+    """Only the rest is passed on; if nothing is left, the service is not called."""
     assert ask.put(MEGABYTE // 2, MEGABYTE, 100) == [None, TOO_MUCH, None]
     assert ask.put(MEGABYTE) == [TOO_MUCH]
     assert [len(body["Records"]) for operation, body in ask.kinesis.asked if operation == "PutRecords"] == [2]

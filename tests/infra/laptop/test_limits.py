@@ -45,7 +45,7 @@ def test_a_shard_is_read_five_times_a_second():
 
 
 def test_a_large_answer_closes_a_shard_for_seconds():
-    """Ten megabytes are what it gives in five seconds."""
+    """Ten megabytes are its output of five seconds."""
     shard = Shard()
     assert shard.allow_read(1.0)
     shard.record_read(10 * KB * KB)

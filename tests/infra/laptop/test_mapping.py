@@ -17,7 +17,7 @@ HALF = str(2**127)
 
 
 class Invoked:
-    """A function that notes what it is invoked with, and fails at the records that it is given."""
+    """A function that records its invocations, and fails at the given records."""
 
     def __init__(self):
         self.definition = FunctionDefinition(
@@ -57,7 +57,7 @@ def stream(kinesis):
 
 @pytest.fixture
 def source(kinesis, stream):
-    """`with source(invoked, told):` while the mapping works; it does not wait as long as Lambda does."""
+    """`with source(invoked, told):` while the mapping works; it waits less than Lambda."""
 
     def start(invoked, told, **more):
         properties = {

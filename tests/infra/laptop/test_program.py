@@ -23,7 +23,7 @@ def test_the_program_ends_cleanly_from_every_moment_of_its_start():
 
 def test_processes_end_with_a_program_that_ends_at_once(monkeypatch):
     """Every process that was started is terminated, and those that ended before are skipped."""
-    monkeypatch.setattr(processes, "_STARTED", WeakSet())  # not those that other tests go on with
+    monkeypatch.setattr(processes, "_STARTED", WeakSet())  # not those of other tests
     over = start_process([sys.executable, "-c", ""])
     over.wait()
     process = start_process([sys.executable, "-c", "import time; time.sleep(600)"])

@@ -1,4 +1,4 @@
-"""Roles on the laptop: what a request wants, whether a role may have it, and what AWS says otherwise."""
+"""Roles on the laptop: the permission that a request needs, whether a role has it, and AWS's refusal otherwise."""
 
 import json
 from contextlib import closing

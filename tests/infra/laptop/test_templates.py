@@ -38,7 +38,7 @@ def test_references_are_followed(template, value, expected):
 
 
 def test_arns_of_what_cloudformation_reports_otherwise(tmp_path):
-    """A queue is made under a URL, and a role is not made at all."""
+    """A queue reports its URL, and a role does not exist here at all."""
     content = {
         "Aside": {"Type": "AWS::SQS::Queue"},
         "Later": {"Type": "AWS::SQS::Queue"},

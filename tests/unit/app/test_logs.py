@@ -22,7 +22,7 @@ def record(message, *arguments, exc_info=None):
     return logging.LogRecord("nakadi.test", logging.ERROR, __file__, 1, message, arguments, exc_info)
 
 
-def failed(message):
+def exception_info(message):
     error = RuntimeError(message)
     return RuntimeError, error, error.__traceback__
 
@@ -38,7 +38,7 @@ def test_a_line_for_machines_is_json():
 
 def test_a_fault_is_in_the_same_line():
     """A trace is a member of the object, not lines behind it."""
-    line = JsonFormatter().format(record("oh", exc_info=failed("broken")))
+    line = JsonFormatter().format(record("oh", exc_info=exception_info("broken")))
 
     assert "\n" not in line
     assert "RuntimeError: broken" in json.loads(line)["exception"]
@@ -47,8 +47,8 @@ def test_a_fault_is_in_the_same_line():
 
 @pytest.mark.usefixtures("flow")
 def test_a_line_for_people_is_readable():
-    """A line has time, level and message; the flow id stands at its end, before the trace."""
-    first, *trace = TextFormatter().format(record("oh", exc_info=failed("broken"))).split("\n")
+    """A line has time, level and message; the flow id is at its end, before the trace."""
+    first, *trace = TextFormatter().format(record("oh", exc_info=exception_info("broken"))).split("\n")
 
     assert first.endswith(" ERROR   oh  [flow-1]")
     assert trace[-1] == "RuntimeError: broken"
@@ -67,7 +67,7 @@ def test_a_line_for_people_is_readable():
 )
 def test_secrets_are_never_written(form, said):
     """A token is cut out of every line, should it ever get into one, of the message and of the trace."""
-    line = form.format(record("%s", said, exc_info=failed(said)))
+    line = form.format(record("%s", said, exc_info=exception_info(said)))
 
     assert not any(secret in line for secret in (TOKEN, "YW5uOnNlY3JldA", "opaque-token-123"))
     assert "***" in line

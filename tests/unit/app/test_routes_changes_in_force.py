@@ -1,4 +1,5 @@
-"""Several processes on one registry in DynamoDB: what one of them has acknowledged is in force in all of them."""
+"""Several processes on one registry in DynamoDB: a change that one of them has acknowledged is in force in all of
+them."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def processes(tmp_path) -> Iterator[Processes]:
 
 @dataclass(frozen=True)
 class Change:
-    """A request, what the other process goes by, and what that is when the request is answered."""
+    """A request, the value that the other process follows, and its expected value once the request is answered."""
 
     method: str
     path: str

@@ -48,7 +48,7 @@ def stuck_threads(number=3):
 
 
 def test_a_process_whose_time_is_over_ends(caplog):
-    """A process that does not end by itself is cut off, and the log names the work that still ran."""
+    """A process that does not end in time is cut off, and the log names the work that still ran."""
     ended = Ended()
     with stuck_threads(), ShutdownDeadline(0, end=ended) as grace:
         grace.begin_countdown()

@@ -43,7 +43,7 @@ def code_of(number):
 
 @pytest.mark.usefixtures("signals")
 def test_a_program_that_starts_ends_at_once(steps_taken):
-    """Before a program serves, SIGTERM ends it with 0 and Ctrl-C with 130, and what it has to clean up is."""
+    """Before a program serves, SIGTERM ends it with 0 and Ctrl-C with 130, and its resources are cleaned up."""
     assert (code_of(signal.SIGTERM), code_of(signal.SIGINT)) == (0, 130)
     assert steps_taken == ["cleaned up"] * 2
 

@@ -123,7 +123,7 @@ def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
 
 @pytest.mark.parametrize("kinesis", [open_on_moto, open_on_local], ids=["moto", "local"])
 def test_a_stream_is_looked_for(kinesis, tmp_path):
-    """A storage whose stream is there can be reached, one whose stream is not cannot. (R239)"""
+    """A storage with an existing stream can be reached, one without cannot. (R239)"""
     with kinesis(*([tmp_path] if kinesis is open_on_local else [])) as (built_in, _):
         there = urlsplit(built_in).netloc
         check_storage_reachable(a_storage("same", stream=there), built_in)

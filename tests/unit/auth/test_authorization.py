@@ -17,7 +17,7 @@ def violations_of(draft, schema="EventTypeDraft", under="authorization") -> list
 
 
 def test_complete_lists_have_no_violations():
-    """Lists that are there and have complete attributes are fine, the wildcard included. (R49, R50, R52)"""
+    """Lists with complete attributes are valid, the wildcard included. (R49, R50, R52)"""
     assert (
         violations_of(AuthorizationDraft(admins=(ANN,), readers=(AttributeDraft("*", "*"),), writers=(ANN, ANN))) == []
     )

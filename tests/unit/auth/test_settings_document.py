@@ -67,7 +67,7 @@ def test_an_equal_body_is_not_written():
 
 
 def test_concurrent_changes_are_all_kept():
-    """Administrators who change one document at the same time lose nothing of each other. (R223)"""
+    """Administrators who change one document at the same time lose none of their changes. (R223)"""
     registry = MemoryRegistry()
 
     def add(number):

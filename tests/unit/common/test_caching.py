@@ -230,7 +230,7 @@ class TestWithAWatch:
         assert case.asked["a"] == 2
 
     def test_without_an_answer_nothing_is_said(self, case: Case):
-        """While the cache cannot learn what changed, it does not use entries that are too old."""
+        """While the cache cannot read the changes, it does not use entries that are too old."""
         case.get()
         case.registry.close()
         case.clock.move(0.5)

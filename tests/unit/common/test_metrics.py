@@ -66,7 +66,7 @@ def test_threads_that_count_at_once_lose_nothing(metrics):
     sys.setswitchinterval(1e-6)
 
     class Yielding(str):
-        """Lets other threads run in the middle of counting, where a label is looked up."""
+        """Lets other threads run in the middle of counting, during the look-up of a label."""
 
         __slots__ = ()
 
@@ -98,7 +98,7 @@ def test_threads_that_count_at_once_lose_nothing(metrics):
 
 
 def test_event_types_beyond_a_number_are_counted_together(metrics):
-    """The first names have values of their own in every metric, and all others share one."""
+    """The first names have separate values in every metric, and all others share one."""
     for name in ("a", "b", "c", "d"):
         metrics.stored(name, 1, 10)
         metrics.events_refused.add(1, name, "validating")
@@ -183,7 +183,7 @@ def test_a_commit_that_fails_is_counted(metrics, tmp_path):
 
 
 def test_appends_that_wait_are_reported(metrics, tmp_path):
-    """While the writer is busy, what waits for it has a number and bytes."""
+    """While the writer is busy, the waiting appends have a number and bytes."""
     busy, free = threading.Event(), threading.Event()
 
     class Held(HandMovedClock):
@@ -404,7 +404,7 @@ def test_requests_in_work_are_reported_with_their_memory(metrics):
 
 
 def test_index_lag_is_reported_once_it_was_measured():
-    """The housekeeping measures how late the log indexer is, where there is one."""
+    """The housekeeping measures how late the log indexer is, if there is one."""
 
     class Late(MemoryLog):
         def measure_index_lag(self):

@@ -21,7 +21,7 @@ def threads():
 
 
 def call_from_thread(outcome):
-    """Work that a thread of its own ends with this outcome."""
+    """Work that a separate thread ends with this outcome."""
     return Callback(lambda done: threading.Thread(target=done, args=(outcome,)).start())
 
 
@@ -33,13 +33,13 @@ def raise_trouble(*_):
     raise Trouble
 
 
-def begun(task):
+def run_begun(task):
     outcome = Future()
     begin_task(task, outcome.set_result)
     return outcome.result(PATIENCE)
 
 
-@pytest.mark.parametrize("run", [run_blocking, begun])
+@pytest.mark.parametrize("run", [run_blocking, run_begun])
 def test_a_task_goes_on_with_what_it_has_waited_for(threads, run):
     async def inner():
         return await call_from_thread(2) + await ThreadCall(threads, lambda: 3)
@@ -51,7 +51,7 @@ def test_a_task_goes_on_with_what_it_has_waited_for(threads, run):
     assert run(outer()) == 25
 
 
-@pytest.mark.parametrize("run", [run_blocking, begun])
+@pytest.mark.parametrize("run", [run_blocking, run_begun])
 def test_what_fails_raises_where_it_is_awaited(threads, run):
     async def task():
         seen = []
@@ -71,7 +71,7 @@ def test_what_a_task_raises_is_its_outcome(threads):
 
     with pytest.raises(Trouble):
         run_blocking(task())
-    assert isinstance(begun(task()), Trouble)
+    assert isinstance(run_begun(task()), Trouble)
 
 
 def test_only_who_does_not_wait_needs_a_thread(threads):
@@ -81,7 +81,7 @@ def test_only_who_does_not_wait_needs_a_thread(threads):
         return await ThreadCall(threads, thread_name)
 
     assert run_blocking(task()) == thread_name()
-    assert begun(task()) == "called"
+    assert run_begun(task()) == "called"
 
 
 def test_a_begun_task_has_returned_before_its_end():

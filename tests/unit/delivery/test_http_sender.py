@@ -57,7 +57,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
-def answering(*answers: bytes, requests: list[bytes] | None = None) -> Serve:
+def answering_server(*answers: bytes, requests: list[bytes] | None = None) -> Serve:
     """Answers one request after the other on each connection."""
 
     async def serve(reader, writer):
@@ -87,7 +87,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 def test_a_delivery_is_one_request_with_its_headers_and_nothing_else():
     """(X23)"""
     requests: list[bytes] = []
-    answers, _ = send(answering(OK, requests=requests), headers={"x-a": "b", "content-type": "application/json"})
+    answers, _ = send(answering_server(OK, requests=requests), headers={"x-a": "b", "content-type": "application/json"})
     assert answers == [Answer(200, "ok")]
     head, _, body = requests[0].partition(b"\r\n\r\n")
     assert body == b'{"a":1}'
@@ -96,7 +96,7 @@ def test_a_delivery_is_one_request_with_its_headers_and_nothing_else():
 
 
 def test_connections_are_kept():
-    answers, connections = send(answering(*[OK] * 5), times=5)
+    answers, connections = send(answering_server(*[OK] * 5), times=5)
     assert [each.status for each in answers] == [200] * 5
     assert connections == 1
 
@@ -105,7 +105,7 @@ def test_redirects_are_not_followed():
     """(X23)"""
     requests: list[bytes] = []
     redirect = b"HTTP/1.1 307 Go\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n"
-    answers, _ = send(answering(redirect, OK, requests=requests))
+    answers, _ = send(answering_server(redirect, OK, requests=requests))
     assert answers == [Answer(307, "")]
     assert len(requests) == 1
 
@@ -116,7 +116,7 @@ def test_cookies_and_proxies_are_ignored(monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     requests: list[bytes] = []
     cookie = b"HTTP/1.1 204 No Content\r\nset-cookie: a=b\r\n\r\n"
-    answers, _ = send(answering(cookie, cookie, requests=requests), times=2)
+    answers, _ = send(answering_server(cookie, cookie, requests=requests), times=2)
     assert [each.status for each in answers] == [204, 204]
     assert not any(b"cookie" in each.lower() for each in requests)
 
@@ -124,7 +124,7 @@ def test_cookies_and_proxies_are_ignored(monkeypatch):
 def test_retry_after_is_read():
     """(X14)"""
     busy = b"HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy"
-    assert send(answering(busy))[0] == [Answer(503, "busy", 7.0)]
+    assert send(answering_server(busy))[0] == [Answer(503, "busy", 7.0)]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_retry_after_is_read():
 )
 def test_of_a_long_answer_only_the_beginning_is_read(answer):
     """(X24)"""
-    [found] = send(answering(answer))[0]
+    [found] = send(answering_server(answer))[0]
     assert (found.status, found.text) == (500, "x" * MAX_ANSWER_CHARACTERS)
 
 
@@ -145,7 +145,7 @@ def test_a_compressed_answer_is_not_expanded():
     """(X24)"""
     bomb = gzip.compress(b"x" * 50_000_000)
     answer = b"HTTP/1.1 500 No\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(bomb) + bomb
-    [found] = send(answering(answer))[0]
+    [found] = send(answering_server(answer))[0]
     assert found.status == 500
     assert "xx" not in found.text
     assert len(found.text) <= MAX_ANSWER_CHARACTERS < MAX_ANSWER_BYTES
@@ -208,7 +208,7 @@ def test_the_address_is_checked_where_the_connection_is_made(host):
     """Whatever a name stands for in this moment, the socket of an address inside is not opened. (X21)"""
 
     async def run():
-        async with a_sink(answering(OK)) as (url, connections), a_sender() as sender:
+        async with a_sink(answering_server(OK)) as (url, connections), a_sender() as sender:
             port = url.rpartition(":")[2].partition("/")[0]
             return await sender.send(f"http://{host}:{port}/", b"", {}, 5.0), list(connections)
 
@@ -231,7 +231,7 @@ def test_a_name_that_changes_between_two_looks_does_not_matter(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
 
     async def run():
-        async with a_sink(answering(OK)) as (url, connections), a_sender() as sender:
+        async with a_sink(answering_server(OK)) as (url, connections), a_sender() as sender:
             port = url.rpartition(":")[2].partition("/")[0]
             return await sender.send(f"http://rebind.example:{port}/", b"", {}, 5.0), list(connections)
 
@@ -244,7 +244,7 @@ def test_a_certificate_that_nobody_signed_is_refused():
     requests: list[bytes] = []
 
     async def run():
-        server = await asyncio.start_server(answering(OK, requests=requests), "127.0.0.1", 0, ssl=tls())
+        server = await asyncio.start_server(answering_server(OK, requests=requests), "127.0.0.1", 0, ssl=tls())
         async with server, a_sender(*LOOPBACK) as sender:
             return await sender.send(f"https://localhost:{server.sockets[0].getsockname()[1]}/", b"", {}, 5.0)
 

@@ -55,7 +55,7 @@ def an_old(topic="first", order=3, ends=(1,)):
     return TimelineToAdopt(order=order, topic=topic, latest_offsets=ends)
 
 
-def the_open(topic="second", order=4):
+def open_timeline(topic="second", order=4):
     return TimelineToAdopt(order=order, topic=topic)
 
 
@@ -67,7 +67,7 @@ def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name
     """Orders, topics and ends are the other broker's; the event type's own timelines are removed. (R281)"""
     own = broker.event_types.get(name).timeline.topic
 
-    adopt(broker, name, an_old(), the_open())
+    adopt(broker, name, an_old(), open_timeline())
 
     event_type = broker.event_types.get(name)
     assert [(each.order, each.topic, each.latest_positions) for each in event_type.timelines] == [
@@ -82,14 +82,14 @@ def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name
 
 def test_a_topic_that_was_deleted_meanwhile_is_a_deleted_timeline(broker, name):
     """Cursors in it stay valid, though the other broker has removed the events. (R281)"""
-    adopt(broker, name, an_old("gone", 1, (7,)), the_open())
+    adopt(broker, name, an_old("gone", 1, (7,)), open_timeline())
 
     assert broker.event_types.get(name).timelines[0].deleted
 
 
 def test_an_adopted_topic_is_never_deleted(broker, name):
     """It belongs to the other broker, also when its event type is deleted here, or moves on. (R281)"""
-    adopt(broker, name, an_old(), the_open())
+    adopt(broker, name, an_old(), open_timeline())
     broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
     broker.clock.move(1_000_000_000)
     broker.housekeeping.run()
@@ -104,7 +104,7 @@ def test_a_compacted_event_type_can_adopt(broker):
     """It has no event in another timeline yet, so no key can be in two of them. (R281)"""
     compacted = register(broker, an_event_type(partitions=1, cleanup_policy=CleanupPolicy.COMPACT))
 
-    adopt(broker, compacted.name, the_open())
+    adopt(broker, compacted.name, open_timeline())
 
     assert broker.event_types.get(compacted.name).timeline.topic == "second"
 
@@ -113,20 +113,20 @@ def test_a_compacted_event_type_can_adopt(broker):
     ("drafts", "message"),
     [
         ((), "Between 1 and 100 timelines can be adopted"),
-        ((the_open(order=None),), "The orders of adopted timelines must ascend, from 1 to 65535 at most"),
-        ((the_open(order=0),), "The orders of adopted timelines must ascend, from 1 to 65535 at most"),
-        ((an_old(order=4), the_open()), "The orders of adopted timelines must ascend, from 1 to 65535 at most"),
-        ((the_open(order=65536),), "The orders of adopted timelines must ascend, from 1 to 65535 at most"),
-        ((the_open(topic=None),), "The timeline 4 needs the name of a topic"),
-        ((the_open(topic="__consumer_offsets"),), "The timeline 4 needs the name of a topic"),
-        ((the_open(topic="a/b"),), "The timeline 4 needs the name of a topic"),
-        ((the_open(order=3), the_open()), "Each adopted timeline but the last one needs its latest_position"),
+        ((open_timeline(order=None),), "The orders of adopted timelines must ascend, from 1 to 65535 at most"),
+        ((open_timeline(order=0),), "The orders of adopted timelines must ascend, from 1 to 65535 at most"),
+        ((an_old(order=4), open_timeline()), "The orders of adopted timelines must ascend, from 1 to 65535 at most"),
+        ((open_timeline(order=65536),), "The orders of adopted timelines must ascend, from 1 to 65535 at most"),
+        ((open_timeline(topic=None),), "The timeline 4 needs the name of a topic"),
+        ((open_timeline(topic="__consumer_offsets"),), "The timeline 4 needs the name of a topic"),
+        ((open_timeline(topic="a/b"),), "The timeline 4 needs the name of a topic"),
+        ((open_timeline(order=3), open_timeline()), "Each adopted timeline but the last one needs its latest_position"),
         ((an_old(),), "Each adopted timeline but the last one needs its latest_position"),
-        ((an_old("second"), the_open()), "Each adopted timeline needs a topic of its own"),
-        ((the_open("none"),), "There is no topic none"),
-        ((the_open("sealed"),), "The topic sealed was closed, no event can go there"),
-        ((an_old(ends=(2,)), the_open()), "Partition 0 of the topic first ends before 2"),
-        ((the_open("avro"),), "Event 1 in partition 0 of the topic avro is no JSON"),
+        ((an_old("second"), open_timeline()), "Each adopted timeline needs a topic of its own"),
+        ((open_timeline("none"),), "There is no topic none"),
+        ((open_timeline("sealed"),), "The topic sealed was closed, no event can go there"),
+        ((an_old(ends=(2,)), open_timeline()), "Partition 0 of the topic first ends before 2"),
+        ((open_timeline("avro"),), "Event 1 in partition 0 of the topic avro is no JSON"),
     ],
 )
 def test_what_cannot_be_adopted_is_refused(broker, name, drafts, message):
@@ -151,11 +151,11 @@ def test_another_storage_has_no_topics_of_others(broker, name):
     own = register(embedded, an_event_type())
 
     with pytest.raises(Invalid, match="Topics of others cannot be adopted in the storage default"):
-        adopt(embedded, own.name, the_open())
+        adopt(embedded, own.name, open_timeline())
     with pytest.raises(Invalid, match="No storage with id: none"):
-        adopt(broker, name, the_open(), storage="none")
+        adopt(broker, name, open_timeline(), storage="none")
     with pytest.raises(NotFound):
-        adopt(broker, "none", the_open())
+        adopt(broker, "none", open_timeline())
     embedded.close()
 
 
@@ -166,23 +166,23 @@ def test_an_event_type_with_events_cannot_adopt(broker, name):
     )
 
     with pytest.raises(Conflict, match=f"The event type {name} has events of its own"):
-        adopt(broker, name, the_open())
+        adopt(broker, name, open_timeline())
     assert_unchanged(broker, name)
 
 
 def test_a_topic_is_adopted_once(broker, name):
     """Two event types cannot have one topic, and one event type cannot adopt a second time. (R281)"""
-    adopt(broker, name, the_open())
+    adopt(broker, name, open_timeline())
     other = register(broker, an_event_type(name="another", partitions=1))
 
     with pytest.raises(Conflict, match=f"The topic second is in use by the event type {name}"):
-        adopt(broker, other.name, the_open())
+        adopt(broker, other.name, open_timeline())
     with pytest.raises(Conflict, match=f"The event type {name} has events of its own"):
-        adopt(broker, name, the_open("first"))
+        adopt(broker, name, open_timeline("first"))
 
 
 def test_an_event_that_comes_meanwhile_is_kept(broker, name):
-    """An event that is published between the check and the seal stays, and publishers go on. (R281)"""
+    """An event published between the check and the seal stays, and publishers continue. (R281)"""
     log = broker.logs.for_storage("default")
     own, seal = broker.event_types.get(name).timeline.topic, log.seal_topic
 
@@ -193,7 +193,7 @@ def test_an_event_that_comes_meanwhile_is_kept(broker, name):
 
     log.seal_topic = seal_late
     with pytest.raises(Conflict, match="has events of its own"):
-        adopt(broker, name, the_open())
+        adopt(broker, name, open_timeline())
 
     assert_unchanged(broker, name)
     [event] = log.read(own, 0, 0).events
@@ -207,4 +207,4 @@ def test_another_switch_is_a_conflict(broker, name):
     broker.event_types.replace(event_type, replace(event_type, switching_to=following))
 
     with pytest.raises(Conflict, match=f"Timeline is already being created for: {name}"):
-        adopt(broker, name, the_open())
+        adopt(broker, name, open_timeline())

@@ -57,7 +57,7 @@ def test_valid_keys_have_no_violations(key):
     ],
 )
 def test_invalid_keys_have_violations(key, expected):
-    """Each rule that a key breaks is reported in a line of its own; a bad prefix breaks the rules of length, too.
+    """Each rule that a key breaks is reported in a separate line; a bad prefix breaks the rules of length, too.
 
     (R252, R253, R254)
     """

@@ -15,13 +15,13 @@ from nakadi.model.event_type import Cursor, Position
 from tests.support.builders import an_event_type
 
 
-def reading(offset: str) -> object:
+def parse(offset: str) -> object:
     return parse_offset(Cursor("0", offset))
 
 
 def refusal(offset: str) -> str:
     with pytest.raises(CursorError) as refused:
-        reading(offset)
+        parse(offset)
     return str(refused.value)
 
 
@@ -51,7 +51,7 @@ def test_published_positions_can_be_sorted_as_strings():
 @pytest.mark.parametrize("position", [Position(1, -1), Position(1, 0), Position(31, 10**17 + 3)])
 def test_published_positions_can_be_parsed(position):
     """Every published offset leads back to its position. (C1, C4)"""
-    place = reading(str(position))
+    place = parse(str(position))
     assert isinstance(place, NumberedOffset)
     assert (place.timeline_order, place.offset) == (position.timeline, position.offset)
 
@@ -69,7 +69,7 @@ def test_published_positions_can_be_parsed(position):
 )
 def test_versioned_offset_is_parsed_leniently(offset, order, number):
     """A versioned offset needs no padding of its number, and its timeline may be in either case. (C4)"""
-    place = reading(offset)
+    place = parse(offset)
     assert isinstance(place, NumberedOffset)
     assert (place.timeline_order, place.offset) == (order, number)
 
@@ -87,7 +87,7 @@ def test_malformed_versioned_offset_is_refused_without_names(offset):
 @pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin"])
 def test_begin_is_parsed_in_any_letter_case(offset):
     """The word for the beginning is understood in any letter case. (C5, L34, S90)"""
-    assert reading(offset) == "BEGIN"
+    assert parse(offset) == "BEGIN"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_begin_is_parsed_in_any_letter_case(offset):
 )
 def test_plain_number_means_the_first_timeline(offset, padded, number):
     """A plain number is an offset of the first timeline, padded to 18 digits. (C3, C5, S90)"""
-    place = reading(offset)
+    place = parse(offset)
     assert place == NumberedOffset(None, padded)
     assert place.offset == number
 
@@ -123,7 +123,7 @@ def test_any_other_offset_is_refused_with_its_partition(offset):
 )
 def test_date_time_is_a_valid_offset(offset, moment):
     """Beyond the older forms, a date-time is understood, in any zone."""
-    assert reading(offset) == moment
+    assert parse(offset) == moment
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_date_time_must_be_whole_and_exist(offset):
 )
 def test_number_beyond_64_bits_does_not_fit(number, does):
     """Numbers of any length are parsed, and those beyond 64 bits are recognized. (L29)"""
-    assert fits_64_bits(Position(1, reading(number).offset)) is does
-    assert fits_64_bits(Position(1, reading(f"001-0001-{number}").offset)) is does
+    assert fits_64_bits(Position(1, parse(number).offset)) is does
+    assert fits_64_bits(Position(1, parse(f"001-0001-{number}").offset)) is does
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,6 @@ def test_offsets_in_the_newest_timeline_are_read_at_once(offset, position):
 
     assert found == position
     if found is not None:
-        full = reading(offset)
+        full = parse(offset)
         assert isinstance(full, NumberedOffset)
         assert (full.timeline_order, full.offset) == (found.timeline, found.offset)

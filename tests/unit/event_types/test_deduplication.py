@@ -31,7 +31,7 @@ def test_a_storage_has_to_know_events_by_their_eid():
 
 
 def test_the_storage_that_it_moves_to_counts_as_well():
-    """While an event type moves, deduplication has to be there where it will be. (P156)"""
+    """During a move, the new storage must support deduplication, too. (P156)"""
     settled = a_business_type(deduplication=ONCE)
     moving = replace(settled, switching_to=replace(settled.timeline, order=2, storage_id="kafka-1"))
     with pytest.raises(Invalid, match=REFUSAL):

@@ -20,7 +20,7 @@ from tests.support.builders import A_MOMENT, a_schema, a_timeline, an_event_type
 A_LATER_MOMENT = A_MOMENT + timedelta(milliseconds=1)
 
 
-def kept(event_type):
+def store_and_read(event_type):
     return event_type_from_document(Document(event_type.name, event_type_body(event_type), event_type.revision))
 
 
@@ -28,7 +28,7 @@ def test_an_event_type_without_optional_fields_is_stored_completely():
     """A plain event type comes out of the registry as it went in."""
     event_type = an_event_type()
 
-    assert kept(event_type) == event_type
+    assert store_and_read(event_type) == event_type
 
 
 def test_an_event_type_with_all_fields_is_stored_completely():
@@ -58,4 +58,4 @@ def test_an_event_type_with_all_fields_is_stored_completely():
         switching_to=a_timeline(order=3, switched_at=None),
     )
 
-    assert kept(event_type) == event_type
+    assert store_and_read(event_type) == event_type

@@ -204,7 +204,7 @@ def test_there_is_no_next_event_in_an_unknown_timeline():
 
 @given(counts=some.lists(some.integers(0, 3), min_size=1, max_size=5))
 def test_next_events_are_all_events_in_order(counts):
-    """Going on from each event to the next visits every event of every timeline once. (L67, L68)"""
+    """Moving from each event to the next visits every event of every timeline once. (L67, L68)"""
     event_type = event_type_with(*counts)
     every = [Position(order, offset) for order, count in enumerate(counts, start=1) for offset in range(count)]
     visited, position = [], Position(1, -1)
@@ -224,6 +224,6 @@ def test_a_position_before_a_partition_was_added_is_moved_to_its_first_timeline(
 
 
 def test_a_shift_by_zero_changes_nothing():
-    """Without a shift a place stays what it was, also one that no timeline has. (C60)"""
+    """Without a shift a place stays the same, also one that no timeline has. (C60)"""
     assert positions.shifted_position(event_type_with(2, 2), "0", Position(1, 7), 0) == Position(1, 7)
     assert positions.shifted_position(event_type_with(2, 2), "0", Position(1, -7), 0) == Position(1, -7)

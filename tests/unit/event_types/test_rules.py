@@ -79,7 +79,7 @@ def test_metadata_is_enriched_in_all_categories_that_have_it(category, strategie
     ],
 )
 def test_valid_partition_strategies(name, key_fields, category):
-    """A strategy is known by its name; key fields go with any and are not looked for. (R86, R100, R273)"""
+    """The name identifies a strategy; key fields may accompany any and are not looked up. (R86, R100, R273)"""
     assert rules.partition_strategy(name, key_fields, category) is PartitionStrategy(name)
 
 
@@ -98,7 +98,7 @@ def test_valid_partition_strategies(name, key_fields, category):
     ],
 )
 def test_invalid_partition_strategies_are_refused(name, category, message):
-    """A strategy that is unknown, or lacks what it goes by, is refused. (R71, R100, R126)"""
+    """A strategy that is unknown, or lacks its fields, is refused. (R71, R100, R126)"""
     assert refusal(rules.partition_strategy, name, (), category) == message
 
 

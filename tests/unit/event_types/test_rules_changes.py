@@ -98,7 +98,7 @@ STATISTIC = Statistics(messages_per_minute=1, message_size=1, read_parallelism=2
     ],
 )
 def test_parallelisms_may_not_change(old, new, ok):
-    """The two parallelisms stay as they are, also if there were none; the other numbers may change. (R119)"""
+    """The two parallelisms never change, also if there were none; the other numbers may change. (R119)"""
     if ok:
         rules.check_statistics_change(old, new)
     else:

@@ -36,7 +36,7 @@ def api(broker):
         yield client
 
 
-def doubling(levels):
+def doubling_schema(levels):
     """A schema of less than two kilobytes that expands into millions."""
     definitions = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, levels)}
     return {"definitions": {"d0": {}, **definitions}, "properties": {"a": {"$ref": f"#/definitions/d{levels - 1}"}}}
@@ -57,7 +57,7 @@ def test_schemas_that_expand_too_far_are_not_stored(api, category, mode):
     kind = {"category": category, "compatibility_mode": mode}
     if category != "undefined":
         kind["enrichment_strategies"] = ["metadata_enrichment"]
-    far = a_definition(schema=doubling(22), **kind)
+    far = a_definition(schema=doubling_schema(22), **kind)
     good = a_definition(name=far["name"], **kind)
 
     assert problem(api.post("/event-types", json=far), 422).startswith("schema expands too far: ")
@@ -73,7 +73,7 @@ def test_a_schema_stored_before_the_limit_has_batches_beyond_it_refused(broker, 
     name = a_definition(schema={})["name"]
     assert api.post("/event-types", json=a_definition(name=name)).status_code == 201
     old = broker.event_types.get(name)
-    broker.event_types.replace(old, replace(old, schema=replace(old.schema, text=json.dumps(doubling(22)))))
+    broker.event_types.replace(old, replace(old, schema=replace(old.schema, text=json.dumps(doubling_schema(22)))))
 
     (item,) = api.post(f"/event-types/{name}/events", json=[{"a": 1}]).json()
     assert item["publishing_status"] == "failed"

@@ -121,7 +121,7 @@ def test_a_log_that_does_not_answer_is_unavailable(offset):
 
 
 def test_a_topic_that_was_deleted_is_unavailable():
-    """A topic that goes away while it is looked at is a thing to ask again about, not a fault. (C29)"""
+    """A topic that disappears meanwhile is a reason to retry, not a fault. (C29)"""
     event_type, logs = an_event_type_with_past(Generation([3]))
     logs.topics.clear()
     with pytest.raises(Unavailable):
@@ -210,7 +210,7 @@ def test_a_time_before_expired_events_is_before_the_oldest_event():
 
 @pytest.mark.parametrize("offset", ["001-0001-000000000000000003", "001-0001-4", "8", "BEGIN", "001-0001-8"])
 def test_cursor_from_before_the_oldest_to_the_newest_is_readable(offset):
-    """Reading can go on behind any event that is there, and behind the place before the oldest. (L33, L35, S92)"""
+    """Reading can continue behind any existing event, and behind the place before the oldest. (L33, L35, S92)"""
     assert a_view(Generation([9], expired=[4])).start_positions([Cursor("0", offset)])["0"].timeline == 1
 
 
@@ -255,7 +255,7 @@ def test_number_beyond_64_bits_cannot_be_read():
 
 
 def test_no_cursors_are_refused():
-    """A stream over no partition at all is refused. (L22)"""
+    """A stream without any partition is refused. (L22)"""
     with pytest.raises(CursorError) as refused:
         a_view(Generation([9])).start_positions([])
     assert str(refused.value) == "invalid cursor format, partition: null offset: null"
@@ -274,7 +274,7 @@ def test_no_cursors_are_refused():
     ],
 )
 def test_cursors_are_checked_in_order(cursors, reported):
-    """All are converted, then deleted timelines looked for, then cursor by cursor partition and range. (L36a)"""
+    """All are converted, then deleted timelines are searched, then cursor by cursor partition and range. (L36a)"""
     view = a_view(Generation([9], deleted=True), Generation([3]))
     with pytest.raises(CursorError) as refused:
         view.start_positions([Cursor(*each) for each in cursors])

@@ -51,7 +51,7 @@ def test_a_chosen_storage_is_used_for_new_event_types(storages):
 
 
 def test_the_default_storage_cannot_be_removed(storages):
-    """A storage that new event types get is in use, though nothing is in it yet. (R238)"""
+    """A storage for new event types is in use, even if it is still empty. (R238)"""
     storages.add(KAFKA)
     storages.choose("k")
 

@@ -130,7 +130,7 @@ def test_several_processes_may_create_them_at_once(tmp_path):
     [Feature.DISABLE_EVENT_TYPE_CREATION, Feature.FORCE_EVENT_TYPE_AUTHZ, Feature.FORCE_DATA_LAKE_ANNOTATIONS],
 )
 def test_rules_for_clients_do_not_apply_to_the_broker(own_event_types_broker, feature):
-    """Switches and limits for clients leave the broker's own event types as they are meant. (R250)"""
+    """Switches and limits for clients do not change the broker's own event types. (R250)"""
     broker = own_event_types_broker(retention_min_ms=2 * 86_400_000)
     broker.features.switch(feature, on=True)
 
@@ -140,7 +140,7 @@ def test_rules_for_clients_do_not_apply_to_the_broker(own_event_types_broker, fe
 
 
 def test_a_read_only_registry_is_not_written(own_event_types_broker):
-    """While the registry is read-only nothing is made; afterwards it is. (R231)"""
+    """While the registry is read-only nothing is created; afterwards it is. (R231)"""
     broker = own_event_types_broker()
     broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
     broker.prepare_for_requests()

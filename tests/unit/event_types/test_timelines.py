@@ -48,7 +48,7 @@ def event_type(broker):
 
 
 def test_the_next_timeline_follows(event_type):
-    """The next timeline has the next order, a topic of its own, and as many partitions. (R243)"""
+    """The next timeline has the next order, a separate topic, and as many partitions. (R243)"""
     following = next_timeline(event_type, "other", A_MOMENT)
 
     assert (following.order, following.partitions, following.storage_id) == (2, 2, "other")
@@ -122,7 +122,7 @@ def test_a_switch_begun_in_the_future_counts_as_interrupted(event_type):
 
 
 def test_a_storage_out_of_reach_changes_nothing(broker, event_type):
-    """When the new storage does not answer, events go on to the old timeline. (R242)"""
+    """When the new storage does not answer, events keep going to the old timeline. (R242)"""
     added = {"type": "kinesis", "configuration": {"stream": "s"}, "closed": False}
     broker.registry.write(PutDocument("storages", "far", added))
     with pytest.raises(Unavailable):
@@ -208,7 +208,7 @@ def a_draft(name):
 
 @pytest.fixture
 def spare(broker):
-    """A storage that new event types get, for the time being."""
+    """A storage that new event types temporarily get."""
     broker.storages.add(Storage(id="spare", type=StorageType.EMBEDDED, default=True))
 
 
@@ -240,7 +240,7 @@ def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
 
 @pytest.mark.usefixtures("spare")
 def test_a_storage_being_removed_gets_no_event_type(broker):
-    """A creation that meets a removal at work is to be repeated, and leaves no topic behind. (R104)"""
+    """A creation during a removal must be repeated, and leaves no topic behind. (R104)"""
     document = broker.registry.get("storages", "spare")
     broker.registry.write(PutDocument("storages", "spare", {**document.body, "closed": True}))
     made, gone = [], []

@@ -25,7 +25,7 @@ def load_event(name):
     return json.loads((EVENTS / f"{name}.json").read_text())
 
 
-async def nothing(_outlet):
+async def serve_nothing(_outlet):
     pass
 
 
@@ -41,7 +41,7 @@ APPLICATION = Application(
         Route(
             method="GET",
             template="/event-types/{name}/events",
-            handler=lambda _: StreamingResponse(nothing),
+            handler=lambda _: StreamingResponse(serve_nothing),
             operation="stream",
         ),
         Route(method="GET", template="/event-types", handler=lambda _: json_response([]), operation="list"),
@@ -131,7 +131,7 @@ def test_paths_may_be_escaped_or_not(path):
 
 
 def test_the_stage_is_no_part_of_the_path():
-    """The name of the stage stands beside the path, and is not read."""
+    """The name of the stage is beside the path, and is ignored."""
     event = load_event("publish_batch")
     event["requestContext"]["path"] = "/live/event-types/shop.order-placed/events"
 
@@ -174,7 +174,7 @@ def test_an_answer_is_not_packed_for_a_request_without_accept():
 
 
 def test_an_answer_that_lambda_would_refuse_is_a_problem_that_says_what_to_do():
-    """Beyond six megabytes nothing is handed on; packed, the same answer is small enough."""
+    """Beyond six megabytes nothing is returned; compressed, the same answer is small enough."""
     refused = handle_gateway_event(APPLICATION, asking_for("/huge", accept="*/*", packed=False), None)
     problem = json.loads(refused["body"])
     packed = handle_gateway_event(APPLICATION, asking_for("/huge", accept="*/*", packed=True), None)
@@ -193,7 +193,7 @@ def asking_for(path, *, accept, packed):
 
 
 def test_a_short_answer_is_text():
-    """Answers that compression would hardly shorten stay as they are. (R37)"""
+    """Answers that compression would hardly shorten stay unchanged. (R37)"""
     answer = invoke(load_event("publish_batch"))
 
     assert "content-encoding" not in answer["multiValueHeaders"]

@@ -16,14 +16,14 @@ from tests.support.logs import records_of, records_of_this_thread
 ANN = Subject(name="ann")
 
 
-def raising(error):
+def raising_handler(error):
     def handler(_request):
         raise error
 
     return handler
 
 
-async def nothing(_outlet):
+async def serve_nothing(_outlet):
     pass
 
 
@@ -35,12 +35,12 @@ ROUTES = [
     Route(method="GET", template="/things/{name}", handler=lambda r: json_response(r.path_parameters), operation="get"),
     Route(method="GET", template="/me", handler=lambda r: json_response({"me": r.subject.name}), operation="me"),
     Route(method="GET", template="/flow", handler=lambda r: json_response({"flow": r.flow_id}), operation="flow"),
-    Route(method="GET", template="/conflict", handler=raising(Conflict("Taken.")), operation="conflict"),
-    Route(method="GET", template="/bug", handler=raising(RuntimeError("secret")), operation="bug"),
+    Route(method="GET", template="/conflict", handler=raising_handler(Conflict("Taken.")), operation="conflict"),
+    Route(method="GET", template="/bug", handler=raising_handler(RuntimeError("secret")), operation="bug"),
     Route(
         method="GET",
         template="/stream",
-        handler=lambda _: StreamingResponse(nothing, {"content-type": "application/x-json-stream"}),
+        handler=lambda _: StreamingResponse(serve_nothing, {"content-type": "application/x-json-stream"}),
         operation="stream",
     ),
 ]
@@ -374,7 +374,7 @@ def test_an_edge_can_refuse():
 def test_nothing_raises():
     """Whatever authentication or a handler does, there is an answer."""
 
-    def broken(_request):
+    def odd_handler(_request):
         raise NotFound("odd, and still an answer")
 
-    assert ask("GET", "/things", application=Application(ROUTES, broken)).status == 404
+    assert ask("GET", "/things", application=Application(ROUTES, odd_handler)).status == 404

@@ -130,14 +130,14 @@ class Silent(Client):
         return {"type": "http.disconnect"}
 
 
-def refusing(_request):
+def refuse(_request):
     raise NotAuthenticated("Not a token")
 
 
 @pytest.mark.parametrize(
     ("target", "headers", "authenticate", "status"),
     [
-        ("/x", [], refusing, 401),
+        ("/x", [], refuse, 401),
         ("/nothing", [], lambda _: UNAUTHENTICATED, 404),
         ("//x", [], lambda _: UNAUTHENTICATED, 400),
         ("/x", [("content-length", "3000000")], lambda _: UNAUTHENTICATED, 413),
@@ -184,11 +184,11 @@ def test_a_token_is_looked_at_once(whole):
 # Memory.
 
 
-def gzipped(size):
+def gzip_of_size(size):
     return gzip.compress(b"x" * size)
 
 
-def taking(size):
+def handler_taking(size):
     def handler(request):
         request.memory.take(size)
         return empty_response()
@@ -202,12 +202,12 @@ PACKED = [("content-encoding", "gzip")]
 @pytest.mark.parametrize(
     ("handler", "headers", "pieces", "status"),
     [
-        (taking(0), [], [b"x" * 600, b"x" * 300], 200),
-        (taking(0), [], [b"x" * 600, b"x" * 500], 413),
-        (taking(0), PACKED, [gzipped(900)], 200),
-        (taking(0), PACKED, [gzipped(1_000)], 413),
-        (taking(800), [], [b"x" * 100], 200),
-        (taking(950), [], [b"x" * 100], 413),
+        (handler_taking(0), [], [b"x" * 600, b"x" * 300], 200),
+        (handler_taking(0), [], [b"x" * 600, b"x" * 500], 413),
+        (handler_taking(0), PACKED, [gzip_of_size(900)], 200),
+        (handler_taking(0), PACKED, [gzip_of_size(1_000)], 413),
+        (handler_taking(800), [], [b"x" * 100], 200),
+        (handler_taking(950), [], [b"x" * 100], 413),
     ],
 )
 def test_a_request_takes_its_memory_as_it_needs_it(handler, headers, pieces, status):
@@ -224,7 +224,7 @@ def test_memory_that_others_have_is_503():
 
     async def run():
         edge = AsgiApplication(
-            an_application(taking(0), "POST"),
+            an_application(handler_taking(0), "POST"),
             threads=2,
             limits=RequestLimits(max_memory_bytes=1_000, linger_timeout_seconds=0),
         )
@@ -263,13 +263,13 @@ async def serving_nothing(_outlet):
 
 
 WAYS_OUT = {
-    "an answer": (taking(10), Client(b"x" * 500), {}),
+    "an answer": (handler_taking(10), Client(b"x" * 500), {}),
     "a stream": (lambda _: StreamingResponse(serving_nothing), Client(b"x" * 500), {}),
     "a bug": (failing, Client(b"x" * 500), {}),
-    "too much": (taking(10_000), Client(b"x" * 500), {}),
-    "too long": (taking(0), Client(b"x" * 500, b"x" * 400), {"max_body": 600}),
-    "gone": (taking(0), Leaving(b"x" * 500, b""), {}),
-    "bad encoding": (taking(0), Client(b"x" * 500), {"headers": PACKED}),
+    "too much": (handler_taking(10_000), Client(b"x" * 500), {}),
+    "too long": (handler_taking(0), Client(b"x" * 500, b"x" * 400), {"max_body": 600}),
+    "gone": (handler_taking(0), Leaving(b"x" * 500, b""), {}),
+    "bad encoding": (handler_taking(0), Client(b"x" * 500), {"headers": PACKED}),
 }
 
 

@@ -39,7 +39,7 @@ class Stuck:
         return empty_response()
 
 
-async def asked(edge, target, method="GET", **more):
+async def open_client(edge, target, method="GET", **more):
     client = more.pop("client", None) or Client()
     async with asyncio.timeout(PATIENCE):
         await edge(a_scope(method, target, **more), client.receive, client.send)
@@ -54,7 +54,7 @@ def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
 
     async def run():
         edge = AsgiApplication(application, threads=1, limits=limits)
-        waiting = [asyncio.create_task(asked(edge, "/registry")) for _ in range(requests)]
+        waiting = [asyncio.create_task(open_client(edge, "/registry")) for _ in range(requests)]
         try:
             await asyncio.to_thread(stuck.entered.acquire)
             return await steps(edge)
@@ -69,7 +69,7 @@ def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
 @pytest.mark.parametrize("lane", [lane for lane in Lane if lane is not Lane.REGISTRY])
 def test_requests_that_are_stuck_hold_up_no_other_lane(lane):
     """While every thread of one lane waits for something, requests of the other lanes are answered."""
-    assert with_a_stuck_registry(lambda edge: asked(edge, f"/{lane}")).status == 200
+    assert with_a_stuck_registry(lambda edge: open_client(edge, f"/{lane}")).status == 200
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_requests_that_are_stuck_hold_up_no_other_lane(lane):
 def test_every_answer_of_a_path_that_waits_for_nothing_is_immediate(method, target, status, detail):
     """HEAD, and the Problem of another method, need no thread either, and bear the flow id. (R27, R38)"""
     headers = [("x-flow-id", "f-1")]
-    client = with_a_stuck_registry(lambda edge: asked(edge, target, method, headers=headers))
+    client = with_a_stuck_registry(lambda edge: open_client(edge, target, method, headers=headers))
 
     assert (client.status, client.headers["x-flow-id"]) == (status, "f-1")
     assert detail == (json.loads(client.body)["detail"] if client.body else "")
@@ -93,7 +93,7 @@ def test_every_answer_of_a_path_that_waits_for_nothing_is_immediate(method, targ
 def test_a_lane_has_a_limited_number_of_requests_that_wait():
     """Requests beyond the limit get 503, and may come again in a moment."""
     client = with_a_stuck_registry(
-        lambda edge: asked(edge, "/registry"),
+        lambda edge: open_client(edge, "/registry"),
         RequestLimits(max_waiting_requests=1, first_chunk_delay_seconds=0),
         requests=2,
     )
@@ -114,11 +114,11 @@ def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
 
     async def run():
         edge = AsgiApplication(application, threads=1, limits=NO_HEAD_START)
-        first = asyncio.create_task(asked(edge, "/registry"))
+        first = asyncio.create_task(open_client(edge, "/registry"))
         await asyncio.to_thread(stuck.entered.acquire)
         late = Client()
         state = {"connection": connection}
-        second = asyncio.create_task(asked(edge, "/registry", "POST", state=state, client=late))
+        second = asyncio.create_task(open_client(edge, "/registry", "POST", state=state, client=late))
         await asyncio.sleep(0)
         connection.is_lost = True
         stuck.freed.set()
@@ -166,7 +166,7 @@ def test_a_stream_begins_before_its_first_batch():
 
 
 def test_every_write_is_sent_on_its_own():
-    """Each write is a message of its own, and the end is one too. (L46)"""
+    """Each write is a separate message, and so is the end. (L46)"""
 
     async def serve(outlet):
         await outlet.write(b"one\n")
@@ -217,7 +217,7 @@ def test_the_first_batch_keeps_its_distance_from_the_headers():
 
 
 def test_a_stream_learns_that_its_client_is_gone_while_it_is_idle():
-    """A client that leaves is noticed although nothing is being written, and writing to it is no more possible."""
+    """A client that leaves is noticed although nothing is being written, and writing to it is no longer possible."""
 
     async def serve(outlet):
         client.leave()
@@ -263,7 +263,7 @@ def test_a_client_that_takes_nothing_is_given_up():
 
 
 def test_a_write_that_is_given_up_cuts_the_connection():
-    """A stream that ends before its client took what it was sent is cut off: its end would have to wait for room."""
+    """A stream that ends before its client read everything is cut off: its end would have to wait for room."""
 
     class Stuck(Client):
         async def send(self, message):
@@ -347,12 +347,12 @@ def test_a_stream_for_a_client_that_has_gone_is_given_up():
 
     given_up = []
     client = Client()
-    stream = StreamingResponse(nothing, release_if_never_served=lambda: given_up.append(True))
+    stream = StreamingResponse(serve_nothing, release_if_never_served=lambda: given_up.append(True))
     get_response(lambda _: stream, a_scope(state={"connection": Connection()}), client)
     assert given_up == [True]
 
 
-async def nothing(_outlet):
+async def serve_nothing(_outlet):
     raise AssertionError("this is not to be served")
 
 

@@ -32,7 +32,7 @@ def refusal(draft, body) -> str:
     ],
 )
 def test_a_value_of_a_wrong_type_is_named_by_its_place(body, at):
-    """A value that cannot be read is reported with the place where it stands in the body. (R4, R6)"""
+    """An unreadable value is reported with its place in the body. (R4, R6)"""
     told = refusal(event_type_draft, body)
 
     assert told.startswith("JSON parse error: ")
@@ -71,7 +71,7 @@ def test_a_null_key_field_stays_null():
 
 @pytest.mark.parametrize("body", [b'\xef\xbb\xbf{"a": 1}', b'\xef\xbb\xbf {"a": 1} and more'])
 def test_a_byte_order_mark_may_stand_before_a_body(body):
-    """A byte order mark before a body is passed over. (R1)"""
+    """A byte order mark before a body is skipped. (R1)"""
     assert object_body(Request(method="POST", path="/", body=body)).integer("a") == 1
 
 
@@ -83,7 +83,7 @@ def test_a_body_of_nothing_is_missing(body):
 
 
 def test_blanks_are_no_document():
-    """A body of blanks is there, and is no JSON. (R6)"""
+    """A body of blanks is present, and is no JSON. (R6)"""
     with pytest.raises(Malformed, match=r"^JSON parse error: "):
         object_body(Request(method="POST", path="/", body=b" \r\n\t"))
 
@@ -100,7 +100,7 @@ def test_only_one_byte_order_mark_is_passed_over():
     [(7, 7), (1.9, 1), (1e2, 100), ("7", 7), (" 7 ", 7), ("", None), (None, None), (-(2**31), -(2**31))],
 )
 def test_numbers_are_read(value, number):
-    """A number loses its fraction, and a text of digits is one. (R8)"""
+    """A number loses its fraction, and a text of digits is a number. (R8)"""
     assert ObjectReader({"n": value}).integer("n", bits=32) == number
 
 

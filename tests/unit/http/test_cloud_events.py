@@ -49,7 +49,7 @@ def test_values_of_headers_are_decoded(value, text):
 
 
 def test_the_content_type_is_that_of_the_data():
-    """The content type stands for the attribute `datacontenttype`. (E1)"""
+    """The content type is the attribute `datacontenttype`. (E1)"""
     assert decode_attributes({}, "application/json") == {"datacontenttype": "application/json"}
 
 

@@ -56,7 +56,7 @@ def test_nothing_is_lost_at_the_seams(pack, size):
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD"])
 @pytest.mark.parametrize("encoding", ["gzip", "identity", "br", ""])
 def test_only_post_may_be_packed(method, encoding):
-    """Any other method that has the header at all is not acceptable. (R34, P42)"""
+    """Any other method with the header is not acceptable. (R34, P42)"""
     with pytest.raises(NotAcceptable, match=f"{method} method doesn't support gzip content encoding"):
         check_content_encoding(a_request(encoding, b"", method))
 

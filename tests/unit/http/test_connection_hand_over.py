@@ -1,4 +1,4 @@
-"""A connection goes on in another process, here in another server, between two requests."""
+"""A connection continues in another process, here in another server, between two requests."""
 
 import asyncio
 import json
@@ -101,7 +101,7 @@ def run_with_servers(work, *routes):
     asyncio.run(run())
 
 
-async def until_it_does_not_rest(connection):
+async def wait_until_busy(connection):
     while connection._is_resting():  # noqa: ASYNC110  # the awaited change notifies nobody
         await asyncio.sleep(0.001)
 
@@ -152,7 +152,7 @@ def test_a_request_that_has_begun_to_arrive_is_not_torn_apart(sent):
         assert await client.length_of_echo(3) == 3
         [connection] = first.protocols
         await client.send(sent)
-        await until_it_does_not_rest(connection)
+        await wait_until_busy(connection)
         handed_over = []
         connection.hand_over(handed_over.append)
         assert not handed_over
@@ -164,14 +164,14 @@ def test_a_request_that_has_begun_to_arrive_is_not_torn_apart(sent):
 
 
 def test_a_request_that_is_being_answered_stays():
-    """Nothing is given away under an answer."""
+    """A connection is not handed over during an answer."""
     slow = SlowHandler()
 
     async def work(client, first, _):
         await first.serve(client.theirs)
         await client.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
         [connection] = first.protocols
-        await until_it_does_not_rest(connection)
+        await wait_until_busy(connection)
         handed_over = []
         connection.hand_over(handed_over.append)
         assert not handed_over

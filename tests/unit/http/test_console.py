@@ -76,7 +76,7 @@ def test_nothing_else_is_served(console, path):
 
 @pytest.mark.parametrize("path", [b"/console/assets/../secret.js", b"/console/assets/../../outside.js"])
 def test_no_path_leads_out_of_the_assets(console, path):
-    """Dots that a client sends as they are lead nowhere."""
+    """A client's unescaped dots lead nowhere."""
     answer = console.send(console.build_request("GET", "/console/", extensions={"target": path}))
     assert answer.status_code == 404
     assert "outside" not in answer.text
@@ -118,7 +118,7 @@ def test_a_sign_in_that_cannot_work_is_refused_at_the_start(wrong):
 
 
 def test_a_broker_without_a_built_console_says_how_to_build_it():
-    """The broker works, and its page says in a sentence what to do."""
+    """The broker works, and its page gives the remedy in a sentence."""
     with Broker() as broker:
         answer = httpx.get(f"{broker.url}/console/")
         assert httpx.get(f"{broker.url}/health").text == "OK"

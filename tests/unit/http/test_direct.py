@@ -41,7 +41,7 @@ class HeldLog:
         return await Callback(self.waiting.append)
 
     def end(self, outcome=STORED, number=1):
-        """Give appends their outcome, in a thread of its own as a log does."""
+        """Give appends their outcome, in a separate thread like a log."""
         until(lambda: len(self.waiting) >= number)
         ended = [self.waiting.popleft() for _ in range(number)]
         thread = threading.Thread(target=lambda: [done(outcome) for done in ended])
@@ -136,7 +136,7 @@ def test_a_whole_request_needs_no_thread(wire, handlers, metrics):
 
 
 def test_one_that_would_wait_is_begun_anew_in_a_thread(wire, handlers, metrics):
-    """Nothing of the first attempt is left, and its append is not waited for by that thread either."""
+    """The first attempt leaves nothing, and that thread does not wait for its append either."""
     handlers.waits = True
     publish(wire)
     until(lambda: handlers.log.waiting)
@@ -298,7 +298,7 @@ def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
 
 
 def test_everything_in_a_mailbox_is_delivered_once(caplog):
-    """Threads put in what they have at any time; a delivery that fails stops no other."""
+    """Threads add their values at any time; a delivery that fails stops no other."""
 
     async def run():
         mailbox, delivered = LoopMailbox(), Counter()
@@ -354,7 +354,7 @@ class HeldLoop:
 
 
 def test_a_round_of_the_loop_is_short_however_much_is_waiting(monkeypatch):
-    """Between two pieces of work that take long the loop does what else there is, and then goes on by itself."""
+    """Between two long pieces of work the loop does its other work, and then continues."""
     loop, seen = HeldLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0.0)
@@ -458,7 +458,7 @@ class OneAnswer:
 
 
 def answer_directly(response, connection):
-    """The application, what it answered, whether it was left to the usual way, and the threads that compressed."""
+    """The application, its answer, whether it was left to the usual way, and the threads that compressed."""
     application, answers, otherwise, lanes = OneAnswer(response), [], [], []
 
     async def run():
@@ -476,7 +476,7 @@ def answer_directly(response, connection):
         }
         answerer.answer_if_quick(scope, b"[]", answers.append, lambda: otherwise.append(True))
         async with asyncio.timeout(PATIENCE):
-            while not (answers or otherwise):  # noqa: ASYNC110  # what is waited for tells nothing
+            while not (answers or otherwise):  # noqa: ASYNC110  # the awaited change notifies nobody
                 await asyncio.sleep(0.001)
 
     asyncio.run(run())
@@ -493,7 +493,7 @@ def test_nothing_is_begun_for_a_client_that_has_left():
 
 @pytest.mark.parametrize(("size", "lanes"), [(32 * 1024, []), (32 * 1024 + 1, [Lane.EVENTS])])
 def test_a_long_answer_is_compressed_in_a_thread(monkeypatch, size, lanes):
-    """The loop compresses short answers only, for a long one would hold up all other requests."""
+    """The loop compresses short answers only, because a long one would delay all other requests."""
     compress, threads = direct.compression.compress_body, []
 
     def compressing(*arguments):

@@ -92,7 +92,7 @@ def test_schema_is_shown(name: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every link within the page has its aim, no aim is there twice, and every tag is closed."""
+    """Every link within the page has its target, no target occurs twice, and every tag is closed."""
     reader = Reader(PAGE)
     assert not reader.open
     assert len(reader.ids) == len(set(reader.ids))
@@ -163,7 +163,7 @@ def test_page_is_html() -> None:
 
 
 def test_document_is_json() -> None:
-    """The same is there for programs."""
+    """Programs get the same content."""
     response = answer("/openapi.json")
     assert response.headers["content-type"] == "application/json"
     assert json.loads(response.body) == openapi.document()
@@ -174,7 +174,7 @@ def test_document_is_json() -> None:
 
 @pytest.mark.parametrize("dangerous", ["<script>", "a & b", '"quoted"', "it's"])
 def test_text_is_escaped(dangerous: str) -> None:
-    """Text is never taken for HTML, wherever it stands."""
+    """Text never becomes HTML, in any place."""
     escaped = html.escape(dangerous)
     assert element("p", dangerous) == f"<p>{escaped}</p>"
     assert element("p", title=dangerous) == f'<p title="{escaped}"></p>'
@@ -201,14 +201,14 @@ def test_types_are_reported_in_words() -> None:
 
 
 def test_short_json_stays_on_a_line() -> None:
-    """JSON is laid out for reading, and reads back as what it was."""
+    """JSON is laid out for reading, and reads back the same."""
     value = {"short": [1, 2], "long": ["x" * 50, {"y": "ö" * 40}]}
     assert json.loads(indented_json(value)) == value
     assert '\n  "short": [1, 2],\n' in indented_json(value)
 
 
 def test_examples_are_put_together() -> None:
-    """Without an example of its own, a schema's parts make one."""
+    """Without an example, a schema's parts form one."""
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}}}}
     assert example_of_schema(schema) == {"a": ["x"]}
     assert example_of_parameter({"schema": {"type": "boolean", "default": False}}) == "false"

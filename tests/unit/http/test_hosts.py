@@ -17,7 +17,7 @@ def broker():
 
 
 class HostWire(Wire):
-    """Sends no `Host` of its own."""
+    """Sends no `Host` header."""
 
     def ask(self, *lines, body=b""):
         self.socket.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
@@ -65,7 +65,7 @@ def test_other_names_are_refused(wire, host, target):
 
 
 def test_the_body_of_such_a_request_is_not_waited_for(wire):
-    """The refusal comes before the body is there, also for a client that asks whether to send it. (R290)"""
+    """The refusal comes before the body, also for a client that asks whether to send it. (R290)"""
     head = ("POST /event-types HTTP/1.1", "Host: evil.example", "Content-Length: 1000000", "Expect: 100-continue")
     assert wire.ask(*head)[0] == 421
 
@@ -96,7 +96,7 @@ def test_a_target_may_name_the_host_too(wire, target, host, status):
 
 
 def test_old_clients_need_not_name_a_host(wire):
-    """A request of HTTP/1.0 without a host is of no browser, and is served. (R290)"""
+    """A request of HTTP/1.0 without a host comes from no browser, and is served. (R290)"""
     assert wire.ask("GET /health HTTP/1.0")[0] == 200
 
 

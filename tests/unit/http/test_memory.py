@@ -35,7 +35,7 @@ def test_a_share_beyond_the_limit_is_too_large():
 
 
 def test_a_closed_share_takes_nothing():
-    """A thread that goes on after its request was given up does not take what would not be given back."""
+    """A thread that continues after its request was given up does not take memory that would not be returned."""
     all_together = RequestMemory(100)
     share = all_together.open_share()
     share.take(60)
@@ -47,7 +47,7 @@ def test_a_closed_share_takes_nothing():
 
 
 def test_nothing_is_lost_between_threads():
-    """Shares of many threads add up, and nothing is left of them."""
+    """Shares of many threads add up, and end at zero."""
     all_together = RequestMemory(1_000_000)
 
     def work():
@@ -75,7 +75,7 @@ def test_requests_that_no_one_counts_have_no_limit():
 
 
 def test_memory_is_returned_where_the_system_can(monkeypatch):
-    """The C library gives back what it keeps; one that has no function for it is left alone."""
+    """The C library returns its free memory; one without the function is left alone."""
     called = []
     monkeypatch.setattr(memory, "_find_malloc_trim", lambda: called.append)
     memory.trim_memory()

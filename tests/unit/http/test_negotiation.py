@@ -120,7 +120,7 @@ def test_json_comes_under_the_name_that_is_asked_for(accept, content_type):
     ],
 )
 def test_success_that_the_client_cannot_read_is_not_acceptable(accept):
-    """A success with a body is 406 if `Accept` has no room for JSON; what names JSON outweighs `*/*`. (R12)"""
+    """A success with a body is 406 if `Accept` excludes JSON; a range that names JSON outweighs `*/*`. (R12)"""
     assert negotiate(accept).status == 406
 
 

@@ -132,13 +132,14 @@ def test_maybe_is_malformed():
 
 
 def test_a_header_is_read_by_its_name_in_lower_case():
-    """Names of headers have come to lower case before a route sees them."""
+    """Names of headers are in lower case before a route sees them."""
     assert HEADER.read(request(headers={"p": "1"})) == "1"
 
 
 @pytest.mark.parametrize("parameter", ALL)
 def test_what_is_not_declared_cannot_be_read(parameter):
-    """A handler reads what its route declares. A parameter of the same name that others declare is another one."""
+    """A handler reads the parameters that its route declares. A parameter of the same name that others declare is
+    another one."""
     others = tuple(each for each in ALL if each is not parameter)
     asked = request("1", headers={"p": "1"}, declared=others)
 
@@ -147,7 +148,7 @@ def test_what_is_not_declared_cannot_be_read(parameter):
 
 
 def test_a_request_may_read_what_its_route_declares():
-    """The application tells each request what its route declares; reading more is an error of the broker."""
+    """The application gives each request its route's declaration; reading more is an error of the broker."""
     routes = [
         Route(method="GET", template="/with", handler=_show_text, operation="with", parameters=(TEXT,)),
         Route(method="GET", template="/without", handler=_show_text, operation="without"),

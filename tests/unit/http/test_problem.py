@@ -114,7 +114,7 @@ def test_a_missing_token_is_asked_for():
 
 
 def test_a_fault_keeps_its_secrets():
-    """An unexpected fault is 500 with a ticket, and nothing of what went wrong inside. (R24)"""
+    """An unexpected fault is 500 with a ticket, without internal details. (R24)"""
     response = problem.problem_of_error(RuntimeError("password=hunter2"))
 
     assert response.status == 500
@@ -143,7 +143,7 @@ def test_a_fault_may_have_words_for_clients():
 
 @pytest.mark.parametrize("error", [RuntimeError("hunter2"), outcomes.Unavailable("hunter2")])
 def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
-    """A fault stands in the log with the Problem that it was answered with."""
+    """The log has a fault together with its Problem."""
     response = problem.make_and_log_problem(error, "GET /x")
 
     [record] = records_of_this_thread(caplog)

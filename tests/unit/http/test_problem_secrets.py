@@ -23,7 +23,7 @@ WITHOUT_STORE = {
 
 
 @pytest.fixture
-def broken(tmp_path):
+def broken_broker(tmp_path):
     """A broker that has worked, and the tables of whose file are gone."""
     path = tmp_path / "secret.db"
     with Broker(registry=f"sqlite:///{path}", event_log=f"sqlite:///{path}", cache_seconds=0) as broker:
@@ -39,7 +39,7 @@ def lose_the_tables(path):
             connection.execute(f"DROP TABLE {name}")
 
 
-def said(operation: ApiOperation, broker: Broker) -> httpx.Response:
+def answer_text(operation: ApiOperation, broker: Broker) -> httpx.Response:
     """The answer to the example of an operation."""
     path = operation.path
     for each in operation.parameters:
@@ -50,13 +50,13 @@ def said(operation: ApiOperation, broker: Broker) -> httpx.Response:
     return httpx.request(operation.method, broker.url + path, json=body, timeout=PATIENCE)
 
 
-def test_no_operation_reports_what_happened_inside(broken, caplog):
+def test_no_operation_reports_what_happened_inside(broken_broker, caplog):
     """When the store fails, every answer is a Problem with a ticket, and the log has the ticket and the cause."""
-    broker, path = broken
+    broker, path = broken_broker
     lose_the_tables(path)
     failed = 0
     for name, operation in openapi.operations().items():
-        answer = said(operation, broker)
+        answer = answer_text(operation, broker)
 
         for secret in ("no such table", "secret.db", "SELECT", "sqlite", "documents", "Traceback"):
             assert secret not in answer.text or name in WITHOUT_STORE, f"{name}: {answer.text}"

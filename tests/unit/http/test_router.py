@@ -88,7 +88,7 @@ def test_two_routes_for_one_operation_are_a_mistake():
 
 
 def test_paths_of_clients_do_not_fill_the_memory(monkeypatch):
-    """A path is taken apart once while it is in use; of many, and of long ones, nothing is kept."""
+    """A path is parsed once while it is in use; many, and long ones, are not cached."""
     taken_apart = []
     monkeypatch.setattr(router, "MAX_CACHED_PATHS", 10)
     monkeypatch.setattr(router, "unquote", lambda segment: taken_apart.append(segment) or segment)

@@ -133,7 +133,7 @@ def test_a_head_may_not_have_a_byte_more(wire, pieces, used):
 
 
 def test_requests_without_a_pause_are_not_taken_for_one_long_head(wire):
-    """The limit is one of each head: many requests at once may be longer."""
+    """The limit holds for each head: many requests at once may be longer."""
     request = b"GET /echo HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 4096 + b"\r\n\r\n"
     threading.Thread(target=wire.socket.sendall, args=(request * 100,)).start()
 
@@ -245,7 +245,7 @@ POST = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
 )
 @pytest.mark.parametrize("at_once", [True, False])
 def test_bodies_that_two_readers_could_cut_differently_are_refused(wire, head, body, at_once):
-    """A body whose length is not beyond doubt is 400, and nothing behind it is taken for a request."""
+    """A body with a doubtful length is 400, and nothing behind it counts as a request."""
     hidden = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
     if at_once:
         wire.socket.sendall(POST + head + b"\r\n\r\n" + body + hidden)
@@ -265,7 +265,7 @@ def test_http_1_0_has_no_chunks(wire):
 
 
 def test_trailers_do_not_become_headers(wire):
-    """Fields behind a body are passed over, so that no client gives a request a token behind the back of a proxy."""
+    """Fields behind a body are ignored, so that no client gives a request a token behind the back of a proxy."""
     wire.send("POST /echo HTTP/1.1", "Transfer-Encoding: chunked", body=b"1\r\nx\r\n0\r\nAuthorization: evil\r\n\r\n")
 
     assert "authorization" not in json.loads(wire.response()[2])["headers"]

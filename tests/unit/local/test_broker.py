@@ -54,7 +54,7 @@ def test_an_unknown_setting_is_a_mistake():
 
 
 def test_what_a_broker_learned_can_be_kept(tmp_path):
-    """With a file for its registry and log, a broker knows tomorrow what it learned today."""
+    """With a file for its registry and log, a broker keeps its data until tomorrow."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     with Broker(registry=url, event_log=url) as broker:
         http.post(f"{broker.url}/event-types", json=EVENT_TYPE)

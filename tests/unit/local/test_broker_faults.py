@@ -39,7 +39,7 @@ def values(log, partition=0, topic="orders", start=0):
 
 
 def test_without_orders_it_is_the_log_behind_it(log):
-    """Nothing goes wrong by itself."""
+    """Nothing fails without an order."""
     assert append(log, "a", "b") == {0: Stored(), 1: Stored()}
     assert (values(log, 0), values(log, 1)) == (["a"], ["b"])
     assert log.first_offset_since("orders", 0, HandMovedClock().now()) == 0
@@ -52,7 +52,7 @@ def test_without_orders_it_is_the_log_behind_it(log):
 
 
 def test_a_refused_partition_stores_nothing(log, faults):
-    """A refused partition says so as often as ordered, and the other partitions of the append are stored. (P111)"""
+    """A refused partition fails as often as ordered, and the other partitions of the append are stored. (P111)"""
     faults.refuse(partition="1", times=2)
     assert append(log, "a", "x") == {0: Stored(), 1: Refused("internal error")}
     assert append(log, "b", "y") == {0: Stored(), 1: Refused("internal error")}
@@ -87,7 +87,7 @@ def test_a_time_out_comes_after_the_fact(log, faults):
 
 
 def test_a_throttled_append_fails_as_a_whole(log, faults):
-    """Throttling concerns the append, and nothing of it is stored."""
+    """Throttling concerns the append, and none of it is stored."""
     faults.throttle(partition="1")
     with pytest.raises(Unavailable):
         append(log, "a", "b")
@@ -118,7 +118,7 @@ def test_orders_concern_one_event_type(faults):
 
 
 def test_a_delayed_append_is_stored_late(log, faults):
-    """While an append is delayed nothing of it can be read; clearing the orders ends the delay."""
+    """While an append is delayed, none of it can be read; clearing the orders ends the delay."""
     faults.delay(60)
     with ThreadPoolExecutor(1) as publisher:
         publishing = publisher.submit(append, log, "late")
@@ -137,7 +137,7 @@ def test_a_delay_ends_by_itself(log, faults):
 
 
 def test_a_delivery_is_repeated(log, faults):
-    """A repeated delivery begins with earlier events at their own offsets, and goes on from the same place."""
+    """A repeated delivery begins with earlier events at their own offsets, and continues from the same place."""
     for name in "abcd":
         append(log, name)
     faults.repeat(2)

@@ -50,7 +50,7 @@ def test_a_plain_test_file_can_ask_for_a_broker(tmp_path):
 
 
 def test_who_does_not_ask_does_not_pay():
-    """Loading the plugin imports nothing of the broker, for every test run of its users loads it."""
+    """Loading the plugin imports nothing of the broker, because every test run of its users loads it."""
     script = (
         "import sys, nakadi.local.pytest_plugin; print(*(name for name in sys.modules if name.startswith('nakadi')))"
     )

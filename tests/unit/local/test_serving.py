@@ -51,7 +51,7 @@ def test_nothing_is_left_behind():
 
 
 def test_a_port_that_is_taken_is_an_error():
-    """A port can be had once."""
+    """Only one process can have a port."""
     with ServerThread(APPLICATION) as serving, pytest.raises(OSError, match="in use"):
         ServerThread(APPLICATION, port=serving.port)
 

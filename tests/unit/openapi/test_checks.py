@@ -1,4 +1,4 @@
-"""Bodies held against the description."""
+"""Bodies checked against the description."""
 
 import re
 import subprocess
@@ -50,7 +50,7 @@ def violations_of(name, body) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", sorted(openapi.document()["components"]["schemas"]))
 def test_a_schema_that_is_read_alone_is_the_one_of_the_whole_description(name):
-    """Only the lines of the schemas that are needed are read, and they say what the whole document says."""
+    """Only the lines of the needed schemas are read, and they match the whole document."""
     assert component_schema(name) == openapi.document()["components"]["schemas"][name]
 
 
@@ -125,7 +125,7 @@ def test_of_a_list_that_is_too_long_only_the_first_items_are_reported():
 
 
 def test_cursors_conform_if_their_members_are_texts():
-    """Texts conform as they are; other scalars have to be read as texts before."""
+    """Texts conform; other scalars must become texts before."""
     assert conforms_to_schema("SubscriptionCursorList", {"items": [CURSOR, {**CURSOR, "unknown": 1}]})
     for items in (None, [None], [{}], [{**CURSOR, "partition": 0}], [{**CURSOR, "offset": ""}], "x"):
         assert not conforms_to_schema("SubscriptionCursorList", {"items": items})
@@ -143,6 +143,6 @@ def test_nothing_is_loaded_before_a_body_is_checked():
 
 
 def test_the_description_is_read_in_blocks():
-    """A schema stands by itself below `schemas:`, or else it would not be found."""
+    """A schema is a separate block below `schemas:`, or it would not be found."""
     names = re.findall(r"^    (\w+):$", checks._schema_lines_text(), re.MULTILINE)
     assert sorted(names) == sorted(openapi.document()["components"]["schemas"])

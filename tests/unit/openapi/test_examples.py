@@ -1,4 +1,4 @@
-"""The requests in the description, sent to a broker as they stand there: a reader who copies one is not let down."""
+"""The requests in the description, sent to a broker unchanged: a reader who copies one gets its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 from tests.support.http import make_client
 from tests.support.openapi import assert_answer_matches, operation_at
 
-# In an order in which each finds what it needs.
+# In an order in which each finds its resources.
 IN_ORDER = (
     "create_event_type",
     "get_event_type",

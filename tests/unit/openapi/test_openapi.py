@@ -134,7 +134,7 @@ def test_files_may_not_contradict_each_other() -> None:
 
 @pytest.mark.parametrize(("schema", "value"), [each[1:] for each in EXAMPLES], ids=[each[0] for each in EXAMPLES])
 def test_example_is_true(schema: Mapping[str, Any], value: Any) -> None:
-    """An example is what it is an example of."""
+    """An example matches its schema."""
     validate(schema, value, "the example")
 
 
@@ -155,7 +155,7 @@ def test_examples_of_streams_are_true() -> None:
 
 
 def test_examples_made_from_schemas_are_true() -> None:
-    """Where a body has no example of its own, the one put together for the page is what the schema says."""
+    """If a body has no example, the one put together for the page matches the schema."""
     for _, content in media_types():
         for heading, value in examples_of_media_type(content):
             validate(content["schema"], value, heading)

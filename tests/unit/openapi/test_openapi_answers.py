@@ -84,7 +84,7 @@ def test_flow_id_is_insisted_on() -> None:
 
 
 def test_heads_and_options_have_no_bodies() -> None:
-    """`HEAD` is held to the headers of `GET`, and `OPTIONS` to the methods that it lists. (R27)"""
+    """`HEAD` must have the headers of `GET`, and `OPTIONS` the methods that it lists. (R27)"""
     check("get_partition", 200, None, method="HEAD")
     check(None, 200, None, method="OPTIONS", headers={"allow": "GET, HEAD, OPTIONS"})
     with pytest.raises(AssertionError, match="Allow"):
@@ -104,5 +104,5 @@ def test_heads_and_options_have_no_bodies() -> None:
     ],
 )
 def test_operation_is_found(method: str, path: str, operation: str | None) -> None:
-    """A request is for the operation whose method and path it has, if there is one."""
+    """A request belongs to the operation with its method and path, if there is one."""
     assert operation_at(method, path) == operation

@@ -1,4 +1,4 @@
-"""The routes of a wired broker, held against the description: the same operations, answering what they can answer."""
+"""The routes of a wired broker, compared with the description: the same operations and answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def routes() -> Iterator[tuple[Route, ...]]:
 
 
 def test_routes_and_operations_are_the_same(routes: tuple[Route, ...]) -> None:
-    """Every route stands in the description, and everything in the description has a route."""
+    """Every route is in the description, and everything in the description has a route."""
     described = {(each.method, each.path, each.id) for each in openapi.operations().values()}
     assert {(each.method, each.template, each.operation) for each in routes} == described
 

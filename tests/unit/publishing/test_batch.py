@@ -109,7 +109,7 @@ def test_a_key_occurs_once(event):
 
 @pytest.mark.parametrize("number", ["9223372036854775807", "-9223372036854775808", "0", "-0", "1e30", "9e18"])
 def test_numbers_that_fit(number):
-    """Integers of 64 bits and finite floats are kept as they were spelled. (P31, P105)"""
+    """Integers of 64 bits and finite floats keep their spelling. (P31, P105)"""
     assert texts(f'[{{"a":{number}}}]') == [f'{{"a":{number}}}']
 
 
@@ -156,7 +156,7 @@ def test_what_only_lenient_parsers_read(value):
 
 @pytest.mark.parametrize("event", ["{a:1}", "{'a':1}", '{"a":1,}', "{,}", '{"a"}', '{"a" 1}', "{1:1}"])
 def test_names_that_only_lenient_parsers_read(event):
-    """Names stand in double quotes, and members are what objects consist of. (P33)"""
+    """Names are in double quotes, and objects consist of members. (P33)"""
     assert refusal(f"[{event}]")
 
 
@@ -170,7 +170,7 @@ def test_control_characters_in_strings(symbol):
 
 @pytest.mark.parametrize("value", ['"\\\'"', "01", "-01", "1.", "1.e3"])
 def test_what_consumers_could_not_read(value):
-    """Spellings that are no JSON are refused rather than handed on to consumers as they are. (P35)"""
+    """Spellings that are no JSON are refused rather than passed on to consumers. (P35)"""
     assert refusal(f'[{{"a":{value}}}]')
 
 
@@ -245,7 +245,7 @@ def test_sizes_are_those_of_what_was_sent():
 
 
 def test_the_rest_of_the_batch_is_untouched_by_odd_members():
-    """A bare string between events is refused, so that it can never stand for an event's metadata. (P25, P109)"""
+    """A bare string between events is refused, so it can never serve as an event's metadata. (P25, P109)"""
     assert refusal('[{"a":{}}, "metadata", {"metadata":{}}]') == "Illegal character at position 11"
 
 
@@ -277,7 +277,7 @@ DUMPS = some.sampled_from(
 )
 
 
-def packed(value: str) -> str:
+def remove_blanks(value: str) -> str:
     """The text without the blanks outside of its strings, found in another way than by the broker."""
     inside, kept = False, []
     symbols = iter(value)
@@ -296,7 +296,7 @@ def test_every_batch_is_read_as_it_is(events, dumps):
     """Any events, in any spelling, are understood and kept to the letter. (P19, P105, P107)"""
     batch = read_batch(dumps(events).encode("utf-8"))
     assert list(batch.events) == json.loads(dumps(events))
-    assert texts_of(batch) == [packed(dumps(event)) for event in events]
+    assert texts_of(batch) == [remove_blanks(dumps(event)) for event in events]
 
 
 @given(some.text(alphabet='[]{},:"\\ae10.-+tn \n\x00é', max_size=30) | some.binary(max_size=30))
@@ -384,7 +384,7 @@ def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
 
 
 def test_events_can_be_gone_through_again_and_looked_up(way):
-    """The events of a batch are there as often as they are wanted, and one by one."""
+    """The events of a batch can be read any number of times, and one by one."""
     events = [{"number": number, "text": "x" * number} for number in range(20)]
     batch = read_batch(json.dumps(events).encode())
 
@@ -436,7 +436,7 @@ def test_a_body_that_is_cut_by_hand_has_only_so_many_objects(monkeypatch):
 
 @pytest.mark.parametrize("length", [14, 15, 16, 17, 24])
 def test_a_character_that_is_cut_off_at_the_end(length, monkeypatch):
-    """The last bytes of a body have to be whole characters, also where a piece of it ends with them. (P19)"""
+    """The last bytes of a body must be whole characters, also where a piece of it ends with them. (P19)"""
     monkeypatch.setattr(validation, "MAX_BATCH_PIECE_BYTES", 8)
     body = b'[{"a":"' + b"x" * (length - 8) + "é".encode()[:1]
     assert len(body) == length

@@ -29,7 +29,7 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
     for module in (batches, memory):
         monkeypatch.setattr(module, "MAX_BATCH_PIECE_MEMORY_BYTES", 1024 * 1024)
     event = SHAPES[shape]
-    # Without commas between them, the events are looked for in the slow way.
+    # Without commas between them, the events are found in the slow way.
     for between in (b",", b" "):
         body = b"[" + between.join([event] * min(900, 500_000 // len(event))) + b"]"
         tracemalloc.start()

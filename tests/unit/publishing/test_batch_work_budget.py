@@ -30,7 +30,7 @@ class CountedTurns(LongWorkQueue):
 
 
 class Unwilling(LongWorkQueue):
-    """Turns of which none can be had."""
+    """Turns that are never granted."""
 
     def wait_for_turn(self, gone):  # noqa: ARG002  # as a real one takes it
         raise TryLater("Not now")
@@ -90,7 +90,7 @@ SLOW = a_schema(json.dumps({"properties": {"a": {"items": {"allOf": [{"minimum":
 EVENT = {"a": [1] * 1_000}  # some 100,000 steps
 
 
-def limited(house, most, long_work=None):
+def limit_steps(house, most, long_work=None):
     limits = BatchLimits(max_steps=most)
     house.publisher = replace(house.publisher, limits=limits, long_work_queue=long_work or CountedTurns())
     return house
@@ -98,7 +98,7 @@ def limited(house, most, long_work=None):
 
 def test_the_work_of_a_batch_is_bounded_and_not_that_of_each_event(house):
     """A batch whose events together take too many steps is refused, and nothing is stored. (P13, P56)"""
-    event_type = limited(house, 1_000_000).add(an_event_type(schema=SLOW))
+    event_type = limit_steps(house, 1_000_000).add(an_event_type(schema=SLOW))
     outcome = house.publish(event_type, [EVENT] * 20)
 
     status, detail = the_failure(outcome)
@@ -112,7 +112,7 @@ def test_the_work_of_events_that_are_quickly_checked_is_bounded_together(house):
     """However little each of many events takes, and whichever check takes it, all of them share the steps. (P56)"""
     twice = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, 12)}
     schema = {"definitions": {"d0": {"type": "object"}, **twice}, "$ref": "#/definitions/d11"}
-    event_type = limited(house, 1_000_000).add(an_event_type(schema=a_schema(json.dumps(schema))))
+    event_type = limit_steps(house, 1_000_000).add(an_event_type(schema=a_schema(json.dumps(schema))))
     outcome = house.publish(event_type, [{}] * 1_300)
 
     assert outcome.status is BatchStatus.REJECTED
@@ -121,14 +121,14 @@ def test_the_work_of_events_that_are_quickly_checked_is_bounded_together(house):
 
 def test_events_that_fit_are_stored(house):
     """With enough steps the same batch is stored."""
-    event_type = limited(house, 50_000_000).add(an_event_type(schema=SLOW))
+    event_type = limit_steps(house, 50_000_000).add(an_event_type(schema=SLOW))
     assert house.publish(event_type, [EVENT] * 20).status is BatchStatus.STORED
 
 
 def test_a_single_event_may_take_more_than_what_is_free(house):
     """An event that needs more steps than there are at first is judged with more. (P56)"""
     long_work = CountedTurns()
-    event_type = limited(house, 50_000_000, long_work).add(an_event_type(schema=SLOW))
+    event_type = limit_steps(house, 50_000_000, long_work).add(an_event_type(schema=SLOW))
     large = {"a": [1] * 30_000}
 
     assert house.publish(event_type, [large]).status is BatchStatus.STORED
@@ -137,7 +137,7 @@ def test_a_single_event_may_take_more_than_what_is_free(house):
 
 def test_long_work_waits_for_its_turn(house):
     """A batch that takes long is 503 while there is no turn, and one that does not is stored."""
-    event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type(schema=SLOW))
+    event_type = limit_steps(house, 50_000_000, Unwilling()).add(an_event_type(schema=SLOW))
     with pytest.raises(TryLater, match="Not now"):
         house.publish(event_type, [EVENT] * 20)
     assert house.publish(event_type, [{"a": [1]}]).status is BatchStatus.STORED
@@ -146,7 +146,7 @@ def test_long_work_waits_for_its_turn(house):
 
 def test_long_bodies_wait_for_their_turn(house):
     """A body that takes long to parse is 503 while there is no turn."""
-    event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type())
+    event_type = limit_steps(house, 50_000_000, Unwilling()).add(an_event_type())
     with pytest.raises(TryLater, match="Not now"):
         house.publish(event_type, [{"a": "x" * 1_000}] * (LONG_BODY_BYTES // 1_000))
     with pytest.raises(TryLater, match="Not now"):
@@ -155,7 +155,7 @@ def test_long_bodies_wait_for_their_turn(house):
 
 def test_a_wrong_body_is_looked_through_in_its_turn(house):
     """Faults that only the strict parser can find take long in a long body, so that it takes a turn as well."""
-    event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type())
+    event_type = limit_steps(house, 50_000_000, Unwilling()).add(an_event_type())
     body = json.dumps([{"a": "x" * 1_000}] * 300)
     with pytest.raises(TryLater, match="Not now"):
         house.publish(event_type, body[:-2].encode())
@@ -166,7 +166,7 @@ def test_a_long_explanation_takes_a_turn(house):
     schema = {"properties": {"a": {"items": {"anyOf": [{"enum": [1]}, {"enum": [2]}]}}}}
     event_type = house.add(an_event_type(schema=a_schema(json.dumps(schema))))
     long_work = CountedTurns()
-    limited(house, 50_000_000, long_work)
+    limit_steps(house, 50_000_000, long_work)
 
     the_failure(house.publish(event_type, [{"a": [3]}]))
     assert long_work.had == 0
@@ -178,7 +178,7 @@ def test_keys_are_part_of_the_work(house, monkeypatch):
     """The characters of keys that are hashed count, and too many of them are refused. (P84)"""
     monkeypatch.setattr(batches, "STEPS_WITHOUT_TURN", 1_000)
     fields = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",) * 10, "partitions": 2}
-    event_type = limited(house, 5_000).add(a_business_type(**fields))
+    event_type = limit_steps(house, 5_000).add(a_business_type(**fields))
     event = {"metadata": metadata(), "k": "x" * 100}
 
     assert house.publish(event_type, [event] * 2).status is BatchStatus.STORED
@@ -189,7 +189,7 @@ def test_keys_are_part_of_the_work(house, monkeypatch):
 
 def test_work_is_given_up_for_a_client_that_has_gone(house):
     """A batch whose client closes its connection while it is in work is not stored."""
-    event_type = limited(house, 50_000_000).add(an_event_type(schema=SLOW))
+    event_type = limit_steps(house, 50_000_000).add(an_event_type(schema=SLOW))
     with pytest.raises(TryLater, match="given up"):
         house.publish(event_type, [EVENT] * 20, is_client_gone=lambda: True)
     assert house.stored(event_type) == []

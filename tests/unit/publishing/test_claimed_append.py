@@ -56,7 +56,7 @@ class Here:
         )
 
     def attempt_until(self, name: str) -> tuple[Any, Any]:
-        """An attempt that has come to this step, and the step."""
+        """An attempt that has reached this step, and the step."""
         steps = self.attempt().steps()
         step = next(steps)
         while step.func.__name__ != name:
@@ -72,7 +72,7 @@ def here():
     return Here()
 
 
-def the_end(steps: Any, result: Any) -> Any:
+def send_last(steps: Any, result: Any) -> Any:
     with pytest.raises(StopIteration) as ended:
         steps.send(result)
     return ended.value.value
@@ -86,7 +86,7 @@ def test_what_settles_while_the_log_is_read_is_not_taken_over(here):
     found = read()
     run_blocking(here.log.append("t", {0: [RECORD]}))
     here.clock.move(2)
-    assert the_end(steps, found) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
+    assert send_last(steps, found) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
     assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
     assert here.stored() == 1
 
@@ -114,7 +114,7 @@ def test_an_append_is_not_begun_late(here):
     found = claim()
     here.clock.move(CLAIMS_HOLD_FOR.total_seconds() + 1)
     steps.send(found)()
-    assert the_end(steps, None) == {0: StoredExcept({0: Refused(TOO_LATE_MESSAGE)})}
+    assert send_last(steps, None) == {0: StoredExcept({0: Refused(TOO_LATE_MESSAGE)})}
     assert run_steps(here.attempt().steps()) == {0: Stored()}
 
 
@@ -129,13 +129,13 @@ def test_a_confirmation_that_fails_does_no_harm(here):
 
 
 def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(here):
-    """Two attempts find a dead one: what the first of them found out, the second does not undo. (P158)"""
+    """Two attempts find a dead one: the second does not undo the first one's finding. (P158)"""
     here.attempt_until("_append_to")
     here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
     slow, take_over = here.attempt_until("replace")
     run_blocking(here.log.append("t", {0: [RECORD]}))
     assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
-    assert the_end(slow, take_over()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
+    assert send_last(slow, take_over()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
     assert here.stored() == 1
 
 

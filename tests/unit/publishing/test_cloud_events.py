@@ -71,7 +71,7 @@ def test_a_cloud_event_without_a_time_happened_when_it_arrived():
 
 
 def test_trace_context_goes_where_producers_of_events_put_it():
-    """Both attributes are in `span_ctx`, beside what the data says there. (E7)"""
+    """Both attributes are in `span_ctx`, beside the data's own content there. (E7)"""
     metadata = metadata_of(traceparent=TRACE, tracestate="a=1", data={"metadata": {"span_ctx": {"b": "2"}}})
 
     assert metadata["span_ctx"] == {"b": "2", "traceparent": TRACE, "tracestate": "a=1"}

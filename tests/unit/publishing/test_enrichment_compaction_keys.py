@@ -19,7 +19,7 @@ def test_compacted_events_have_their_own_key(house, policy):
 
 
 def test_other_events_have_the_key_that_their_partition_was_chosen_by(house):
-    """Otherwise the key is what the partition was chosen by, if it was chosen by a key. (P98)"""
+    """Otherwise the key is the partition's key, if a key chose the partition. (P98)"""
     by_key = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",)}
     event_type = house.add(an_event_type(**by_key))
     house.publish(event_type, [{"k": "placed"}])

@@ -14,7 +14,7 @@ BOB = Subject(name="bob", attributes=frozenset({Attribute("user", "bob")}))
 
 
 @pytest.fixture
-def guarded(house) -> House:
+def house_with_owners(house) -> House:
     """A house in which events have owners."""
     house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
     return house
@@ -28,19 +28,19 @@ def sold_by(seller):
     return {"order": {"sold.by": seller}}
 
 
-def test_owners_are_beside_the_events(guarded):
+def test_owners_are_beside_the_events(house_with_owners):
     """The owner found at the path from the event's root is kept beside the event, as text. (P129, P130, P134)"""
-    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
-    guarded.publish(event_type, [sold_by("ann"), sold_by(7), sold_by(True)])
-    assert owners(guarded, event_type) == [Attribute("user", name) for name in ("ann", "7", "true")]
-    assert guarded.stored(event_type)[0] == sold_by("ann")
+    event_type = house_with_owners.add(an_event_type(event_owner_selector=PATH))
+    house_with_owners.publish(event_type, [sold_by("ann"), sold_by(7), sold_by(True)])
+    assert owners(house_with_owners, event_type) == [Attribute("user", name) for name in ("ann", "7", "true")]
+    assert house_with_owners.stored(event_type)[0] == sold_by("ann")
 
 
-def test_a_fixed_owner(guarded):
+def test_a_fixed_owner(house_with_owners):
     """A static selector gives every event the same owner. (P130)"""
-    event_type = guarded.add(an_event_type(event_owner_selector=STATIC))
-    guarded.publish(event_type, [{}, {}], ANN)
-    assert owners(guarded, event_type) == [Attribute("user", "ann")] * 2
+    event_type = house_with_owners.add(an_event_type(event_owner_selector=STATIC))
+    house_with_owners.publish(event_type, [{}, {}], ANN)
+    assert owners(house_with_owners, event_type) == [Attribute("user", "ann")] * 2
 
 
 def test_without_the_feature_events_have_no_owner(house):
@@ -53,60 +53,60 @@ def test_without_the_feature_events_have_no_owner(house):
 
 
 @pytest.mark.parametrize("event", [{}, {"order": {}}, {"order": 1}, sold_by(None)])
-def test_an_event_without_an_owner(guarded, event):
+def test_an_event_without_an_owner(house_with_owners, event):
     """Nothing, or null, at the path leaves the event without an owner, and it is published. (P131)"""
-    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
-    assert guarded.publish(event_type, [event], BOB).status is BatchStatus.STORED
-    assert owners(guarded, event_type) == [None]
+    event_type = house_with_owners.add(an_event_type(event_owner_selector=PATH))
+    assert house_with_owners.publish(event_type, [event], BOB).status is BatchStatus.STORED
+    assert owners(house_with_owners, event_type) == [None]
 
 
-def test_events_without_an_owner_are_noted(guarded, caplog):
+def test_events_without_an_owner_are_noted(house_with_owners, caplog):
     """The log says how many of a batch name no owner, which all readers may see."""
-    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
+    event_type = house_with_owners.add(an_event_type(event_owner_selector=PATH))
     with caplog.at_level("INFO", "nakadi.publishing.validation"):
-        guarded.publish(event_type, [sold_by("bob")], BOB)
+        house_with_owners.publish(event_type, [sold_by("bob")], BOB)
         assert not records_of("nakadi.publishing", caplog)
-        guarded.publish(event_type, [sold_by("bob"), {}, {}], BOB)
+        house_with_owners.publish(event_type, [sold_by("bob"), {}, {}], BOB)
     [record] = records_of("nakadi.publishing", caplog)
     assert record.getMessage().startswith("2 of 3 events name no ")
 
 
-def test_owners_are_found_before_enrichment(guarded):
+def test_owners_are_found_before_enrichment(house_with_owners):
     """The event is read as it was sent: values that enrichment adds cannot be an owner. (P132)"""
     selector = OwnerSelector(type=OwnerSelectorType.PATH, name="user", value="metadata.published_by")
-    event_type = guarded.add(a_business_type(event_owner_selector=selector))
-    guarded.publish(event_type, [{"metadata": metadata()}], ANN)
-    assert owners(guarded, event_type) == [None]
-    assert guarded.stored(event_type)[0]["metadata"]["published_by"] == "ann"
+    event_type = house_with_owners.add(a_business_type(event_owner_selector=selector))
+    house_with_owners.publish(event_type, [{"metadata": metadata()}], ANN)
+    assert owners(house_with_owners, event_type) == [None]
+    assert house_with_owners.stored(event_type)[0]["metadata"]["published_by"] == "ann"
 
 
-def test_writing_for_another_owner_is_rejected(guarded):
+def test_writing_for_another_owner_is_rejected(house_with_owners):
     """A publisher that may not write for an event's owner gets items, and nothing is stored. (P133, P122, P14)"""
-    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
+    event_type = house_with_owners.add(an_event_type(event_owner_selector=PATH))
     events = [sold_by("ann"), sold_by("bob") | {"metadata": {"eid": EID}}, sold_by("ann")]
-    outcome = guarded.publish(event_type, events, ANN)
+    outcome = house_with_owners.publish(event_type, events, ANN)
     assert steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
     assert the_failure(outcome)[1] == f"Access on WRITE event:{EID} denied"
-    assert guarded.records(event_type) == []
+    assert house_with_owners.records(event_type) == []
 
 
-def test_owners_are_not_checked_while_authentication_is_off(guarded):
+def test_owners_are_not_checked_while_authentication_is_off(house_with_owners):
     """Without authentication every client may write for all. (P133)"""
-    event_type = guarded.add(an_event_type(event_owner_selector=PATH))
-    assert guarded.publish(event_type, [sold_by("bob")], UNAUTHENTICATED).status is BatchStatus.STORED
+    event_type = house_with_owners.add(an_event_type(event_owner_selector=PATH))
+    assert house_with_owners.publish(event_type, [sold_by("bob")], UNAUTHENTICATED).status is BatchStatus.STORED
 
 
-def test_an_owner_in_metadata_is_for_other_formats(guarded):
+def test_an_owner_in_metadata_is_for_other_formats(house_with_owners):
     """A selector that JSON events cannot meet fails them, rather than leaving them open to all. (P130)"""
-    event_type = guarded.add(an_event_type(event_owner_selector=METADATA))
-    assert the_failure(guarded.publish(event_type, [{}, {}])) == (
+    event_type = house_with_owners.add(an_event_type(event_owner_selector=METADATA))
+    assert the_failure(house_with_owners.publish(event_type, [{}, {}])) == (
         "validating",
         "event_owner_selector of type 'metadata' is not supported for JSON events",
     )
 
 
-def test_a_validation_failure_among_owned_events(guarded):
+def test_a_validation_failure_among_owned_events(house_with_owners):
     """With owners, events behind the failing one count as being validated already. (P123)"""
-    event_type = guarded.add(a_business_type(event_owner_selector=STATIC))
-    outcome = guarded.publish(event_type, [{}, {"metadata": metadata()}], ANN)
+    event_type = house_with_owners.add(a_business_type(event_owner_selector=STATIC))
+    outcome = house_with_owners.publish(event_type, [{}, {"metadata": metadata()}], ANN)
     assert steps(outcome) == [("failed", "validating"), ("aborted", "validating")]

@@ -160,7 +160,7 @@ def test_random_is_uniform():
 
 
 def test_random_of_one():
-    """If there is one partition, nothing is drawn. (P79)"""
+    """With one partition, nothing is drawn. (P79)"""
     assert partitions_of([{}, {}], nowhere, partitions=1) == [0, 0]
 
 

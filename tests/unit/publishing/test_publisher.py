@@ -108,7 +108,7 @@ def lists(writer: str) -> Authorization:
 
 
 def test_an_unknown_event_type(house):
-    """Publishing to what does not exist says so, unless the body cannot be read in the first place. (P15, P18)"""
+    """Publishing to a missing event type says so, unless the body cannot be read in the first place. (P15, P18)"""
     missing = an_event_type(name="not.there")
     with pytest.raises(NotFound) as caught:
         house.publish(missing, [{}])
@@ -118,7 +118,7 @@ def test_an_unknown_event_type(house):
 
 
 def test_permission_to_write(house):
-    """A subject that is no writer is refused before any event is looked at; without lists all may. (P50, P51)"""
+    """A subject that is no writer is refused before any event is checked; without lists all may. (P50, P51)"""
     closed = house.add(an_event_type(authorization=lists(writer="bob"), **STRICT))
     with pytest.raises(NotPermitted) as caught:
         house.publish(closed, [{}], ANN)
@@ -231,7 +231,7 @@ def test_a_log_that_does_not_answer(house):
     assert {item.detail for item in outcome.items} == {"internal error"}
 
 
-def moved(house, event_type):
+def switch_timeline(house, event_type):
     """The event type after a switch of timelines, with an open topic; other processes do this."""
     following = a_timeline(order=2, partitions=event_type.timeline.partitions)
     house.log.create_topic(following.topic, following.partitions)
@@ -243,7 +243,7 @@ def test_events_follow_a_switch_of_timelines(house, signal):
     """A batch that meets a closed timeline waits for the next one, and goes there whole. (P53)"""
     event_type = house.add(a_business_type(partitions=2))
     house.log.troubles = [signal()]
-    following = moved(house, event_type)
+    following = switch_timeline(house, event_type)
 
     def finish() -> None:
         if len(house.pauses) == 3:
@@ -347,7 +347,7 @@ def test_features_are_only_asked_for_where_they_matter(house):
     assert house.publish(house.add(an_event_type()), [{}], Subject("bob")).status is BatchStatus.STORED
 
 
-def made_again(house, event_type, **changes):
+def recreate(house, event_type, **changes):
     """Another process has deleted an event type that this one remembers, and made another one of its name."""
     house.event_types.cached(event_type.name)
     house.elsewhere.remove(event_type)
@@ -361,19 +361,19 @@ def made_again(house, event_type, **changes):
 
 
 def test_the_schema_of_a_deleted_event_type_is_not_used(house):
-    """Right after an event type was deleted and made again by another process, events are judged by the schema that it
-    has now: what only the old one refused is stored, what only the new one refuses is not."""
+    """Right after another process deleted and recreated an event type, its present schema judges events: events that
+    only the old one refused are stored, and those that only the new one refuses are not."""
     strict, lenient = STRICT["schema"], a_schema("{}")
-    another = made_again(house, house.add(an_event_type(schema=strict)), schema=lenient)
+    another = recreate(house, house.add(an_event_type(schema=strict)), schema=lenient)
     assert house.publish(another, [{"n": 1}]).status is BatchStatus.STORED
     assert house.stored(another) == [{"n": 1}]
-    another = made_again(house, house.add(an_event_type(schema=lenient)), schema=strict)
+    another = recreate(house, house.add(an_event_type(schema=lenient)), schema=strict)
     assert house.publish(another, [{"n": 1}]).status is BatchStatus.REJECTED
     assert house.stored(another) == []
 
 
 def test_a_refusal_is_by_the_schema_that_there_is(house):
-    """An event that is refused by what this process remembers of a schema is judged by what it is now."""
+    """An event that the cached schema refuses is judged by the present one."""
     event_type = house.add(an_event_type(**STRICT))
     house.event_types.cached(event_type.name)
     house.elsewhere.replace(event_type, replace(event_type, schema=a_schema("{}", version=Version(1, 1, 0))))
@@ -385,11 +385,11 @@ def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
     alone is let in. (P50)"""
     bob = Subject("bob", frozenset({Attribute("user", "bob")}))
     event_type = house.add(an_event_type(authorization=lists(writer="ann")))
-    another = made_again(house, event_type, authorization=lists(writer="bob"))
+    another = recreate(house, event_type, authorization=lists(writer="bob"))
     with pytest.raises(NotPermitted):
         house.publish(another, [{"n": 1}], ANN)
     assert house.publish(another, [{"n": 2}], bob).status is BatchStatus.STORED
-    third = made_again(house, house.elsewhere.get(another.name), authorization=lists(writer="ann"))
+    third = recreate(house, house.elsewhere.get(another.name), authorization=lists(writer="ann"))
     assert house.publish(third, [{"n": 3}], ANN).status is BatchStatus.STORED
     assert house.stored(third) == [{"n": 3}]
 
@@ -397,12 +397,12 @@ def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
 def test_tombstones_do_not_come_to_the_successor_of_a_compacted_event_type(house):
     """A deletion is refused by an event type that is not compacted, though the one before it was."""
     event_type = house.add(a_compacted_type())
-    another = made_again(house, event_type, cleanup_policy=CleanupPolicy.DELETE)
+    another = recreate(house, event_type, cleanup_policy=CleanupPolicy.DELETE)
     assert house.delete(another, [tombstone()]).status is BatchStatus.REJECTED
 
 
 def test_what_follows_a_refused_append_leaves_the_event_loop(house):
-    """To say what became of each event, the whole batch may have to be parsed again."""
+    """To report each event's fate, the whole batch may have to be parsed again."""
     event_type = house.add(an_event_type())
     house.log.refusing = {0: "timed out"}
     task = house.publisher.publishing_task(event_type.name, b'[{"a":1}]', BatchSender(subject=ANN, flow_id="the-flow"))

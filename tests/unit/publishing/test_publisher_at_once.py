@@ -144,7 +144,7 @@ def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
 
 
 def test_usual_batches_are_taken_at_once():
-    """In any order of members, with blanks, and with what all events have sent of what the broker adds."""
+    """In any order of members, with blanks, and with metadata that all events have in common."""
     [house, _] = houses()
     house.draws += [0.1, 0.4, 0.9] * 100
     for about in ({}, {"flow_id": "mine"}, {"event_type": "three", "span_ctx": {"a": "b"}}):
@@ -230,7 +230,7 @@ def test_a_body_that_cannot_be_read_is_told_first():
 
 
 def test_a_batch_may_be_longer_than_its_longest_event():
-    """The limit is for each event: a longer body of smaller ones is taken at once, and one beyond it is refused."""
+    """The limit holds for each event: a longer body of smaller ones is taken at once, and one beyond it is refused."""
     [house, _] = houses()
     limit = house.publisher.limits.max_event_bytes
     small, large = ({"n": 0, "note": "x" * size, "metadata": metadata()} for size in (limit // 5, limit))

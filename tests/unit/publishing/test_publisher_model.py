@@ -105,7 +105,7 @@ class World:
         return body, is_hostile
 
     def _event(self, common, *, faulty):
-        """One that follows the schema, if that can be had soon."""
+        """An event that follows the schema, if one is found soon."""
         for _ in range(ATTEMPTS_AT_A_VALID_EVENT):
             event = self._with_metadata(self.root.make(), common)
             text = f"[{spelled(self.draw, event, SPELLINGS[0])}]".encode()

@@ -139,7 +139,7 @@ class Case:
                 return partition_by_hash([note]), note, []
 
     def _stamped(self, about, partition):
-        """The stamp stands first; what the client said of it stays in its place, unless the broker knows better."""
+        """The stamp comes first; the client's own values stay in their place, unless the broker overrules them."""
         stamp = {
             "published_by": "unauthenticated",
             "received_at": RECEIVED_AT,

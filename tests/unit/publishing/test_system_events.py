@@ -81,7 +81,7 @@ class World:
         self.figures.record_batch(name, subject, "flow", **told)
 
     def flush(self):
-        """Have what waits written, however young it is."""
+        """Write waiting events, however young they are."""
         self.clock.move(KPI_QUEUE_MAX_AGE_SECONDS)
         self.figures.flush_if_due()
 
@@ -133,7 +133,7 @@ def test_names_are_hashed_as_the_reference_hashes_them():
 
 @pytest.mark.parametrize(("subscription", "api"), [(None, "lola"), ("a-subscription", "hila")])
 def test_a_stream_is_recorded(world, subscription, api):
-    """A stream is recorded with what it has sent of an event type, and its subscription. (L70, S309)"""
+    """A stream is recorded with its sent events of an event type, and its subscription. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
 
     world.figures.record_sent_events(
@@ -357,7 +357,7 @@ def test_a_server_writes_a_whole_batch_at_once():
 
 
 def test_what_waits_at_the_end_is_written():
-    """A process that ends in good order writes what it has taken, and takes no more."""
+    """A process that ends in good order writes its queued events, and accepts no more."""
     world = World(write_interval_seconds=3600)
     world.on(Feature.KPI_COLLECTION)
     world.batch()

@@ -34,7 +34,7 @@ def data_event(**changes):
 
 
 def test_events_of_no_category_follow_their_schema(house):
-    """Events of the category undefined are held against their schema as it stands. (P56, P57)"""
+    """Events of the category undefined are checked against their unchanged schema. (P56, P57)"""
     event_type = an_event_type(schema=a_schema(json.dumps(SKU)))
     assert detail(house, event_type, {"sku": "1", "more": 1}) == ""
     assert detail(house, event_type, {"more": 1}) == "#: required key [sku] not found"
@@ -50,7 +50,7 @@ def test_events_of_no_category_may_say_anything_of_themselves(house, sent):
 
 
 def test_the_latest_schema_decides(house):
-    """After a change of the schema, events are held against the new one, and get its version. (P56, P100)"""
+    """After a change of the schema, events are checked against the new one, and get its version. (P56, P100)"""
     event_type = house.add(a_business_type())
     house.publish(event_type, [{"metadata": metadata()}])
     newer = house.event_types.get(event_type.name)
@@ -64,7 +64,7 @@ def test_the_latest_schema_decides(house):
 
 
 def test_business_events_need_metadata(house):
-    """A business event is an object with metadata beside what its schema says. (P58, P73)"""
+    """A business event is an object with metadata beside the members of its schema. (P58, P73)"""
     event_type = a_business_type(schema=SKU)
     assert detail(house, event_type, {"sku": "1", "metadata": metadata(), "more": 1}) == ""
     assert detail(house, event_type, {"sku": "1"}) == "#: required key [metadata] not found"
@@ -107,7 +107,7 @@ def test_data_events_need_all_of_it(house, missing):
     ],
 )
 def test_only_compatible_types_are_closed(house, mode, wrong):
-    """In the mode compatible what the schema does not name is refused, metadata excepted. (P60, P61)"""
+    """In the mode compatible, members outside the schema are refused, metadata excepted. (P60, P61)"""
     event_type = a_business_type(schema=SKU, compatibility_mode=mode)
     assert detail(house, event_type, {"sku": "1", "metadata": metadata()}) == ""
     assert detail(house, event_type, {"sku": "1", "metadata": metadata(), "more": 1}) == wrong
@@ -289,7 +289,7 @@ def test_a_type_without_any_json_schema(house):
 
 
 def test_a_type_that_moved_away_from_json_schemas(house):
-    """JSON events go on being held against the last JSON schema, and get its version. (P76)"""
+    """JSON events are still checked against the last JSON schema, and get its version. (P76)"""
     event_type = house.add(a_business_type(schema=SKU, version="1.1.0"))
     house.event_types.replace(event_type, with_avro(event_type, "2.0.0"))
     assert detail(house, event_type, {"metadata": metadata()}) == "#: required key [sku] not found"
@@ -304,7 +304,7 @@ def test_what_is_not_looked_at(house):
     assert detail(house, event_type, event) == detail(house, event_type, event) == ""
 
 
-def sized(bytes_in_all: int, **members) -> str:
+def event_of_size(bytes_in_all: int, **members) -> str:
     """An event's text of this size, most of it blanks that are not stored."""
     text = json.dumps({"a": "x"} | members)
     return text[:-1] + " " * (bytes_in_all - len(text)) + "}"
@@ -314,7 +314,7 @@ def sized(bytes_in_all: int, **members) -> str:
 def test_the_largest_event(house, around):
     """An event of exactly the limit is fine, counted with the blanks in it. (P37, P38)"""
     event_type = house.add(an_event_type())
-    body = around.format(sized(999_000)).encode()
+    body = around.format(event_of_size(999_000)).encode()
     assert house.publish(event_type, body).status is BatchStatus.STORED
     assert house.texts(event_type)[-1] == '{"a":"x"}'
 
@@ -322,17 +322,15 @@ def test_the_largest_event(house, around):
 def test_an_event_above_the_limit(house):
     """One byte more fails the event, and the message has both sizes. (P38)"""
     event_type = house.add(an_event_type())
-    outcome = house.publish(event_type, f'[{{"a":"x"}},{sized(999_001)},{{}}]'.encode())
+    outcome = house.publish(event_type, f'[{{"a":"x"}},{event_of_size(999_001)},{{}}]'.encode())
     assert steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
     assert the_failure(outcome)[1] == "Event too large: 999001 bytes, max size is 999000 bytes"
 
 
 def test_sizes_are_looked_at_last(house):
-    """If an event is both invalid and too large, the violation is reported; nothing is reported of a later event. (P14,
-    P38)
-    """
+    """If an event is both invalid and too large, the violation is reported; later events are not reported. (P14, P38)"""
     event_type = house.add(an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}')))
-    body = f'[{sized(999_001, a=1)},{{"a":1}}]'.encode()
+    body = f'[{event_of_size(999_001, a=1)},{{"a":1}}]'.encode()
     assert the_failure(house.publish(event_type, body))[1] == "#/a: expected type: String, found: Integer"
 
 
@@ -354,7 +352,7 @@ def test_many_events(house):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
 def test_a_refused_event_is_found_among_valid_ones(count):
-    """The first event that is not certainly valid is found by halves: none is looked at more than twice. (P56)"""
+    """The first event that is not certainly valid is found by bisection: none is checked more than twice. (P56)"""
     events = [{"n": number} for number in range(count)]
     for refused in (*range(min(count, 8)), count - 1, count):
         looked_at = []

@@ -95,7 +95,7 @@ def test_enums_are_sets_of_values(old, new, changed):
 
 
 def test_combinations_are_compared_by_position():
-    """Members are counted, then the criterion is looked at, then each member at its place. (R200)"""
+    """Members are counted, then the criterion is compared, then each member at its place. (R200)"""
     one, two = {"type": "string"}, {"type": "null"}
 
     assert diffs({"anyOf": [one]}, {"oneOf": [one, two]}) == ["SUB_SCHEMA_CHANGED #/"]
@@ -221,12 +221,12 @@ def test_arrays(old, new, changes):
 def test_references_are_followed():
     """The target of a reference counts, not its name. (R203)"""
 
-    def referring(name, target):
+    def referring_schema(name, target):
         return {"properties": {"p": {"$ref": f"#/definitions/{name}"}}, "definitions": {name: target}}
 
-    assert diffs(referring("a", {"type": "string"}), referring("b", {"type": "string"})) == []
-    assert diffs(referring("a", {}), referring("a", {"type": "null"})) == [f"TYPE_NARROWED {P}/$ref"]
-    assert diffs(referring("a", {"type": "string"}), within({"type": "string"})) == [f"TYPE_CHANGED {P}"]
+    assert diffs(referring_schema("a", {"type": "string"}), referring_schema("b", {"type": "string"})) == []
+    assert diffs(referring_schema("a", {}), referring_schema("a", {"type": "null"})) == [f"TYPE_NARROWED {P}/$ref"]
+    assert diffs(referring_schema("a", {"type": "string"}), within({"type": "string"})) == [f"TYPE_CHANGED {P}"]
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_what_is_a_schema_of_its_own_beside_a_combinator(draft, beside):
 
 
 def test_an_unrolled_recursion_is_still_compared():
-    """Where the new schema repeats itself differently, each turn is held against the old one. (R196, deviation)"""
+    """Where the new schema repeats itself differently, each turn is compared with the old one. (R196, deviation)"""
     old = {"properties": {"next": {"$ref": "#"}, "value": {}}}
     new = {
         "properties": {"next": {"$ref": "#/definitions/d"}, "value": {}},
@@ -346,7 +346,7 @@ def test_depth_is_no_trouble():
     assert [change.kind for change in find_schema_changes(chain({}), chain({"type": "null"}))] == ["TYPE_NARROWED"]
 
 
-def doubling(levels):
+def doubling_schema(levels):
     """Each definition holds the next one twice."""
     definitions = {
         f"d{n}": {"properties": {side: {"$ref": f"#/definitions/d{n + 1}"} for side in "lr"}} for n in range(levels)
@@ -357,13 +357,13 @@ def doubling(levels):
 def test_a_change_is_reported_wherever_it_is_used():
     """A changed part that others share is reported for each of them, and for those around it. (R196)"""
 
-    def shared(leaf):
+    def schema_with_shared_part(leaf):
         return {
             "properties": {name: {"$ref": "#/definitions/d"} for name in "ab"} | {"same": {"items": {"type": "null"}}},
             "definitions": {"d": {"properties": {"x": {"$ref": "#/definitions/e"}, "y": {}}}, "e": leaf},
         }
 
-    assert diffs(shared({}), shared({"title": "t"})) == [
+    assert diffs(schema_with_shared_part({}), schema_with_shared_part({"title": "t"})) == [
         f"TITLE_CHANGED #/properties/{name}/$ref/properties/x/$ref" for name in "ab"
     ]
 
@@ -378,7 +378,7 @@ def cycle(length):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (doubling(60), doubling(60)),
+        (doubling_schema(60), doubling_schema(60)),
         (cycle(999), cycle(1000)),
         (
             {"properties": {"p": {"$ref": "#"}}, "type": ["object"] * 50},

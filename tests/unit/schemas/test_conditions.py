@@ -49,7 +49,7 @@ FALSE = (
 
 @pytest.mark.parametrize("text", TRUE)
 def test_a_condition_holds(text):
-    """Fields, comparisons, and, or, not, and parentheses mean what they say."""
+    """Fields, comparisons, and, or, not, and parentheses have their usual meaning."""
     assert parse_condition(text)(EVENT)
 
 

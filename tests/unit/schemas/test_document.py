@@ -17,7 +17,7 @@ from nakadi.schemas.document import Draft, SchemaDocument, draft_or_none
     ],
 )
 def test_a_schema_names_its_draft(schema, draft):
-    """The draft is what `$schema` says, draft 4 if it says nothing. (R152)"""
+    """`$schema` names the draft; draft 4 is the default. (R152)"""
     assert draft_or_none(schema) is draft
 
 

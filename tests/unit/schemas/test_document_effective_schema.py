@@ -40,7 +40,7 @@ def test_undefined_events_are_closed_in_mode_compatible():
 
 
 def test_business_events_carry_metadata():
-    """A business event is an object that has metadata beside what its owner says. (R171, P58)"""
+    """A business event is an object that has metadata beside the owner's members. (R171, P58)"""
     schema = {
         "description": "An order",
         "properties": {"id": {"type": "string"}},
@@ -100,7 +100,7 @@ def test_data_events_are_enveloped():
 
 
 def test_references_of_data_events_keep_their_meaning():
-    """References go on meaning the same although the schema has moved, in definitions too. (R172, deviation)"""
+    """References keep their meaning although the schema has moved, in definitions too. (R172, deviation)"""
     schema = {
         "properties": {
             "self": {"$ref": "#"},
@@ -125,7 +125,7 @@ def test_references_of_data_events_keep_their_meaning():
 
 
 def test_data_events_keep_their_draft():
-    """The envelope is of the draft that its owner named. (R172, deviation)"""
+    """The envelope has the draft of its owner's schema. (R172, deviation)"""
     draft_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"n": {"exclusiveMinimum": 5}}}
 
     moved = effective(draft_7, Category.DATA)
@@ -136,7 +136,7 @@ def test_data_events_keep_their_draft():
 
 
 def test_data_is_closed_in_mode_compatible():
-    """Strictness is for the owner's schema and the definitions it takes along. (R169, R172, R177)"""
+    """Strictness applies to the owner's schema and its definitions. (R169, R172, R177)"""
     schema = {"properties": {"a": {"$ref": "#/definitions/d"}}, "definitions": {"d": {"properties": {}}}}
 
     moved = effective(schema, Category.DATA, CompatibilityMode.COMPATIBLE)
@@ -243,21 +243,21 @@ def test_a_combination_is_closed_in_its_members(criterion):
 def test_strictness_reaches_schemas_within(around):
     """Schemas within properties, definitions, dependencies, items and combinators are closed too. (R177)"""
     within = {"type": "object", "properties": {"x": {"type": "object"}}}
-    assert _closed(schema_forbidding_additions(around(within)))
-    assert not _closed(around(within))
+    assert _is_closed(schema_forbidding_additions(around(within)))
+    assert not _is_closed(around(within))
 
 
-def _closed(schema) -> bool:
-    """Whether every object type in there says that it is closed."""
+def _is_closed(schema) -> bool:
+    """Whether every object type in there is closed."""
     if isinstance(schema, dict):
         return (schema.get("type") != "object" or schema.get("additionalProperties") is False) and all(
-            map(_closed, schema.values())
+            map(_is_closed, schema.values())
         )
-    return all(map(_closed, schema)) if isinstance(schema, list) else True
+    return all(map(_is_closed, schema)) if isinstance(schema, list) else True
 
 
 @pytest.mark.parametrize("keyword", ["patternProperties", "not"])
 def test_strictness_leaves_some_schemas_alone(keyword):
-    """Schemas under `patternProperties` and `not` are left as they are. (R177)"""
+    """Schemas under `patternProperties` and `not` stay unchanged. (R177)"""
     within = {"a": {"type": "object"}} if keyword == "patternProperties" else {"type": "object"}
     assert schema_forbidding_additions({"type": "object", keyword: within})[keyword] == within

@@ -21,14 +21,14 @@ def text_of(schema) -> str:
     return schema if isinstance(schema, str) else json.dumps(schema)
 
 
-def after(old, new, mode=FORWARD, new_mode=None, version="1.2.3"):
+def evolve(old, new, mode=FORWARD, new_mode=None, version="1.2.3"):
     current = an_event_type(schema=a_schema(text_of(old), version=Version.parse(version)), compatibility_mode=mode)
     return next_schema(current, text_of(new), new_mode or mode, LATER)
 
 
 def refusal(old, new, mode=FORWARD, new_mode=None) -> IncompatibleSchema:
     with pytest.raises(IncompatibleSchema) as refused:
-        after(old, new, mode, new_mode)
+        evolve(old, new, mode, new_mode)
     return refused.value
 
 
@@ -45,7 +45,7 @@ AB = {"type": "object", "properties": {"a": S, "b": S}}
 CHOICE = {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
 
 
-def defined(reference, **definitions):
+def schema_with_definitions(reference, **definitions):
     return {"properties": {"p": {"$ref": f"#/definitions/{reference}"}}, "definitions": definitions}
 
 
@@ -174,7 +174,7 @@ VECTORS = [
     ({"anyOf": [S, INT]}, {"oneOf": [S, INT]}, ["COMPOSITION_METHOD_CHANGED #/"], REFUSED, REFUSED),
     (A, A | CHOICE, [f"{TYPE_CHANGED} #/"], REFUSED, REFUSED),
     (A | CHOICE, AB | CHOICE, [f"{ADDED} #/allOf/0/properties"], MINOR, MINOR),
-    (defined("d", d=S), defined("e", d=INT, e=S), [], PATCH, PATCH),
+    (schema_with_definitions("d", d=S), schema_with_definitions("e", d=INT, e=S), [], PATCH, PATCH),
     (OBJ | {"definitions": {"d": S}}, OBJ | {"definitions": {"d": INT}}, [], PATCH, PATCH),
     ('{"type": "object"}', '{"type":"object"}', [], PATCH, PATCH),
     ('{"type":"object"}', '{"type":"object"}', [], "1.2.3", "1.2.3"),
@@ -191,9 +191,9 @@ def test_measured_changes(old, new, changes):
     assert [f"{change.kind} {change.path.text}" for change in found] == changes
 
 
-def judged(old, new, mode) -> str:
+def version_or_refusal(old, new, mode) -> str:
     try:
-        return str(after(old, new, mode).version)
+        return str(evolve(old, new, mode).version)
     except IncompatibleSchema:
         return REFUSED
 
@@ -201,7 +201,7 @@ def judged(old, new, mode) -> str:
 @pytest.mark.parametrize(("old", "new", "forward"), [(old, new, forward) for old, new, _, forward, _ in VECTORS])
 def test_measured_versions_in_mode_forward(old, new, forward):
     """Mode `forward` refuses major changes and numbers the others by their level. (R189, R190, R192)"""
-    assert judged(old, new, FORWARD) == forward
+    assert version_or_refusal(old, new, FORWARD) == forward
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_measured_versions_in_mode_compatible(old, new, compatible):
         with pytest.raises(Invalid, match="Invalid schema found in"):
             check_restricted_language(new)
     else:
-        assert judged(old, new, COMPATIBLE) == compatible
+        assert version_or_refusal(old, new, COMPATIBLE) == compatible
 
 
 @pytest.mark.parametrize(("old", "new", "changes", "forward"), [row[:4] for row in VECTORS])
@@ -223,7 +223,7 @@ def test_measured_versions_in_mode_none(old, new, changes, forward):
     """Mode `none` accepts everything and numbers it by the levels of `forward`. (R189, R190, R192)"""
     levels = [ALL_LEVELS.get(each.split()[0], MAJOR) for each in changes]
     expected = max(levels) if levels else forward
-    assert judged(old, new, NONE) == expected
+    assert version_or_refusal(old, new, NONE) == expected
 
 
 def test_no_change_keeps_everything():
@@ -234,7 +234,7 @@ def test_no_change_keeps_everything():
 
 def test_a_new_version_is_of_now():
     """A new version has the text to the byte, and the time at which it came. (R190)"""
-    schema = after({}, '{ "title":\t"x" }')
+    schema = evolve({}, '{ "title":\t"x" }')
     assert (schema.text, schema.version, schema.created_at) == ('{ "title":\t"x" }', Version(1, 2, 4), LATER)
 
 
@@ -243,8 +243,8 @@ def test_the_highest_level_counts():
     old = {"title": "a", "properties": {"a": S, "c": S}}
     minor = {"title": "b", "properties": {"a": S, "c": S, "d": S}}
     major = {"title": "b", "properties": {"a": INT, "c": S, "d": S}}
-    assert str(after(old, minor, NONE).version) == "1.3.0"
-    assert str(after(old, major, NONE).version) == "2.0.0"
+    assert str(evolve(old, minor, NONE).version) == "1.3.0"
+    assert str(evolve(old, major, NONE).version) == "2.0.0"
 
 
 TEXTS = {
@@ -315,7 +315,7 @@ def test_the_mode_before_the_change_decides():
     """Not the new mode judges a change but the one that was promised before it. (R191)"""
     assert refusal(AB, A, mode=COMPATIBLE, new_mode=NONE)
     assert refusal(A, A | {"required": ["a"]}, mode=COMPATIBLE, new_mode=FORWARD)
-    assert str(after(AB, A, mode=NONE, new_mode=FORWARD).version) == "2.0.0"
+    assert str(evolve(AB, A, mode=NONE, new_mode=FORWARD).version) == "2.0.0"
 
 
 TIGHTENING = [
@@ -332,7 +332,7 @@ TIGHTENING = [
 @pytest.mark.parametrize(("old", "new", "version"), TIGHTENING)
 def test_tightening_permits_some_major_changes(old, new, version):
     """From `forward` to `compatible`, opening and closing is permitted, numbered by the levels of `forward`. (R193)"""
-    assert str(after(old, new, FORWARD, COMPATIBLE).version) == version
+    assert str(evolve(old, new, FORWARD, COMPATIBLE).version) == version
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_tightening_lists_what_it_forbids():
 
 def test_none_to_compatible_permits_everything():
     """When `none` becomes `compatible`, the old schema restricts nothing. (R194)"""
-    assert str(after(AB, {"properties": {"z": INT}}, NONE, COMPATIBLE).version) == "2.0.0"
+    assert str(evolve(AB, {"properties": {"z": INT}}, NONE, COMPATIBLE).version) == "2.0.0"
 
 
 def test_a_refusal_is_of_bounded_length():
@@ -384,12 +384,12 @@ def test_an_entangled_schema_cannot_follow():
     old = {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d60": {}}}
 
     with pytest.raises(Invalid, match="too entangled"):
-        after(old, old | {"definitions": {**definitions, "d60": {"title": "t"}}})
+        evolve(old, old | {"definitions": {**definitions, "d60": {"title": "t"}}})
 
 
 def test_what_many_parts_share_may_be_compared():
-    """A schema whose references unfold without measure may follow if what they share has not changed. (R196)"""
+    """A schema whose references unfold without measure may follow if their shared parts have not changed. (R196)"""
     definitions = {f"d{n}": {"properties": {s: {"$ref": f"#/definitions/d{n + 1}"} for s in "lr"}} for n in range(60)}
     schema = {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d60": {}}}
 
-    assert str(after(schema, schema | {"title": "t"}).version) == "1.2.4"
+    assert str(evolve(schema, schema | {"title": "t"}).version) == "1.2.4"

@@ -34,7 +34,7 @@ def test_one_violation():
 
 
 def test_several_violations():
-    """Several violations are counted first, then told in a line each, those inside included. (P71, R182)"""
+    """Several violations are counted first, then listed line by line, including inner ones. (P71, R182)"""
     schema = {
         "properties": {"a": {"type": "string"}, "b": {"properties": {"c": {"type": "null"}, "d": {"maximum": 1}}}},
         "required": ["e"],
@@ -276,7 +276,7 @@ def test_a_combinator_at_a_place():
 
 
 def test_the_schema_false():
-    """The schema that nothing is valid against says so. (P72)"""
+    """The schema that accepts nothing says so. (P72)"""
     assert explain(SEVEN | {"properties": {"a": False}}, {"a": 1}) == "#/a: false schema always fails"
 
 
@@ -290,7 +290,7 @@ def test_many_violations():
 
 
 def test_a_hundred_violations():
-    """A hundred violations are all told. (P71)"""
+    """A hundred violations are all listed. (P71)"""
     lines = explain({"items": {"type": "null"}}, list(range(100))).split("\n")
 
     assert len(lines) == 101

@@ -1,4 +1,4 @@
-"""The formats that events are held to."""
+"""The formats that events are checked for."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Texts that are held to a pattern or a format at once are those that match it one by one."""
+"""Checking texts for a pattern or a format at once has the same result as one by one."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -118,7 +118,7 @@ def test_eids_match_as_texts_do(texts, data):
         )
     alone, sent = compile_pattern(EID_PATTERN), [each for each in texts if each is not None]
     expected = all(len(each) == 36 and alone.is_found_in(each, [STEPS]) for each in sent)
-    # Nothing but nulls is left to each of them.
+    # Only nulls are left to each of them.
     assert make_lines(pattern=EID_PATTERN).accepts(texts, [STEPS]) is (expected and bool(sent))
 
 

@@ -110,7 +110,7 @@ def test_too_many_usual_patterns():
 
 
 def test_searches_cost_steps():
-    """A search takes steps away: a few for a short text, what it took for a long one. (R155)"""
+    """A search takes steps: a few for a short text, its real cost for a long one. (R155)"""
     short, long = [MAX_EVENT_STEPS], [MAX_EVENT_STEPS]
     compile_pattern("^[a-z]+$").is_found_in("abc", short)
     compile_pattern("^[a-z]{1,1000}$").is_found_in("a" * 10_000, long)

@@ -4,7 +4,7 @@ from nakadi.schemas.keywords import CodeConstants
 
 
 def test_names():
-    """A value is known by a name made here, and code sees nothing else but what it was given. (P56)"""
+    """A value gets a generated name, and code sees only the given values. (P56)"""
     constants = CodeConstants({"len": len})
     name = constants.add_constant("__import__")
 

@@ -37,7 +37,7 @@ def test_several():
 
 
 def test_very_many():
-    """Nothing is counted beyond a bound. (P71)"""
+    """Counting stops at a bound. (P71)"""
     many = combined_violation(
         "#", tuple(SchemaViolation(f"#/{each}", "is wrong") for each in range(MAX_VIOLATION_LINES + 1))
     )

@@ -7,7 +7,7 @@ from nakadi.schemas import limits
 from nakadi.schemas.limits import check_schema_length, check_schema_size
 
 
-def nested(levels: int) -> dict:
+def nested_schema(levels: int) -> dict:
     schema: dict = {}
     for _ in range(levels - 1):
         schema = {"not": schema}
@@ -30,9 +30,9 @@ def test_text():
 
 def test_depth():
     """A schema has at most 100 levels."""
-    check_schema_size(nested(100))
+    check_schema_size(nested_schema(100))
 
-    assert refusal(nested(101)) == "schema is too large: at most 100 levels of nesting are possible, found 101"
+    assert refusal(nested_schema(101)) == "schema is too large: at most 100 levels of nesting are possible, found 101"
 
 
 def test_nodes():
@@ -70,10 +70,10 @@ def test_length_of_patterns():
 
 def test_what_was_added():
     """The additions of an envelope to a schema do not count against its owner."""
-    check_schema_size(nested(102), added_levels=2)
+    check_schema_size(nested_schema(102), added_levels=2)
     check_schema_size({"title": [0] * 10_008}, added_values=10)
 
-    assert "found 101" in refusal(nested(103), added_levels=2)
+    assert "found 101" in refusal(nested_schema(103), added_levels=2)
 
 
 def test_words_that_are_no_keywords():

@@ -43,11 +43,11 @@ def split_off(long_ones: tuple[str, ...], bombs: Iterable[str]) -> list[Any]:
 # Bombs in schemas
 
 
-def _named(number: int) -> list[str]:
+def _property_names(number: int) -> list[str]:
     return [f"p{each}" for each in range(number)]
 
 
-def _deep(keyword: str) -> dict[str, Any]:
+def _deep_schema(keyword: str) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for _ in range(limits.MAX_SCHEMA_DEPTH - 1):
         schema = {keyword: schema}
@@ -57,7 +57,7 @@ def _deep(keyword: str) -> dict[str, Any]:
 def _referred_at_each_level() -> dict[str, Any]:
     """The innermost schema is part of all others, and each of them is referred to."""
     levels, way = 40, "#/definitions/a"
-    schema: dict[str, Any] = {"properties": {name: {"items": {}} for name in _named(4_000)}}
+    schema: dict[str, Any] = {"properties": {name: {"items": {}} for name in _property_names(4_000)}}
     references = {}
     for level in range(levels):
         schema = {"properties": {"a": schema}}
@@ -67,30 +67,30 @@ def _referred_at_each_level() -> dict[str, Any]:
 
 SCHEMA_BOMBS: dict[str, dict[str, Any]] = {
     "many references to one": {
-        "properties": {name: {"$ref": "#/definitions/a"} for name in _named(2_400)},
+        "properties": {name: {"$ref": "#/definitions/a"} for name in _property_names(2_400)},
         "definitions": {"a": {"enum": [{"a": each} for each in range(2_400)]}},
     },
     "each level referred to": _referred_at_each_level(),
-    "many properties": {"properties": {name: {"type": "string"} for name in _named(4_950)}},
-    "many required": {"required": _named(9_900), "additionalProperties": False},
-    "many arrays": {"properties": {name: {"items": {}} for name in _named(4_950)}},
+    "many properties": {"properties": {name: {"type": "string"} for name in _property_names(4_950)}},
+    "many required": {"required": _property_names(9_900), "additionalProperties": False},
+    "many arrays": {"properties": {name: {"items": {}} for name in _property_names(4_950)}},
     "many alternatives": {"anyOf": [{"not": {"not": {}}} for _ in range(3_300)]},
     "many places": {"items": [{"type": "string"} for _ in range(4_950)]},
     "many definitions": {
-        "properties": {name: {"$ref": f"#/definitions/{name}"} for name in _named(2_450)},
-        "definitions": {name: {"type": "object"} for name in _named(2_450)},
+        "properties": {name: {"$ref": f"#/definitions/{name}"} for name in _property_names(2_450)},
+        "definitions": {name: {"type": "object"} for name in _property_names(2_450)},
     },
     "much sharing": {
         "$ref": "#/definitions/d0",
         "definitions": {f"d{each}": {"allOf": [{"$ref": f"#/definitions/d{each + 1}"}] * 10} for each in range(45)}
         | {"d45": {}},
     },
-    "much allowed": {"properties": {name: {"enum": _named(4_900)} for name in _named(2)}},
-    "long names": {"properties": {"x" * 12_000 + name: {"type": "string"} for name in _named(20)}},
-    "large patterns": {"properties": {name: {"pattern": f"{name}?" + "x{0,1000}" * 5} for name in _named(4)}},
-    "many patterns": {"patternProperties": {f"^{name}[a-z]{{1,200}}$": {} for name in _named(200)}},
-    "deep not": _deep("not"),
-    "deep items": _deep("items"),
+    "much allowed": {"properties": {name: {"enum": _property_names(4_900)} for name in _property_names(2)}},
+    "long names": {"properties": {"x" * 12_000 + name: {"type": "string"} for name in _property_names(20)}},
+    "large patterns": {"properties": {name: {"pattern": f"{name}?" + "x{0,1000}" * 5} for name in _property_names(4)}},
+    "many patterns": {"patternProperties": {f"^{name}[a-z]{{1,200}}$": {} for name in _property_names(200)}},
+    "deep not": _deep_schema("not"),
+    "deep items": _deep_schema("items"),
 }
 
 
@@ -156,9 +156,9 @@ def test_schemas_at_the_limits(name):
 @pytest.mark.parametrize(
     "schema",
     [
-        {"properties": {name: {"type": "string"} for name in _named(20_000)}},
+        {"properties": {name: {"type": "string"} for name in _property_names(20_000)}},
         {"enum": list(range(20_000))},
-        {"items": [[[[[[_deep("items")]]]]]]},
+        {"items": [[[[[[_deep_schema("items")]]]]]]},
         {"pattern": "a" * 20_000},
         {"allOf": [{"pattern": f"{each}a{{1000}}"} for each in range(120)]},
         {"allOf": [{"pattern": rf"\pL{{{each}}}"} for each in range(20, 40)]},
@@ -184,13 +184,13 @@ def _chain(combinator: str) -> dict[str, Any]:
     return {"$ref": "#/definitions/d0", "definitions": {**links, "d40": {"type": "string"}}}
 
 
-def _nested(levels: int, value: Any) -> Any:
+def _nest_value(levels: int, value: Any) -> Any:
     for _ in range(levels):
         value = {"a": value}
     return value
 
 
-def _paired(levels: int, value: Any) -> Any:
+def _pair_value(levels: int, value: Any) -> Any:
     for _ in range(levels):
         value = [value, 1]
     return value
@@ -200,17 +200,23 @@ TWICE = {"properties": {"a": {"$ref": "#"}}}
 EVENT_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
     "one value, many schemas": (_chain("allOf"), "a"),
     "one value, many alternatives": (_chain("anyOf"), 5),
-    "twice as much at each level": ({"allOf": [TWICE, TWICE]}, _nested(500, {})),
+    "twice as much at each level": ({"allOf": [TWICE, TWICE]}, _nest_value(500, {})),
     "many values, many schemas": ({"items": {"allOf": [{"minimum": -each} for each in range(3_000)]}}, [1] * 400_000),
-    "objects without members": ({"items": {"properties": {name: {} for name in _named(4_000)}}}, [{}] * 300_000),
+    "objects without members": (
+        {"items": {"properties": {name: {} for name in _property_names(4_000)}}},
+        [{}] * 300_000,
+    ),
     "the same list again and again": (
         {"uniqueItems": True, "items": {"$ref": "#"}},
-        _paired(500, list(range(50_000))),
+        _pair_value(500, list(range(50_000))),
     ),
     "many multiples": ({"items": {"allOf": [{"multipleOf": 0.1}] * 2_000}}, [1.5] * 200_000),
     "many formats": ({"allOf": [{"format": "uri"}] * 3_000}, "a" * 900_000),
     "slow patterns": ({"allOf": [{"pattern": f"(a?){{{each}}}b"} for each in range(300, 390)]}, "a" * 900_000),
-    "many names": ({"patternProperties": {f"{each}a$": {} for each in range(190)}}, dict.fromkeys(_named(90_000), 1)),
+    "many names": (
+        {"patternProperties": {f"{each}a$": {} for each in range(190)}},
+        dict.fromkeys(_property_names(90_000), 1),
+    ),
     "much allowed": ({"items": {"enum": [{"a": each} for each in range(3_000)]}}, [{"a": 5_000}] * 100_000),
 }
 
@@ -235,24 +241,24 @@ def test_events_that_take_too_long(name):
     assert measure_cpu(judge) < 5000
 
 
-OBJECT = {"properties": {name: {} for name in _named(3_000)}, "additionalProperties": False}
+OBJECT = {"properties": {name: {} for name in _property_names(3_000)}, "additionalProperties": False}
 EXPLANATION_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
     "large values to quote": ({"allOf": [{"enum": [1]}] * 3_000}, [[0] * 300_000]),
     "large constants": ({"$schema": SEVEN, "allOf": [{"const": [each]} for each in range(2_000)]}, [[0] * 300_000]),
     "a large schema to quote": (
-        {"items": {"anyOf": [{"not": {"enum": _named(4_900), "maxLength": 1}}]}},
+        {"items": {"anyOf": [{"not": {"enum": _property_names(4_900), "maxLength": 1}}]}},
         ["p1"] * 30_000,
     ),
     "allowed values": ({"items": {"enum": [{"a": [{"b": each} for each in range(3_000)]}]}}, [1] * 100_000),
     "many members": (
         {"allOf": [{"additionalProperties": {}}] * 3_000, "required": ["z"]},
-        dict.fromkeys(_named(300_000)),
+        dict.fromkeys(_property_names(300_000)),
     ),
-    "known members": ({"allOf": [OBJECT] * 3, "required": ["z"]}, dict.fromkeys(_named(3_000))),
+    "known members": ({"allOf": [OBJECT] * 3, "required": ["z"]}, dict.fromkeys(_property_names(3_000))),
     "items beyond those that are spoken of": ({"allOf": [{"items": [{}]}] * 3_000, "type": "string"}, [1] * 300_000),
     "names": (
         {"$schema": SEVEN, "allOf": [{"propertyNames": {}}] * 3_000, "type": "string"},
-        dict.fromkeys(_named(300_000)),
+        dict.fromkeys(_property_names(300_000)),
     ),
     "long names": ({"additionalProperties": {"type": "string"}}, {f"{'x' * 100_000}{each}": 1 for each in range(100)}),
     "many types": ({"items": {"type": ["string"] * 9_000}}, [1] * 30_000),

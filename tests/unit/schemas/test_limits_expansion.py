@@ -57,7 +57,7 @@ DOUBLING = {
 }
 
 
-def submitted(schema, category=Category.UNDEFINED):
+def submit(schema, category=Category.UNDEFINED):
     return parse_submitted_schema(json.dumps(schema), category=category)
 
 
@@ -66,13 +66,13 @@ def submitted(schema, category=Category.UNDEFINED):
 def test_a_schema_that_doubles_with_each_of_its_levels_is_refused(kind, category):
     """Twenty-two levels that each occur twice are refused, with any content. (R153)"""
     with pytest.raises(Invalid, match=r"^schema expands too far: at most 10000 schemas can be about one value, found"):
-        submitted(levels(22, DOUBLING[kind]), category)
+        submit(levels(22, DOUBLING[kind]), category)
 
 
 @pytest.mark.parametrize("kind", DOUBLING)
 def test_a_few_doubled_levels_are_taken(kind):
     """Five levels of the same are no danger. (R153)"""
-    submitted(levels(5, DOUBLING[kind]))
+    submit(levels(5, DOUBLING[kind]))
 
 
 def test_a_schema_that_expands_without_references_is_refused_for_its_size():
@@ -81,7 +81,7 @@ def test_a_schema_that_expands_without_references_is_refused_for_its_size():
     for _ in range(14):
         schema = {"allOf": [schema, schema]}
     with pytest.raises(Invalid, match="schema is too large"):
-        submitted(schema)
+        submit(schema)
 
 
 ITSELF = {"$ref": "#/definitions/d"}
@@ -101,7 +101,7 @@ ITSELF = {"$ref": "#/definitions/d"}
 def test_a_schema_that_contains_itself_twice_at_once_is_refused(schema):
     """A schema whose work doubles with each level of an event is refused, even if it is small. (R153)"""
     with pytest.raises(Invalid, match="it contains itself more than once for one and the same value"):
-        submitted({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
+        submit({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_a_schema_that_contains_itself_twice_at_once_is_refused(schema):
 )
 def test_a_schema_may_contain_itself_where_one_way_is_taken(schema):
     """Trees and expressions are taken: of several alternatives, mostly one looks further. (R153)"""
-    submitted({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
+    submit({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
 
 
 def a_large_schema() -> dict[str, Any]:
-    """About what a generator makes of the model of a whole company."""
+    """A schema like a generator's for the model of a whole company."""
     text = {"type": "string", "minLength": 1, "maxLength": 100}
     shared: dict[str, Any] = {
         "Money": {"type": "object", "properties": {"amount": {"type": "number"}, "currency": {"format": "iso-4217"}}},
@@ -146,7 +146,7 @@ def a_large_schema() -> dict[str, Any]:
 
 def test_large_honest_schemas_are_taken():
     """Hundreds of properties, types that share others, and a choice between a hundred of them are fine. (R153)"""
-    submitted(a_large_schema())
+    submit(a_large_schema())
 
 
 @pytest.mark.parametrize("path", sorted(Path("events/event_types").glob("*.json")), ids=lambda path: path.stem)
@@ -163,14 +163,14 @@ def test_counting_has_an_end_itself(monkeypatch):
     names = [{"properties": {f"{part}.{number}": {} for number in range(30)}} for part in range(30)]
     definitions = {f"d{level}": {"allOf": [*names, {"$ref": f"#/definitions/d{level - 1}"}]} for level in range(1, 5)}
     schema = {"definitions": {"d0": {}, **definitions}, "allOf": [{"$ref": "#/definitions/d4"}]}
-    submitted(schema)
+    submit(schema)
 
     monkeypatch.setattr(limits, "MAX_EXPANSION_STEPS", 10_000)
     with pytest.raises(Invalid, match="its parts combine in too many ways"):
-        submitted(schema)
+        submit(schema)
 
 
-# The count, held against what really happens.
+# The count, compared with the real checks.
 
 
 class _Counting:
@@ -240,7 +240,7 @@ def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
 
 
 def _contains_itself(schema: Any) -> bool:
-    """Whether one of the two definitions leads to itself, be it by way of the other."""
+    """Whether one of the two definitions leads to itself, perhaps through the other."""
     definitions = schema["definitions"]
     leads = {
         name: {each for each in definitions if f"#/definitions/{each}" in json.dumps(definitions[name])}

@@ -49,7 +49,7 @@ def kind_of(node):
     ],
 )
 def test_every_schema_is_of_one_kind(schema, kind):
-    """The first of a fixed list of signs decides what a schema is. (R195)"""
+    """The first of a fixed list of signs determines a schema's kind. (R195)"""
     assert kind_of(classify_schema(schema, Draft.FOUR)) == kind
 
 

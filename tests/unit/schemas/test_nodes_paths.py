@@ -112,7 +112,7 @@ def test_only_undefined_paths_are_returned():
     ],
 )
 def test_paths_are_those_of_whole_events(category, path, found):
-    """Paths are looked up in the effective schema, where data stands in its envelope. (R81)"""
+    """Paths are looked up in the effective schema, where data is in its envelope. (R81)"""
     effective = effective_schema(
         ORDER,
         event_type="e",

@@ -49,7 +49,7 @@ def test_what_is_cut_is_what_a_parser_would_keep(value, paths, ascii_only, inden
 
 
 def test_kept_values_are_copied_byte_for_byte():
-    """Numbers and escapes stay as they were written. (D11)"""
+    """Numbers and escapes keep their spelling. (D11)"""
     text = rb'{"a":1.50e+2,"b":{"c":[ "\u00e9\/" ,12345678901234567890123]},"d":0}'
     assert Projection([("a",), ("b", "c")]).cut(text) == (
         rb'{"a":1.50e+2,"b":{"c":[ "\u00e9\/" ,12345678901234567890123]}}'

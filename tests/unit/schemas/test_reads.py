@@ -64,33 +64,33 @@ def test_a_member_that_is_gone_is_missed(schema):
     assert (change.path, change.member, change.kind) == ("a.b", "a", "removed")
 
 
-def before(**a):
+def schema_before(**a):
     return an_object(["a"], a=an_object(["b"], b=INTEGER, c=TEXT, d={"type": "array", "items": INTEGER}) | a)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "path", "member", "kind"),
     [
-        (before(), an_object(["a"], a=an_object(["b"], b=INTEGER)), "a.c", "a.c", "removed"),
-        (before(), an_object(["a"], a=an_object(["b"], b=INTEGER, d={"items": INTEGER})), "a", "a.c", "removed"),
-        (before(), an_object(["z"], z=before()["properties"]["a"]), "a.b", "a", "renamed"),
+        (schema_before(), an_object(["a"], a=an_object(["b"], b=INTEGER)), "a.c", "a.c", "removed"),
+        (schema_before(), an_object(["a"], a=an_object(["b"], b=INTEGER, d={"items": INTEGER})), "a", "a.c", "removed"),
+        (schema_before(), an_object(["z"], z=schema_before()["properties"]["a"]), "a.b", "a", "renamed"),
         (
-            before(),
-            before(properties={**before()["properties"]["a"]["properties"], "b": NUMBER}),
+            schema_before(),
+            schema_before(properties={**schema_before()["properties"]["a"]["properties"], "b": NUMBER}),
             "a.b",
             "a.b",
             "retyped",
         ),
         (
-            before(),
-            before(properties={**before()["properties"]["a"]["properties"], "b": NUMBER}),
+            schema_before(),
+            schema_before(properties={**schema_before()["properties"]["a"]["properties"], "b": NUMBER}),
             "a",
             "a.b",
             "retyped",
         ),
-        (before(), before(type=["object", "null"]), "a.b", "a", "retyped"),
-        (before(), before(required=[]), "a.b", "a.b", "optional"),
-        (before(), before() | {"required": []}, "a.b", "a", "optional"),
+        (schema_before(), schema_before(type=["object", "null"]), "a.b", "a", "retyped"),
+        (schema_before(), schema_before(required=[]), "a.b", "a.b", "optional"),
+        (schema_before(), schema_before() | {"required": []}, "a.b", "a", "optional"),
         (an_object(["a"], a=TEXT), an_object(a=TEXT) | {"anyOf": [{"required": ["a"]}, {}]}, "a", "a", "optional"),
         (an_object(a={"enum": [1, 2]}), an_object(a={"enum": [1, "x"]}), "a", "a", "retyped"),
         (an_object(a=INTEGER), an_object(a={"anyOf": [INTEGER, TEXT]}), "a", "a", "retyped"),
@@ -126,7 +126,7 @@ def test_changes_that_readers_miss(old, new, path, member, kind):
     ],
 )
 def test_changes_that_readers_do_not_miss(old, new):
-    """Fewer types, more promises, other words for the same, and what they do not read. (D6)"""
+    """Fewer types, more promises, other words for the same, and members that they do not read. (D6)"""
     assert find_read_changes(old, new, ["a"]) == ()
 
 
@@ -145,7 +145,7 @@ def test_schemas_that_contain_themselves_are_compared():
     assert set(map(read_path_text, declared_members(tree))) == {"v", "next"}
 
 
-def doubling(levels):
+def doubling_schema(levels):
     """A schema that expands into millions."""
     more = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, levels)}
     return {
@@ -156,7 +156,7 @@ def doubling(levels):
 
 def test_what_expands_without_end_is_not_compared():
     """The report says so, and the change is not refused. (D6)"""
-    [change] = find_read_changes(doubling(40), {}, ["a.b"])
+    [change] = find_read_changes(doubling_schema(40), {}, ["a.b"])
     assert change.kind is ReadChangeKind.UNKNOWN
 
 

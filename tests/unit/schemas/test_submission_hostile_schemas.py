@@ -111,7 +111,7 @@ def roots(draw):
 MODES, CATEGORIES = st.sampled_from(CompatibilityMode), st.sampled_from(Category)
 
 
-def taken(text, category, mode):
+def submit(text, category, mode):
     schema = parse_submitted_schema(text, category=category)
     if mode is CompatibilityMode.COMPATIBLE:
         schema_forbidding_additions(schema)
@@ -124,7 +124,7 @@ def taken(text, category, mode):
 def test_anything_is_taken_or_refused(value, mode, category):
     """For any submitted schema, the answer is yes or a refusal, never a fault. (R150, R153, R158)"""
     with suppress(Invalid):
-        taken(json.dumps(value), category, mode)
+        submit(json.dumps(value), category, mode)
 
 
 @settings(max_examples=100)
@@ -133,14 +133,14 @@ def test_what_is_taken_can_be_worked_with(old, new, mode, category):
     """An accepted schema has a sound effective form, which can be searched and compared. (R157, R196)"""
     texts = [json.dumps(each) for each in (old, new)]
     try:
-        sound = [taken(text, category, mode) for text in texts]
+        sound = [submit(text, category, mode) for text in texts]
     except Invalid:
         return
     for schema in sound:
         effective = effective_schema(
             schema, event_type="e", category=category, mode=mode, cleanup_policy=CleanupPolicy.COMPACT
         )
-        taken(json.dumps(effective), Category.UNDEFINED, CompatibilityMode.FORWARD)
+        submit(json.dumps(effective), Category.UNDEFINED, CompatibilityMode.FORWARD)
         with suppress(Invalid):
             undefined_paths(effective, ["a", "a.b.a", "metadata.eid", "data.a"])
     with suppress(Invalid):
@@ -156,7 +156,7 @@ def test_depth_is_taken_or_refused(around, depth, mode):
     for _ in range(depth):
         text = around % text
     with suppress(Invalid):
-        schema = taken(text, Category.DATA, mode)
+        schema = submit(text, Category.DATA, mode)
         effective_schema(schema, event_type="e", category=Category.DATA, mode=mode, cleanup_policy=CleanupPolicy.DELETE)
 
 
@@ -172,7 +172,7 @@ def test_long_names_are_not_spelt_out_for_each_schema(fault, mode):
 
     tracemalloc.start()
     with suppress(Invalid):
-        taken(text, Category.UNDEFINED, mode)
+        submit(text, Category.UNDEFINED, mode)
     with suppress(Invalid):
         next_schema(an_event_type(schema=a_schema(text), compatibility_mode=mode), '{"properties":{}}', mode, A_MOMENT)
     _, most = tracemalloc.get_traced_memory()

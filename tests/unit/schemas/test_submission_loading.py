@@ -117,7 +117,7 @@ def test_keywords_of_later_drafts_are_nothing_to_earlier_ones(keyword):
 
 
 def test_booleans_are_schemas():
-    """`true` and `false` may stand for a schema. (R195)"""
+    """`true` and `false` are schemas. (R195)"""
     check_loadable(
         SchemaDocument.from_root({"properties": {"a": True}, "items": [False], "not": False, "anyOf": [True]})
     )

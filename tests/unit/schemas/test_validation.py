@@ -44,7 +44,7 @@ def test_business_events():
 
 
 def test_data_events():
-    """A data event is an envelope whose data is what its owner's schema describes. (P56, P59)"""
+    """A data event is an envelope whose data matches its owner's schema. (P56, P59)"""
     change = validator({"required": ["id"]}, category=Category.DATA)
     event = {"metadata": METADATA, "data_type": "order", "data_op": "C", "data": {"id": 1}}
 
@@ -56,7 +56,7 @@ def test_data_events():
 
 
 def test_undefined_events():
-    """An undefined event is held to its schema, too, and its metadata is not looked at. (P57, P74, R170)"""
+    """An undefined event is checked against its schema, too, and its metadata is ignored. (P57, P74, R170)"""
     anything = validator({"required": ["a"]}, category=Category.UNDEFINED)
 
     assert anything.accepts({"a": 1, "metadata": 5})
@@ -110,7 +110,7 @@ def test_metadata(more):
     ],
 )
 def test_bad_metadata(more):
-    """Metadata holds nothing else, and nothing of another form. (P62, P63, P64, P65)"""
+    """Metadata has no other members, and no other forms. (P62, P63, P64, P65)"""
     assert not validator().accepts({"metadata": METADATA | more})
 
 

@@ -54,7 +54,7 @@ REFERENCES = [
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("place", ["properties", "definitions", "id", "$schema"])
 def test_references_to_elsewhere(reference, place):
-    """A reference that leaves the schema is refused; nothing is opened, looked up or called for it. (R154)"""
+    """A reference that leaves the schema is refused, without any file, look-up or call. (R154)"""
     reached: list[str] = []
     schema: dict[str, Any] = {"properties": {"a": {"$ref": reference.format(port=1)}}}
     if place == "definitions":
@@ -71,7 +71,7 @@ def test_references_to_elsewhere(reference, place):
 
 
 class watching:  # noqa: N801  # it reads as a verb
-    """Notes what the interpreter reports of the outer world while it lasts."""
+    """Notes the interpreter's reports about the outer world while it lasts."""
 
     OUTSIDE = ("open", "socket.", "urllib.", "subprocess.", "os.system", "import")
     _reached: list[str] | None = None
@@ -91,7 +91,7 @@ class watching:  # noqa: N801  # it reads as a verb
             cls._reached.append(f"{event} {arguments}")
 
 
-# A hook stays as long as the process does, so there is one for all tests, and it is deaf between them.
+# A hook stays as long as the process, so there is one for all tests, and it is deaf between them.
 sys.addaudithook(watching.heard)
 
 
@@ -219,7 +219,7 @@ KNOWN_NAMES = (
 
 @pytest.mark.parametrize("draft", [4, 6, 7])
 def test_vocabulary_of_code(draft):
-    """Code consists of names, numbers and signs of ours; it holds no text at all. (P56)"""
+    """Code consists of our own names, numbers and signs; it contains no text at all. (P56)"""
 
     @settings(max_examples=60)
     @given(schemas(draft))
@@ -290,7 +290,7 @@ def test_nonsense(schema, value):
     ],
 )
 def test_schemas_without_end(schema):
-    """A schema that hands a value on to itself is refused, for there would be no end to it. (R153)"""
+    """A schema that passes a value on to itself is refused, because the check would never end. (R153)"""
     with pytest.raises(Invalid, match="refers back to itself"):
         compile_validator(schema)
 

@@ -264,20 +264,20 @@ CASES: dict[str, list[tuple[dict, list, list]]] = {
 }
 
 
-def each_case(valid: bool) -> Iterator[tuple[str, dict, object]]:
+def list_cases(valid: bool) -> Iterator[tuple[str, dict, object]]:
     for keyword, cases in CASES.items():
         for schema, good, bad in cases:
             for value in good if valid else bad:
                 yield keyword, schema, value
 
 
-@pytest.mark.parametrize(("_", "schema", "value"), list(each_case(valid=True)))
+@pytest.mark.parametrize(("_", "schema", "value"), list(list_cases(valid=True)))
 def test_valid(_, schema, value):
     """The validator accepts every value that draft 04 accepts, keyword by keyword. (P56, R162)"""
     assert compile_validator(schema).accepts(value)
 
 
-@pytest.mark.parametrize(("_", "schema", "value"), list(each_case(valid=False)))
+@pytest.mark.parametrize(("_", "schema", "value"), list(list_cases(valid=False)))
 def test_not_valid(_, schema, value):
     """The validator refuses every value that draft 04 refuses, keyword by keyword, with a reason. (P56, R162)"""
     validator = compile_validator(schema)
@@ -289,7 +289,7 @@ def test_not_valid(_, schema, value):
 @pytest.mark.parametrize("valid", [True, False])
 def test_all_events_at_once(valid):
     """Checking all events of a batch at once gives the same results, keyword by keyword. (P56, R162)"""
-    for _, schema, value in each_case(valid):
+    for _, schema, value in list_cases(valid):
         around, event = {"type": "object", "properties": {"value": schema}}, {"value": value}
         if "$ref" in str(schema):  # references begin at the root
             around, event = schema, value

@@ -39,7 +39,7 @@ def test_same(one, other):
     ],
 )
 def test_different(one, other):
-    """Truth values are no numbers, and nothing is the same as something of another type. (P56)"""
+    """Truth values are no numbers, and no values of different types are equal. (P56)"""
     assert equality_key(one, [AMPLE]) != equality_key(other, [AMPLE])
 
 

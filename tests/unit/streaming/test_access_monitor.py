@@ -27,7 +27,7 @@ class SilentAccess:
 
 
 def test_a_registry_that_does_not_answer_holds_up_neither_the_loop_nor_its_end():
-    """A look that waits for the registry has a thread of its own, and is left behind when streaming is over."""
+    """A check that waits for the registry has a separate thread, and is left behind when streaming is over."""
     access = SilentAccess()
     monitor = StreamAccessMonitor(access, seconds=0)
 

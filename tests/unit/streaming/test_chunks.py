@@ -80,7 +80,7 @@ def test_stored_text_is_cut_anywhere(first, last):
 
 @pytest.mark.parametrize("middle", range(1, 6))
 def test_runs_of_both_kinds_are_joined(middle):
-    """A batch may be made of several runs, of stored text and of events. (L45)"""
+    """A batch may consist of several runs, of stored text and of events. (L45)"""
     first, _ = EventRun(stored_lines(), 0, 6).split(middle)
     _, rest = EventRun(stored_records(), 0, 6).split(middle)
     expected = b",".join(event.record.value for event in LINES)

@@ -104,7 +104,7 @@ def test_no_event_forges_an_attribute():
 
 
 def test_lines_of_a_stream_are_batches():
-    """Each has a list; what keeps the stream alive has none in it; a Problem is an object. (E20, E23)"""
+    """Each has a list; a keep-alive's is empty; a Problem is an object. (E20, E23)"""
     lines = CloudEventStreamFormat("order.placed")
     run = run_of('{"a":"\u2028"}', '{"n":2}')
 

@@ -63,7 +63,7 @@ class Stage:
         return driver
 
     async def asked(self) -> None:
-        """Until a stream has asked what became of a topic."""
+        """Wait until a stream has asked for news of a topic."""
         async with asyncio.timeout(PATIENCE):
             await self.asked_what_became.wait()
 
@@ -171,7 +171,7 @@ def test_an_event_does_not_wait_for_a_timer():
 
 
 def test_an_idle_stream_notices_that_its_client_has_gone():
-    """A client that leaves while nothing is sent ends the stream, which gives everything back. (L53)"""
+    """A client that leaves while nothing is sent ends the stream, which returns its resources. (L53)"""
 
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet()
@@ -203,7 +203,7 @@ def test_a_write_to_no_one_ends_the_stream():
 
 
 def test_draining_ends_the_stream_with_what_it_holds():
-    """When the process ends, buffered events are sent and the stream ends by itself."""
+    """When the process ends, buffered events are sent and the stream ends cleanly."""
 
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet()
@@ -233,7 +233,7 @@ def test_a_refusal_is_the_last_line():
 
 
 def test_a_slow_client_holds_up_only_itself():
-    """While one client takes nothing, another one gets everything; the slow one gets it later. (L68)"""
+    """While one client reads nothing, another one gets everything; the slow one gets it later. (L68)"""
 
     async def scenario(stage: Stage) -> None:
         slow, fast = RecordingOutlet(slow=True), RecordingOutlet()
@@ -267,7 +267,7 @@ def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
 
 
 def test_events_that_are_not_delivered_do_not_move_the_cursor():
-    """A partition with nothing but tombstones keeps telling where it was. (L58)"""
+    """A partition with nothing but tombstones keeps reporting its place. (L58)"""
 
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet()
@@ -284,7 +284,7 @@ def test_events_that_are_not_delivered_do_not_move_the_cursor():
 
 
 def test_a_stream_crosses_into_the_next_timeline():
-    """After the last event of a timeline, a stream that is open goes on with the next one's first. (L67)"""
+    """After the last event of a timeline, an open stream continues with the next one's first. (L67)"""
 
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet()
@@ -375,7 +375,7 @@ def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
 
 
 def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
-    """If the log that a stream has to go on in cannot be opened, it says so and ends. (L53)"""
+    """If the log in which a stream has to continue cannot be opened, the stream says so and ends. (L53)"""
 
     async def scenario(stage: Stage) -> None:
         def away(storage_id: str) -> None:
@@ -391,7 +391,7 @@ def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
 
 
 def test_a_missing_topic_ends_nothing_by_itself():
-    """Only the event type can say what became of a topic that is not found; until then the stream stays. (L61)"""
+    """Only the event type can explain a missing topic; until then the stream stays. (L61)"""
 
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet()

@@ -27,10 +27,10 @@ def a_session(partitions: int = 1, start: Position = BEFORE, **limits: float) ->
 
 def describe_actions(actions: list[StreamAction]) -> list[str]:
     """Actions in brief: partition and values of a batch, `-` for a keep-alive, `!` for a problem."""
-    return [_told(action) for action in actions]
+    return [_describe_action(action) for action in actions]
 
 
-def _told(action: StreamAction) -> str:
+def _describe_action(action: StreamAction) -> str:
     match action:
         case SendEvents(partition, _, runs):
             return f"{partition}: {b' '.join(values(runs)).decode()}"

@@ -45,7 +45,7 @@ BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
 Scenario = Callable[["Stage"], Awaitable[None]]
 
 
-def only(*names: str) -> Authorization:
+def authorization_of_readers(*names: str) -> Authorization:
     """Lists that name Ann everywhere, and these as readers."""
     ann = (Attribute("user", "ann"),)
     return Authorization(admins=ann, writers=ann, readers=tuple(Attribute("user", name) for name in names))
@@ -201,12 +201,12 @@ def test_only_who_lost_permission_is_refused(stage):
     """When READ is taken from one subject, its streams end with a Problem and others go on. (L60)"""
 
     async def scenario() -> None:
-        event_type = stage.add(authorization=only("ann", "bob"))
+        event_type = stage.add(authorization=authorization_of_readers("ann", "bob"))
         anns, bobs = RecordingOutlet(), RecordingOutlet()
         stage.serve(event_type, anns, ANN, stream_limit=1)
         stage.serve(event_type, bobs, BOB)
         await asyncio.sleep(0)
-        stage.event_types.replace(event_type, replace(event_type, authorization=only("ann")))
+        stage.event_types.replace(event_type, replace(event_type, authorization=authorization_of_readers("ann")))
         await bobs.until(lambda text: text.endswith("}\n"))
         assert problem(bobs) == (403, f"Access on READ event-type:{event_type.name} denied")
         stage.publish(event_type, "a")
@@ -220,10 +220,10 @@ def test_changes_by_others_are_found(stage):
     """A stream also notices changes by another process, a little later. (L60)"""
 
     async def scenario() -> None:
-        event_type, outlet = stage.add(authorization=only("ann", "bob")), RecordingOutlet()
+        event_type, outlet = stage.add(authorization=authorization_of_readers("ann", "bob")), RecordingOutlet()
         stage.serve(event_type, outlet, BOB)
         await asyncio.sleep(0)
-        stage.elsewhere.replace(event_type, replace(event_type, authorization=only("ann")))
+        stage.elsewhere.replace(event_type, replace(event_type, authorization=authorization_of_readers("ann")))
         await stage.ended()
         assert problem(outlet)[0] == 403
 
@@ -288,7 +288,7 @@ def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
 class Rounds(list[object]):
     """One for each time that a task has begun to look after all streams."""
 
-    async def more(self, count: int) -> None:
+    async def wait_for_more(self, count: int) -> None:
         """Wait until a number of further ones have begun, and the last but one is over."""
         count += len(self)
         await wait_on_loop(lambda: len(self) >= count)
@@ -312,7 +312,7 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
         rounds = counted_rounds(stage, monkeypatch)
         for _ in range(50):
             stage.serve(event_type, RecordingOutlet())
-        await rounds.more(3)
+        await rounds.wait_for_more(3)
         assert 0 < len(asked) <= len(rounds)
 
     play(stage, scenario())
@@ -329,7 +329,7 @@ def test_a_change_is_reported_once(stage, monkeypatch):
         await asyncio.sleep(0)
         stage.elsewhere.replace(event_type, replace(event_type, owning_application="other"))
         await wait_on_loop(lambda: told)
-        await counted_rounds(stage, monkeypatch).more(3)
+        await counted_rounds(stage, monkeypatch).wait_for_more(3)
         assert len(told) == 1
 
     play(stage, scenario())

@@ -1,4 +1,4 @@
-"""Moving what lives out of objects that are partly dead."""
+"""Moving live parts out of objects that are partly dead."""
 
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ def event(topic, offset):
 
 
 def add_object(index, store, key, places=PLACES):
-    """An object with two events of each of these partitions, which come to stand at their ends."""
+    """An object with two events of each of these partitions, at their ends."""
     content, members = b"", []
     for topic, partition in places:
         head = index.index_heads([(topic, partition)])[topic, partition]
@@ -69,7 +69,7 @@ def evacuation(index, store):
 
 
 def rewrite(index, store, topic="a", partition=0):
-    """The first segment of a partition comes to lie in an object of its own, as after an erasure."""
+    """The first segment of a partition moves to a separate object, as after an erasure."""
     [segment] = index.segments_from(topic, partition, 0, 1)
     key = object_keys.new_rewritten_key(segment.location.key, topic, partition, 0)
     content = member_format.pack_member(topic, partition, [event(topic, 0)])
@@ -171,7 +171,7 @@ def test_a_damaged_object_stays(index, store, evacuation):
 
 
 def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
-    """An indexer refers to its object after it has written it: until then it is not taken for a dead one."""
+    """An indexer refers to its object after it has written it: until then it does not count as dead."""
     content = member_format.pack_member("a", 0, [event("a", 2), event("a", 3)])
     store.put("log/ns/shared/2026-11-21/t-2.json.gz", content)
     [found] = [each for each in evacuation.partly_dead_objects() if each.stored.key.endswith("t-2.json.gz")]

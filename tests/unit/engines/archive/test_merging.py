@@ -179,7 +179,7 @@ def test_few_or_large_neighbours_stay(setup: MergingSetup):
 
 
 def test_a_piece_does_not_last_too_long(setup: MergingSetup):
-    """Events that are far apart in time do not lie together, for they go together."""
+    """Events that are far apart in time are in separate segments, because a segment is removed as a whole."""
     setup.merge(setup.a_merger(max_span_microseconds=MIN_SEGMENTS_TO_MERGE * MINUTE))
     assert setup.segments()[:3] == [
         (0, 2 * MIN_SEGMENTS_TO_MERGE),
@@ -230,7 +230,7 @@ def test_of_two_workers_one_does_it(setup: MergingSetup):
 
 
 def test_a_worker_whose_claim_is_over_changes_nothing(setup: MergingSetup, monkeypatch):
-    """A worker that was asleep for longer than its claim holds leaves to the other what it was about to replace."""
+    """A worker that was asleep for longer than its claim leaves the replacement to the other."""
     put = setup.store.put
 
     def put_and_sleep(key, content):
@@ -308,7 +308,7 @@ CRASHES = {
 
 @pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
 def test_a_crash_leaves_everything_to_be_read(far: MergingSetup, service, crash):
-    """Wherever a worker dies, all events are there, once each; the next worker finishes, and nothing is left over."""
+    """Wherever a worker dies, all events are there, once each; the next worker finishes, and no remains are left."""
     operation, after = crash
     [piece] = far.merger.plan_merges("t", 0)
     lost = refusal_fault("AccessDeniedException")

@@ -46,7 +46,7 @@ class Rounds(MemoryStore):
     def waiting(self) -> int:
         return self._waiting
 
-    def come(self) -> None:
+    def release_round(self) -> None:
         with self._changed:
             self._waiting = 0
             self._round += 1
@@ -166,7 +166,7 @@ def read_in_rounds(count: int, at_once: int) -> Rounds:
         reading = threads.submit(lambda: [event.offset for _, events in found for event in events])
         while len(store.asked) < count or store.waiting:
             until(lambda: store.waiting == min(at_once, count - at_once * store.rounds))
-            store.come()
+            store.release_round()
         assert reading.result(PATIENCE) == list(range(10 * count))
     assert len(set(store.asked)) == len(store.asked) == count
     return store
@@ -224,11 +224,11 @@ def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
         found = setup.segment_cache.read_in_order("t", 0, setup.segments, 0, MANY, MANY)
         first = threads.submit(next, found)
         until(lambda: store.waiting == 1)
-        store.come()
+        store.release_round()
         assert first.result(PATIENCE)[0] == setup.segments[0]
         until(lambda: store.waiting == 1)
         found.close()
-        store.come()
+        store.release_round()
         until(lambda: not setup.segment_cache._ahead)
     assert store.asked == ["object 0", "object 1"]
 
@@ -249,12 +249,12 @@ def test_what_one_reader_gives_up_another_still_gets():
             future.cancel()
         while not (staying.done() and holding.done()):
             until(lambda: store.waiting or (staying.done() and holding.done()))
-            store.come()
+            store.release_round()
         assert staying.result(PATIENCE) == [segment.first_offset for segment in behind]
 
 
 def test_readers_that_come_back_have_more_and_more_read_for_them():
-    """The amount that is read ahead doubles while a reader comes back, and never exceeds what it has read."""
+    """The read-ahead doubles while a reader comes back, and never exceeds the amount that it has read."""
     setup = ReadingSetup(*[LARGE] * 60)
     with closing(setup.reader):
         for number in range(40):

@@ -167,7 +167,7 @@ def test_folders_go_with_what_is_in_them(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path):
-    """A disk's refusal is nothing but an archive out of reach, and leaves nothing behind."""
+    """A disk's refusal counts as an unreachable archive, and leaves nothing behind."""
     (tmp_path / "archive").write_text("not a folder")
     with pytest.raises(Unavailable):
         open_archive(str(tmp_path / "archive")).put("a/b", b"content")
@@ -189,7 +189,7 @@ def test_a_url_names_the_store():
 
 
 @pytest.fixture
-def versioned():
+def versioned_store():
     """A store in a bucket that keeps versions."""
     with aws():
         client = Session().create_client("s3", REGION)
@@ -199,27 +199,27 @@ def versioned():
             yield opened
 
 
-def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned, monkeypatch):
+def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned_store, monkeypatch):
     """Old versions are listed and read, whatever replaced them, and are removed permanently."""
     monkeypatch.setattr(stores, "KEYS_PER_PAGE", 1)
     for content in (b"first", b"second"):
-        versioned.put("a/b/c.gz", content)
-    versioned.put("a/b/d.gz", b"third")
-    versioned.put("x/e.gz", b"fourth")
-    versioned.remove(["a/b/d.gz", "x/e.gz"])
+        versioned_store.put("a/b/c.gz", content)
+    versioned_store.put("a/b/d.gz", b"third")
+    versioned_store.put("x/e.gz", b"fourth")
+    versioned_store.remove(["a/b/d.gz", "x/e.gz"])
 
-    found = list(versioned.list_old_versions("a/b/"))
-    assert {each.key: versioned.read_old_version(each) for each in found} == {
+    found = list(versioned_store.list_old_versions("a/b/"))
+    assert {each.key: versioned_store.read_old_version(each) for each in found} == {
         "a/b/c.gz": b"first",
         "a/b/d.gz": b"third",
     }
 
-    assert versioned.remove_old_versions(found) == {}
-    assert list(versioned.list_old_versions("a/b/")) == []
+    assert versioned_store.remove_old_versions(found) == {}
+    assert list(versioned_store.list_old_versions("a/b/")) == []
     with pytest.raises(ArchiveObjectGone):
-        versioned.read_old_version(found[0])
-    assert versioned.read_range(ArchiveLocation("a/b/c.gz", 0, 10)) == b"second"
-    assert [each.key for each in versioned.list_old_versions("x/")] == ["x/e.gz"]
+        versioned_store.read_old_version(found[0])
+    assert versioned_store.read_range(ArchiveLocation("a/b/c.gz", 0, 10)) == b"second"
+    assert [each.key for each in versioned_store.list_old_versions("x/")] == ["x/e.gz"]
 
 
 def test_a_bucket_without_versions_has_no_old_ones():

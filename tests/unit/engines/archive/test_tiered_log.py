@@ -26,216 +26,222 @@ from tests.support.tiered_world import TieredLogFixture, TopicNames
 
 
 @pytest.fixture
-def tiered() -> Iterator[TieredLogFixture]:
-    tiered = TieredLogFixture()
-    yield tiered
-    tiered.log.close()
+def tiered_fixture() -> Iterator[TieredLogFixture]:
+    tiered_fixture = TieredLogFixture()
+    yield tiered_fixture
+    tiered_fixture.log.close()
 
 
 class TestSeam:
-    def test_is_crossed_without_gap_and_repeat(self, tiered: TieredLogFixture):
-        """A cursor goes on from the archive into the hot half, event by event."""
-        tiered.store_hours(10)
-        tiered.log.archive()
-        tiered.store_hours(5)
-        assert tiered.hot.bounds("t", [0])[0].oldest == 9
-        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(0, 15)}
-        assert tiered.offsets() == list(range(15))
+    def test_is_crossed_without_gap_and_repeat(self, tiered_fixture: TieredLogFixture):
+        """A cursor leads from the archive into the hot half, event by event."""
+        tiered_fixture.store_hours(10)
+        tiered_fixture.log.archive()
+        tiered_fixture.store_hours(5)
+        assert tiered_fixture.hot.bounds("t", [0])[0].oldest == 9
+        assert tiered_fixture.log.bounds("t", [0]) == {0: OffsetBounds(0, 15)}
+        assert tiered_fixture.offsets() == list(range(15))
 
-    def test_may_move_while_someone_reads(self, tiered: TieredLogFixture):
+    def test_may_move_while_someone_reads(self, tiered_fixture: TieredLogFixture):
         """A reader beside storing, archiving and removal misses no event and sees none twice."""
         done = threading.Event()
 
         def archive_again_and_again() -> None:
             while not done.is_set():
-                tiered.log.archive()
+                tiered_fixture.log.archive()
 
         with ThreadPoolExecutor(2) as others:
             archiving = others.submit(archive_again_and_again)
-            storing = others.submit(tiered.store_hours, 500)
+            storing = others.submit(tiered_fixture.store_hours, 500)
             found: list[int] = []
             while len(found) < 500:
-                found += [event.offset for event in tiered.log.read("t", 0, len(found), limit=7, wait=30).events]
+                found += [
+                    event.offset for event in tiered_fixture.log.read("t", 0, len(found), limit=7, wait=30).events
+                ]
             done.set()
             archiving.result(PATIENCE)
             storing.result(PATIENCE)
         assert found == list(range(500))
 
-    def test_is_where_the_hot_retention_says(self, tiered: TieredLogFixture):
+    def test_is_where_the_hot_retention_says(self, tiered_fixture: TieredLogFixture):
         """The hot half keeps archived events for its own time, however long the archive keeps them."""
-        tiered.log.close()
-        tiered = TieredLogFixture(
+        tiered_fixture.log.close()
+        tiered_fixture = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=3 * 3600, unreferenced_grace=0, new_share_to_compact=0)
         )
-        tiered.store_hours(10)
-        tiered.log.archive()
-        assert tiered.hot.bounds("t", [0]) == {0: OffsetBounds(7, 10)}
-        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(0, 10)}
-        tiered.log.close()
+        tiered_fixture.store_hours(10)
+        tiered_fixture.log.archive()
+        assert tiered_fixture.hot.bounds("t", [0]) == {0: OffsetBounds(7, 10)}
+        assert tiered_fixture.log.bounds("t", [0]) == {0: OffsetBounds(0, 10)}
+        tiered_fixture.log.close()
 
-    def test_never_leaves_out_what_is_not_archived(self, tiered: TieredLogFixture):
+    def test_never_leaves_out_what_is_not_archived(self, tiered_fixture: TieredLogFixture):
         """The hot half keeps everything, for however long, until it is in the archive."""
-        tiered.store_hours(3)
-        tiered.log.archive()
-        tiered.store_hours(3)
-        tiered.store.out_of_reach = True
+        tiered_fixture.store_hours(3)
+        tiered_fixture.log.archive()
+        tiered_fixture.store_hours(3)
+        tiered_fixture.store.out_of_reach = True
         with pytest.raises(Unavailable):
-            tiered.log.archive()
-        tiered.log._worker.trim_hot_partitions()
-        assert tiered.hot.bounds("t", [0]) == {0: OffsetBounds(2, 6)}
-        tiered.store.out_of_reach = False
-        tiered.log.archive()
-        assert tiered.hot.bounds("t", [0]) == {0: OffsetBounds(5, 6)}
-        assert tiered.offsets() == list(range(6))
+            tiered_fixture.log.archive()
+        tiered_fixture.log._worker.trim_hot_partitions()
+        assert tiered_fixture.hot.bounds("t", [0]) == {0: OffsetBounds(2, 6)}
+        tiered_fixture.store.out_of_reach = False
+        tiered_fixture.log.archive()
+        assert tiered_fixture.hot.bounds("t", [0]) == {0: OffsetBounds(5, 6)}
+        assert tiered_fixture.offsets() == list(range(6))
 
-    def test_needs_an_index_that_it_may_write_to_only_where_it_archives(self, tiered: TieredLogFixture, monkeypatch):
+    def test_needs_an_index_that_it_may_write_to_only_where_it_archives(
+        self, tiered_fixture: TieredLogFixture, monkeypatch
+    ):
         """A process that may read the index and not write to it, as a function on AWS, stores and reads events."""
-        tiered.store_hours(3)
-        tiered.log.archive()
+        tiered_fixture.store_hours(3)
+        tiered_fixture.log.archive()
 
         def refuse(*_: object):
             raise Unavailable("It may not be written to.")
 
         for name in ("identity", "create_topic", "advance_head", "replace_segments", "claim"):
-            monkeypatch.setattr(tiered.index, name, refuse)
+            monkeypatch.setattr(tiered_fixture.index, name, refuse)
         tiers = ArchivePolicy(archive_after=0, another_process_archives=True)
-        log = TieredLog(tiered.hot, tiered.index, tiered.store, tiered.clock, TopicNames(), tiers)
+        log = TieredLog(
+            tiered_fixture.hot, tiered_fixture.index, tiered_fixture.store, tiered_fixture.clock, TopicNames(), tiers
+        )
         run_blocking(log.append("t", {0: [Record(b"3")]}))
         archived = log.read("t", 0, 0)
         assert [event.offset for event in archived.events] == [0, 1, 2]
         assert [event.offset for event in log.read("t", 0, archived.next_offset).events] == [3]
 
-    def test_is_found_by_time(self, tiered: TieredLogFixture):
+    def test_is_found_by_time(self, tiered_fixture: TieredLogFixture):
         """A moment leads into the half that has the event."""
-        began = tiered.clock.now()
-        tiered.store_hours(8)
-        tiered.log.archive()
-        tiered.store_hours(4)
+        began = tiered_fixture.clock.now()
+        tiered_fixture.store_hours(8)
+        tiered_fixture.log.archive()
+        tiered_fixture.store_hours(4)
         for hours in range(14):
-            assert tiered.log.first_offset_since("t", 0, began + hours * HOUR) == min(hours, 12)
-        assert tiered.log.first_offset_since("t", 0, began + HOUR / 2) == 1
+            assert tiered_fixture.log.first_offset_since("t", 0, began + hours * HOUR) == min(hours, 12)
+        assert tiered_fixture.log.first_offset_since("t", 0, began + HOUR / 2) == 1
 
-    def test_has_nothing_in_front_of_a_gap(self, tiered: TieredLogFixture):
+    def test_has_nothing_in_front_of_a_gap(self, tiered_fixture: TieredLogFixture):
         """After a time without an archive, in which the hot half removed events, the log begins behind them."""
-        tiered.store_hours(4)
-        tiered.log.archive()
-        tiered.store_hours(4)
-        tiered.hot.trim("t", 0, tiered.clock.now() - 2 * HOUR)
-        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
-        tiered.log.archive()
-        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
-        assert tiered.offsets() == [6, 7]
+        tiered_fixture.store_hours(4)
+        tiered_fixture.log.archive()
+        tiered_fixture.store_hours(4)
+        tiered_fixture.hot.trim("t", 0, tiered_fixture.clock.now() - 2 * HOUR)
+        assert tiered_fixture.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
+        tiered_fixture.log.archive()
+        assert tiered_fixture.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
+        assert tiered_fixture.offsets() == [6, 7]
         with pytest.raises(OffsetUnavailable):
-            tiered.log.read("t", 0, 3)
+            tiered_fixture.log.read("t", 0, 3)
 
 
 class TestRetention:
-    def test_of_an_event_type_reaches_into_the_archive(self, tiered: TieredLogFixture):
+    def test_of_an_event_type_reaches_into_the_archive(self, tiered_fixture: TieredLogFixture):
         """Events that the retention of an event type removes are gone from both halves, and their objects after the
         grace time."""
-        tiered.store_hours(4)
-        tiered.log.archive()
-        tiered.store_hours(4)
-        tiered.log.archive()
-        assert len(tiered.objects()) == 2
-        tiered.log.trim("t", 0, tiered.clock.now() - 3 * HOUR)
-        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(5, 8)}
-        assert tiered.offsets() == [5, 6, 7]
-        assert len(tiered.objects()) == 2
-        tiered.log.sweep()
-        assert tiered.objects() == [each.location.key for each in tiered.segments()]
-        assert tiered.offsets() == [5, 6, 7]
+        tiered_fixture.store_hours(4)
+        tiered_fixture.log.archive()
+        tiered_fixture.store_hours(4)
+        tiered_fixture.log.archive()
+        assert len(tiered_fixture.objects()) == 2
+        tiered_fixture.log.trim("t", 0, tiered_fixture.clock.now() - 3 * HOUR)
+        assert tiered_fixture.log.bounds("t", [0]) == {0: OffsetBounds(5, 8)}
+        assert tiered_fixture.offsets() == [5, 6, 7]
+        assert len(tiered_fixture.objects()) == 2
+        tiered_fixture.log.sweep()
+        assert tiered_fixture.objects() == [each.location.key for each in tiered_fixture.segments()]
+        assert tiered_fixture.offsets() == [5, 6, 7]
 
-    def test_may_be_shorter_than_what_waits_to_be_archived(self, tiered: TieredLogFixture):
+    def test_may_be_shorter_than_what_waits_to_be_archived(self, tiered_fixture: TieredLogFixture):
         """Events that go before they were archived are in no object."""
-        tiered.store_hours(4)
-        tiered.log.trim("t", 0, tiered.clock.now() - 2 * HOUR)
-        tiered.log.archive()
-        assert [(each.first_offset, each.end_offset) for each in tiered.segments()] == [(2, 4)]
-        assert tiered.offsets() == [2, 3]
+        tiered_fixture.store_hours(4)
+        tiered_fixture.log.trim("t", 0, tiered_fixture.clock.now() - 2 * HOUR)
+        tiered_fixture.log.archive()
+        assert [(each.first_offset, each.end_offset) for each in tiered_fixture.segments()] == [(2, 4)]
+        assert tiered_fixture.offsets() == [2, 3]
 
     def test_beside_the_first_archiving_removes_what_is_old_from_both_halves(
-        self, tiered: TieredLogFixture, monkeypatch
+        self, tiered_fixture: TieredLogFixture, monkeypatch
     ):
         """An archiver that begins between the two halves of a trim brings nothing back."""
-        tiered.store_hours(4)
-        trim = tiered.hot.trim
+        tiered_fixture.store_hours(4)
+        trim = tiered_fixture.hot.trim
 
         def archive_and_trim(topic: str, partition: int, before: datetime) -> None:
             monkeypatch.undo()
-            tiered.log.archive()
+            tiered_fixture.log.archive()
             trim(topic, partition, before)
 
-        monkeypatch.setattr(tiered.hot, "trim", archive_and_trim)
-        tiered.log.trim("t", 0, tiered.clock.now() - 2 * HOUR)
-        assert tiered.offsets() == [2, 3]
+        monkeypatch.setattr(tiered_fixture.hot, "trim", archive_and_trim)
+        tiered_fixture.log.trim("t", 0, tiered_fixture.clock.now() - 2 * HOUR)
+        assert tiered_fixture.offsets() == [2, 3]
 
-    def test_leaves_objects_to_those_who_read_them(self, tiered: TieredLogFixture):
+    def test_leaves_objects_to_those_who_read_them(self, tiered_fixture: TieredLogFixture):
         """Within the grace time an object without references stays."""
-        tiered.log.close()
-        tiered = TieredLogFixture(
+        tiered_fixture.log.close()
+        tiered_fixture = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=3600, new_share_to_compact=0)
         )
-        tiered.store_hours(2)
-        tiered.log.archive()
-        tiered.log.delete_topic("t")
-        tiered.log.sweep()
-        assert len(tiered.objects()) == 1
-        tiered.log.close()
+        tiered_fixture.store_hours(2)
+        tiered_fixture.log.archive()
+        tiered_fixture.log.delete_topic("t")
+        tiered_fixture.log.sweep()
+        assert len(tiered_fixture.objects()) == 1
+        tiered_fixture.log.close()
 
-    def test_ends_with_the_topic(self, tiered: TieredLogFixture):
-        """With a topic go its objects, and nothing of it can be read any more."""
-        tiered.store_hours(3)
-        tiered.log.archive()
-        tiered.log.read("t", 0, 0)
-        tiered.log.delete_topic("t")
-        tiered.log.sweep()
-        assert tiered.objects() == []
+    def test_ends_with_the_topic(self, tiered_fixture: TieredLogFixture):
+        """The objects of a topic are removed with it, and none of its events can be read any more."""
+        tiered_fixture.store_hours(3)
+        tiered_fixture.log.archive()
+        tiered_fixture.log.read("t", 0, 0)
+        tiered_fixture.log.delete_topic("t")
+        tiered_fixture.log.sweep()
+        assert tiered_fixture.objects() == []
         with pytest.raises(UnknownTopic):
-            tiered.log.read("t", 0, 0)
+            tiered_fixture.log.read("t", 0, 0)
 
-    def test_of_a_topic_deleted_while_it_is_archived(self, tiered: TieredLogFixture, monkeypatch):
+    def test_of_a_topic_deleted_while_it_is_archived(self, tiered_fixture: TieredLogFixture, monkeypatch):
         """Archived events of a topic that is deleted meanwhile are removed, too."""
-        tiered.store_hours(3)
-        put = tiered.store.put
+        tiered_fixture.store_hours(3)
+        put = tiered_fixture.store.put
 
         def delete_and_put(key: str, content: bytes) -> None:
-            tiered.log.delete_topic("t")
+            tiered_fixture.log.delete_topic("t")
             put(key, content)
 
-        monkeypatch.setattr(tiered.store, "put", delete_and_put)
-        tiered.log.archive()
-        assert tiered.segments() == []
-        assert tiered.index.topic_names() == []
-        tiered.log.sweep()
-        assert tiered.objects() == []
+        monkeypatch.setattr(tiered_fixture.store, "put", delete_and_put)
+        tiered_fixture.log.archive()
+        assert tiered_fixture.segments() == []
+        assert tiered_fixture.index.topic_names() == []
+        tiered_fixture.log.sweep()
+        assert tiered_fixture.objects() == []
 
 
 class TestDamage:
-    def test_is_reported_with_the_offsets(self, tiered: TieredLogFixture, caplog):
+    def test_is_reported_with_the_offsets(self, tiered_fixture: TieredLogFixture, caplog):
         """A changed object is reported with its offsets, and events around it can be read."""
         for _ in range(3):
-            tiered.store_hours(4)
-            tiered.log.archive()
-        _, segment, _ = tiered.segments()
-        content = bytearray(tiered.store.content(segment.location.key))
+            tiered_fixture.store_hours(4)
+            tiered_fixture.log.archive()
+        _, segment, _ = tiered_fixture.segments()
+        content = bytearray(tiered_fixture.store.content(segment.location.key))
         content[len(content) // 2] ^= 0x10
-        tiered.store.put(segment.location.key, bytes(content))
-        assert [event.offset for event in tiered.log.read("t", 0, 0).events] == [0, 1, 2, 3]
+        tiered_fixture.store.put(segment.location.key, bytes(content))
+        assert [event.offset for event in tiered_fixture.log.read("t", 0, 0).events] == [0, 1, 2, 3]
         with pytest.raises(Unavailable, match="Offsets 4 to 7 of t/0 cannot be read"):
-            tiered.log.read("t", 0, 5)
+            tiered_fixture.log.read("t", 0, 5)
         assert "Offsets 4 to 7 of t/0 cannot be read" in caplog.text
-        assert [event.offset for event in tiered.log.read("t", 0, 8).events] == [8, 9, 10, 11]
+        assert [event.offset for event in tiered_fixture.log.read("t", 0, 8).events] == [8, 9, 10, 11]
 
     @pytest.mark.parametrize("what", ["cut", "gone", "longer", "another's", "foreign", "empty"])
-    def test_of_any_kind_is_never_stepped_over(self, tiered: TieredLogFixture, what):
+    def test_of_any_kind_is_never_stepped_over(self, tiered_fixture: TieredLogFixture, what):
         """A cut, missing, longer or foreign object, and one of other events, does not count as the written one."""
-        tiered.store_hours(4)
-        tiered.store_hours(4, partition=1)
-        tiered.log.archive()
-        [segment] = tiered.segments()
-        [other] = tiered.segments(partition=1)
-        content = tiered.store.content(segment.location.key)
+        tiered_fixture.store_hours(4)
+        tiered_fixture.store_hours(4, partition=1)
+        tiered_fixture.log.archive()
+        [segment] = tiered_fixture.segments()
+        [other] = tiered_fixture.segments(partition=1)
+        content = tiered_fixture.store.content(segment.location.key)
         mine = content[segment.location.start : segment.location.start + segment.location.length]
         others = content[other.location.start : other.location.start + other.location.length]
         changed = {
@@ -246,42 +252,42 @@ class TestDamage:
             "empty": b"",
         }
         if what == "gone":
-            tiered.store.remove([segment.location.key])
+            tiered_fixture.store.remove([segment.location.key])
         else:
             name = "log/of-somebody/else"
-            tiered.store.put(name, changed[what])
+            tiered_fixture.store.put(name, changed[what])
             location = segment.location._replace(key=name, start=0, length=max(len(changed[what]), 1))
-            tiered.index.replace_segments(
+            tiered_fixture.index.replace_segments(
                 "t", 0, [segment.__class__(**to_dict(segment) | {"location": location})], segment.end_offset
             )
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
-            tiered.log.read("t", 0, 0)
+            tiered_fixture.log.read("t", 0, 0)
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
-            tiered.log.first_offset_since("t", 0, tiered.clock.now() - 7 * HOUR)
+            tiered_fixture.log.first_offset_since("t", 0, tiered_fixture.clock.now() - 7 * HOUR)
 
-    def test_of_the_archive_as_a_whole_is_waited_for(self, tiered: TieredLogFixture):
+    def test_of_the_archive_as_a_whole_is_waited_for(self, tiered_fixture: TieredLogFixture):
         """While the archive is out of reach the hot half is read as ever, and nothing old is said not to exist."""
-        tiered.store_hours(4)
-        tiered.log.archive()
-        tiered.store.out_of_reach = True
-        tiered.store_hours(2)
-        assert [event.offset for event in tiered.log.read("t", 0, 4).events] == [4, 5]
-        assert tiered.log.bounds("t", [0]) == {0: OffsetBounds(0, 6)}
+        tiered_fixture.store_hours(4)
+        tiered_fixture.log.archive()
+        tiered_fixture.store.out_of_reach = True
+        tiered_fixture.store_hours(2)
+        assert [event.offset for event in tiered_fixture.log.read("t", 0, 4).events] == [4, 5]
+        assert tiered_fixture.log.bounds("t", [0]) == {0: OffsetBounds(0, 6)}
         with pytest.raises(Unavailable, match="on purpose"):
-            tiered.log.read("t", 0, 0)
-        tiered.store.out_of_reach = False
-        assert tiered.offsets() == list(range(6))
+            tiered_fixture.log.read("t", 0, 0)
+        tiered_fixture.store.out_of_reach = False
+        assert tiered_fixture.offsets() == list(range(6))
 
 
 class TestChores:
     """A topic that fails does not keep the others from their turn."""
 
     @pytest.fixture
-    def broken(self, tiered: TieredLogFixture, monkeypatch):
+    def broken_topic(self, tiered_fixture: TieredLogFixture, monkeypatch):
         """Another topic, of which nothing can be archived, cooled or merged; it comes first."""
-        tiered.log.create_topic("a.broken", 1)
-        run_blocking(tiered.log.append("a.broken", {0: [Record(b"1")]}))
-        bounds, topic = tiered.hot.bounds, tiered.index.topic
+        tiered_fixture.log.create_topic("a.broken", 1)
+        run_blocking(tiered_fixture.log.append("a.broken", {0: [Record(b"1")]}))
+        bounds, topic = tiered_fixture.hot.bounds, tiered_fixture.index.topic
 
         def unless_broken(call):
             def called(name, *rest):
@@ -291,88 +297,94 @@ class TestChores:
 
             return called
 
-        monkeypatch.setattr(tiered.hot, "bounds", unless_broken(bounds))
-        monkeypatch.setattr(tiered.index, "topic", unless_broken(topic))
+        monkeypatch.setattr(tiered_fixture.hot, "bounds", unless_broken(bounds))
+        monkeypatch.setattr(tiered_fixture.index, "topic", unless_broken(topic))
 
-    @pytest.mark.usefixtures("broken")
-    def test_archiving(self, tiered: TieredLogFixture, caplog):
+    @pytest.mark.usefixtures("broken_topic")
+    def test_archiving(self, tiered_fixture: TieredLogFixture, caplog):
         """All available events are archived, and the caller learns that others were not."""
-        tiered.store_hours(3)
+        tiered_fixture.store_hours(3)
         with pytest.raises(Unavailable, match="1 topics could not be archived"):
-            tiered.log.archive()
-        assert [segment.offset_count for segment in tiered.segments()] == [3]
+            tiered_fixture.log.archive()
+        assert [segment.offset_count for segment in tiered_fixture.segments()] == [3]
         assert "The archiving of a.broken failed" in caplog.text
 
 
 class TestArchiving:
-    def test_counts_with_the_index(self, tiered: TieredLogFixture):
+    def test_counts_with_the_index(self, tiered_fixture: TieredLogFixture):
         """An object that the index does not know of is none: it is written again under another name, and goes."""
-        tiered.store_hours(4)
-        extend = tiered.index.advance_head
-        tiered.index.advance_head = lambda *_: False
-        Archiver(tiered.hot, tiered.index, tiered.store, TopicNames()).archive_next_object("t", [0])
-        tiered.index.advance_head = extend
-        assert tiered.segments() == []
-        [orphan] = tiered.objects()
-        tiered.log.archive()
-        [segment] = tiered.segments()
+        tiered_fixture.store_hours(4)
+        extend = tiered_fixture.index.advance_head
+        tiered_fixture.index.advance_head = lambda *_: False
+        Archiver(tiered_fixture.hot, tiered_fixture.index, tiered_fixture.store, TopicNames()).archive_next_object(
+            "t", [0]
+        )
+        tiered_fixture.index.advance_head = extend
+        assert tiered_fixture.segments() == []
+        [orphan] = tiered_fixture.objects()
+        tiered_fixture.log.archive()
+        [segment] = tiered_fixture.segments()
         assert segment.location.key != orphan
-        assert tiered.offsets() == [0, 1, 2, 3]
-        tiered.log.sweep()
-        assert tiered.objects() == [segment.location.key]
+        assert tiered_fixture.offsets() == [0, 1, 2, 3]
+        tiered_fixture.log.sweep()
+        assert tiered_fixture.objects() == [segment.location.key]
 
-    def test_by_several_at_once_archives_once(self, tiered: TieredLogFixture):
+    def test_by_several_at_once_archives_once(self, tiered_fixture: TieredLogFixture):
         """However many processes archive the same events, each is there once."""
-        archivers = [Archiver(tiered.hot, tiered.index, tiered.store, TopicNames()) for _ in range(4)]
+        archivers = [
+            Archiver(tiered_fixture.hot, tiered_fixture.index, tiered_fixture.store, TopicNames()) for _ in range(4)
+        ]
         for _ in range(5):
-            tiered.store_hours(20)
+            tiered_fixture.store_hours(20)
             with ThreadPoolExecutor(4) as threads:
                 list(threads.map(lambda archiver: archiver.archive_next_object("t", [0, 1]), archivers))
-        segments = tiered.segments()
+        segments = tiered_fixture.segments()
         assert [each.first_offset for each in segments[1:]] == [each.end_offset for each in segments[:-1]]
         assert (segments[0].first_offset, segments[-1].end_offset) == (0, 100)
 
-    def test_names_the_event_type(self, tiered: TieredLogFixture):
+    def test_names_the_event_type(self, tiered_fixture: TieredLogFixture):
         """The name of the event type, and the day, are in the object's name and in every line of it."""
-        tiered.store_hours(2)
-        tiered.log.archive()
-        [key] = tiered.objects()
-        assert key.startswith(f"log/{tiered.index.identity()}/order.placed/2026-11-21/t-")
-        [segment] = tiered.segments()
+        tiered_fixture.store_hours(2)
+        tiered_fixture.log.archive()
+        [key] = tiered_fixture.objects()
+        assert key.startswith(f"log/{tiered_fixture.index.identity()}/order.placed/2026-11-21/t-")
+        [segment] = tiered_fixture.segments()
         assert (segment.offset_count, segment.event_count) == (2, 2)
 
-    def test_of_many_events_makes_several_members(self, tiered: TieredLogFixture, monkeypatch):
+    def test_of_many_events_makes_several_members(self, tiered_fixture: TieredLogFixture, monkeypatch):
         """A long partition is archived in members of a size that is fit to be read at once, in as many objects as it
         takes."""
         monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_MEMBER_BYTES", 1000)
         monkeypatch.setattr("nakadi.engines.archive.archiver.BYTES_PER_HOT_READ", 500)
         monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_OBJECT_BYTES", 3500)
-        run_blocking(tiered.log.append("t", {0: [Record(b'"%s"' % (b"x" * 98)) for _ in range(100)]}))
-        tiered.log.archive()
-        assert len(tiered.segments()) == 10
-        assert len(tiered.objects()) == 3
-        assert tiered.offsets() == list(range(100))
+        run_blocking(tiered_fixture.log.append("t", {0: [Record(b'"%s"' % (b"x" * 98)) for _ in range(100)]}))
+        tiered_fixture.log.archive()
+        assert len(tiered_fixture.segments()) == 10
+        assert len(tiered_fixture.objects()) == 3
+        assert tiered_fixture.offsets() == list(range(100))
 
-    def test_of_small_pieces_makes_few_of_them(self, tiered: TieredLogFixture):
+    def test_of_small_pieces_makes_few_of_them(self, tiered_fixture: TieredLogFixture):
         """Many small neighbours become one object, their offsets stay, and the old ones go after the grace time."""
         for _ in range(40):
-            tiered.store_hours(1)
-            tiered.log.archive()
-        tiered.log._worker.merge_segments(lambda: None)
-        assert [(each.first_offset, each.end_offset, each.event_count) for each in tiered.segments()] == [(0, 40, 40)]
-        assert tiered.offsets() == list(range(40))
-        tiered.log.sweep()
-        assert len(tiered.objects()) == 1
+            tiered_fixture.store_hours(1)
+            tiered_fixture.log.archive()
+        tiered_fixture.log._worker.merge_segments(lambda: None)
+        assert [(each.first_offset, each.end_offset, each.event_count) for each in tiered_fixture.segments()] == [
+            (0, 40, 40)
+        ]
+        assert tiered_fixture.offsets() == list(range(40))
+        tiered_fixture.log.sweep()
+        assert len(tiered_fixture.objects()) == 1
 
     def test_happens_by_itself(self):
-        """Events are archived, and leave the hot half, by themselves."""
-        tiered = TieredLogFixture(
+        """Events are archived, and leave the hot half, without a request."""
+        tiered_fixture = TieredLogFixture(
             ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0)
         )
-        tiered.store_hours(3)
-        until(lambda: tiered.hot.bounds("t", [0])[0].oldest == 2)
-        assert tiered.offsets() == [0, 1, 2]
-        tiered.log.close()
+        tiered_fixture.store_hours(3)
+        until(lambda: tiered_fixture.hot.bounds("t", [0])[0].oldest == 2)
+        assert tiered_fixture.offsets() == [0, 1, 2]
+        tiered_fixture.log.close()
 
     def test_takes_up_what_was_there_before(self):
         """A process archives events that an earlier process stored and did not archive."""

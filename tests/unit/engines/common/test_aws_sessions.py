@@ -11,7 +11,7 @@ from tests.support.aws import REGION, aws
 
 
 def test_sessions_share_what_is_long_to_read():
-    """A second client of a service reads no description again, and yet is made by a session of its own."""
+    """A second client of a service reads no description again, although it has a separate session."""
     first, second = new_session(), new_session()
     assert first is not second
     first.create_client("dynamodb", REGION)

@@ -27,14 +27,14 @@ def test_a_frame_holds_what_was_put_in(given_records):
 
 @given(st.lists(st.none() | records, max_size=30), st.integers(0, 30), st.integers(0, 30))
 def test_a_part_of_a_frame_can_be_read(given_records, start, stop):
-    """A part is what it would be of the whole."""
+    """A part equals the same part of the whole."""
     frame = frames.encode(given_records)
     assert frames.decode(frame, slice(start, stop)) == given_records[start:stop]
 
 
 @given(st.lists(st.none() | records, max_size=30))
 def test_an_outline_reports_keys_and_tombstones(given_records):
-    """The outline says of each place what compaction wants to know."""
+    """The outline has the compaction's data for each place."""
     expected = [None if record is None else (record.key, record.value is None) for record in given_records]
     frame = frames.encode(given_records)
     assert frames.keys_and_tombstones(frame) == expected
@@ -53,7 +53,7 @@ def test_many_events_are_compressed():
 
 @pytest.mark.parametrize("value", [b"1\n2", b"\n"])
 def test_a_line_break_is_refused(value):
-    """An event with a line break would be taken for two."""
+    """An event with a line break would look like two."""
     with pytest.raises(ValueError, match="line break"):
         frames.encode([Record(value)])
 

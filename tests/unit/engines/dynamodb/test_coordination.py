@@ -49,11 +49,11 @@ def coordination(aws):
 
 
 @pytest.fixture
-def other(coordination, aws):  # noqa: ARG001  # after it, so that the table is as it left it
+def other_process(coordination, aws):  # noqa: ARG001  # after it, so that the table is as it left it
     """Another process with the same table."""
-    other = opened(aws)
-    yield other
-    other.close()
+    other_process = opened(aws)
+    yield other_process
+    other_process.close()
 
 
 def opened(_world) -> DynamoDbCoordination:
@@ -193,21 +193,21 @@ class TestFaultsThatLast:
 
 
 class TestAnswersThatAreLost:
-    def test_of_a_write_that_someone_built_upon(self, aws, coordination, other):
+    def test_of_a_write_that_someone_built_upon(self, aws, coordination, other_process):
         """A writer without an answer has written, also if another process has written since. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
-        aws.goes_wrong("TransactWriteItems", timeout_fault_with(lambda: assign_partitions(other, "b", "b")))
+        aws.goes_wrong("TransactWriteItems", timeout_fault_with(lambda: assign_partitions(other_process, "b", "b")))
         stored = coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
         assert stored.revision == 2
         assert coordination.assignment(SUBSCRIPTION).revision == 3
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
-    def test_of_a_write_that_never_arrived(self, aws, coordination, other):
+    def test_of_a_write_that_never_arrived(self, aws, coordination, other_process):
         """A writer whose request never arrived learns that another was faster. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
 
         def lost(request, _):
-            assign_partitions(other, "b", "b")
+            assign_partitions(other_process, "b", "b")
             return timeout_before_effect(request, _)
 
         aws.goes_wrong("TransactWriteItems", lost)
@@ -215,42 +215,42 @@ class TestAnswersThatAreLost:
             coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
-    def test_of_a_commit_before_the_partition_changed_hands(self, aws, coordination, other):
+    def test_of_a_commit_before_the_partition_changed_hands(self, aws, coordination, other_process):
         """Whether the former owner's commit counted cannot be said once another has got further: no answer is made up.
         (S118, S312)"""
 
         def take_partition():
-            assign_partitions(other, "b", "b")
-            commit(other, "b", 9)
+            assign_partitions(other_process, "b", "b")
+            commit(other_process, "b", 9)
 
         aws.goes_wrong("UpdateItem", timeout_fault_with(take_partition))
         with pytest.raises(Unavailable, match="not known"):
             commit(coordination, "a", 5)
         assert position(coordination) == 9
 
-    def test_of_a_commit_that_cannot_have_been_made(self, aws, coordination, other):
+    def test_of_a_commit_that_cannot_have_been_made(self, aws, coordination, other_process):
         """Where the partition has changed hands and is not committed so far, it was not. (S118, S312)"""
 
         def lost(request, _):
-            assign_partitions(other, "b", "b")
+            assign_partitions(other_process, "b", "b")
             return timeout_before_effect(request, _)
 
         aws.goes_wrong("UpdateItem", lost)
         assert commit(coordination, "a", 5) is CommitResult.NOT_OWNED
         assert position(coordination) == 0
 
-    def test_of_a_commit_that_was_overtaken(self, aws, coordination, other):
+    def test_of_a_commit_that_was_overtaken(self, aws, coordination, other_process):
         """Behind a later commit of the same session, an earlier one is outdated. (S120, S123)"""
-        aws.goes_wrong("UpdateItem", timeout_fault_with(lambda: commit(other, "a", 9)))
+        aws.goes_wrong("UpdateItem", timeout_fault_with(lambda: commit(other_process, "a", 9)))
         assert commit(coordination, "a", 5) is CommitResult.OUTDATED
         assert position(coordination) == 9
 
-    def test_leave_no_doubt_about_who_owns(self, aws, coordination, other):
+    def test_leave_no_doubt_about_who_owns(self, aws, coordination, other_process):
         """A partition that comes back while a refusal is judged is committed after all. (S312)"""
         assign_partitions(coordination, "b", "b")
 
         def given_back(_, effect):
-            assign_partitions(other, "a", "b")
+            assign_partitions(other_process, "a", "b")
             return effect()
 
         aws.goes_wrong("GetItem", given_back)
@@ -260,7 +260,7 @@ class TestAnswersThatAreLost:
 
 class TestLeases:
     def test_are_not_shortened_by_what_arrives_late(self, aws, coordination):
-        """A renewal that arrives after a later one changes nothing: no process is taken for dead too early. (S318)"""
+        """A renewal that arrives after a later one changes nothing: no process counts as dead too early. (S318)"""
         late = []
 
         def held_up(request, effect):
@@ -275,8 +275,7 @@ class TestLeases:
         assert coordination.lease_expiries() == {"one": LATER}
 
     def test_go_by_themselves(self, coordination):
-        """DynamoDB removes what ran out a day ago, and nothing that still says something, though a clock be an hour
-        behind."""
+        """DynamoDB removes items that expired a day ago, and no valid ones, even if a clock is an hour behind."""
         coordination.renew_lease("one", LATER)
         item = CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).find_item(LEASES_KEY, "one")
         assert item.expires == int(LATER.timestamp()) + 24 * 3600
@@ -327,7 +326,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordin
 
 class TestSizes:
     def test_of_assignments_are_bounded_by_what_an_item_takes(self):
-        """Two thousand streams of two thousand partitions fit; what does not is refused in words."""
+        """Two thousand streams of two thousand partitions fit; more are refused in words."""
         from nakadi.engines.dynamodb.coordination_table import MAX_ITEM_BYTES, assignment_attributes  # noqa: PLC0415
 
         chance = random.Random(1)

@@ -32,7 +32,7 @@ SUBSCRIPTION = "1b6c"
 
 
 @pytest.fixture
-def here(aws):  # noqa: ARG001  # it is inside
+def this_process(aws):  # noqa: ARG001  # it is inside
     with_table = DynamoDbCoordination(TableAddress("test", REGION))
     new = an_assignment("a")
     with_table.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {a_place(): Position(1, -1)})
@@ -41,7 +41,7 @@ def here(aws):  # noqa: ARG001  # it is inside
 
 
 @pytest.fixture
-def there(here):  # noqa: ARG001  # after it
+def other_process(this_process):  # noqa: ARG001  # after it
     """Another process with the same table."""
     other = DynamoDbCoordination(TableAddress("test", REGION))
     yield other
@@ -73,14 +73,14 @@ class Ear:
 
 
 class TestTogether:
-    def test_commits_are_heard(self, here, there):
+    def test_commits_are_heard(self, this_process, other_process):
         """A commit through one process is heard in another. (S198)"""
-        ear = Ear(here)
-        commit(there, 5)
+        ear = Ear(this_process)
+        commit(other_process, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
-        assert here.committed_offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
+        assert this_process.committed_offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
 
-    def test_changes_are_heard_after_a_look_that_failed(self, aws, here, there, caplog):
+    def test_changes_are_heard_after_a_look_that_failed(self, aws, this_process, other_process, caplog):
         """A failing look is logged, and is not the last one. (S198)"""
         failed = threading.Event()
 
@@ -89,40 +89,40 @@ class TestTogether:
             raise ValueError("a mistake")
 
         aws.goes_wrong("Query", mistaken)
-        ear = Ear(here)
+        ear = Ear(this_process)
         assert failed.wait(PATIENCE)
-        commit(there, 5)
+        commit(other_process, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
         assert "Looking for changes of other processes failed" in caplog.text
 
-    def test_assignments_are_heard(self, here, there):
+    def test_assignments_are_heard(self, this_process, other_process):
         """Another process learns of a change of readers, and of the end of a subscription. (S237, S72)"""
-        ear = Ear(here)
-        old = there.assignment(SUBSCRIPTION)
-        there.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), A_MOMENT)
+        ear = Ear(this_process)
+        old = other_process.assignment(SUBSCRIPTION)
+        other_process.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), A_MOMENT)
         assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
         ear.heard.clear()
-        there.remove_subscription_state(SUBSCRIPTION)
+        other_process.remove_subscription_state(SUBSCRIPTION)
         assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
 
-    def test_nothing_is_missed_that_no_one_could_ask_for(self, aws, here, there, caplog):
+    def test_nothing_is_missed_that_no_one_could_ask_for(self, aws, this_process, other_process, caplog):
         """Changes that were made while DynamoDB did not answer are reported afterwards; the silence is logged once."""
-        ear = Ear(here)
+        ear = Ear(this_process)
         silent = [
             refusal_fault("ThrottlingException"),
             timeout_before_effect,
             refusal_fault("ProvisionedThroughputExceededException"),
         ]
         aws.goes_wrong("Query", *silent)
-        commit(there, 5)
+        commit(other_process, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
         told = [each.getMessage() for each in records_of("nakadi.engines.dynamodb", caplog)]
         assert len(told) == len(set(told))
 
-    def test_one_question_serves_all(self, aws, here):
+    def test_one_question_serves_all(self, aws, this_process):
         """A thousand subscriptions are watched by the same questions as one, and by none without watchers."""
         with started_threads() as started:
-            ears = [Ear(here, f"subscription {each}") for each in range(1_000)]
+            ears = [Ear(this_process, f"subscription {each}") for each in range(1_000)]
             began = time.monotonic()
             aws.calls.clear()
             until(lambda: aws.calls["Query"] >= 3)
@@ -135,12 +135,12 @@ class TestTogether:
         time.sleep(3 * CHANGE_POLL_INTERVAL_SECONDS)
         assert aws.calls["Query"] <= settled
 
-    def test_a_later_watcher_is_notified_as_well(self, here, there):
+    def test_a_later_watcher_is_notified_as_well(self, this_process, other_process):
         """A watcher that begins when there was none receives all later changes."""
-        Ear(here).end()
+        Ear(this_process).end()
         time.sleep(2 * CHANGE_POLL_INTERVAL_SECONDS)
-        ear = Ear(here)
-        commit(there, 5)
+        ear = Ear(this_process)
+        commit(other_process, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
 
 
@@ -175,7 +175,7 @@ class Times:
 
 class TestFeed:
     @pytest.fixture
-    def items(self, here):  # noqa: ARG002  # after it
+    def items(self, this_process):  # noqa: ARG002  # after it
         """The items of the table, past every coordination."""
         return CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).items
 
@@ -185,18 +185,18 @@ class TestFeed:
         feed.skip_to_now()
         return feed
 
-    def test_reports_everything_once(self, feed, there):
+    def test_reports_everything_once(self, feed, other_process):
         """The next look does not report a change again, although it looks back a little."""
-        commit(there, 1)
+        commit(other_process, 1)
         assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.read_changes(0.4) == []
 
-    def test_reports_again_what_belongs_to_the_same_moment(self, feed, there, aws):
+    def test_reports_again_what_belongs_to_the_same_moment(self, feed, other_process, aws):
         """Further commits in the interval of a reported one leave no news; a look at its end finds them."""
-        commit(there, 1)
+        commit(other_process, 1)
         assert feed.read_changes(0.0)
         aws.calls.clear()
-        commit(there, 2)
+        commit(other_process, 2)
         assert aws.calls["PutItem"] == 0
         assert feed.read_changes(0.4) == []
         assert (feed.next_recheck_time, list(feed.pop_due_rechecks(RECHECK_DELAY_SECONDS - 0.01))) == (
@@ -206,10 +206,10 @@ class TestFeed:
         assert feed.pop_due_rechecks(RECHECK_DELAY_SECONDS) == [SUBSCRIPTION]
         assert feed.pop_due_rechecks(9.0) == []
 
-    def test_reports_of_every_moment(self, feed, there, aws):
+    def test_reports_of_every_moment(self, feed, other_process, aws):
         """Commits in different moments are news, each of them."""
         for each in range(5):
-            commit(there, each, seconds=REPORT_INTERVAL_SECONDS * each)
+            commit(other_process, each, seconds=REPORT_INTERVAL_SECONDS * each)
         assert aws.calls["PutItem"] >= 5
         assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)] * 5
         assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
@@ -223,28 +223,28 @@ class TestFeed:
         assert feed.read_changes(0.0) == []
         assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
 
-    def test_hears_those_whose_clock_is_late(self, feed, there, clock):
+    def test_hears_those_whose_clock_is_late(self, feed, other_process, clock):
         """News with a time a little before the last ones are received, and once."""
-        commit(there, 1, seconds=1)
+        commit(other_process, 1, seconds=1)
         assert feed.read_changes(0.0)
         clock.seconds -= MAX_REPORT_LATENESS_SECONDS / 2
-        commit(there, 2, seconds=2)
+        commit(other_process, 2, seconds=2)
         clock.seconds += MAX_REPORT_LATENESS_SECONDS / 2
         assert feed.read_changes(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.read_changes(0.8) == []
 
-    def test_is_not_deafened_by_a_clock_that_is_ahead(self, feed, there, clock):
+    def test_is_not_deafened_by_a_clock_that_is_ahead(self, feed, other_process, clock):
         """Someone whose clock is an hour ahead does not keep us from hearing the others."""
         clock.seconds += 3600
-        commit(there, 1, seconds=1)
+        commit(other_process, 1, seconds=1)
         clock.seconds -= 3600
         assert feed.read_changes(0.0)
-        commit(there, 2, seconds=2)
+        commit(other_process, 2, seconds=2)
         assert feed.read_changes(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
 
-    def test_knows_nothing_of_what_was_before(self, items, there, clock):
+    def test_knows_nothing_of_what_was_before(self, items, other_process, clock):
         """Old changes are not reported to new listeners."""
-        commit(there, 1)
+        commit(other_process, 1)
         clock.seconds += 60
         feed = TableChangeReader(items, "me", clock)
         feed.skip_to_now()

@@ -42,7 +42,7 @@ def index(aws):
 
 @pytest.mark.usefixtures("aws")
 def test_it_connects_with_its_first_call(monkeypatch):
-    """An index that is opened and never asked makes no client, for a client takes long to make."""
+    """An index that is opened and never used makes no client, because creating a client takes long."""
     made = []
     connect = log_index.connect
     monkeypatch.setattr(log_index, "connect", lambda items: made.append(items) or connect(items))
@@ -80,7 +80,7 @@ def extend_index(index):
     ]
 
 
-def grown(index):
+def index_grown_topic(index):
     index.grow_topic("t", 5)
     return index.topic("t")
 
@@ -110,7 +110,7 @@ def replaced(index):
 
 DOING = {
     "extending": (extend_index, "TransactWriteItems", (15, [0, 10])),
-    "growing": (grown, "PutItem", Topic(partitions=5)),
+    "growing": (index_grown_topic, "PutItem", Topic(partitions=5)),
     "sealing": (sealed, "TransactWriteItems", Topic(partitions=2, sealed=True)),
     "noting progress": (store_progress, "PutItem", {"shard": ShardProgress(9)}),
     "letting go": (drop_before, "BatchWriteItem", ([ArchiveLocation("object", 0, 10)], {0: 10}, [])),

@@ -96,7 +96,7 @@ def registry(aws, pauses):
 
 
 @pytest.fixture
-def others(registry):  # noqa: ARG001  # after it, so that the table is as it left it
+def other_process(registry):  # noqa: ARG001  # after it, so that the table is as it left it
     """Another process with the same tables."""
     return DynamoDbRegistry(TableAddress("test", REGION), CallRetryPolicy())
 
@@ -214,18 +214,20 @@ class TestFaultsThatLast:
 
 
 class TestDoubt:
-    def test_is_reported_when_another_wrote_as_well(self, aws, registry, others):
+    def test_is_reported_when_another_wrote_as_well(self, aws, registry, other_process):
         """When it is unknown whether a write was made before another's, it does not claim that it was not."""
-        aws.goes_wrong("PutItem", timeout_fault_with(lambda: others.write(PutDocument(KIND, "a", {"by": "other"}, 2))))
+        aws.goes_wrong(
+            "PutItem", timeout_fault_with(lambda: other_process.write(PutDocument(KIND, "a", {"by": "other"}, 2)))
+        )
 
         with pytest.raises(Unavailable):
             registry.write(PutDocument(KIND, "a", {"by": "me"}, 1))
 
         assert registry.get(KIND, "a") == Document("a", {"by": "other"}, 3)
 
-    def test_is_reported_when_another_removed_it(self, aws, registry, others):
-        """A document that may have been written and is gone is not taken for one that was never written."""
-        aws.goes_wrong("PutItem", timeout_fault_with(lambda: others.write(RemoveDocument(KIND, "b"))))
+    def test_is_reported_when_another_removed_it(self, aws, registry, other_process):
+        """A document that may have been written and is gone does not count as never written."""
+        aws.goes_wrong("PutItem", timeout_fault_with(lambda: other_process.write(RemoveDocument(KIND, "b"))))
 
         with pytest.raises(Unavailable):
             registry.write(PutDocument(KIND, "b", {}, 1))
@@ -237,10 +239,11 @@ class TestDoubt:
         with pytest.raises(ChangedMeanwhile):
             registry.write(PutDocument(KIND, "a", {}, 7))
 
-    def test_does_not_arise_in_a_transaction(self, aws, registry, others):
+    def test_does_not_arise_in_a_transaction(self, aws, registry, other_process):
         """A completed transaction is not repeated, whatever happened to its documents since."""
         aws.goes_wrong(
-            "TransactWriteItems", timeout_fault_with(lambda: others.write(PutDocument(KIND, "b", {"by": "other"}, 1)))
+            "TransactWriteItems",
+            timeout_fault_with(lambda: other_process.write(PutDocument(KIND, "b", {"by": "other"}, 1))),
         )
 
         registry.write(PutDocument(KIND, "a", {}, 1), PutDocument(KIND, "b", {"by": "me"}, ABSENT_REVISION))
@@ -251,7 +254,7 @@ class TestDoubt:
 
 class TestCalls:
     def test_are_one_for_each_question(self, aws, registry):
-        """Every question is one call, and reads are strongly consistent; nothing scans a table."""
+        """Every query is one call, and reads are strongly consistent; nothing scans a table."""
         registry.get(KIND, "a")
         registry.list(KIND, prefix="a", limit=10)
         registry.write(PutDocument(KIND, "a", {}, 1))
@@ -261,7 +264,7 @@ class TestCalls:
         assert aws.calls == {"GetItem": 1, "Query": 1, "PutItem": 1, "TransactWriteItems": 1}
 
     def test_of_what_is_remembered_are_one_as_well(self, aws, registry):
-        """A change is counted in the call that makes it, and one call shows what changed."""
+        """A change is counted in the call that makes it, and one call shows the changes."""
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
         registry.write(PutDocument("event-types", "a", {}, ABSENT_REVISION))
         registry.change_counters()

@@ -31,7 +31,7 @@ def test_every_table_has_its_model():
 
 
 def test_tables_of_one_deployment_have_different_names():
-    """Every table has a name of its own, which begins with the deployment's prefix."""
+    """Every table has its own name, which begins with the deployment's prefix."""
     names = sorted(table.full_name("live") for table in TABLES)
 
     assert all(name.startswith("live-") for name in names)

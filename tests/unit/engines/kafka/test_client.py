@@ -1,4 +1,4 @@
-"""How a cluster is reached: what a URL and the file that it names say, and what of it is written to logs."""
+"""How a cluster is reached: the content of a URL and of its file, and the parts that appear in logs."""
 
 import logging
 
@@ -12,7 +12,7 @@ SECRET = "never/to+be+seen"  # of nobody
 
 @pytest.fixture
 def address(tmp_path):
-    """One whose user, password and certificate stand in a file."""
+    """One whose user, password and certificate are in a file."""
     file = tmp_path / "kafka.properties"
     file.write_text(
         "# how to log in\n\nsecurity.protocol = sasl_plaintext\nsasl.mechanism=PLAIN\nsasl.username=ann\n"

@@ -76,7 +76,7 @@ class FollowingConsumer:
 
 
 @contextmanager
-def running(consumer, monkeypatch):
+def running_tail(consumer, monkeypatch):
     """A tail with this consumer, which always ends."""
     monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: consumer)
     tail = TailReader(ClusterAddress("any"), lambda *_: None)
@@ -91,7 +91,7 @@ def running(consumer, monkeypatch):
 def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkeypatch):
     """A partition that is given up, and followed again from an earlier offset, has every event from there on."""
     consumer = FollowingConsumer()
-    with running(consumer, monkeypatch) as tail:
+    with running_tail(consumer, monkeypatch) as tail:
         tail.follow_partition(("t", 0), 100)
         # While the consumer waits for an event behind 100, the window is dropped, and another one begins at 90.
         assert consumer.polling.acquire(timeout=PATIENCE)
@@ -107,7 +107,7 @@ def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkey
 
 
 def test_an_event_is_fetched_once_for_all_readers(monkeypatch):
-    """However many readers wait at the end of a partition, one consumer follows it, and they share what it has got."""
+    """However many readers wait at the end of a partition, one consumer follows it, and they share its events."""
     consumer, made, fetched = FollowingConsumer(), [], []
     decode = reading.event_from_message
 
@@ -116,7 +116,7 @@ def test_an_event_is_fetched_once_for_all_readers(monkeypatch):
         return decode(message)
 
     monkeypatch.setattr(reading, "event_from_message", count_message)
-    with running(consumer, monkeypatch) as tail:
+    with running_tail(consumer, monkeypatch) as tail:
         monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: made.append(consumer) or consumer)
         for _ in range(50):
             tail.follow_partition(("t", 0), 100)
@@ -160,7 +160,7 @@ def test_a_topic_is_looked_up_before_it_is_followed(monkeypatch, is_away, calls)
     """The library would look for it within a second, in which its first events wait. A missing topic is looked up
     once."""
     consumer = UninformedConsumer(is_away=is_away)
-    with running(consumer, monkeypatch) as tail:
+    with running_tail(consumer, monkeypatch) as tail:
         tail.follow_partition(("z", 0), 0)
         assert consumer.polling.acquire(timeout=PATIENCE)
         del consumer.calls[:]

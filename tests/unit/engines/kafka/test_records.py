@@ -115,7 +115,7 @@ def test_plain_events_are_read_as_text():
     ids=["tombstone", "key", "empty key", "owner", "line break"],
 )
 def test_an_event_with_more_than_a_line_of_text_is_read_by_itself(other):
-    """Nothing is lost of a record that is not only one line of text, and its neighbours are what they were."""
+    """No part of a record with more than one line of text is lost, and its neighbours are unchanged."""
     messages = [Message(b"1", offset=7), other, Message(b"2", offset=9)]
 
     assert events_from_messages(messages) == tuple(map(event_from_message, messages))

@@ -1,4 +1,4 @@
-"""Reads of a shard: five a second are all that it answers, for all processes together."""
+"""Reads of a shard: it answers five a second, for all processes together."""
 
 import random
 import time

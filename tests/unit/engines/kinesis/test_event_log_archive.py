@@ -34,7 +34,7 @@ def publish(faulty_kinesis: FaultyKinesis, log, *numbers: int) -> None:
 
 
 def test_damage_is_reported_with_its_offsets(faulty_kinesis: FaultyKinesis, log, caplog):
-    """When the stream has forgotten what a damaged archive object had, its offsets are reported and nothing is
+    """When the stream has forgotten the content of a damaged archive object, its offsets are reported and nothing is
     skipped."""
     publish(faulty_kinesis, log, 0, 1, 2)
     publish(faulty_kinesis, log, 3, 4)
@@ -50,7 +50,7 @@ def test_damage_is_reported_with_its_offsets(faulty_kinesis: FaultyKinesis, log,
 
 
 def test_objects_go_with_what_was_in_them(faulty_kinesis: FaultyKinesis, log):
-    """Objects of several partitions go when nothing of them is wanted any more, and the others stay."""
+    """Objects of several partitions are removed when none of them is wanted any more, and the others stay."""
     publish(faulty_kinesis, log, 0, 1)
     faulty_kinesis.clock.move(3600)
     publish(faulty_kinesis, log, 2)

@@ -134,7 +134,7 @@ class TestPublishing:
 
     @pytest.mark.parametrize("failing", [0, 1, 2])
     def test_of_a_long_frame_is_all_or_nothing(self, faulty_kinesis: FaultyKinesis, failing):
-        """When one record of several fails, none of the events is there, and the numbers of others have no gap."""
+        """When one record of several fails, none of the events is stored, and the numbers of others have no gap."""
         log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
         run_blocking(log.append("t", {0: [Record(b"before")]}))
@@ -181,7 +181,7 @@ class TestReading:
         assert reader.bounds("t", [0])[0].next_offset == 2
 
     def test_goes_on_behind_an_expired_iterator(self, faulty_kinesis: FaultyKinesis, log):
-        """An iterator that is too old is replaced by one for the same place: nothing is missed or read twice."""
+        """An iterator that is too old is replaced by one for the same place: no record is missed or read twice."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         assert values(log) == [b"1"]
         run_blocking(log.append("t", {0: [Record(b"2")]}))

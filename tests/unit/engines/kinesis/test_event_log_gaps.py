@@ -100,7 +100,7 @@ def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(kinesis_hours: H
 
 
 def test_an_idle_shard_is_no_gap(kinesis_hours: Hours, name: str):
-    """Housekeeping notes that nothing waits: after days without events numbers go on where they were."""
+    """Housekeeping notes that nothing waits: after days without events, numbers continue where they were."""
     publish(kinesis_hours, name, 0, 1)
     kinesis_hours.index_all()
     for _ in range(8):

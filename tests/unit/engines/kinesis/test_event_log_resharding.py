@@ -43,7 +43,7 @@ Seen = Mapping[int, list[bytes | None]]
 
 
 class Surroundings:
-    """One stream, its index and its archive; every log opened on them stands for another process."""
+    """One stream, its index and its archive; every log opened on them represents another process."""
 
     def __init__(self, client, stream: str) -> None:
         self.client = client
@@ -105,9 +105,7 @@ def seen_from_the_beginning(log: KinesisLog) -> Seen:
 
 
 def follow(log: KinesisLog, partition: int, published: threading.Event | None = None) -> Iterator[bytes | None]:
-    """The values of a partition in their order, up to the last one that was published; each offset is one more than the
-    one before.
-    """
+    """The values of a partition in order, up to the last published one; each offset is one more than the one before."""
     place = 0
     while True:
         is_all = published is None or published.is_set()
@@ -154,7 +152,7 @@ class TestWhileShardsSplitAndMerge:
     def test_no_event_is_lost_or_there_twice_and_every_reader_counts_the_same(self, surroundings: Surroundings):
         """Events keep their order and offsets while shards split and merge, for readers who follow and who come later.
 
-        The reader that follows has next to no memory of its own, so that it also reads behind what it remembers.
+        The reader that follows has next to no memory, so it also reads behind its cache.
         """
         index_by_shard = surroundings.an_indexer()
         over, published = threading.Event(), threading.Event()

@@ -111,7 +111,7 @@ def test_a_process_that_slept_counts_anew(faulty_kinesis: FaultyKinesis, log, mo
 
 @BOTH
 def test_an_append_that_was_given_up_stops_no_one(faulty_kinesis: FaultyKinesis, log, strict):
-    """Parts of an append that never was completed can be forgotten; indexer and readers go on without them."""
+    """Parts of an append that never was completed can be forgotten; indexer and readers continue without them."""
     publish(log, 0)
     half = envelopes.pack_parts(3, 0, bytes(1000), b"a" * 8, 500)
     faulty_kinesis.put("t/0", half[0])

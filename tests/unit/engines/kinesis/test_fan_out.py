@@ -42,7 +42,7 @@ def kinesis(faulty_kinesis: FaultyKinesis, monkeypatch) -> Iterator[PushingKines
 
 
 class Following:
-    """A process that watches, and what it was notified of."""
+    """A process that watches, and its notifications."""
 
     def __init__(self, log: KinesisLog) -> None:
         self.log = log
@@ -65,7 +65,7 @@ class Following:
 
 
 @contextmanager
-def following(faulty_kinesis: FaultyKinesis, more: str = "") -> Iterator[Following]:
+def following_watch(faulty_kinesis: FaultyKinesis, more: str = "") -> Iterator[Following]:
     url = f"kinesis://{faulty_kinesis.name}?region={REGION}&fan_out=mine&shared_for=60&{HURRIED}{more}"
     log = opening.open_kinesis_log(url, faulty_kinesis.clock, faulty_kinesis.index, None)
     made = Following(log)
@@ -87,7 +87,7 @@ def publish(faulty_kinesis: FaultyKinesis, count: int = 1) -> None:
 
 
 def test_what_is_pushed_is_not_asked_for(faulty_kinesis, kinesis, monkeypatch):
-    """While a shard is pushed, a watching process reads nothing of what all readers of the shard share."""
+    """While a shard is pushed, a watching process reads none of the shared pages."""
     asked: list[str] = []
     page = Stream.read_page
 
@@ -96,7 +96,7 @@ def test_what_is_pushed_is_not_asked_for(faulty_kinesis, kinesis, monkeypatch):
         return page(stream, shard, iterator, limit)
 
     monkeypatch.setattr(Stream, "read_page", count_read)
-    with following(faulty_kinesis) as process:
+    with following_watch(faulty_kinesis) as process:
         until(lambda: kinesis.streaming)
         asked.clear()
         for number in range(5):
@@ -107,9 +107,9 @@ def test_what_is_pushed_is_not_asked_for(faulty_kinesis, kinesis, monkeypatch):
 
 
 def test_a_subscription_that_ends_is_followed_by_another(faulty_kinesis, kinesis):
-    """Kinesis ends each subscription after five minutes: the next one begins where it ended, and nothing is lost."""
+    """Kinesis ends each subscription after five minutes: the next one begins where it ended, and no record is lost."""
     kinesis.lasts = 0.05
-    with following(faulty_kinesis) as process:
+    with following_watch(faulty_kinesis) as process:
         for number in range(10):
             publish(faulty_kinesis)
             process.sees(number + 1)
@@ -120,7 +120,7 @@ def test_a_subscription_that_ends_is_followed_by_another(faulty_kinesis, kinesis
 def test_a_refused_subscription_leaves_the_shard_to_be_asked(faulty_kinesis, kinesis):
     """Within five seconds Kinesis refuses to subscribe again: events are read as without fan-out meanwhile."""
     kinesis.pushes = False
-    with following(faulty_kinesis) as process:
+    with following_watch(faulty_kinesis) as process:
         wait_until_subscribed(kinesis, 2)
         publish(faulty_kinesis, 3)
         process.sees(3)
@@ -135,7 +135,7 @@ def test_a_refused_subscription_leaves_the_shard_to_be_asked(faulty_kinesis, kin
 def test_a_stream_without_room_for_a_consumer_is_asked(faulty_kinesis, kinesis, how):
     """Twenty consumers are all that a stream has; one more process reads as without fan-out, and tries again."""
     setattr(kinesis, how, 0)
-    with following(faulty_kinesis) as process:
+    with following_watch(faulty_kinesis) as process:
         publish(faulty_kinesis, 2)
         process.sees(2)
         until(lambda: kinesis.calls["RegisterStreamConsumer"] + kinesis.calls["DescribeStreamConsumer"] > 3)
@@ -146,7 +146,7 @@ def test_a_stream_without_room_for_a_consumer_is_asked(faulty_kinesis, kinesis, 
 
 def test_a_silent_subscription_hides_nothing(faulty_kinesis, kinesis):
     """A connection that is open and silent is given up, and the shard is read instead."""
-    with following(faulty_kinesis, "&push_silence=0.2") as process:
+    with following_watch(faulty_kinesis, "&push_silence=0.2") as process:
         until(lambda: kinesis.pages)
         kinesis.silent.set()
         publish(faulty_kinesis, 2)
@@ -155,7 +155,7 @@ def test_a_silent_subscription_hides_nothing(faulty_kinesis, kinesis):
 
 def test_the_newest_offsets_are_asked_for(faulty_kinesis, kinesis):
     """Events acknowledged before the call are in the bounds, whether they were pushed yet or not. (C13)"""
-    with following(faulty_kinesis) as process:
+    with following_watch(faulty_kinesis) as process:
         until(lambda: kinesis.streaming)
         publish(faulty_kinesis)
         until(lambda: kinesis.records)
@@ -167,7 +167,7 @@ def test_the_newest_offsets_are_asked_for(faulty_kinesis, kinesis):
 
 def test_a_consumer_goes_with_its_process(faulty_kinesis, kinesis):
     """The consumer of a process that ends is not paid for any more."""
-    with following(faulty_kinesis):
+    with following_watch(faulty_kinesis):
         until(lambda: kinesis.consumers)
     assert not kinesis.consumers
 
@@ -187,7 +187,7 @@ def test_a_consumer_is_replaced_before_it_is_old(faulty_kinesis, kinesis, monkey
     """After some hours a new consumer takes over, and the old one goes."""
     monkeypatch.setattr(fan_out, "CONSUMER_LIFETIME_SECONDS", 0.1)
     kinesis.lasts = 0.05
-    with following(faulty_kinesis) as process:
+    with following_watch(faulty_kinesis) as process:
         until(lambda: kinesis.calls["RegisterStreamConsumer"] >= 3)
         publish(faulty_kinesis, 2)
         process.sees(2)
@@ -195,8 +195,8 @@ def test_a_consumer_is_replaced_before_it_is_old(faulty_kinesis, kinesis, monkey
 
 
 def test_a_consumer_that_was_taken_away_is_registered_anew(faulty_kinesis, kinesis):
-    """Someone deregisters the consumer of a living process: it registers another, and nothing is lost."""
-    with following(faulty_kinesis) as process:
+    """Someone deregisters the consumer of a living process: it registers another, and no record is lost."""
+    with following_watch(faulty_kinesis) as process:
         until(lambda: kinesis.streaming)
         [arn] = kinesis.consumers
         kinesis.answer("DeregisterStreamConsumer", {"ConsumerARN": arn})

@@ -16,19 +16,19 @@ class Log:
         self._sequence = 0
 
     def whole(self, count: int, stored_at: int = 0, at: int = 0) -> None:
-        self._met(envelopes.pack_frame(count, stored_at, b"frame"), at)
+        self._number_record(envelopes.pack_frame(count, stored_at, b"frame"), at)
 
     def part(self, append: str, number: int, of: int, *, count: int = 1, at: int = 0) -> None:
         pieces = envelopes.pack_parts(count, 0, bytes(of), append.encode().ljust(8), envelopes.MAX_HEADER_BYTES + 1)
-        self._met(pieces[number], at)
+        self._number_record(pieces[number], at)
 
     def seal(self, at: int = 0) -> None:
-        self._met(envelopes.pack_seal(0), at)
+        self._number_record(envelopes.pack_seal(0), at)
 
     def foreign(self) -> None:
-        self._met(b"whatever", 0)
+        self._number_record(b"whatever", 0)
 
-    def _met(self, data: bytes, at: int) -> None:
+    def _number_record(self, data: bytes, at: int) -> None:
         self._sequence += 1
         record = ArrivedRecord(RecordPosition("shard", self._sequence), "t/0", at, data)
         self.state, found = numbering.state_after_record(self.state, record, envelopes.parse_envelope(data))
@@ -52,7 +52,7 @@ def test_frames_get_the_next_numbers(log):
 
 
 def test_records_of_others_take_no_number(log):
-    """A record that is not ours is passed over by all."""
+    """All readers skip a record that is not ours."""
     log.whole(1)
     log.foreign()
     log.whole(1)

@@ -39,7 +39,7 @@ def test_a_log_needs_an_index():
 
 
 def test_the_client_tries_nothing_again_and_waits_for_nothing_long():
-    """The engine decides which calls to repeat, because it knows what they may have done."""
+    """The engine decides which calls to repeat, because it knows their possible effects."""
     made = new_kinesis_client({"region": "eu-central-1"})
     config = made.meta.config
     made.close()

@@ -87,7 +87,7 @@ def test_a_log_without_an_archive_reads_the_stream(faulty_kinesis: FaultyKinesis
 
 
 def test_any_client_that_catches_up_reads_the_stream_once(faulty_kinesis: FaultyKinesis, log):
-    """Reading on behind the memory goes on where the last read ended, and not from the beginning."""
+    """Reading behind the memory continues where the last read ended, and not from the beginning."""
     publish(log, range(100))
     reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
     reader.bounds("t", [0])
@@ -135,7 +135,7 @@ def test_bounds_have_whatever_was_acknowledged_before_they_were_asked_for(faulty
 
 
 def test_the_tip_is_shared(faulty_kinesis: FaultyKinesis, log):
-    """Streams that have come to the tip, and ask again within a moment, cost the shard no read."""
+    """Streams that have come to the tip, and read again within a moment, cost the shard no read."""
     publish(log, range(3))
     reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=30.0))
     reader.bounds("t", [0])
@@ -204,7 +204,7 @@ def test_streams_cost_a_shard_the_same(faulty_kinesis: FaultyKinesis, log, strea
 
 
 def test_what_others_store_is_reported(faulty_kinesis: FaultyKinesis, log):
-    """A watcher learns of what another process stored, and finds it when it looks."""
+    """A watcher learns of another process's events, and finds them when it reads."""
     reader = faulty_kinesis.a_log()
     found = []
     told = threading.Event()
@@ -305,7 +305,7 @@ def test_two_do_not_compact_at_once(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_what_the_archive_has_already_is_reported_when_the_tip_is(faulty_kinesis: FaultyKinesis, log):
-    """A reader that has not heard of the newest events shows none of them, and takes no offset for one too far."""
+    """A reader without the newest events shows none of them, and treats no offset as too far."""
     publish(log, range(3))
     faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=3600.0, window_bytes=1))

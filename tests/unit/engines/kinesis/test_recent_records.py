@@ -1,4 +1,4 @@
-"""The records that a process remembers, and what it still knows when the oldest ones are gone."""
+"""The records in a process's memory, and its knowledge after the oldest ones are gone."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def recent_records():
     return RecentRecords(10_000_000)
 
 
-def few() -> RecentRecords:
+def small_memory() -> RecentRecords:
     """Room for about five records."""
     return RecentRecords(5 * (SIZE + RECORD_OVERHEAD_BYTES + envelopes.HEADER_FORMAT.size))
 
@@ -51,7 +51,7 @@ def test_a_row_is_counted_when_someone_asks(recent_records):
 
 
 def test_counting_begins_at_any_known_place(recent_records):
-    """Records up to the place where counting begins are passed over, also those that come later."""
+    """Records up to the place where counting begins are skipped, also later arrivals."""
     recent_records.add_records([a_record(1), a_record(2)], rank)
     assert recent_records.start_numbering(
         "t/0", "t", IndexingState(last_position=RecordPosition("s", 3), next_offset=7), {}, rank
@@ -63,7 +63,7 @@ def test_counting_begins_at_any_known_place(recent_records):
 
 
 def test_partitions_do_not_mix(recent_records):
-    """Each partition has numbers of its own."""
+    """Each partition has separate numbers."""
     recent_records.add_records([a_record(1, "t/0"), a_record(2, "t/1"), a_record(3, "t/0")], rank)
     for key in ("t/0", "t/1"):
         recent_records.start_numbering(key, "t", NOTHING_INDEXED, {}, rank)
@@ -83,8 +83,8 @@ def test_frames_begin_with_the_one_that_is_asked_for(recent_records):
 
 
 def test_the_oldest_is_forgotten_first():
-    """When there is too much, the oldest records of all partitions go, and the count goes on."""
-    recent_records = few()
+    """When there is too much, the oldest records of all partitions are dropped, and the count continues."""
+    recent_records = small_memory()
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     for sequence in range(1, 200):
         recent_records.add_records([a_record(sequence)], rank)
@@ -96,7 +96,7 @@ def test_the_oldest_is_forgotten_first():
 
 def test_what_was_forgotten_is_not_counted_wrongly():
     """A row whose beginning is lost cannot be counted from a place in front of that, only from one behind it."""
-    recent_records = few()
+    recent_records = small_memory()
     recent_records.add_records([a_record(sequence) for sequence in range(1, 21)], rank)
     lost = recent_records.last_evicted_position("t/0")
     assert lost is not None

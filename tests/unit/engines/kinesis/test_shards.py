@@ -5,7 +5,7 @@ import pytest
 from nakadi.engines.kinesis.shards import Shard, ShardTree
 from nakadi.model.log_index import RecordPosition
 
-# a and b were there from the beginning; a was split, then its second half merged with b, and that was split again.
+# a and b existed from the beginning; a was split, then its second half merged with b, and that was split again.
 SHARDS = [
     Shard("g", 75, 99, ("e",)),
     Shard("f", 25, 74, ("e",)),

@@ -219,7 +219,7 @@ def test_a_shard_lets_begin_only_so_many(faulty_kinesis, clock):
 
 
 def test_who_has_begun_may_wait_longer_than_who_begins(faulty_kinesis, clock):
-    """A reader that has come to its second page is not refused for the sake of others who begin."""
+    """A reader on its second page is not refused for the sake of others that begin."""
     stream = Stream(faulty_kinesis.client, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     iterator = stream.request_iterator_from_start(shard)
@@ -250,13 +250,13 @@ class Refusing:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._next: Callable[..., Any] = self._refused
+        self._next: Callable[..., Any] = self._refuse_iterator
 
     def get_shard_iterator(self, **asked: Any) -> Any:
         ask, self._next = self._next, self._client.get_shard_iterator
         return ask(**asked)
 
-    def _refused(self, **_: Any) -> Any:
+    def _refuse_iterator(self, **_: Any) -> Any:
         raise throttle("GetShardIterator")
 
     def __getattr__(self, name: str) -> Any:

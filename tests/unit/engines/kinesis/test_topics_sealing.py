@@ -1,4 +1,4 @@
-"""Sealing: publishers rely on what they know for the length of a lease, and the log has the last word."""
+"""Sealing: publishers rely on their knowledge for the length of a lease, and the log has the last word."""
 
 import time
 
@@ -82,7 +82,7 @@ def machine(faulty_kinesis: FaultyKinesis, monkeypatch):
 
 
 def test_one_question_renews_all_leases(faulty_kinesis: FaultyKinesis, machine):
-    """A lease that ran out is renewed by asking what changed, for all topics together."""
+    """One read of the changes renews an expired lease, for all topics together."""
     index = Asked(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)
     names = [f"topic-{number}" for number in range(5)]
@@ -123,7 +123,7 @@ def test_a_renewed_lease_begins_with_the_question(faulty_kinesis: FaultyKinesis,
 
 
 class SlowChanges(Asked):
-    """An index that answers what changed when something else has happened since it looked."""
+    """An index that returns changes after another event has happened since its read."""
 
     def __init__(self, index) -> None:
         super().__init__(index)
@@ -176,7 +176,8 @@ def test_what_comes_behind_the_seal_is_not_acknowledged(faulty_kinesis: FaultyKi
 
 
 def test_what_comes_before_the_seal_is_acknowledged(faulty_kinesis: FaultyKinesis, topic):
-    """An append that took longer than its lease, and is in front of the seal, is there, and its publisher learns so."""
+    """An append that took longer than its lease, and is in front of the seal, is stored, and its publisher learns
+    so."""
 
     def note_and_wait() -> None:
         faulty_kinesis.index.seal_topic(topic)

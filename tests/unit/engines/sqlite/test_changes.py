@@ -58,7 +58,7 @@ def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_chan
 
 
 @contextmanager
-def reporting(path):
+def two_reporting_processes(path):
     """Two processes of one broker, each with its pipe."""
     (first, to_first), (second, to_second) = ChangePipes.new_nonblocking_pipe(), ChangePipes.new_nonblocking_pipe()
     with (
@@ -73,7 +73,7 @@ def reporting(path):
 def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypatch, heard_changes):
     """A change is heard without a look at the file, however much was reported before while nothing watched."""
     monkeypatch.setattr(FileChangePoller, "_report_if_file_changed", lambda *_: -1)
-    with reporting(tmp_path / "nakadi.db") as (one, other):
+    with two_reporting_processes(tmp_path / "nakadi.db") as (one, other):
         for number in range(2000):
             one._changes.report_own_changes([number], "s", SubscriptionChange.OFFSETS)
         other.add_change_listener("s", lambda changed: changed is SubscriptionChange.ASSIGNMENT and heard_changes.set())
@@ -85,7 +85,7 @@ def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypa
 
 def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard_changes):
     name = "s" * 55
-    with reporting(tmp_path / "nakadi.db") as (one, other):
+    with two_reporting_processes(tmp_path / "nakadi.db") as (one, other):
         other.add_change_listener(name, lambda _: heard_changes.set())
         one.replace_assignment(name, EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert heard_changes.wait(PATIENCE)

@@ -1,4 +1,4 @@
-"""The index over runs of ids: it never misses one that is there, and is bounded."""
+"""The index over runs of ids: it never misses an existing one, and is bounded."""
 
 import random
 

@@ -46,7 +46,7 @@ def _small_runs(monkeypatch):
     monkeypatch.setattr(eids, "ROWS_LOADED_AT_ONCE", 3)
 
 
-def once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> dict[int, EventPlace]:
+def append_once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> dict[int, EventPlace]:
     """Append events with these ids; the places of the first ones of those that are duplicates, by index."""
     ids = EventIds(
         scope="a type", timeline=1, window=window, eids=[n.to_bytes(16) for n in numbers], partitions=[0] * len(numbers)
@@ -66,10 +66,10 @@ def test_ids_are_known_in_runs_and_after_a_restart(path, clock):
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         for start in range(0, 100, 7):
-            assert once(log, *range(start, start + 7)) == {}
-        assert once(log, 0, 50, 104, 200) == {0: at(0), 1: at(50), 2: at(104)}
+            assert append_once(log, *range(start, start + 7)) == {}
+        assert append_once(log, 0, 50, 104, 200) == {0: at(0), 1: at(50), 2: at(104)}
     with closing(SqliteLog(path, clock)) as log:
-        assert once(log, 0, 50, 104, 200, 201) == {0: at(0), 1: at(50), 2: at(104), 3: at(105)}
+        assert append_once(log, 0, 50, 104, 200, 201) == {0: at(0), 1: at(50), 2: at(104), 3: at(105)}
 
 
 def test_rows_go_when_their_windows_have_passed(path, clock):
@@ -77,21 +77,21 @@ def test_rows_go_when_their_windows_have_passed(path, clock):
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         for number in range(0, 100, 2):
-            once(log, number, number + 1)
-        once(log, 100, window=timedelta(days=1))
-        once(log, 101)
+            append_once(log, number, number + 1)
+        append_once(log, 100, window=timedelta(days=1))
+        append_once(log, 101)
         clock.move(WINDOW.total_seconds() - 1)
         log._cleaner.prune_eids()
         assert rows(path) == 52
         clock.move(1)
         log._cleaner.prune_eids()
         assert rows(path) == 2
-        assert once(log, 100, window=timedelta(days=1)) == {0: at(100)}
-        assert once(log, 5, 99, window=timedelta(days=1)) == {}
+        assert append_once(log, 100, window=timedelta(days=1)) == {0: at(100)}
+        assert append_once(log, 5, 99, window=timedelta(days=1)) == {}
         clock.move(2 * 24 * 3600)
         log._cleaner.prune_eids()
         assert rows(path) == 1
-        assert once(log, 5, 100) == {}
+        assert append_once(log, 5, 100) == {}
 
 
 def test_memory_forgets_what_is_pruned(path, clock):
@@ -100,12 +100,12 @@ def test_memory_forgets_what_is_pruned(path, clock):
         log.create_topic("t", 1)
         memory = log._writer._eids
         for number in range(100):
-            once(log, number)
+            append_once(log, number)
         assert len(memory._last_row_of_run) == 5
         clock.move(WINDOW.total_seconds())
         log._cleaner.prune_eids()
         for number in range(100, 120):
-            once(log, number)
+            append_once(log, number)
         assert len(memory._last_row_of_run) <= 2
 
 
@@ -113,12 +113,12 @@ def test_other_appends_do_not_wait_until_the_ids_are_read(path, clock, monkeypat
     """After a start, ids are read in pieces: only the appends that need them wait for it."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
-        once(log, 1, 2, 3)
+        append_once(log, 1, 2, 3)
     may_read, load_some = threading.Event(), EidMemory.load_some
     monkeypatch.setattr(EidMemory, "load_some", lambda *each: load_some(*each) if may_read.wait(0.01) else False)
     with closing(SqliteLog(path, clock)) as log, ThreadPoolExecutor(2) as pool:
         try:
-            repeated = pool.submit(once, log, 1, 4)
+            repeated = pool.submit(append_once, log, 1, 4)
             pool.submit(run_blocking, log.append("t", {0: [a_record("plain")]})).result(60)
             assert not repeated.done()
         finally:
@@ -131,14 +131,14 @@ def test_new_ids_take_one_statement(path, clock, monkeypatch):
     """A commit whose ids are all new needs no transaction of several calls; one with a duplicate does."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
-        once(log, 1)
+        append_once(log, 1)
         with monkeypatch.context() as watched:
             watched.setattr(log._writer._file, "transaction", unwanted_transaction)
-            assert once(log, *range(2, 90)) == {}
-            assert once(log, *range(90, 200)) == {}
+            assert append_once(log, *range(2, 90)) == {}
+            assert append_once(log, *range(90, 200)) == {}
             with pytest.raises(AssertionError):
-                once(log, 200, 1)
-        assert once(log, 200, 1) == {1: at(0)}
+                append_once(log, 200, 1)
+        assert append_once(log, 200, 1) == {1: at(0)}
 
 
 def unwanted_transaction(*_: object) -> None:
@@ -153,12 +153,12 @@ def test_a_failed_commit_remembers_nothing(path, clock, monkeypatch):
     """When the commit fails, its ids are new to the next attempt, also when they have made a run."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
-        once(log, *range(15))
+        append_once(log, *range(15))
         with monkeypatch.context() as failing:
             failing.setattr("nakadi.engines.sqlite.writing._frame_rows_of_appends", failing_insert)
             with pytest.raises(Unavailable):
-                once(log, *range(10, 30))
-        assert once(log, *range(10, 30)) == {index: at(10 + index) for index in range(5)}
+                append_once(log, *range(10, 30))
+        assert append_once(log, *range(10, 30)) == {index: at(10 + index) for index in range(5)}
         assert [text for _, text in texts(log)] == [str(number) for number in range(30)]
 
 
@@ -191,7 +191,7 @@ class Model:
 
 
 @pytest.fixture
-def crowded(monkeypatch):
+def crowded_memory(monkeypatch):
     """Memory has room for a hundred ids, and makes some when it has sixty."""
     monkeypatch.setattr(eid_index, "MIN_SLOTS", 64)
     monkeypatch.setattr(eids, "EidIndex", partial(EidIndex, max_slots=256))
@@ -202,50 +202,50 @@ def old_eids(path) -> int:
         return connection.execute("SELECT count(*) FROM old_eids").fetchone()[0]
 
 
-@pytest.mark.usefixtures("crowded")
+@pytest.mark.usefixtures("crowded_memory")
 def test_ids_that_memory_has_no_room_for_are_indexed_in_the_file(path, clock):
-    """However many ids there are, memory has few of them, none is looked up in every row, and each is known."""
+    """However many ids there are, memory has few of them, none is searched in every row, and each is known."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         index = log._writer._eids._index
         indexed = 0
         for start in range(0, 1000, 5):
-            assert once(log, *range(start, start + 5)) == {}
+            assert append_once(log, *range(start, start + 5)) == {}
             log._writer.run(lambda _: None)  # for any effect that the append had behind it
             before, indexed = indexed, old_eids(path)
             assert indexed - before <= 20
             assert not index._runs_without_table
             assert sum(len(table.slots) for table in index._tables) <= 256
         assert old_eids(path) > 900
-        assert once(log, 0, 500, 999, 1000) == {0: at(0), 1: at(500), 2: at(999)}
+        assert append_once(log, 0, 500, 999, 1000) == {0: at(0), 1: at(500), 2: at(999)}
     with closing(SqliteLog(path, clock)) as log:
-        assert once(log, 3, 503, 996, 1001) == {0: at(3), 1: at(503), 2: at(996)}
+        assert append_once(log, 3, 503, 996, 1001) == {0: at(3), 1: at(503), 2: at(996)}
         assert sum(table.key_count for table in log._writer._eids._index._tables) < 100
 
 
-@pytest.mark.usefixtures("crowded")
+@pytest.mark.usefixtures("crowded_memory")
 def test_new_ids_take_one_statement_beside_indexed_ones(path, clock, monkeypatch):
     """A commit of new ids uses the index in the file, and is still one statement."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         for number in range(200):
-            once(log, number)
+            append_once(log, number)
         assert old_eids(path)
         with monkeypatch.context() as watched:
             watched.setattr(EidMemory, "remember", unwanted_transaction)
-            assert once(log, *range(200, 210)) == {}
+            assert append_once(log, *range(200, 210)) == {}
             with pytest.raises(AssertionError):
-                once(log, 210, 1)
+                append_once(log, 210, 1)
 
 
-@pytest.mark.usefixtures("crowded")
+@pytest.mark.usefixtures("crowded_memory")
 def test_the_index_in_the_file_goes_with_its_rows(path, clock, monkeypatch):
     """Housekeeping removes the index of the rows that it removes, in bounded steps."""
     monkeypatch.setattr(eids, "MAX_OLD_EIDS_PRUNED_AT_ONCE", 7)
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         for number in range(0, 300, 4):
-            once(log, *range(number, number + 4))
+            append_once(log, *range(number, number + 4))
         before = old_eids(path)
         clock.move(WINDOW.total_seconds())
         with log._writer._file.write_transaction() as connection:
@@ -253,10 +253,10 @@ def test_the_index_in_the_file_goes_with_its_rows(path, clock, monkeypatch):
         assert before - old_eids(path) == 8
         log._cleaner.prune_eids()
         assert (old_eids(path), rows(path)) == (0, 1)
-        assert once(log, 5, 150) == {}
+        assert append_once(log, 5, 150) == {}
 
 
-@pytest.mark.usefixtures("crowded")
+@pytest.mark.usefixtures("crowded_memory")
 def test_an_index_that_cannot_be_written_costs_nothing_but_time(path, clock, monkeypatch):
     """Appends succeed, ids are known, and the next commit tries again."""
     with closing(SqliteLog(path, clock)) as log:
@@ -264,26 +264,26 @@ def test_an_index_that_cannot_be_written_costs_nothing_but_time(path, clock, mon
         with monkeypatch.context() as failing:
             failing.setattr("nakadi.engines.sqlite.eids.add_old_eids", failing_insert)
             for number in range(200):
-                assert once(log, number) == {}
-            assert once(log, 3, 150, 200) == {0: at(3), 1: at(150)}
+                assert append_once(log, number) == {}
+            assert append_once(log, 3, 150, 200) == {0: at(3), 1: at(150)}
         for number in range(201, 500):
-            assert once(log, number) == {}
+            assert append_once(log, number) == {}
         assert not log._writer._eids._index._runs_without_table
-        assert once(log, 3, 150, 200) == {0: at(3), 1: at(150), 2: at(200)}
+        assert append_once(log, 3, 150, 200) == {0: at(3), 1: at(150), 2: at(200)}
 
 
 def test_the_newest_of_an_id_counts_when_another_process_has_indexed_an_older_one(path, clock):
     """Memory has a run with both rows of an id; the index in the file has only the older row."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
-        once(log, 1)
-        once(log, 2)
+        append_once(log, 1)
+        append_once(log, 2)
         clock.move(WINDOW.total_seconds())
-        once(log, 3)
-        assert once(log, 2) == {}
+        append_once(log, 3)
+        assert append_once(log, 2) == {}
         with closing(sqlite3.connect(path)) as another, another:
             add_old_eids(another, [(1, [(1).to_bytes(16)]), (2, [(2).to_bytes(16)])])
-        assert once(log, 2, 1) == {0: at(3)}
+        assert append_once(log, 2, 1) == {0: at(3)}
 
 
 def test_no_row_is_long(path, clock, monkeypatch):
@@ -291,11 +291,11 @@ def test_no_row_is_long(path, clock, monkeypatch):
     monkeypatch.setattr(eids, "MAX_EIDS_OF_ROW", 30)
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
-        assert once(log, *range(100)) == {}
+        assert append_once(log, *range(100)) == {}
         assert rows(path) == 4
-        assert once(log, 0, *range(100, 200)) == {0: at(0)}
+        assert append_once(log, 0, *range(100, 200)) == {0: at(0)}
         assert rows(path) == 8
-        assert once(log, 29, 30, 99, 100, 199) == {0: at(29), 1: at(30), 2: at(99), 3: at(100), 4: at(199)}
+        assert append_once(log, 29, 30, 99, 100, 199) == {0: at(29), 1: at(30), 2: at(99), 3: at(100), 4: at(199)}
 
 
 @pytest.mark.parametrize("memory", ["roomy", "crowded"])
@@ -304,7 +304,7 @@ def test_any_history_stores_each_id_once(path, clock, seed, memory, monkeypatch,
     """Two processes, restarts, failures, housekeeping and time: the stored events match a simple model."""
     print(f"seed {seed}")
     if memory == "crowded":
-        request.getfixturevalue("crowded")
+        request.getfixturevalue("crowded_memory")
     drawn, model = random.Random(seed), Model()
     window = timedelta(seconds=drawn.choice([30, 300]))
     logs = [SqliteLog(path, clock) for _ in range(2)]
@@ -322,13 +322,13 @@ def test_any_history_stores_each_id_once(path, clock, seed, memory, monkeypatch,
                     with monkeypatch.context() as failing:
                         failing.setattr("nakadi.engines.sqlite.writing._frame_rows_of_appends", failing_insert)
                         with pytest.raises(Unavailable):
-                            once(log, *drawn.sample(range(200), 9), window=window)
+                            append_once(log, *drawn.sample(range(200), 9), window=window)
                 case 3:
                     clock.move(drawn.choice([1, 100]))
                 case _:
                     numbers = [drawn.randrange(drawn.choice([20, 200])) for _ in range(drawn.randrange(1, 9))]
                     clock.move(drawn.choice([0.0, 0.5]))
-                    assert once(log, *numbers, window=window) == model.append(numbers, window, clock.now())
+                    assert append_once(log, *numbers, window=window) == model.append(numbers, window, clock.now())
         assert [text for _, text in texts(logs[0])] == [str(number) for number in model.stored]
     finally:
         for log in logs:

@@ -239,11 +239,11 @@ class TestCompaction:
         parts.writer.before_step(3, fail)
         with pytest.raises(Unavailable, match="power cut"):
             PartitionCompaction(parts.file, parts.cleaner, "t", 0).run(2000, 0)
-        left = everything(log)
+        left = read_everything(log)
         assert 40 < len(left) < 2000
         assert {event.record.key for event in left} == {f"{key}" for key in range(40)}
         log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
-        assert [event.offset for event in everything(log)] == list(range(1960, 2000))
+        assert [event.offset for event in read_everything(log)] == list(range(1960, 2000))
 
     def test_leaves_alone_what_another_changed(self, path, log, clock):
         """Two processes that compact the same partition at the same time remove no more than one would."""
@@ -258,13 +258,13 @@ class TestCompaction:
             for run in runs:
                 run.result(PATIENCE)
         other.close()
-        assert [event.offset for event in everything(log)] == list(range(990, 1000))
+        assert [event.offset for event in read_everything(log)] == list(range(990, 1000))
 
 
 class TestDamage:
     @pytest.mark.parametrize("body", [b"", b"x" * 10, b"y" * 500])
     def test_that_is_met_while_reading_is_reported(self, path, log, body):
-        """A frame that cannot be read makes the read fail; nothing is skipped in silence."""
+        """An unreadable frame makes the read fail; nothing is skipped silently."""
         run_blocking(log.append("t", {0: [a_record("a")]}))
         with locked_file(path) as connection:
             connection.execute("UPDATE frames SET body = ?", (body,))
@@ -325,7 +325,7 @@ def fill(log: SqliteLog, count: int, keys: int = 0) -> None:
         run_blocking(log.append("t", {0: records}))
 
 
-def everything(log: SqliteLog):
+def read_everything(log: SqliteLog):
     place, found = log.bounds("t", [0])[0].oldest, []
     while piece := log.read("t", 0, place).events:
         found += piece
@@ -364,7 +364,7 @@ def checkpoint(path) -> None:
 
 
 class HeldClock(HandMovedClock):
-    """A clock that stands in the way of a commit while it is held: the writer asks it for the time of storing."""
+    """A clock that blocks a commit while it is held: the writer reads it for the time of storing."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -81,7 +81,7 @@ def test_a_new_file_is_made_once(path):
 
 
 def test_an_empty_file_becomes_a_data_file(path):
-    """An empty file, as a process leaves it that was killed at once, is taken for a new one."""
+    """An empty file, as a killed process leaves it, counts as a new one."""
     path.touch()
     create_filled_file(path)
 
@@ -204,7 +204,7 @@ def test_a_writer_waits_for_its_turn(file):
 
 
 def test_a_writer_gives_up_after_a_while(path, file):
-    """A writer that gets no turn in time raises `Unavailable`, and the one whose turn it was goes on."""
+    """A writer that gets no turn in time raises `Unavailable`, and the one whose turn it was continues."""
     impatient = SqliteFile(path, patience=0.1)
     with file.write_transaction() as connection:
         begun = time.monotonic()

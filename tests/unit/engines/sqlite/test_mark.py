@@ -24,7 +24,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class DataFile:
-    """A data file that a broker is at work with."""
+    """A data file that a broker uses."""
 
     def __init__(self, path):
         self.path = path
@@ -106,7 +106,7 @@ def restart_broker(path, above=0):
         marker.write_mark_if_changed()
 
 
-# Nothing is missing.
+# A complete file
 
 
 def test_a_new_folder_is_fine(path):
@@ -155,7 +155,7 @@ def test_two_processes_mark_one_file(working_file):
 
 
 def test_what_did_not_change_is_not_marked_again(working_file):
-    """While nothing is committed, neither the file nor the mark is written."""
+    """Without commits, neither the file nor the mark is written."""
     before = contents(working_file.path.parent)
     for _ in range(3):
         working_file.marker.write_mark_if_changed()
@@ -196,7 +196,7 @@ def test_a_damaged_mark_is_reported_and_passed_over(working_file, change, caplog
 
 
 def test_a_data_file_that_is_gone_is_missed(working_file):
-    """Where a mark is and no data file, none is made: that would be taken for all there ever was."""
+    """If there is a mark and no data file, none is created: it would look complete."""
     working_file.close()
     working_file.path.unlink()
 
@@ -296,7 +296,7 @@ def test_pages_of_a_former_round_of_the_log_are_no_loss(working_file, tmp_path):
 
 
 def test_a_damaged_page_is_noticed(working_file):
-    """A small data file is looked through, and what SQLite finds is reported."""
+    """A small data file is checked, and SQLite's findings are reported."""
     working_file.close()
     with working_file.path.open("r+b") as file:
         (size,) = struct.unpack_from(">H", working_file.path.read_bytes(), 16)
@@ -321,7 +321,7 @@ def test_an_accepted_loss_is_the_new_state(working_file, caplog):
 
 
 def test_what_was_lost_cannot_come_back_unnoticed(working_file, tmp_path):
-    """After an accepted loss, a file of before it is an older one, however far it had come."""
+    """After an accepted loss, a file from before it is an older one, however far it had come."""
     for _ in range(3):
         working_file.publish("order.created", 1)
         working_file.marker.write_mark_if_changed()

@@ -33,7 +33,7 @@ def metrics():
 
 
 @pytest.fixture
-def committing(path, metrics):
+def committing_log(path, metrics):
     with closing(SqliteLog(path, HandMovedClock(), metrics)) as log:
         log.create_topic("t", 2)
         yield log
@@ -51,10 +51,10 @@ def cut(path):
             ours.close()
 
 
-def test_appends_of_two_processes_are_committed_by_one(path, committing, metrics):
+def test_appends_of_two_processes_are_committed_by_one(path, committing_log, metrics):
     """Each has its fates; all commits are the one process's, and offsets are dense."""
     with (
-        commit_for(committing, 2) as (first, second),
+        commit_for(committing_log, 2) as (first, second),
         closing(SqliteLog(path, HandMovedClock(), committer=first)) as one,
         closing(SqliteLog(path, HandMovedClock(), committer=second)) as other,
     ):
@@ -70,11 +70,11 @@ def test_appends_of_two_processes_are_committed_by_one(path, committing, metrics
     assert metrics.log_commit_appends.rows()[()].sum_of_values == 40
 
 
-def test_one_process_hears_at_once_of_what_another_stored(path, committing):
+def test_one_process_hears_at_once_of_what_another_stored(path, committing_log):
     """A watch reports partitions that grew by the appends of any process, without looking at the file."""
     heard: Future = Future()
     with (
-        commit_for(committing, 2) as (first, second),
+        commit_for(committing_log, 2) as (first, second),
         closing(SqliteLog(path, HandMovedClock(), committer=first)) as one,
         closing(SqliteLog(path, HandMovedClock(), committer=second)) as other,
     ):
@@ -102,15 +102,15 @@ def test_a_connection_that_breaks_leaves_nothing_waiting(cut):
             attempt()
 
 
-def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing, cut):
-    """More than the socket takes is kept, in order, until the other side reads; nothing is lost or doubled."""
+def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing_log, cut):
+    """Bytes beyond the socket's capacity are kept, in order, until the other side reads; none is lost or doubled."""
     log, other_side = cut
     large = b'"%s"' % (b"x" * 7_000)
     waiting = [append_async(log, "t", {0: [Record(large), a_record(str(number))]}) for number in range(200)]
     assert not any(each.done() for each in waiting)
 
     async def serve():
-        service = AppendService(committing)
+        service = AppendService(committing_log)
         serving = asyncio.create_task(service.serve(other_side))
         await wait_on_loop(lambda: all(each.done() for each in waiting))
         log_closes = asyncio.get_running_loop().run_in_executor(None, log.close)
@@ -119,7 +119,7 @@ def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing, cu
 
     asyncio.run(serve())
     assert {str(each.result()) for each in waiting} == {str({0: Stored()})}
-    assert [record_text(event.record) for event in read_everything(committing, "t", 0, 0)][1::2] == [
+    assert [record_text(event.record) for event in read_everything(committing_log, "t", 0, 0)][1::2] == [
         str(number) for number in range(200)
     ]
 
@@ -134,7 +134,7 @@ def test_no_more_waits_than_there_is_room_for(cut, monkeypatch):
     assert not waiting[0].done()
 
 
-def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
+def test_a_process_that_does_not_read_has_each_partition_kept_once(committing_log):
     """While the socket is full, grown partitions are kept as a set, so that they cannot fill the memory."""
     sent = []
 
@@ -142,7 +142,7 @@ def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
         def write(self, data):
             sent.append(data)
 
-    sender = sharing._WorkerConnection(committing, lambda: None, lambda: None)
+    sender = sharing._WorkerConnection(committing_log, lambda: None, lambda: None)
     sender.connection_made(Transport())
     sender.pause_writing()
     for number in range(1000):
@@ -161,10 +161,10 @@ def test_prepared_records_are_the_records():
     assert (len(prepared), list(prepared), prepared[1:3], prepared[3]) == (4, records, records[1:3], records[3])
 
 
-def test_a_listener_that_fails_does_not_end_the_thread_of_outcomes(path, committing):
+def test_a_listener_that_fails_does_not_end_the_thread_of_outcomes(path, committing_log):
     """Later appends still get their outcomes."""
     with (
-        commit_for(committing) as (connection,),
+        commit_for(committing_log) as (connection,),
         closing(SqliteLog(path, HandMovedClock(), committer=connection)) as log,
     ):
         called = threading.Event()

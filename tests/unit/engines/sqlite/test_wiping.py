@@ -89,7 +89,7 @@ def test_no_byte_of_deleted_rows_is_left(path, largest):
 
 
 @pytest.fixture
-def deleted(path):
+def log_with_deleted_value(path):
     """A log with a value that was deleted, and one that is kept."""
     with closing(SqliteLog(path, clock := HandMovedClock(A_MOMENT))) as log:
         log.create_topic("a", 1)
@@ -100,9 +100,9 @@ def deleted(path):
         yield log
 
 
-@pytest.mark.usefixtures("deleted")
+@pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_reader_of_an_old_state_is_waited_for(path):
-    """While a reader needs SQLite's log, it stays and so does the request; the next attempt goes on with it."""
+    """While a reader needs SQLite's log, it stays and so does the request; the next attempt continues."""
     request_wipe(path)
     with closing(open_connection(path, 1)) as reader:
         reader.execute("BEGIN")
@@ -114,9 +114,9 @@ def test_a_reader_of_an_old_state_is_waited_for(path):
     assert values_in(path) == {2}
 
 
-@pytest.mark.usefixtures("deleted")
+@pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_wipe_that_was_stopped_is_completed_by_the_next(path):
-    """Wherever a process stops, the next one completes its wipe, and nothing of it is left."""
+    """Wherever a process stops, the next one completes its wipe, and no byte is left."""
     stopped = 0
     while True:
         steps = iter(range(stopped))
@@ -131,10 +131,10 @@ def test_a_wipe_that_was_stopped_is_completed_by_the_next(path):
         assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'blanks'").fetchone() == (0,)
 
 
-@pytest.mark.usefixtures("deleted")
+@pytest.mark.usefixtures("log_with_deleted_value")
 def test_one_process_at_a_time_wipes(path):
-    """A process that is at work has the wipe to itself until it was silent for a while; it changes nothing any more
-    once another one has taken over."""
+    """A process has the wipe to itself until it was silent for a while; it changes nothing any more once another one
+    has taken over."""
     now = 1000.0
     others = []
 
@@ -152,7 +152,7 @@ def test_one_process_at_a_time_wipes(path):
     assert values_in(path) == {2}
 
 
-@pytest.mark.usefixtures("deleted")
+@pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_request_that_comes_meanwhile_is_not_lost(path):
     """A second wipe clears rows that are deleted while the first is in progress."""
     request_wipe(path)
@@ -161,7 +161,7 @@ def test_a_request_that_comes_meanwhile_is_not_lost(path):
     assert DataFileWiper(path).run(patience_seconds=10)
 
 
-@pytest.mark.usefixtures("deleted")
+@pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_broker_completes_a_wipe(path):
     """A broker wipes its data file when a job could not: the request is in the file."""
     url = f"sqlite:///{path}"

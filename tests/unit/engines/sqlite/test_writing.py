@@ -90,7 +90,7 @@ def test_a_commit_to_a_known_place_is_one_statement(log, statements):
 
 
 def test_what_others_write_to_the_file_is_noticed(log, path):
-    """Two logs of one file append in turns: every event has an offset of its own."""
+    """Two logs of one file append alternately: every event has its own offset."""
     with closing(SqliteLog(path, HandMovedClock())) as other:
         for number in range(5):
             run_blocking(log.append("t", {0: [a_record(f"a{number}")]}))
@@ -106,7 +106,7 @@ def test_what_others_write_to_the_file_is_noticed(log, path):
 
 
 def test_what_this_log_changes_itself_is_noticed(log):
-    """Sealing, deleting and trimming are not appends, and change what may be appended where."""
+    """Sealing, deleting and trimming are not appends, and change the permitted appends."""
     run_blocking(log.append("t", {0: [a_record("a")]}))
     log.create_topic("u", 1)
     run_blocking(log.append("u", {0: [a_record("b")]}))
@@ -206,7 +206,7 @@ def test_commits_that_wait_together_are_one_statement(coordination, commit_state
 
 
 def test_a_full_disk_fails_the_commits_that_it_is_asked_for(coordination, path):
-    """Nothing of them is there, and the next commit is as if they had not been."""
+    """None of their changes is stored, and the next commit is unaffected."""
     commit(coordination, "a", 0)
     with closing(sqlite3.connect(path)) as other:
         other.execute(

@@ -29,7 +29,7 @@ def test_distance_crosses_timelines():
 
 
 def test_distance_between_times_counts_what_was_stored():
-    """Two date-times ask how many events were stored between them; they come back as they were sent."""
+    """Two date-times count the events stored between them; they come back as sent."""
     first, last = (A_MOMENT + timedelta(minutes=minutes) for minutes in (61, 121))
     asked = [pair(first.isoformat(), last.isoformat())]
     response = Api(Generation([3]), Generation([4])).post("cursor-distances", asked)
@@ -37,7 +37,7 @@ def test_distance_between_times_counts_what_was_stored():
 
 
 def test_distance_between_partitions_is_refused():
-    """A pair has to be of one partition. (C40)"""
+    """Both cursors of a pair must have one partition. (C40)"""
     response = Api(Generation([3, 3])).post("cursor-distances", [pair("0", "1", "0", "1")])
     detail = "Cursors with different partition. Pairs of cursors should have matching partitions."
     assert read_refusal(response) == (422, detail)
@@ -138,7 +138,7 @@ def test_body_has_to_be_json_by_its_content_type(operation):
 
 @OPERATIONS
 def test_an_empty_list_has_an_empty_response(operation):
-    """An empty array is answered by an empty array, if the event type is there. (C46, C56, C66)"""
+    """An empty array is answered by an empty array, if the event type exists. (C46, C56, C66)"""
     api = Api(Generation([9]))
     assert (api.post(operation, []).status_code, api.post(operation, []).json()) == (200, [])
     assert read_refusal(api.post(operation, [], name="unknown")) == (404, 'EventType "unknown" does not exist.')

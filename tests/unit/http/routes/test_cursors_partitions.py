@@ -142,7 +142,7 @@ def test_listing_partitions_needs_view_only():
 
 
 def test_partitions_are_unavailable_while_the_log_does_not_answer():
-    """While the log does not answer, nothing is known of partitions. (C29)"""
+    """While the log does not answer, nothing is known about partitions. (C29)"""
     api = Api(Generation([5]))
     api.logs.down = True
     assert read_refusal(api.get(f"{NAME}/partitions")) == (503, "Error occurred when fetching partitions offsets")
@@ -213,7 +213,7 @@ def test_unknown_partition_is_not_found(partition):
     ],
 )
 def test_bad_consumed_offset_is_refused(consumed, detail):
-    """A consumed offset that is none is refused; an empty one is one, too. (C35)"""
+    """An invalid consumed offset is refused, and so is an empty one. (C35)"""
     assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions/0", consumed_offset=consumed)) == (422, detail)
 
 

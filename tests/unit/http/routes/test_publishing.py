@@ -188,7 +188,7 @@ def test_blocked_producers(door, to, kind, name):
 
 
 def test_the_tag_is_read_before_producers_are_blocked(door):
-    """A bad consumer tag is 422 as a Problem, before anything else is looked at. (P14, P126)"""
+    """A bad consumer tag is 422 as a Problem, before any other check. (P14, P126)"""
     door.house.blacklist.block(BlockedKind.PRODUCER_EVENT_TYPE, "blocked")
     answer = door.post("blocked", b"{}", X_CONSUMER_TAG=" ")
     assert problem(answer) == (422, "X-CONSUMER-TAG: is empty!")
@@ -229,7 +229,7 @@ def test_maintenance_is_503(door, event_type):
 
 
 def test_an_unexpected_error_is_500(door, event_type):
-    """A failure that is no answer is 500 with a ticket, and shows nothing of the inside. (P55)"""
+    """An unexpected failure is 500 with a ticket, and shows nothing of the inside. (P55)"""
     door.house.log.troubles = [RuntimeError("a secret")]
     status, detail = problem(door.post(event_type.name))
     assert status == 500
@@ -237,7 +237,7 @@ def test_an_unexpected_error_is_500(door, event_type):
 
 
 def test_permissions_that_cannot_be_asked_are_503(house, event_type):
-    """When what permissions rest on does not answer, the client may try again; the words are in the log. (P52)"""
+    """If the source of permissions does not answer, the client may try again; the words are in the log. (P52)"""
 
     class Silent(MemoryRegistry):
         def get(self, *_):

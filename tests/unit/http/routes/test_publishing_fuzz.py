@@ -41,7 +41,7 @@ EVENTS = some.dictionaries(NAMES, VALUES, max_size=4) | some.builds(
 )
 
 
-def mangled(text: str, at: int, inserted: str, cut: int) -> bytes:
+def mangle(text: str, at: int, inserted: str, cut: int) -> bytes:
     at = at % (len(text) + 1)
     return (text[:at] + inserted + text[at + cut :]).encode("utf-8", "surrogatepass")
 
@@ -50,7 +50,7 @@ BODIES = (
     some.binary(max_size=60)
     | some.text(alphabet='[]{},:"\\ae10.-+tfn \n\x00é', max_size=60).map(str.encode)
     | some.builds(
-        lambda events, at, inserted, cut: mangled(json.dumps(events), at, inserted, cut),
+        lambda events, at, inserted, cut: mangle(json.dumps(events), at, inserted, cut),
         some.lists(EVENTS, max_size=4),
         some.integers(0, 400),
         some.sampled_from(["", "", "", ",", "}", "{", '"', "[", "\\", "0", "9" * 30, "\ud800", " "]),

@@ -39,5 +39,5 @@ def test_only_who_names_server_sent_events_gets_them(accept, wanted):
     ],
 )
 def test_only_who_names_cloud_events_gets_them(accept, media_type):
-    """Their media type has to be named, and liked best. (E20)"""
+    """A client must name their media type, and prefer it. (E20)"""
     assert stream_media_type(accept) == media_type

@@ -13,13 +13,13 @@ from tests.support.coordination import a_place, a_session, entries, entry, forma
 from tests.support.everything import seeds
 
 
-def after(sessions, before):
+def rebalanced_entries(sessions, before):
     """All entries as the rebalance wants them."""
     changed = {each.partition: each for each in changes_to_rebalance(sessions, before)}
     return [changed.get(each.partition, each) for each in before]
 
 
-def sharing(*ids):
+def sharing_sessions(*ids):
     return [a_session(each) for each in ids]
 
 
@@ -47,66 +47,73 @@ class TestShares:
     def test_are_even_and_moves_are_few(self, sessions, before, wanted):
         """Sessions get equal numbers, the first ids the remainder; free partitions go first, then surplus, and
         promised ones before those that are read. (S236, S237, S239, S240)"""
-        assert format_partitions(after(sharing(*sessions.split()), entries(*before))) == wanted
+        assert format_partitions(rebalanced_entries(sharing_sessions(*sessions.split()), entries(*before))) == wanted
 
     @pytest.mark.parametrize(("sessions", "before", "_"), SHARES)
     def test_that_are_fair_stay(self, sessions, before, _):
         """A second rebalance changes nothing, even while partitions wait to be handed over.
         (S238, S319)"""
-        once = after(sharing(*sessions.split()), entries(*before))
-        assert changes_to_rebalance(sharing(*sessions.split()), once) == ()
+        once = rebalanced_entries(sharing_sessions(*sessions.split()), entries(*before))
+        assert changes_to_rebalance(sharing_sessions(*sessions.split()), once) == ()
 
     def test_do_not_depend_on_the_order_of_sessions(self):
         """Every process comes to the same result, in any order of the sessions. (S236, S319)"""
         before = entries("a", "a>b", "", "c", "d", "b")
         results = [
-            format_partitions(after(list(order), before)) for order in itertools.permutations(sharing("a", "b", "c"))
+            format_partitions(rebalanced_entries(list(order), before))
+            for order in itertools.permutations(sharing_sessions("a", "b", "c"))
         ]
         assert len({tuple(each) for each in results}) == 1
 
     def test_keep_what_is_known_of_a_partition(self):
         """Counts of failed commits and the end of a search go along with the partition. (S262)"""
         before = [replace(entry(0, "dead"), failed_streams=3, search_end=Position(1, 7))]
-        assert changes_to_rebalance(sharing("a"), before) == (replace(before[0], owner="a"),)
+        assert changes_to_rebalance(sharing_sessions("a"), before) == (replace(before[0], owner="a"),)
 
     def test_are_refused_when_sessions_outnumber_partitions(self):
         """With more sessions than partitions nothing changes at all. (S174)"""
-        assert changes_to_rebalance(sharing("a", "b", "c"), entries("a", "b")) == ()
+        assert changes_to_rebalance(sharing_sessions("a", "b", "c"), entries("a", "b")) == ()
 
 
 class TestDirectSessions:
     def test_get_what_they_ask_for_and_the_others_share_the_rest(self):
         """Eight partitions, two of them asked for by name: the two others get three each. (S170)"""
-        found = format_partitions(after([a_session("d", 0, 1), *sharing("a", "b")], entries(*[""] * 8)))
+        found = format_partitions(
+            rebalanced_entries([a_session("d", 0, 1), *sharing_sessions("a", "b")], entries(*[""] * 8))
+        )
         assert found[:2] == ["d", "d"]
         assert Counter(found[2:]) == {"a": 3, "b": 3}
 
     def test_wait_for_the_current_reader_of_their_partition(self):
         """A partition that is read is promised to the session that asked for it by name, and is not taken. (S171,
         S240)"""
-        assert format_partitions(after([a_session("d", 1), *sharing("a")], entries("a", "a"))) == ["a", "a>d"]
+        assert format_partitions(
+            rebalanced_entries([a_session("d", 1), *sharing_sessions("a")], entries("a", "a"))
+        ) == ["a", "a>d"]
 
     def test_never_lose_their_partition_to_others(self):
         """However many sessions share the rest, partitions claimed by name stay. (S172)"""
-        sessions = [a_session("d", 0), *sharing("a", "b")]
-        assert format_partitions(after(sessions, entries("d", "a", "a"))) == ["d", "a", "a>b"]
+        sessions = [a_session("d", 0), *sharing_sessions("a", "b")]
+        assert format_partitions(rebalanced_entries(sessions, entries("d", "a", "a"))) == ["d", "a", "a>b"]
 
     def test_leave_alone_what_no_one_asked_for(self):
         """With direct sessions only, the other partitions stay without an owner. (S173)"""
-        assert format_partitions(after([a_session("d", 1)], entries("", "", ""))) == ["", "d", ""]
+        assert format_partitions(rebalanced_entries([a_session("d", 1)], entries("", "", ""))) == ["", "d", ""]
 
     def test_may_take_everything(self):
         """If all partitions are claimed by name, sessions that share lose theirs. (S175)"""
-        assert format_partitions(after([a_session("d", 0, 1), *sharing("a")], entries("a", "a"))) == ["a>d", "a>d"]
+        assert format_partitions(
+            rebalanced_entries([a_session("d", 0, 1), *sharing_sessions("a")], entries("a", "a"))
+        ) == ["a>d", "a>d"]
 
     def test_give_back_to_those_who_share(self):
         """A partition whose direct session is gone returns to those who share. (S171)"""
-        assert format_partitions(after(sharing("a"), entries("a", "d"))) == ["a", "a"]
+        assert format_partitions(rebalanced_entries(sharing_sessions("a"), entries("a", "d"))) == ["a", "a"]
 
     def test_that_leave_too_little_change_nothing(self):
         """If those who share outnumber what the direct sessions leave, nothing changes, their claims included.
         (S174)"""
-        assert changes_to_rebalance([a_session("d", 0), *sharing("a", "b")], entries("a", "b")) == ()
+        assert changes_to_rebalance([a_session("d", 0), *sharing_sessions("a", "b")], entries("a", "b")) == ()
 
     @pytest.mark.parametrize("sessions", [[a_session("d", 7)], [a_session("d", 0), a_session("e", 0)]])
     def test_that_ask_for_the_impossible_change_nothing(self, sessions):
@@ -148,7 +155,7 @@ def test_whatever_happens_the_rules_hold(seed):
             sessions.append(a_session(f"d{step}", *chance.sample(free, 1)))
         elif sum(not each.requested_partitions for each in sessions) < len(free):
             sessions.append(a_session(f"s{step}"))
-        before, now = now, after(sessions, now)
+        before, now = now, rebalanced_entries(sessions, now)
         assert changes_to_rebalance(sessions, now) == ()
         live = {each.id for each in sessions}
         assert all(b.owner == n.owner for b, n in zip(before, now, strict=True) if b.owner in live)
@@ -174,7 +181,7 @@ def _assert_fair(sessions, settled):
 def test_new_partitions_go_to_those_who_share():
     """A session that asked for partitions by name gets just those; partitions that are added go to the others, and stay
     unassigned where there are no others. (S176, S173)"""
-    direct, sharing = a_session("d", 0), a_session("s")
+    direct, sharing_sessions = a_session("d", 0), a_session("s")
     grown = entries("d", "s", "", "")
-    assert format_partitions(after([direct, sharing], grown)) == ["d", "s", "s", "s"]
-    assert format_partitions(after([direct], entries("d", "", ""))) == ["d", "", ""]
+    assert format_partitions(rebalanced_entries([direct, sharing_sessions], grown)) == ["d", "s", "s", "s"]
+    assert format_partitions(rebalanced_entries([direct], entries("d", "", ""))) == ["d", "", ""]

@@ -126,7 +126,7 @@ class TestLag:
 class TestStalled:
     """A partition where events wait: its stream commits nothing for too long, or three in a row have ended so."""
 
-    def stalled(self, house, subscription):
+    def is_stalled(self, house, subscription):
         return house.stats(subscription)["0"].get("stalled", False)
 
     def test_is_who_does_not_commit(self, house):
@@ -135,13 +135,13 @@ class TestStalled:
         subscription = house.subscription(name)
         session = house.session(subscription, commit_timeout=30.0)
         house.wait(30)
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
         house.wait(1)
-        assert self.stalled(house, subscription)
+        assert self.is_stalled(house, subscription)
         house.commit(subscription, session, a_cursor(name, "0", 1))
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
         house.wait(31)
-        assert self.stalled(house, subscription)
+        assert self.is_stalled(house, subscription)
 
     def test_is_not_who_has_nothing_to_commit(self, house):
         """However long ago the last commit was: only events that have waited so long count. (S280)"""
@@ -150,23 +150,23 @@ class TestStalled:
         session = house.session(subscription, commit_timeout=30.0)
         house.commit(subscription, session, a_cursor(name, "0", 0))
         house.wait(1000)
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
         publish(house.api, name)
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
         house.wait(31)
-        assert self.stalled(house, subscription)
+        assert self.is_stalled(house, subscription)
 
     def test_is_not_who_has_just_begun(self, house):
         """A stream that takes over has its own time. (S280)"""
         subscription = house.subscription(house.event_type(events=1))
         house.wait(1000)
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
         house.session(subscription, commit_timeout=30.0)
         house.wait(30)
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
         house.coordination.release_lease("this process")
         house.clock.move(10)
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
 
     def fail(self, house, subscription, **record):
         """A stream ends with events of the partition sent and not committed."""
@@ -184,12 +184,12 @@ class TestStalled:
         seen = []
         for _ in range(4):
             self.fail(house, subscription, has_timed_out=True)
-            seen.append(self.stalled(house, subscription))
+            seen.append(self.is_stalled(house, subscription))
         assert seen == [False, False, True, True]
         session = house.session(subscription)
-        assert self.stalled(house, subscription)
+        assert self.is_stalled(house, subscription)
         house.commit(subscription, session, a_cursor(name, "0", 0))
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
 
     def test_is_not_who_has_nothing_left_to_read(self, house):
         """Without an event that waits, nothing is stalled, however streams ended. (S340)"""
@@ -197,9 +197,9 @@ class TestStalled:
         subscription = house.subscription(name)
         for _ in range(3):
             self.fail(house, subscription)
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
         publish(house.api, name)
-        assert self.stalled(house, subscription)
+        assert self.is_stalled(house, subscription)
 
     def test_is_not_whose_cursor_was_reset(self, house):
         """After a reset, even to the same offset, consumers begin without a past. (S340)"""
@@ -208,7 +208,7 @@ class TestStalled:
         for _ in range(3):
             self.fail(house, subscription)
         assert reset(house.api, subscription, a_cursor(name, "0", "BEGIN")).status_code == 204
-        assert not self.stalled(house, subscription)
+        assert not self.is_stalled(house, subscription)
 
 
 class TestStallWatch:
@@ -269,7 +269,7 @@ class TestStallWatch:
 
 
 class TestOfAWholePage:
-    def listed(self, house, **query):
+    def list_subscriptions(self, house, **query):
         answer = house.api.get("/subscriptions", params={"show_stats": True, **query})
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -282,7 +282,7 @@ class TestOfAWholePage:
         log, asked = house.broker.logs.for_storage("default"), []
         bounds = log.bounds
         monkeypatch.setattr(log, "bounds", lambda *places: asked.append(places) or bounds(*places))
-        found = self.listed(house, event_type=name)["items"]
+        found = self.list_subscriptions(house, event_type=name)["items"]
         assert [each["status"][0]["partitions"][0]["unconsumed_events"] for each in found] == [2] * 5
         assert len(asked) == 1
 
@@ -299,7 +299,7 @@ class TestOfAWholePage:
             return read(*place, **how)
 
         monkeypatch.setattr(log, "read", slowly)
-        found = self.listed(house, event_type=name, show_time_lag=True)["items"]
+        found = self.list_subscriptions(house, event_type=name, show_time_lag=True)["items"]
         partitions = [each["status"][0]["partitions"][0] for each in found]
         assert ["consumer_lag_seconds" in each for each in partitions] == [True, True, False, False, False]
         assert [each["unconsumed_events"] for each in partitions] == [1] * 5
@@ -309,7 +309,7 @@ class TestOfAWholePage:
         name = house.event_type()
         for _ in range(101):
             house.subscription(name)
-        page = self.listed(house, event_type=name, limit=1000, token="new")
+        page = self.list_subscriptions(house, event_type=name, limit=1000, token="new")
         assert len(page["items"]) == 100
         following = house.api.get(page["_links"]["next"]["href"]).json()
         assert (len(following["items"]), "status" in following["items"][0]) == (1, True)

@@ -23,14 +23,16 @@ STARTED = "Stream started"
 EID = "70779f46-950d-4e48-9fca-10c413845e7f"
 
 
-def failed(fails, search_end=None):
+def failed_partition(fails, search_end=None):
     """Partition 0, assigned to this session after this number of failed streams."""
     return PartitionAssignment(a_place(0), ME, None, fails, None if search_end is None else at(search_end))
 
 
 def a_table(fails, search_end=None, policy=SKIPPING, **limits):
     return SessionHarness(
-        entries=[failed(fails, search_end)], policy=policy, **{"batch_limit": 5, "max_uncommitted_events": 20} | limits
+        entries=[failed_partition(fails, search_end)],
+        policy=policy,
+        **{"batch_limit": 5, "max_uncommitted_events": 20} | limits,
     )
 
 
@@ -86,7 +88,7 @@ def test_a_stream_that_is_cut_off_has_failed_at_nothing(seconds):
 
 def test_nothing_is_counted_without_a_policy():
     """Without the annotations nothing is counted, and an event is sent for ever. (S252)"""
-    table = SessionHarness(entries=[failed(17)], commit_seconds=20)
+    table = SessionHarness(entries=[failed_partition(17)], commit_seconds=20)
     table.arrive(1)
     assert table.take_messages() == [f"0:0-0 {STARTED}"]
     table.wait(60)
@@ -110,7 +112,7 @@ def test_after_so_many_failures_events_come_one_by_one():
     """Once a number of streams have failed, the event behind that is searched: within the length of a batch, events
     come alone, each after the commit of the one before, and other partitions continue normally. (S257, S258)"""
     table = SessionHarness(
-        1, entries=[failed(3)], policy=SKIPPING, batch_limit=5, max_uncommitted_events=20, flush_seconds=20
+        1, entries=[failed_partition(3)], policy=SKIPPING, batch_limit=5, max_uncommitted_events=20, flush_seconds=20
     )
     assert table.take_calls() == [FailureCountChange(a_place(0), 0, at(4))]
     table.arrive(7)
@@ -156,7 +158,7 @@ def test_an_event_is_dropped():
 def test_partitions_of_the_same_number_are_kept_apart():
     """The state of a partition does not affect one of another event type: the better behaviour. (S272)"""
     other = a_place(0, event_type="another")
-    table = SessionHarness(entries=[failed(3), PartitionAssignment(other, ME)], policy=SKIPPING)
+    table = SessionHarness(entries=[failed_partition(3), PartitionAssignment(other, ME)], policy=SKIPPING)
     assert [each.partition for each in table.take_calls()] == [a_place(0)]
 
 

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, and the resource before and after.
+"""The audit log: the author of each change, and the resource before and after.
 
 It wraps each operation that changes something, reads the resource before and after, and publishes the difference. The
 operations themselves do not know about it.
@@ -125,7 +125,7 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
         return {each.id: self._subscription_view(each) for each in found if each.reads}
 
     def _cursors_state(self, subscription_id: str) -> list[views.View]:
-        """The cursors as they are, or as they will be once all streams that a reset waits for have ended."""
+        """The present cursors, or the future ones after all streams that a reset waits for have ended."""
         if not subscription_id:
             return []
         coordination = self.get_coordination()
@@ -279,25 +279,25 @@ def resource_name_from_path(name: str) -> Callable[[Request], str]:
 def resource_name_from_body(name: str) -> Callable[[Request], str]:
     """Takes the name of the resource from a member of the body; None if the body is unreadable."""
 
-    def named(request: Request) -> str:
+    def name_from_body(request: Request) -> str:
         try:
             return str(orjson.loads(request.body)[name])
         except (ValueError, TypeError, KeyError, IndexError):
             return ""
 
-    return named
+    return name_from_body
 
 
 def resource_name_from_path_if_body_lists(name: str) -> Callable[[Request], str]:
     """Takes the name of the resource from the path, if the body lists anything to do."""
 
-    def named(request: Request) -> str:
+    def name_from_body(request: Request) -> str:
         try:
             return request.path_parameters[name] if orjson.loads(request.body)["items"] else ""
         except (ValueError, TypeError, KeyError):
             return ""
 
-    return named
+    return name_from_body
 
 
 def resource_name_from_location(answer: Answer) -> str:

@@ -1,4 +1,4 @@
-"""The Lambda authorizer: verifies the token of a request, and tells API Gateway whom it belongs to."""
+"""The Lambda authorizer: verifies the token of a request, and returns its subject to API Gateway."""
 
 from __future__ import annotations
 

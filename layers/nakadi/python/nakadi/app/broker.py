@@ -148,8 +148,8 @@ def open_tracer_if_set(settings: Settings) -> Tracer | None:
 class BrokerServices(BrokerCore):
     """Every part of a broker. Each is created once, when somebody first asks for it.
 
-    A Lambda function thereby loads only what it serves. The parts stand in the order in which they use each other,
-    from those of event types down to housekeeping.
+    A Lambda function thereby loads only the parts that it serves. The parts stand in the order in which they use each
+    other, from those of event types down to housekeeping.
     """
 
     wrap_sender: WrapSender

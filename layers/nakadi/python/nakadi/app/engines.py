@@ -1,7 +1,8 @@
 """Engines by URL: the registry, the log index, the coordination and the event logs that settings name.
 
 The scheme of a URL chooses the engine, and only that engine is imported: a Lambda function loads no engine that it
-does not use. Each port has a table of its engines, `…_OPENERS`; docs/architecture.md says what else names engines.
+does not use. Each port has a table of its engines, `…_OPENERS`; docs/architecture.md lists other places that name
+engines.
 """
 
 from __future__ import annotations
@@ -259,7 +260,7 @@ def _open_nothing() -> None:
 
 
 class LogDependencies(Struct, frozen=True, kw_only=True):
-    """What a log may need beside its own store. The log opens what it needs, and closes it."""
+    """What a log may need beside its own store. The log opens the ones that it needs, and closes them."""
 
     open_index: Callable[[], LogIndex | None] = _open_nothing
     open_archive: Callable[[], ArchiveStore | None] = _open_nothing

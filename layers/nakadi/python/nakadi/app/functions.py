@@ -30,7 +30,7 @@ def make_logger() -> Logger:
         service="nakadi", logger_formatter=RedactingLogFormatter(use_rfc3339=True, serialize_stacktrace=False)
     )
     made.registered_handler.addFilter(_add_flow_id)
-    # The gateway keeps an access log of its own.
+    # The gateway keeps its own access log.
     logging.getLogger("nakadi.access").setLevel(logging.WARNING)
     return made
 

@@ -1,4 +1,4 @@
-"""Wires housekeeping, and what it measures, from top to bottom."""
+"""Wires housekeeping, and its measurements, from top to bottom."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The log indexer: archives events for all processes, from a Kinesis stream or from Kafka's topics.
 
-Behind a Kinesis event source mapping, it takes a batch of one shard's records, and returns what failed. The mapping
+Behind a Kinesis event source mapping, it takes a batch of one shard's records, and returns the failures. The mapping
 has a parallelization factor of 1 and reports batch item failures. If a batch cannot be indexed now, the function
 reports its first unindexed record, and Lambda sends the rest again. It sets unreadable records aside, and does not
 receive them again.

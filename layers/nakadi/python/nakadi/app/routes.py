@@ -1,4 +1,4 @@
-"""The application of a process: its routes, by areas that load only what they need."""
+"""The application of a process: its routes, by areas that load only their own needs."""
 
 from __future__ import annotations
 

@@ -273,8 +273,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     # Caching
     cache_seconds: int = 1
-    """The greatest age of cached registry documents. A busy process asks this often what has changed, however much it
-    caches ([why](decisions/0012-one-number-for-what-changed.md))."""
+    """The greatest age of cached registry documents. A busy process checks for changes at this interval, however
+    much it caches ([why](decisions/0012-one-number-for-what-changed.md))."""
 
     def served_hosts_at(self, bound_address: str) -> ServedHosts | None:
         """The hosts that a server on this address serves; None is every host. Raises `BadSetting`."""

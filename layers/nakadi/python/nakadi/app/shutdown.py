@@ -99,7 +99,7 @@ async def serve_until_signalled(
 
 # For messages that must come out: the log may lead into a pipe that nothing reads from.
 LAST_LOG_TIMEOUT_SECONDS = 1.0
-# For threads that are still at work when everything is closed: there is no client left whom they could answer.
+# For threads that are still busy when everything is closed: no client is left to answer.
 BUSY_THREADS_TIMEOUT_SECONDS = 1.0
 
 EXIT_CODE_TIMED_OUT = 1

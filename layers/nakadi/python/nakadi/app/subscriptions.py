@@ -1,4 +1,4 @@
-"""The parts that subscriptions consist of, wired from top to bottom: first what all need, then what requests need."""
+"""The parts of subscriptions, wired from top to bottom: first the common ones, then those of requests."""
 
 from __future__ import annotations
 

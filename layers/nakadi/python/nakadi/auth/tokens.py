@@ -56,7 +56,7 @@ class TokenRules(Struct, frozen=True, kw_only=True):
 
 
 class _VerifiedToken(Struct, frozen=True):
-    """A token whose signature fits a key, and what it says."""
+    """A token whose signature fits a key, and its claims."""
 
     key_id: str | None
     key: jwt.PyJWK

@@ -44,7 +44,7 @@ def wait_until_caches_expire(clock: Clock, cache_seconds: float) -> None:
 class ChangeCountersSnapshot(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
     of the machine, of which one may be put back and the other stop with the machine. `began_at_time_of_day` is the
-    same moment as `began_at`. `broker_change_counts` is what the processes of this broker had counted then.
+    same moment as `began_at`. `broker_change_counts` are the counts of this broker's processes at that time.
     """
 
     changes: ChangeCounters
@@ -166,7 +166,7 @@ class ChangeWatchOfSeveralProcesses(ChangeWatch):
 class ChangeCounter:
     """Counts the changes of several processes, in memory that they share.
 
-    Each has a number of its own there, so that no two write the same one. All numbers together are different after
+    Each has its own number there, so no two write the same one. All numbers together are different after
     every change.
     """
 
@@ -176,7 +176,7 @@ class ChangeCounter:
         self._lock = threading.Lock()
 
     def count_change(self) -> None:
-        # The lock is for the threads of this process. Others write other places, and only copy this one.
+        # The lock serves the threads of this process. Others write other places, and only copy this one.
         with self._lock:
             (number,) = CHANGE_COUNT_FORMAT.unpack_from(self._memory, self._own)
             CHANGE_COUNT_FORMAT.pack_into(self._memory, self._own, number + 1)
@@ -214,7 +214,7 @@ class _CachedValue(Struct, Generic[Value], frozen=True):
 
 
 class Cache(Generic[Key, Value]):
-    """Values of documents of one kind, as they were at most `seconds` ago.
+    """Values of documents of one kind, at most `seconds` old.
 
     With a watch, a value is read again when its document may have changed, however long ago it was read. The number
     beside a value was asked for before the value was read, so while the number is the same, the document is too.
@@ -236,7 +236,7 @@ class Cache(Generic[Key, Value]):
 
     def get(self, key: Key, read_value: Callable[[Key], Value]) -> Value:
         """The value of a key; `read_value` is called with it when there is no value that is fresh enough."""
-        # Without the lock: a look into a dictionary is one step, and entries are never changed, only replaced.
+        # Without the lock: a lookup in a dictionary is one step, and entries are never changed, only replaced.
         entry = self._entries.get(key)
         now = self._clock.monotonic()
         look = None
@@ -282,7 +282,7 @@ class Cache(Generic[Key, Value]):
 
     def invalidate(self, key: Key) -> None:
         with self._lock:
-            # Counted in the same step: a thread that has read the document before, and comes to remember it after, sees
-            # by the number that what it has may be old.
+            # Counted in the same step: a thread that has read the document before, and caches it after, sees by the
+            # number that its value may be old.
             self._forgotten += 1
             self._entries.pop(key, None)

@@ -1,6 +1,6 @@
 """Metrics of each client: the times of its requests by path, and the bytes that its streams have sent.
 
-Monitoring reads these figures from places of their own, `/request-metrics` and `/stream-metrics`. Clients choose the
+Monitoring reads these figures at separate paths, `/request-metrics` and `/stream-metrics`. Clients choose the
 names, so only the most recent ones are kept: a client that asks for ever new paths does not displace those in use.
 """
 
@@ -73,7 +73,7 @@ class ClientMetrics:
             return {key: size for key, [size] in self._sent_bytes.items()}
 
     def add(self, requests: Mapping[RequestKey, Distribution], sent_bytes: Mapping[StreamKey, int]) -> None:
-        """Add what another process has counted."""
+        """Add the counts of another process."""
         for key, added in requests.items():
             with self._lock:
                 self._requests.row_to_change(key).add_distribution(added)

@@ -2,8 +2,8 @@
 
 Counting takes well under a microsecond, because it happens in the middle of publishing: values that are counted
 together for every batch or request share one row and one lock. Threads count at the same time, and `+=` alone would
-lose what two of them add at once. So each kind has a lock, which is held for a few steps, and never while values are
-read that others keep.
+lose concurrent additions. So each kind has a lock, which is held for a few steps, and never while values are read
+that others keep.
 
 No label has unlimited values: the number of names that clients choose is bounded, and `other` counts the rest.
 """

@@ -25,7 +25,7 @@ COUNT_BUCKET_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 100
 
 class Metrics:
     """All metrics of a process, which began at `started` on the steady clock. `max_names` event types, and as many
-    subscriptions, have values of their own.
+    subscriptions, have separate values.
     """
 
     def __init__(self, started: float = 0.0, max_names: int = 200) -> None:
@@ -34,8 +34,8 @@ class Metrics:
         # ended.
         self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
         self.cpu_seconds: Callable[[], float] = process_time
-        # The names of event types, of those given, that no longer exist. Until the broker has set it, all of them are
-        # kept.
+        # The names of event types, of those given, that no longer exist. Until the broker has set it, all of them
+        # stay.
         self.find_deleted: Callable[[Collection[str]], Collection[str]] = lambda _: ()
         self.all: list[Metric] = []
         self.clients = ClientMetrics()

@@ -57,7 +57,7 @@ class Callback(Wait[T]):
     def begin(self, done: Done[T]) -> None:
         try:
             self._begin_work(done)
-        except Exception as error:  # noqa: BLE001  # it is for the one who is called
+        except Exception as error:  # noqa: BLE001  # the error belongs to the callback
             done(error)
 
     def run(self) -> T:
@@ -139,7 +139,7 @@ def run_blocking(task: Task[T]) -> T:
             wait = resume(task, outcome)
             try:
                 outcome = wait.run()
-            except Exception as error:  # noqa: BLE001  # the task knows what it means
+            except Exception as error:  # noqa: BLE001  # the task handles it
                 outcome = error
     except StopIteration as end:
         result: T = end.value

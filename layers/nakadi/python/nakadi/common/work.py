@@ -27,7 +27,7 @@ WORK_ABANDONED_MESSAGE = "The work was given up, for the client closed its conne
 
 
 class NeedsThread(BaseException):
-    """Raised by quick work when it would have to wait, or comes to what takes long.
+    """Raised by quick work before it would wait, or before a slow step.
 
     It says where the work must be done, and is no failure: so it is no `Exception`, which many callers would handle.
     """

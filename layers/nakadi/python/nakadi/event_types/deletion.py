@@ -38,7 +38,7 @@ class Dependents(Protocol):
         """Whether something depends on the event type."""
 
     def readers_of(self, name: str) -> Sequence[Reader]:
-        """The subscriptions to the event type, and what they declare to read."""
+        """The subscriptions to the event type, and the members that they declare to read."""
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         """Changes and conditions for the write that removes an event type, so that nothing depends on it afterwards.
@@ -61,7 +61,7 @@ GetDependents = Callable[[], Dependents]
 
 
 class DeletedEventTypeCleanup(Struct, frozen=True):
-    """Removes what deleted event types leave behind: topics with events, and schema versions."""
+    """Removes the remains of deleted event types: topics with events, and schema versions."""
 
     registry: Registry
     logs: EventLogs
@@ -116,7 +116,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
             )
 
     def _try_to_remove_events_and_schemas(self, event_type: EventType) -> None:
-        """Remove events and schema versions. Housekeeping completes what fails, since the event type is already
+        """Remove events and schema versions. Housekeeping completes failed removals, since the event type is already
         deleted.
         """
         self.dependents().clear_deleted_subscriptions()

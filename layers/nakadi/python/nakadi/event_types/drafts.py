@@ -102,7 +102,7 @@ def rule_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
 
 def _body_from_draft(draft: EventTypeDraft) -> dict[str, Any]:
     """The draft in the form of its description. Rules for the partition strategy go beyond what a description can
-    say.
+    express.
     """
     schema, statistic, selector = draft.schema, draft.default_statistic, draft.event_owner_selector
     return {

@@ -1,4 +1,4 @@
-"""The members that events of an event type have: what its schema describes, and what each event has by its category."""
+"""The members of an event type's events: those that its schema describes, and those of each event in its category."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def always_sent_members(category: Category) -> tuple[str, ...]:
 
 
 def schema_that_readers_see(event_type: EventType) -> Mapping[str, Any]:
-    """The effective schema, in which the metadata may have what the broker adds to it."""
+    """The effective schema, in which the metadata may have the broker's additions."""
     schema = effective_schema_of(event_type)
     if METADATA not in always_sent_members(event_type.category):
         return schema

@@ -1,9 +1,9 @@
 """Who reads which members of an event type, and whether a new schema may remove them.
 
-Subscriptions declare what they read. A schema that removes, renames or retypes it, or makes it optional, is refused
-in the modes `compatible` and `forward` until the request names these subscriptions in `force`. Then the mode's own
-objection to such changes does not count either, provided that the request names all others who may read the member:
-the subscriptions that declare nothing. In the mode `none`, it is a warning.
+Subscriptions declare the members that they read. A schema that removes, renames or retypes it, or makes it optional,
+is refused in the modes `compatible` and `forward` until the request names these subscriptions in `force`. Then the
+mode's own objection to such changes does not count either, provided that the request names all others who may read
+the member: the subscriptions that declare nothing. In the mode `none`, it is a warning.
 
 A subscription that declares something in this very moment is not seen. `show` finds the change.
 """
@@ -167,7 +167,7 @@ class _Review(Struct, frozen=True, dict=True):
 
     @cached_property
     def _schemas(self) -> tuple[Any, Any]:
-        """The schemas as they were submitted, before and after the change."""
+        """The submitted schemas, before and after the change."""
         assert self.old is not None
         assert self.new is not None
         return parse_strict(self.old.schema.text), parse_strict(self.new.schema.text)
@@ -213,7 +213,7 @@ def members_read_error(review: _Review) -> IncompatibleSchema:
 
 
 def _with_declared(reader: Reader, schema: Mapping[str, Any]) -> Reader:
-    """A reader with what it reads of this event type; its subscription may have others."""
+    """A reader with its reads of this event type; its subscription may have others."""
     if reader.reads is None:
         return reader
     unknown = unknown_paths(schema, reader.reads)

@@ -138,7 +138,7 @@ class EventTypes:
         return replace(new, revision=old.revision + 1)
 
     def remove(self, event_type: EventType, *conditions: DocumentChange) -> None:
-        """Remove an event type, and note which topics have to be deleted. Raises `ChangedMeanwhile`."""
+        """Remove an event type, and note the topics to delete. Raises `ChangedMeanwhile`."""
         timelines = (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
         remove = RemoveDocument(EVENT_TYPES_KIND, event_type.name, expected_revision=event_type.revision)
         self._write_and_notify(event_type.name, remove, cleanup_note(event_type.id, timelines), *conditions)

@@ -119,8 +119,8 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         raise NotFound(f"schema is not found for {name}")
 
     def add(self, name: str, draft: SchemaDraft, subject: Subject, force: Force = NOBODY) -> JudgedSchema:
-        """Make this the current schema, if the compatibility mode of the event type permits it, and what subscriptions
-        read permits it or they are named in `force`.
+        """Make this the current schema, if the compatibility mode of the event type permits it, and subscriptions do
+        not read members that it removes or they are named in `force`.
         """
         _required_schema_text(draft)
         self.features.require_writes_allowed()

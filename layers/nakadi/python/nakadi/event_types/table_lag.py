@@ -54,7 +54,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
             for event_type, oldest in self._oldest_unread_times(event_types, states):
                 found[event_type.name] = 0.0 if oldest is None else max(0.0, now - oldest / 1e6)
             known = {each.name: states[each.id] for each in event_types if each.id in states}
-        # In one step each, for the threads that read metrics.
+        # In one step each, because threads read the metrics.
         self.lag_seconds_by_event_type.update(found)
         self.table_states_by_event_type.update(known)
         for gone in self.lag_seconds_by_event_type.keys() - found.keys():

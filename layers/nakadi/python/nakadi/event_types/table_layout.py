@@ -65,7 +65,7 @@ Columns = TypeVar("Columns")
 
 
 class TableLayout(Struct, frozen=True):
-    """A layout; None for what the annotations do not say."""
+    """A layout; None for properties without an annotation."""
 
     partition_by: tuple[TablePartitionColumn, ...] | None = None
     sort_by: tuple[TableSortColumn, ...] | None = None

@@ -101,7 +101,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
             if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
                 raise Invalid(drafts.AUTHORIZATION_MANDATORY_MESSAGE)
         self.permissions.require(Operation.VIEW, old.resource, subject)
-        # Administrators of the broker may exceed limits, and correct what its owners can never change again.
+        # Administrators of the broker may exceed limits, and correct members that its owners can never change again.
         if not self._may_break_owner_rules(subject):
             with rule:
                 self.limits.check_retention(draft.retention_time)

@@ -67,7 +67,7 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     linger_timeout_seconds: float = 2.0
     # A reader that takes nothing for so long is not coming back.
     stalled_client_timeout_seconds: float = 120.0
-    # How long the first batch waits behind the headers for a client that loses what arrives together with them.
+    # How long the first batch waits behind the headers for a client that loses bytes that arrive together with them.
     first_chunk_delay_seconds: float = 0.1
     # Requests of a lane that wait for a thread. More would wait longer than their clients do.
     max_waiting_requests: int = 1000
@@ -140,7 +140,8 @@ class AsgiApplication:
         with suppress(asyncio.CancelledError):
             try:
                 stream = await self._answer_or_begin_stream(scope, receive, tracked_send)
-                # Waited for here: what an open stream waits in takes memory, and each of its lines goes through it.
+                # Waited for here: each frame that an open stream waits in takes memory, and each of its lines goes
+                # through it.
                 if stream is not None:
                     await self._serve_stream(stream, scope, receive, send)
             except Exception as error:
@@ -160,7 +161,7 @@ class AsgiApplication:
                 return
 
     async def _answer_or_begin_stream(self, scope: Message, receive: Receive, send: Send) -> _BegunStream | None:
-        """Answer a request. A stream is only begun, and has to be served."""
+        """Answer a request. A stream only begins here, and has to be served."""
         request = self._new_request(scope)
         share, stream = request.memory, None
         lane = self._application.lane_of(request)
@@ -192,7 +193,7 @@ class AsgiApplication:
                     return finish_answer(self._application.admit_and_begin_answer(request))
                 work, quick = partial(self._application.admit_and_begin_answer, replace(request, body=body)), False
             else:
-                # Nothing of the body is read for a client that is refused by its head.
+                # If the head alone leads to a refusal, nothing of the body is read.
                 admit = partial(self._application.admit, request)
                 if lane is Lane.IMMEDIATE:
                     admitted = admit()
@@ -344,7 +345,7 @@ class AsgiApplication:
             finally:
                 answer.on_end(outlet.size)
             await outlet.end_stream()
-            # Some clients wait for the connection to close, since they do not know the last chunk for what it is.
+            # Some clients wait for the connection to close, because they do not recognise the last chunk.
             # Others send their next request on it at once, which must not run into its end.
             hang_up = connection and connection.close_unless_reused
         except (ClientGone, asyncio.CancelledError):
@@ -472,7 +473,7 @@ class _StreamOutlet:
 
 
 async def _watch_for_disconnect(receive: Receive, outlet: _StreamOutlet) -> None:
-    """Only `receive` shows that a client has left while nothing is being sent to it."""
+    """While nothing is being sent, only `receive` shows that a client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
     outlet.mark_client_gone()

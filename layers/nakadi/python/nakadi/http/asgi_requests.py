@@ -57,7 +57,7 @@ def request_from_scope(
         query=parse_query(query) if query else {},
         headers=headers if len(headers) == len(pairs) else joined_headers(pairs),
         body=body,
-        # Long work should be given up: who asked may be gone, or will have to ask another process.
+        # Long work should be given up: the client may have left, or will have to ask another process.
         # A client that closes its half may still read. To be gone altogether looks the same from here.
         is_client_gone=lambda: (
             is_draining() or (connection is not None and (connection.is_lost or connection.is_half_closed))

@@ -97,7 +97,7 @@ def _gunzip(compressed_body: bytes) -> Iterator[bytes]:
     if compressed_body[:2] != b"\x1f\x8b":
         raise Malformed("Not in GZIP format")
     return _decompress_members(
-        compressed_body, GZIP_INPUT_SLICE_BYTES, partial(zlib.decompressobj, wbits=31), _gunzipped
+        compressed_body, GZIP_INPUT_SLICE_BYTES, partial(zlib.decompressobj, wbits=31), _gunzip_part
     )
 
 
@@ -112,7 +112,7 @@ def _new_zstd_member() -> Any:
     return zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()
 
 
-def _gunzipped(member: Any, part: bytes) -> Iterator[bytes]:
+def _gunzip_part(member: Any, part: bytes) -> Iterator[bytes]:
     while part and not member.eof:
         yield member.decompress(part, DECOMPRESSED_PIECE_BYTES)
         part = member.unconsumed_tail

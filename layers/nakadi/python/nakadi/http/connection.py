@@ -28,7 +28,7 @@ from nakadi.http.problem import RequestRefusal, plain_problem_members
 MAX_HEAD_BYTES = 256 * 1024
 # Each header costs memory beyond its bytes.
 MAX_HEADER_COUNT = 1000
-# For the head of a request, once its first byte or the connection is there.
+# For the head of a request, from its first byte or the start of the connection.
 HEAD_TIMEOUT_SECONDS = 20.0
 # Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
 CLOSE_AFTER_STREAM_TIMEOUT_SECONDS = 1.5
@@ -96,11 +96,11 @@ class _ParsingStopped(Exception):
 class Connection(asyncio.Protocol):
     """The connection of a client.
 
-    * An `Upgrade` is passed over, and the body behind it is read as any other.
+    * An `Upgrade` is ignored, and the body behind it is read like any other.
     * A head has a size and a time that it must not exceed, as bodies have in the edge.
     * A request for a host that is not served is refused before its body.
     * Two readers cannot understand a request differently: exactly one `Host`, no trailers, no other versions of HTTP.
-    * What cannot be read is answered by a Problem.
+    * Unreadable requests are answered by a Problem.
     * A client that has closed its half after a whole request gets its answer.
     * A stream to a client of HTTP/1.0, which knows no chunks, ends with the connection.
     * A client that does not read its answers gets no further ones, however many requests it has sent.
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
             self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Behind a body it is a trailer. A proxy may have looked at headers only, so it must not count as one.
+        # Behind a body it is a trailer. A proxy may have read only the headers, so it must not count as one.
         if self._resuming or not self._in_head:
             return
         if len(self._headers) >= MAX_HEADER_COUNT:
@@ -367,7 +367,7 @@ class Connection(asyncio.Protocol):
         self.transport.pause_reading()
         copy = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
         if hand_over(copy):
-            self.transport.abort()  # which closes the descriptor: the connection goes on with its copy
+            self.transport.abort()  # closing the descriptor: the connection continues with its copy
         else:
             copy.close()
             self.transport.resume_reading()

@@ -1,7 +1,7 @@
 """Small requests with quick handlers: answered on the event loop, without a task, a thread or messages of ASGI.
 
 Nothing waits here. Another thread brings the result that a handler awaits, and the handler continues there. If a
-request needs more than a moment, the server starts it again in the usual way; a handler may also leave the loop by
+request needs more than a moment, the server starts it again in the usual way; a handler may also leave the loop
 itself.
 """
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 MAX_QUICK_BODY_BYTES = 128 * 1024
 # Compressing more than this at once would hold up all other requests on the event loop.
 MAX_BYTES_COMPRESSED_ON_LOOP = 32 * 1024
-# How long a round of the event loop goes on with requests that wait for it.
+# How long a round of the event loop continues with requests that wait for it.
 MAX_LOOP_WORK_SECONDS = 0.004
 # How long a write may wait for requests that are handled meanwhile, to share its commit with them.
 MAX_WRITE_DELAY_SECONDS = 0.001
@@ -54,7 +54,7 @@ class AnsweringApp(Protocol):
         """Begin to answer a request as it came from the wire."""
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
-        """Look at the head of a request: it goes on, or this is its answer."""
+        """Read the head of a request: it continues, or this is its answer."""
 
     def begin_answer(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request, once its body has been read."""
@@ -81,7 +81,8 @@ class LoopMailbox:
         """Make the loop call `deliver(value)`. Returns at once, in any thread."""
         self._waiting.append((deliver, value))
         # The flag is put back before the queue is emptied. So a thread that finds it set, after adding to the queue,
-        # has added to what will still be delivered; two threads that find it clear wake the loop twice, without harm.
+        # has added a value that will still be delivered; two threads that find it clear wake the loop twice, without
+        # harm.
         if not self._is_awake:
             self._is_awake = True
             try:
@@ -181,7 +182,7 @@ class WriteGate:
         self._unfinished -= 1
 
     def _begin_when_idle(self) -> None:
-        # The loop has read what arrived since it called this last: if that was a request, there is work again.
+        # The loop has read all arrivals since it called this last: if that was a request, there is work again.
         if self._work.is_due and time.perf_counter() < self._latest:
             self._loop.call_soon(self._begin_when_idle)
             return

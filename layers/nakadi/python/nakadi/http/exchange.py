@@ -88,8 +88,8 @@ class Exchange:
         self._date_source = date_source
         self._awaits_go_ahead = awaits_go_ahead
         self._is_received = False
-        # Done for the one who waits in `receive`, if there is one: every open stream does. An event would take several
-        # times as much memory.
+        # Done for the task that waits in `receive`, if there is one: every open stream has one. An event would take
+        # several times as much memory.
         self._changed: asyncio.Future[None] | None = None
         self._is_chunked = False
         # Bytes of the answer that are still to be sent, None if they were not announced.

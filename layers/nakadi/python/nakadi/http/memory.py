@@ -53,7 +53,7 @@ class MemoryShare:
 
     def __init__(self, memory: RequestMemory | None = None) -> None:
         self._memory = memory
-        # An edge closes it while a thread may still be at work for a request that was given up.
+        # An edge closes it while a thread may still work on a request that was given up.
         self._lock = threading.Lock()
         self.taken = 0
         self._closed = False

@@ -38,10 +38,9 @@ class Request(Struct, frozen=True, kw_only=True):
 
     `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
     several times is joined by commas. `query` keeps every value of a name, in order. `is_client_gone` returns, in any
-    thread, whether long work is to be given up, because the client may have left, or the process is about to end. A
-    handler that needs memory in proportion to the body takes it from `memory` before. `declared` are the query
-    parameters and headers that the route declares: its handler reads these and no others, through
-    `nakadi.http.parameters`.
+    thread, whether to give up long work, because the client may have left, or the process is about to end. A handler
+    that needs memory in proportion to the body takes it from `memory` before. `declared` are the query parameters and
+    headers that the route declares: its handler reads these and no others, through `nakadi.http.parameters`.
     """
 
     method: str
@@ -108,7 +107,7 @@ class Outlet(Protocol):
         """Send, flushed, and return once the client has room for more. Raises `ClientGone`."""
 
     def when_client_gone(self) -> asyncio.Future[None]:
-        """Done when the client has gone away, also while nothing is being sent."""
+        """Done when the client has left, also while nothing is being sent."""
 
     def when_shutting_down(self) -> asyncio.Future[None]:
         """Done when the process is about to end: the stream should come to its own end within seconds."""
@@ -123,7 +122,7 @@ class StreamingResponse(Struct, frozen=True):
 
     `serve` is never called for a `HEAD`, nor for a client that has already left; for the latter,
     `release_if_never_served` is called, in a thread. Its handler must hold nothing that this does not release. When
-    `serve` returns, what it held is given back, for the client sees the end right after. Then, or when it raises,
+    `serve` returns, its resources are released, because the client sees the end right after. Then, or when it raises,
     `on_end` is called with how many bytes it has written.
     """
 
@@ -142,7 +141,7 @@ AnswerTask = Task[Answer]
 
 
 class UnfinishedAnswer(Struct, frozen=True):
-    """A request whose answer depends on what its handler waits for; `resume` goes on with the outcome of that."""
+    """A request whose answer depends on work that its handler awaits; `resume` continues with the outcome."""
 
     wait: Wait[Any]
     resume: Callable[[Any], Answer | UnfinishedAnswer]
@@ -160,7 +159,7 @@ def finish_answer(work: Answer | UnfinishedAnswer) -> Answer:
 
 
 def stay_in_thread(work: Answer | UnfinishedAnswer) -> Answer | UnfinishedAnswer:
-    """Go on with work that has left the event loop, up to where it waits."""
+    """Continue work that has left the event loop, up to where it waits."""
     while isinstance(work, UnfinishedAnswer) and work.wait is LEAVE_LOOP:
         work = work.resume(None)
     return work

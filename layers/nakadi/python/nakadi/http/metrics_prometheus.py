@@ -43,7 +43,7 @@ def make_prometheus_renderer(read_metrics: Callable[[], Metrics]) -> RenderMetri
     registry.register(Collected())
 
     def render_metrics(media: str) -> tuple[bytes, str]:
-        # The library's own choice repeats in its answer what the client asks for, and fails at versions like `a.b`.
+        # The library's own choice repeats the client's request in its answer, and fails at versions like `a.b`.
         if media == OPENMETRICS_MEDIA_TYPE:
             text = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # the library has no types here
             return text, f"{OPENMETRICS_MEDIA_TYPE}; version=1.0.0; charset=utf-8"
@@ -56,7 +56,7 @@ def _process_metric_families(processes: Sequence[ProcessCollector], cpu_seconds:
     """The resources of the machine that all processes use together. The limit of open files, and the start, belong to
     the first process.
 
-    Processor time is what they counted themselves, for it must not fall when one of them ends.
+    Processor time is the sum of their own counts, because it must not fall when one of them ends.
     """
     together: dict[str, Family] = {}
     for process in processes:

@@ -23,13 +23,13 @@ QUALITY_PATTERN = re.compile(r"0?\.\d+|[01]\.?|0\.\d*|1\.0*")
 # The ranges that JSON lies in, the most exact one first.
 JSON_MEDIA_RANGES = (JSON_MEDIA_TYPE, "application/*+json", "application/*", "*/*", "*")
 
-# The characters between commas or semicolons. A quotation that does not end goes on to the end of the header, so that
-# every character is looked at once.
+# The characters between commas or semicolons. A quotation that does not end extends to the end of the header, so
+# every character is read once.
 PART_PATTERN_BY_SEPARATOR = {mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"}
 
 
 class _MediaRange(Struct, frozen=True):
-    """One media range of an `Accept` header, in lower case; `parameters` are written as they are sent back."""
+    """One media range of an `Accept` header, in lower case; `parameters` are written in the form of the answer."""
 
     media: str
     quality: float
@@ -49,8 +49,8 @@ def check_content_type(request: Request) -> None:
 def with_negotiated_media_type(request: Request, answer: Answer) -> Answer:
     """An answer in JSON, under the name that the client asks for. Raises `NotAcceptable` if it accepts none.
 
-    Only the body of a success is negotiated. By then the work is done, so a client that is refused may have changed
-    something; refusing it before would refuse those as well whose success has no body to read.
+    Only the body of a success is negotiated. By then the work is done, so a refused client may have changed
+    something; an earlier check would also refuse clients whose success has no body to read.
     """
     name = json_media_type_for(request.headers.get("accept", ""))
     if name is None:
@@ -100,7 +100,7 @@ def metrics_media_type_for(accept: str) -> str | None:
 
 
 def _quality_of_json(quality_by_media_type: Mapping[str, float]) -> float:
-    """The most exact name of JSON decides: `application/json;q=0, */*` is for everything but JSON."""
+    """The most exact name of JSON decides: `application/json;q=0, */*` accepts everything but JSON."""
     return next((quality_by_media_type[media] for media in JSON_MEDIA_RANGES if media in quality_by_media_type), 0.0)
 
 

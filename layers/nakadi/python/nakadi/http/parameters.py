@@ -23,7 +23,8 @@ Default = TypeVar("Default")
 
 
 class UndeclaredParameter(Exception):
-    """Raised when a handler reads what the route of its request does not declare: an error of the broker's authors."""
+    """Raised when a handler reads a parameter that the route of its request does not declare: an error of the
+    broker's authors."""
 
     def __init__(self, parameter: Parameter) -> None:
         super().__init__(f"the route of this request does not declare {parameter}")
@@ -59,7 +60,7 @@ class ChoiceParameter(TextParameter, frozen=True, eq=False):
 
 
 class ListParameter(QueryParameter, frozen=True, eq=False):
-    """Texts: a parameter that may be given several times, or once with commas between its values."""
+    """Texts: a parameter that may be repeated, or have commas between its values."""
 
     def read(self, request: Request) -> tuple[str, ...]:
         """The values, without empty ones."""

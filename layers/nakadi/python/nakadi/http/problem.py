@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class MethodNotAllowed(outcomes.Outcome):
-    """Raised when the path exists and the method is none of its own."""
+    """Raised when the path exists and does not have the method."""
 
     def __init__(self, method: str, allowed: str) -> None:
         super().__init__(f"Request method '{method}' not supported")
@@ -38,7 +38,7 @@ class UnsupportedMediaType(outcomes.Outcome):
 
 
 class RequestTooSlow(outcomes.Outcome):
-    """Raised when a client takes too long to send what it announced."""
+    """Raised when a client takes too long to send the announced bytes."""
 
 
 class RequestRefusal(Struct, frozen=True):
@@ -48,7 +48,7 @@ class RequestRefusal(Struct, frozen=True):
     detail: str
 
 
-# First match wins, so that a family's special members stand before it.
+# First match wins, so a family's special members come before it.
 STATUSES_BY_OUTCOME_CLASS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.Malformed, HTTPStatus.BAD_REQUEST),
     (outcomes.NotAuthenticated, HTTPStatus.UNAUTHORIZED),

@@ -37,7 +37,7 @@ MAX_CACHED_PATH_LENGTH = 300
 class Lane(StrEnum):
     """Which threads of a process work on a request.
 
-    Each lane has threads of its own. So requests that wait for something, such as a registry that does not answer, can
+    Each lane has its own threads. So requests that wait for something, such as a registry that does not answer, can
     fill their own lane and no other.
     """
 
@@ -125,7 +125,7 @@ class Router:
         return route, dict(zip(names, values, strict=True))
 
     def lane_of(self, method: str, raw_path: str) -> Lane:
-        """The lane of a request, also of one that no route is for."""
+        """The lane of a request, also of one without a route."""
         found = self._find_node(raw_path)
         if found is None:
             return Lane.REGISTRY

@@ -35,7 +35,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def tune_interpreter() -> None:
-    """Make the interpreter fit for a process that does nothing but serve, once everything is loaded.
+    """Prepare the interpreter for a process that only serves, once everything is loaded.
 
     Requests are threads that each need the interpreter for a moment: they wait less if it changes hands more often.
     Loaded modules stay until the end, and most objects of a request are freed at once: the garbage collector need not
@@ -58,7 +58,7 @@ SideTask = Callable[[], Coroutine[object, object, None]]
 
 
 class NewConnection(Protocol):
-    """Makes the protocol of a connection; `is_in_use` is one that another process has served until now."""
+    """Makes the protocol of a connection; `is_in_use` is true if another process has served it until now."""
 
     def __call__(self, *, is_in_use: bool = False) -> asyncio.Protocol: ...
 
@@ -67,13 +67,13 @@ class ConnectionSource(Protocol):
     """Connections that another process accepts, and hands over."""
 
     def start_serving(self, new_protocol: NewConnection) -> None:
-        """Serve every connection that is handed over with a protocol of its own."""
+        """Serve every connection that is handed over, each with its own protocol."""
 
     def report_connection_end(self) -> None:
         """Called when one of these connections has ended."""
 
     def note_many_bytes(self, connection: Connection) -> None:
-        """To be called when one of them has carried a long request, which is answered: another process may go on."""
+        """Call it when one of them has carried a long request, which is answered: another process may take over."""
 
     def close(self) -> None:
         """Take no further ones."""

@@ -53,7 +53,7 @@ def _timestamp_with_offset(moment: datetime) -> str:
 
 
 def forecast_view(forecast: ChangeForecast) -> View:
-    """`version` is there if the change would be accepted."""
+    """`version` is present if the change would be accepted."""
     view: View = {
         "accepted": not forecast.refusals,
         "refusals": forecast.refusals,
@@ -68,7 +68,7 @@ def forecast_view(forecast: ChangeForecast) -> View:
 
 
 def schema_forecast_view(forecast: SchemaForecast) -> View:
-    """`proposal` is there if the schema would be refused and another one would be accepted."""
+    """`proposal` is present if the schema would be refused and another one would be accepted."""
     view: View = {
         "level": forecast.level.name.lower(),
         "changes": [_forecast_change_view(each) for each in forecast.changes],

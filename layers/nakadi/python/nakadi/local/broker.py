@@ -89,7 +89,7 @@ class Faults:
         times: int = 1,
         reason: str = INTERNAL_ERROR_MESSAGE,
     ) -> None:
-        """Store nothing of this partition in the next appends, and say so."""
+        """Store nothing of this partition in the next appends, and report that."""
         self._add_order(_FaultOrder(_FaultKind.REFUSE, event_type, partition, times, reason=reason))
 
     def time_out(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
@@ -199,7 +199,7 @@ class Faults:
 
 
 class FaultyLog:
-    """An event log that carries out the orders of `Faults`, and otherwise does what the log behind it does."""
+    """An event log that carries out the orders of `Faults`, and otherwise passes calls on."""
 
     def __init__(self, log: EventLog, faults: Faults) -> None:
         self._log = log
@@ -339,7 +339,7 @@ class Broker:
     """A broker on a free port of this machine, in memory, for as long as the `with` block takes.
 
     Keywords are fields of `nakadi.app.settings.Settings`: `Broker(default_partitions=4)`. With
-    `registry="sqlite:///path"` and `event_log="sqlite:///path"` what it learns is kept.
+    `registry="sqlite:///path"` and `event_log="sqlite:///path"`, its data are kept.
 
     `faults` lets things go wrong on purpose, so that a client's handling of them can be tested:
     `broker.faults.refuse(event_type="order.placed", partition="1", times=2)`. A receiver of deliveries is tested with

@@ -151,7 +151,7 @@ def _rows_of_metric(snapshot: MetricsSnapshot, name: str) -> MetricRows:
 
 
 class _SnapshotRequest(Struct, frozen=True, array_like=True, tag=1):
-    """The supervisor asks a worker what it has counted; and the worker answers."""
+    """The supervisor requests a worker's counts; and the worker answers."""
 
     number: int
     snapshot: MetricsSnapshot | None = None
@@ -161,7 +161,7 @@ UNREQUESTED_SNAPSHOT_NUMBER = 0
 
 
 class _AllSnapshots(Struct, frozen=True, array_like=True, tag=2):
-    """A worker asks for what all have counted; and the supervisor answers."""
+    """A worker requests the counts of all; and the supervisor answers."""
 
     number: int
     snapshots: list[MetricsSnapshot] = []
@@ -288,7 +288,7 @@ class SupervisorMetricsLinks:
             _, late = await asyncio.wait(asked, timeout=WORKER_SNAPSHOT_TIMEOUT_SECONDS)
             for each in late:
                 each.cancel()
-        # A worker that has ended during the wait is in `_ended` by now, which is why this is looked at only here.
+        # A worker that has ended during the wait is in `_ended` by now, so this is read only here.
         own = take_snapshot(self._metrics)
         latest = [own, self._ended, *(each.latest for each in self._workers)]
         return [each for each in latest if each is not None]

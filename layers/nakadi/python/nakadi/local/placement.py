@@ -32,9 +32,9 @@ def load_of_supervisor(connections: int, processes: int, *, few_events: bool = F
     """How many connections of a worker count as much as these of the supervisor, which also commits for the others.
 
     By the CPU time of publishers of batches, it has as much to do as a worker if it has two fifths of the connections
-    beside one worker, and a tenth beside three (docs/performance.md). So it serves a lone client, for whom nothing
-    passes through a second process, and few of many. With `few_events`, the next connection publishes few events at a
-    time: the first ones of these are all for the supervisor.
+    beside one worker, and a tenth beside three (docs/performance.md). So it serves a lone client, which needs no
+    second process then, and few of many. With `few_events`, the next connection publishes few events at a time: the
+    first ones of these are all for the supervisor.
     """
     if few_events and connections < MAX_PUBLISHERS_OF_FEW_EVENTS:
         return 0

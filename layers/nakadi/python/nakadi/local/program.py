@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
                 return _serve(settings, listening, signals, grace, greet)
             check_workers(settings)
             bound_address = listening.getsockname()[0]
-            settings.served_hosts_at(bound_address)  # the same mistake in each worker would be told less clearly
+            settings.served_hosts_at(bound_address)  # each worker would report the same mistake less clearly
             command = worker_command(settings, variables, [f"--bound={bound_address}", *logging_options(options)])
             return supervise(settings, command, listening, signals, grace, greet)
 

@@ -157,7 +157,7 @@ class Housekeeper:
 def run_chores(broker: BrokerServices) -> Iterator[None]:
     """Do the chores of this broker until the context ends.
 
-    Wipes of data files have a thread of their own. Erasures wait for them, so they are retried sooner than the rest
+    Wipes of data files have their own thread. Erasures wait for them, so they are retried sooner than the rest
     of the housekeeping, and a long round of it does not delay them.
     """
     stop = broker.housekeeping.stop

@@ -1,9 +1,9 @@
 """The supervisor of a broker of several processes: it accepts connections, answers requests, and commits for all.
 
-Workers answer requests as well. Each gets connections through a socket: the process that has fewest gets the next, and
-this one the first, and those that publish single events, since nothing that it answers passes through a second process
-(`placement`). The appends of workers to the data file arrive here and share commits, and what a broker does once, such
-as archiving that file and housekeeping, is done here.
+Workers answer requests as well. Each gets connections through a socket: the process that has fewest gets the next,
+and this one the first, and those that publish single events, since nothing that it answers passes through a second
+process (`placement`). The appends of workers to the data file arrive here and share commits, and tasks of which a
+broker has one, such as archiving that file and housekeeping, run here.
 
 A worker that dies is started again; connections wait meanwhile, or go to others, also those that it was handed and had
 not taken yet. When the supervisor dies, so do its workers.
@@ -128,7 +128,7 @@ class WorkerCommand:
             *("-m", "nakadi.local.worker", f"--number={number}", *named, *self._logging),
             env=self._variables,
             pass_fds=tuple(chain.from_iterable(descriptors.values())),
-            # Ctrl-C is for the supervisor, which lets its workers finish.
+            # Ctrl-C goes to the supervisor, which lets its workers finish.
             start_new_session=True,
         )
 
@@ -196,7 +196,7 @@ class _Worker:
         """Hand a connection over, if the worker can take it. Keeps it open until the worker says that it has it."""
         assert self.is_serving, self.state
         try:
-            # The socket does not block: a worker that has not looked for long refuses, and the loop does not wait.
+            # The socket does not block: a worker that has not read for long refuses, and the loop does not wait.
             socket.send_fds(self.connections, [kind], [connection.fileno()])
         except OSError:
             return False
@@ -210,7 +210,7 @@ class _Worker:
             self.not_taken_yet.popleft().close()
 
     def stop(self) -> None:
-        """Have the worker answer what it has, and end. One that still starts has nothing to answer."""
+        """Let the worker answer its requests, and end. One that still starts has nothing to answer."""
         with contextlib.suppress(OSError):
             self.connections.shutdown(socket.SHUT_WR)
         if not self.could_start:
@@ -270,7 +270,7 @@ class Supervisor:
     """Runs workers until it is stopped, or gives up. Belongs to the event loop that it is made in.
 
     Everything but `_release_leases` runs on that loop, so nothing here needs a lock: between two awaits no other part
-    of it goes on.
+    of it runs.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class Supervisor:
         ]
         try:
             await self._over.wait()
-            # In this order: the time for the end begins, nothing new is accepted, then workers answer what they have.
+            # In this order: the time for the end begins, nothing new is accepted, then workers answer their requests.
             begin_end()
             self._pause_accepting()
             self._listening.close()
@@ -410,7 +410,7 @@ class Supervisor:
         """Release the leases of a worker that ended, so that its partitions do not wait until the leases expire."""
         for holder in leases:
             try:
-                # The worker told of a lease before it took it. Releasing one that was never taken changes nothing.
+                # The worker reported a lease before it took it. Releasing one that was never taken changes nothing.
                 self._coordination.release_lease(holder)
             except Unavailable:
                 log.warning("Releasing the lease of a worker that ended failed, it will expire", exc_info=True)
@@ -441,10 +441,10 @@ class Supervisor:
             worker.stop()
 
     def _take_back_connections(self, worker: _Worker) -> None:
-        """Have other workers serve what a worker was handed and did not take before it died.
+        """Let other workers serve the connections that a dead worker had been handed and had not taken.
 
         It reports that it takes a connection before it reads from it, and its reports can still be read after its end.
-        So none is served twice, and of those in its socket none is lost.
+        So none is served twice, and none of those in its socket is lost.
         """
         with contextlib.suppress(OSError):
             while said := worker.connections.recv(4096):
@@ -503,7 +503,7 @@ class Supervisor:
         return sorted(zip(loads, servers, strict=True), key=itemgetter(0))
 
     def _hand_on(self, connection: Connection) -> None:
-        """Have a worker go on with a connection of the supervisor, if it would get such a one now."""
+        """Let a worker continue a connection of the supervisor, if it would get such a one now."""
         if self._over.is_set():
             return
         _, server = self._servers_by_load(self._own.open - 1, few_events=False)[0]

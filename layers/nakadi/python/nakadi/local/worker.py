@@ -95,7 +95,7 @@ class HandedOverConnections:
         """Nothing: connections handed over stay here."""
 
     def announce_leaving(self) -> None:
-        """Stop when the supervisor knows of it: what it hands over until then is served."""
+        """Stop when the supervisor knows of it: connections that it hands over until then are served."""
         self._send_to_supervisor(WORKER_LEAVING)
 
     def close(self) -> None:
@@ -184,8 +184,8 @@ class WorkerCoordination(SqliteCoordination):
         self._announced_holders: set[str] = set()
 
     def renew_lease(self, holder: str, until: datetime) -> None:
-        # Told first: if this process dies between the two, the supervisor releases a lease that nothing holds. Threads
-        # that come here at once may tell twice, which the supervisor counts once.
+        # Reported first: if this process dies between the two, the supervisor releases a lease that nobody holds.
+        # Threads that come here at once may tell twice, which the supervisor counts once.
         if holder not in self._announced_holders:
             self._announced_holders.add(holder)
             self._announce_lease(holder)

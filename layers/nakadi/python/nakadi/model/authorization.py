@@ -75,7 +75,7 @@ class AttributeDraft(Struct, frozen=True):
 
 
 class AuthorizationDraft(Struct, frozen=True, kw_only=True):
-    """An authorization section as a client sends it; None stands for a missing member."""
+    """An authorization section as a client sends it; None means a missing member."""
 
     admins: tuple[AttributeDraft, ...] | None = None
     readers: tuple[AttributeDraft, ...] | None = None

@@ -64,7 +64,7 @@ class Schema(Struct, frozen=True, kw_only=True):
 
 
 class SchemaDraft(Struct, frozen=True, kw_only=True):
-    """A schema as a client sends it; None stands for a missing member."""
+    """A schema as a client sends it; None means a missing member."""
 
     type: SchemaType | None = None
     text: str | None = None
@@ -88,7 +88,7 @@ DEFAULT_STORAGE_ID = "default"
 # The service's own rule; an id of another shape could be more than a name in a URL.
 STREAM_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
-# Hosts with ports, and what the names of topics may begin with: nothing that would be another part of a URL.
+# Hosts with ports, and the possible prefixes of topics: nothing that would be another part of a URL.
 KAFKA_SERVERS_PATTERN = re.compile(r"[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}(,[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}){0,31}")
 TOPIC_PREFIX_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{0,100}")
 

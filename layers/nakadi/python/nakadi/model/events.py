@@ -232,8 +232,7 @@ class TopicContinuation(Struct, frozen=True):
 
 
 class OffsetBounds(Struct, frozen=True):
-    """`oldest` is the first stored offset, `next_offset` the one of the next event; they are equal if nothing is
-    stored.
+    """`oldest` is the first stored offset, `next_offset` the next event's; they are equal if nothing is stored.
 
     Only deleting old events moves `oldest`: compaction may leave a hole, which reads skip.
     """

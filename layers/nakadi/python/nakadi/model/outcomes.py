@@ -159,7 +159,7 @@ class BadSetting(Exception):
 MAX_TEXT_CHARACTERS = 1000
 # Fields, annotations, labels: values that are read with every event, or returned with every event type.
 MAX_ANNOTATIONS_OR_LABELS = 100
-# Names in a list of their own.
+# Names in a separate list.
 MAX_BLACKLIST_NAMES_PER_KIND = 10_000
 
 

@@ -26,7 +26,7 @@ class ReadChange(Struct, frozen=True, kw_only=True):
 
 
 class Reader(Struct, frozen=True, kw_only=True):
-    """A subscription to an event type, and what it declares to read; None if it declares nothing."""
+    """A subscription to an event type, and the members that it declares to read; None if it declares nothing."""
 
     subscription_id: str
     owning_application: str

@@ -1,4 +1,5 @@
-"""Subscriptions: many consumers of some event types, one cursor for each partition, and what their streams share."""
+"""Subscriptions: many consumers of some event types, one cursor for each partition, and the state that their streams
+share."""
 
 from __future__ import annotations
 
@@ -128,9 +129,9 @@ class Replay(Struct, frozen=True):
 class PartitionAssignment(Struct, frozen=True):
     """The line of a partition in the assignment.
 
-    `owner` is the session that reads it, and alone may commit; `next_owner` is the one that gets it when the owner
-    releases it. `failed_streams` is how many streams ended without a commit; `search_end` is the end of the search for
-    the event that caused this.
+    `owner` is the session that reads it, and alone may commit; `next_owner` gets it when the owner releases it.
+    `failed_streams` is how many streams ended without a commit; `search_end` is the end of the search for the event
+    that caused this.
     """
 
     partition: EventTypePartition

@@ -52,7 +52,7 @@ def operations() -> Mapping[str, ApiOperation]:
 
 
 def resolve_reference(node: Node) -> Node:
-    """The target of a reference; anything else stands for itself."""
+    """The target of a reference; any other value itself."""
     while "$ref" in node:
         target: Any = document()
         for step in node["$ref"].removeprefix("#/").split("/"):
@@ -93,14 +93,14 @@ def _gateway_operation(operation: ApiOperation) -> dict[str, Any]:
 def _read_yaml(name: str) -> dict[str, Any]:
     import yaml  # noqa: PLC0415  # most processes never look at the description, and a cold start pays for every import
 
-    # The loader in C, wherever there is one, is several times as fast.
+    # The loader in C, if there is one, is several times as fast.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     content: dict[str, Any] = yaml.load(files(__name__).joinpath(name).read_bytes(), loader)  # noqa: S506  # both are safe
     return content
 
 
 def _merge_into(whole: dict[str, Any], part: Node, path: str = "") -> None:
-    """Add what a file says. Different files may describe different operations of one path."""
+    """Merge a file into the whole. Different files may describe different operations of one path."""
     for name, value in part.items():
         if name not in whole:
             whole[name] = value

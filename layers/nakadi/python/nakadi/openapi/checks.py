@@ -82,7 +82,7 @@ def conforms_to_schema(name: str, body: Any) -> bool:
 def openapi_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, ...]:
     """The missing or malformed members of a parsed body, by the schema of this name, in the order of its fields.
 
-    None stands for null, which is as good as a missing member, unless that has a default. In a list that is too long,
+    None means null, which equals a missing member, unless that has a default. In a list that is too long,
     only the permitted number of items is checked.
     """
     errors = _schema_errors(name, body)
@@ -152,7 +152,7 @@ def _compiled_check(name: str) -> Callable[[Any], Any]:
 
 
 def _as_json_schema(schema: Mapping[str, Any], *, may_be_null: bool = False) -> dict[str, Any]:
-    """A schema of OpenAPI as one of JSON Schema. Annotations and labels have rules of their own for their keys."""
+    """A schema of OpenAPI as one of JSON Schema. Annotations and labels have separate rules for their keys."""
     if "$ref" in schema:
         return _as_json_schema(component_schema(schema["$ref"].rpartition("/")[2]), may_be_null=may_be_null)
     found = {rule: schema[rule] for rule in COPIED_KEYWORDS if rule in schema}

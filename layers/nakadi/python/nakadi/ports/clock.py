@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    # Each request looks at the clock several times, so what Python offers is called without a function in between.
+    # Each request reads the clock several times, so Python's function is called without another in between.
     now = staticmethod(partial(datetime.now, UTC))
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)

@@ -43,7 +43,7 @@ event may have any size that could be published."""
 
 
 class AssignmentChanged(Exception):
-    """Raised by `Coordination.replace_assignment` when the assignment is no longer what the writer has read."""
+    """Raised by `Coordination.replace_assignment` when the assignment has changed since the writer read it."""
 
 
 class Coordination(Protocol):
@@ -60,7 +60,7 @@ class Coordination(Protocol):
     * Owners change with the assignment, in the same atomic step: at no time can two sessions commit one partition, and
       a session can commit from the write that makes it the owner to the write that makes it so no more.
     * Commits move an offset forward; a write that sets it moves it in either direction.
-    * No time of day is looked at here: whether a lease has run out is decided in `subscriptions.api.assignments`.
+    * No time of day plays a role here: `subscriptions.api.assignments` decides whether a lease has expired.
     """
 
     def assignment(self, subscription: str) -> Assignment:
@@ -77,7 +77,7 @@ class Coordination(Protocol):
         """Replace `old`, as it was read, by `new`, and return `new` as it is stored; raise `AssignmentChanged` if the
         stored assignment is no longer `old`.
 
-        Owners of offsets become what the entries say, and `positions` are set. An entry that `old` does not have must
+        Owners of offsets follow the entries, and `positions` are set. An entry that `old` does not have must
         come with its position; none may disappear. At most `MAX_PARTITIONS_PER_WRITE` partitions get another owner or
         position.
 
@@ -102,7 +102,7 @@ class Coordination(Protocol):
 
         `done_ahead` of some of these partitions is added to the stored ranges, with the position in one atomic step,
         and also if that is outdated. If there is too much, the ranges nearest to the position are kept
-        (`joined_ranges`). Listeners hear nothing of it.
+        (`joined_ranges`). Listeners are not notified of it.
 
         A task of `nakadi.common.waiting`.
         """
@@ -118,9 +118,9 @@ class Coordination(Protocol):
         """Park events of one partition and move its offset to `commit_to`, all in one atomic step.
 
         `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `commit_to` is not greater than the
-        stored position: either changes nothing. Without `commit_to` the offset stays, and nothing is outdated. Events
-        that are there already are replaced. At most `MAX_PARKED_EVENTS_PER_CALL` events with
-        `MAX_PARKED_BYTES_PER_CALL`, or a single one.
+        stored position: either changes nothing. Without `commit_to` the offset stays, and nothing is outdated.
+        Existing events are replaced. At most `MAX_PARKED_EVENTS_PER_CALL` events with `MAX_PARKED_BYTES_PER_CALL`, or
+        a single one.
         """
 
     def list_parked_events(

@@ -16,7 +16,7 @@ class EventIds(Struct, frozen=True, kw_only=True):
     """The ids of a batch's events, in the order of the batch, and the partition of each.
 
     Ids count within their `scope`, which is never used for anything else again. `timeline` is the order of the
-    timeline that the batch is for: it is noted with each id. An id is a duplicate for as long as `window`.
+    batch's timeline: it is noted with each id. An id is a duplicate for as long as `window`.
     """
 
     scope: str
@@ -43,7 +43,7 @@ class DeduplicatingLog(Protocol):
     ) -> AppendResultByPartition:
         """Store the records whose ids are new, and return each partition's fate.
 
-        Ids of partitions that are missing in `batches` are passed over.
+        Ids of partitions that are missing in `batches` are ignored.
         """
 
 

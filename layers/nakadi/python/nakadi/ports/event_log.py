@@ -28,9 +28,9 @@ class OffsetUnavailable(Exception):
 class EventLog(Protocol):
     """Topics with numbered partitions; in a partition events are numbered 0, 1, 2, … in the order of the log.
 
-    * What `append` calls `Stored` is durable. The records of one partition in one append are stored next to each
-      other in their order, or not at all; partitions succeed and fail one by one. `Refused` means not stored, or not
-      known to be: a time-out may have happened after the fact.
+    * Records with the fate `Stored` are durable. The records of one partition in one append are stored together in
+      order, or not at all; partitions succeed and fail one by one. `Refused` means not stored, or not known to be: a
+      time-out may have happened after the fact.
     * An event's offset never changes, and every reader sees the same one. Offsets are dense: deleting old events moves
       `oldest`, compaction leaves holes that reads step over, and no number is ever given to two events.
     * A read sees everything that was stored before it began.
@@ -64,8 +64,8 @@ class EventLog(Protocol):
     ) -> EventSlice:
         """Events from offset `start` on, tombstones included.
 
-        At most `limit` of them and about `max_bytes`, though at least one if there is one; perhaps fewer than there
-        are. When there is none, wait for the first up to `wait` seconds; an empty slice says that none came.
+        At most `limit` of them and about `max_bytes`, though at least one if there is one; perhaps fewer than exist.
+        When there is none, wait for the first up to `wait` seconds; an empty slice says that none came.
         """
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
@@ -80,9 +80,9 @@ class EventLog(Protocol):
     def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
         """Among the events stored before `stored_before`, keep the newest of each key, and those without a key.
 
-        The newest event of the partition always stays. A tombstone goes with what it covers once it was
-        stored before `tombstones_before`. Offsets of what stays do not change. An engine whose store compacts by itself
-        has it do so, and events that are to go may still be read until then.
+        The newest event of the partition always stays. A tombstone is removed with the events that it covers once it
+        was stored before `tombstones_before`. Offsets of the remaining events do not change. An engine whose store
+        compacts on its own leaves it to the store, and obsolete events may still be read until then.
         """
 
     def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
@@ -113,7 +113,7 @@ class LossReportingLog(Protocol):
     """An indexed event log that may forget events before they are counted, and then says so."""
 
     def gaps(self) -> Sequence[ShardGap]:
-        """The places where events were lost before they were counted. Counting goes on behind a gap once it is
+        """The places where events were lost before they were counted. Counting continues behind a gap once it is
         closed."""
 
     def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
@@ -134,7 +134,7 @@ class PushConsumerLog(Protocol):
     """An event log whose processes register themselves at its service, to have events pushed to them."""
 
     def remove_orphaned_consumers(self) -> None:
-        """Remove what processes registered that ended without removing it."""
+        """Remove the registrations of processes that ended without removing them."""
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ class LogIndex(Protocol):
 
     * Every write is durable when it returns, and seen by every read that begins later, whichever process wrote it.
     * `advance_head` is one atomic step: of several who count on from the same head exactly one succeeds. So the
-      segments of a partition follow each other without a gap, and none is there twice.
+      segments of a partition follow each other without a gap, and none occurs twice.
     * Low-water marks and a shard's progress only ever grow.
     """
 
@@ -97,7 +97,7 @@ class LogIndex(Protocol):
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         """Become the only owner of a name for so long; an owner may claim again. False while another owner has it.
 
-        All who claim a name do so for about as long: a claim that goes on for much longer does not count.
+        All claims of a name last about as long: a claim that lasts much longer does not count.
         """
 
     def release_claim(self, name: str, owner: str) -> None:

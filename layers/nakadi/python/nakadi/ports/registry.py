@@ -14,7 +14,7 @@ that DynamoDB reads for one unit."""
 
 
 class ChangeCounters(Struct, frozen=True):
-    """For each bucket of keys how often something in it changed; buckets that are not mentioned stand at 0."""
+    """The number of changes in each bucket of keys; missing buckets have 0."""
 
     count_by_bucket: Mapping[int, int] = field(default_factory=dict)
 

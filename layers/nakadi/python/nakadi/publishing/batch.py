@@ -1,4 +1,4 @@
-"""The events of a request, the work that they may cause, and what becomes of them.
+"""The events of a request, the work that they may cause, and their results.
 
 Events are parsed, serialized again, and compared with the received text. A text that stays the same has no repeated
 key, no odd number and no needless blank. The received text is stored, and only the metadata that the broker extends
@@ -50,7 +50,7 @@ MAX_BATCH_PIECE_BYTES = 1024 * 1024
 MAX_BATCH_PIECE_MEMORY_BYTES = 8 * 1024 * 1024
 # An event that would take more than this, once parsed, is refused: it has 60 000 objects, say, or 280 000 numbers.
 MAX_EVENT_MEMORY_BYTES = 16 * 1024 * 1024
-# An event that is too large to be stored has an answer of its own up to this size; beyond it, it is not even parsed.
+# An event that is too large to be stored gets its own answer up to this size; beyond it, it is not even parsed.
 MAX_PARSED_EVENT_BYTES = 4 * 1024 * 1024
 
 ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
@@ -199,7 +199,7 @@ class _EventsOfLongBatch(Sequence[Event]):
 
     def __iter__(self) -> Iterator[Event]:
         for array in self._batch.piece_texts():
-            # Not kept in a variable: it has to be gone before the next piece is parsed.
+            # Not kept in a variable: it must be freed before the next piece is parsed.
             yield from orjson.loads(array)
 
     @overload
@@ -268,7 +268,7 @@ def parse_piece(body: bytes) -> BatchPiece:
 
 
 def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
-    """The events as they are written here, and whether all integers are so small that every parser reads the same."""
+    """The events in the broker's spelling, and whether all integers are so small that every parser reads the same."""
     nested: list[Any] = events
     # An event with few brackets is not too deep; counting them in a long body takes longer than these lists do.
     is_flat = len(body) < _BRACKET_COUNTING_BYTES and body.count(b"{") + body.count(b"[") <= strict_json.MAX_JSON_DEPTH
@@ -283,7 +283,7 @@ def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
 
 
 class WorkBudget:
-    """The steps that the work on one batch may take. `steps` are those that are left of what `add_steps` added.
+    """The steps that the work on one batch may take. `steps` is the rest of the added ones.
 
     One thread computes at a time. So work beyond the free steps waits for its turn, which it keeps until `close`, and
     looks after each portion whether the client is still connected.
@@ -322,7 +322,7 @@ class WorkBudget:
         self._left -= self.steps[0]
 
     def spend_steps(self, number: int) -> None:
-        """Account for work that goes on where it was when there are more steps."""
+        """Account for work that continues where it stopped when there are more steps."""
         self.steps[0] -= number
         while self.steps[0] < 0:
             missing = self.steps[0]
@@ -401,7 +401,7 @@ class BatchRejected(Exception):
 
 
 def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRejected) -> BatchOutcome:
-    """The outcome of a batch of which nothing is stored, because of one of its events or as a whole."""
+    """The outcome of a batch that is rejected, because of one of its events or as a whole."""
     items: list[ItemResult] = []
     for index, event in enumerate(events):
         at_fault = index == rejection.index

@@ -1,4 +1,4 @@
-"""Appends that store an event once, in a log and a store of claims that know nothing of each other.
+"""Appends that store an event once, in a log and a separate store of claims.
 
 Each event's id is claimed, then the events are appended, and then the claims are confirmed. An attempt that meets a
 confirmed claim has a duplicate. A claim that is not confirmed was left by an attempt that is under way, or whose
@@ -158,7 +158,7 @@ class ClaimedAppend(Struct, kw_only=True):
         free: list[int] = []
         confirmed: list[tuple[EidClaim, EidClaim]] = []
         for index, event in found.items():
-            confirmed.append((self.standing[index], self._confirmed(self.standing[index], event.stored_at)))
+            confirmed.append((self.standing[index], self._confirmed_claim(self.standing[index], event.stored_at)))
             self.standing[index] = confirmed[-1][1]
         for index, claim in self.standing.items():
             if claim.is_stored and now - claim.since < self.ids.window:
@@ -176,7 +176,7 @@ class ClaimedAppend(Struct, kw_only=True):
             self.fates |= dict.fromkeys(lost, Refused(UNDER_WAY_MESSAGE))
 
     def _renew_starts(self, indices: Sequence[int]) -> Generator[Step, Any, None]:
-        """Have claims begin behind the events of earlier windows, which would be taken for theirs."""
+        """Let claims begin behind the events of earlier windows, which would be mistaken for theirs."""
         partitions = sorted({self.wanted[index].partition for index in indices})
         if partitions:
             event_log = self.logs.for_storage(self.storage_id)
@@ -196,7 +196,7 @@ class ClaimedAppend(Struct, kw_only=True):
             yield partial(self.claims.remove, claims)
             raise
         except Unavailable:
-            yield from self._note_end([(each, self._ended(each)) for each in claims])
+            yield from self._note_end([(each, self._ended_claim(each)) for each in claims])
             raise
         now = self.clock.now()
         refused = {partition: each for partition, each in results.items() if isinstance(each, Refused)}
@@ -204,27 +204,30 @@ class ClaimedAppend(Struct, kw_only=True):
             if (partition := self.wanted[index].partition) in refused:
                 self.fates[index] = refused[partition]
         yield from self._note_end(
-            [(each, self._ended(each) if each.partition in refused else self._confirmed(each, now)) for each in claims]
+            [
+                (each, self._ended_claim(each) if each.partition in refused else self._confirmed_claim(each, now))
+                for each in claims
+            ]
         )
 
     def _note_end(self, changes: list[tuple[EidClaim, EidClaim]]) -> Generator[Step, Any, None]:
-        """Say what became of an append. If the end is unknown, the log is read when somebody needs it."""
+        """Record the outcome of an append. If the end is unknown, the log is read when somebody needs it."""
         try:
             yield partial(self.claims.replace, changes)
         except Unavailable as error:
             log.warning("The claims of %s events could not be confirmed: %r", len(changes), error)
 
-    def _confirmed(self, claim: EidClaim, stored_at: datetime) -> EidClaim:
+    def _confirmed_claim(self, claim: EidClaim, stored_at: datetime) -> EidClaim:
         expires_at = stored_at + self.ids.window + CLAIMS_KEPT_BEHIND_WINDOW
         return replace(claim, is_stored=True, since=stored_at, expires_at=expires_at)
 
-    def _ended(self, claim: EidClaim) -> EidClaim:
+    def _ended_claim(self, claim: EidClaim) -> EidClaim:
         return replace(claim, settled_at=min(claim.settled_at, self.clock.now() + APPEND_SETTLES_AFTER_ITS_END))
 
     # The places of events
 
     def _find_places(self) -> Generator[Step, Any, None]:
-        """The places of duplicates that are not known yet, as far as they are found soon."""
+        """The unknown places of duplicates, as far as they are found soon."""
         for index, first in self.repeats.items():
             fate = self.fates.get(first)
             self.fates[index] = fate if isinstance(fate, Refused) else Duplicate(None)
@@ -314,7 +317,7 @@ def run_steps(steps: Steps) -> Mapping[int, AppendResult]:
         while True:
             try:
                 result = step()
-            except Exception as error:  # noqa: BLE001  # the append knows what it means
+            except Exception as error:  # noqa: BLE001  # the append handles it
                 step = steps.throw(error)
             else:
                 step = steps.send(result)

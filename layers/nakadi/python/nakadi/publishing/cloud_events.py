@@ -2,8 +2,8 @@
 
     parse_cloud_events(b'[{"specversion": "1.0", "id": "7", "source": "/shop", "type": "paid", "data": {"n": 1}}]', …)
 
-The result is the body of a batch, which is published like any other. `model/cloud_events.py` says which attribute
-becomes what; `streaming/cloud_events.py` is the way back.
+The result is the body of a batch, which is published like any other. `model/cloud_events.py` has the mapping of
+attributes; `streaming/cloud_events.py` is the way back.
 """
 
 from __future__ import annotations

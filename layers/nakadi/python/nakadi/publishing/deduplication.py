@@ -36,8 +36,8 @@ def ids_for_append(
 ) -> EventIds | None:
     """The ids by which the events of a batch are known again; None for an event type that does not deduplicate.
 
-    Deletions have none: a tombstone more changes nothing. Batches that are directed to a subscription have a scope of
-    their own: they are sent to have it see once more what all others have seen before.
+    Deletions have none: a tombstone more changes nothing. Batches that are directed to a subscription have a separate
+    scope: they show it events once more that all others have seen before.
     """
     window = event_type.deduplication_window
     if window is None or eids is None:

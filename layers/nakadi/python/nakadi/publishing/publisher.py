@@ -1,8 +1,8 @@
 """Publishing: check owners, validate, choose partitions, enrich, append.
 
 Each step works on the whole batch, and the first that finds an event at fault gives the batch up. Up to the last step
-nothing is stored and nothing is changed, so that a batch can simply start again when its event type has moved to
-another timeline.
+nothing is stored and nothing is changed, so a batch can simply start again when its event type has moved to another
+timeline.
 """
 
 from __future__ import annotations
@@ -397,8 +397,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
     ) -> PartitionedRecords | None:
         """The same for a long body: all steps take one of its pieces after the other, so that each is parsed once.
 
-        None if something is wrong with one of them. A step before might find a fault in a later one, which is then the
-        first that has to be told.
+        None if something is wrong with one of them. A step before might find a fault in a later one, which is then
+        the first one to report.
         """
         partitions: list[int] = []
         pieces: list[Mapping[int, Sequence[Record]]] = []
@@ -607,7 +607,7 @@ class ValidatorCache:
             else:
                 self.hits += 1
                 self._entries.move_to_end(key)
-        # Compiling takes long, so it must not hold the lock of all; each entry has one of its own for that.
+        # Compiling takes long, so it must not hold the common lock; each entry has its own lock for that.
         return entry.made or entry.compile_once(load_schema, has_metadata=event_type.category is not Category.UNDEFINED)
 
 

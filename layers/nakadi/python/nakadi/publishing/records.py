@@ -1,7 +1,7 @@
-"""From the events of a batch to records: what the broker adds is put into their text as it came.
+"""From the events of a batch to records: the broker's additions are inserted into the received text.
 
-One replacement in the joined text of a partition's events inserts the metadata that they share. Nothing is
-parsed for that but the metadata of an event that says what the broker has to overrule.
+One replacement in the joined text of a partition's events inserts the metadata that they share. Only the metadata of
+an event with members that the broker has to overrule are parsed.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _split_piece(piece: BatchPiece, partitions: Sequence[int]) -> Mapping[int, _
 
 
 class _Said(Struct, frozen=True):
-    """An event's own values for members that the broker adds. `is_overruled` is one that may say more than a client
+    """An event's own values for members that the broker adds. `is_overruled` means that it may say more than a client
     may."""
 
     event_type: bool
@@ -152,7 +152,7 @@ class Stamps:
         return b"\n".join([self._put_into_lines(event, 1, partition, said[index]) for event, index in each])
 
     def _parse_own_metadata(self, piece: BatchPiece) -> Sequence[_Said]:
-        """The metadata that each event has of its own; only one entry if all are the same."""
+        """The own metadata of each event; only one entry if all are the same."""
         rows = list(piece.rows_at(_SAID_PATHS))
         if TRACE_MEMBER in self._stamp:
             have_trace = [value is not UNSET for (value,) in piece.rows_at((_TRACE_PATH,))]

@@ -65,7 +65,7 @@ class SystemEventPublisher(Struct, frozen=True, kw_only=True):
 
 
 def name_hasher(salt: str) -> Callable[[str], str]:
-    """A hash of the names of subjects, from which a name cannot be found without the salt."""
+    """A hash of the names of subjects that reveals no name without the salt."""
     return lambda name: sha256((salt + name).encode()).hexdigest()
 
 
@@ -85,8 +85,8 @@ KPI_QUEUE_MAX_AGE_SECONDS = 10.0
 KPI_FLUSH_TIMEOUT_SECONDS = 1.0
 KPI_CLOSE_TIMEOUT_SECONDS = 5.0
 
-# While a feature is off, nothing is queued for so long, and the feature is not read either; a process that writes only
-# on request reads it as rarely as it writes.
+# While a feature is off, nothing is queued for this time, and the feature is not read either; a process that writes
+# only on request reads it as rarely as it writes.
 FEATURE_RECHECK_INTERVAL_SECONDS = 1.0
 
 MAX_KPI_TEXT_LENGTH = 1_000
@@ -106,7 +106,7 @@ class KpiCollector:
     """Queues KPI events, which a thread writes in batches.
 
     `write_interval_seconds` is how long events gather until they are written. With None they are written by
-    `flush_if_due` only, for the threads of a function stand still between two invocations.
+    `flush_if_due` only, because the threads of a function stand still between two invocations.
 
     `_changed` guards the queue and the counters. Requests hold it only to append, never while anything is written.
     """
@@ -135,15 +135,16 @@ class KpiCollector:
         self._queue_bytes = 0
         self._oldest = 0.0
         self._dropped = 0
-        # A flush is done when the thread has written what it found after the request: so each request has a number.
+        # A flush is done when the thread has written everything that was queued before the request: so each request
+        # has a number.
         self._flushes_requested = 0
         self._flushes_done = 0
         # Whether the writer must check now if a feature is on again.
         self._is_probing = False
         self._closing = False
         self._thread: threading.Thread | None = None
-        # Event type -> until when nothing of it is queued, since its feature was off. Read without the lock: a thread
-        # that sees an old moment queues one event too many or too few.
+        # Event type -> the time until which none of its events are queued, because its feature was off. Read without
+        # the lock: a thread that sees an old moment queues one event too many or too few.
         self._not_collecting_until: dict[str, float] = {}
 
     # Recording
@@ -324,7 +325,8 @@ class SentEventTotals(Struct):
 
 
 class StreamKpis:
-    """Counts what one stream sends of each event type: as metrics at once, and as KPI events when it is reported.
+    """Counts the events that one stream sends of each event type: as metrics at once, and as KPI events when it is
+    reported.
 
     Do that at `next_report_at`, and when the stream has ended.
     """

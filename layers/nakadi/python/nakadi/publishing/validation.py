@@ -75,7 +75,7 @@ _BLANKS_AND_COMMAS_PATTERN = re.compile(rb"[ \t\r\n,]*")
 # fails, Python before 3.11.5 continues from where it failed, and not from where it began.
 _NOT_BRACES_PATTERN = rb'\\.|"(?:[^"\\]|\\.)*+"|[^{}"\\]++'
 _NEXT_BRACE_PATTERN = re.compile(rb"(?:\{(?:%b)*+\}|%b)*+[{}]" % (_NOT_BRACES_PATTERN, _NOT_BRACES_PATTERN), re.DOTALL)
-# Bytes that do not go on with a character of UTF-8, and bytes that do not begin one of four bytes.
+# Bytes that do not continue a character of UTF-8, and bytes that do not begin one of four bytes.
 _CHARACTER_STARTS = bytes({*range(256)} - {*range(0x80, 0xC0)})
 _UP_TO_THREE_BYTES = bytes(range(0xF0))
 
@@ -196,7 +196,7 @@ def _bounds_of_array(body: bytes) -> tuple[int, int]:
 
 
 def _utf16_position(body: bytes, at: int) -> int:
-    """How many UTF-16 units stand before this byte, which begins a character: two for each of the longest ones."""
+    """How many UTF-16 units precede this byte, which begins a character: two for each of the longest ones."""
     before = body[:at]
     return at - len(before.translate(None, _CHARACTER_STARTS)) + len(before.translate(None, _UP_TO_THREE_BYTES))
 
@@ -214,7 +214,7 @@ def _end_of_event(body: bytes, at: int, last: int, number: int, limits: BatchLim
         raise _malformed_body(f"Illegal character at position {_utf16_position(body, at)}")
     end = _position_after_closing_brace(body, at, last, number)
     if end is None:
-        # The event is not closed: the bracket of the list is what does not belong into it.
+        # The event is not closed: the bracket of the list is the misplaced one.
         return at + _strict_event_length(body[at : last + 1][:_MAX_EXPLAINED_BYTES])
     event = body[at:end]
     estimate_event_memory(number, event, limits)

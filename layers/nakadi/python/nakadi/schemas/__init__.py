@@ -1,6 +1,7 @@
-"""JSON schemas: which may be registered, what they mean for events, and how they may change.
+"""JSON schemas: which may be registered, their meaning for events, and how they may change.
 
-These are pure rules: they know the model and the standard library, RE2 and JSON parsers, but no ports and no services.
-Begin reading with `submission` for the schemas of event types, with `validation` for events, and with `evolution` for
-changes; `document` and `values` are what all of them stand on. `conditions` is a language of its own, for filters.
+These are pure rules: they know the model and the standard library, RE2 and JSON parsers, but no ports and no
+services. Begin reading with `submission` for the schemas of event types, with `validation` for events, and with
+`evolution` for changes; all of them build on `document` and `values`. `conditions` is a separate language, for
+filters.
 """

@@ -1,11 +1,10 @@
 """Holds all events of a batch to their schema at once.
 
-Much of what schemas say can be said by a type of msgspec, and converting events to it takes a third of the time of
-the code that is made of a schema. Rules that a type cannot express are checked after it, by code that is made from
-that part of the schema. A value that the check does not accept may still be valid: then the code for the whole schema
-decides.
+A type of msgspec can express much of a schema, and converting events to it takes a third of the time of the code that
+is generated for a schema. Rules that a type cannot express are checked after it, by code that is made from that part
+of the schema. A value that the check does not accept may still be valid: then the code for the whole schema decides.
 
-A type is held to each value once, and to no value twice, so its time is bounded by the size of the events.
+A type checks each value once, and no value twice, so its time is bounded by the size of the events.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ CompileParts = Callable[[Sequence[Mapping[str, Any]]], Sequence[AcceptsValue]]
 _MAX_MEMORY_BYTES = 8 * 1024 * 1024
 _MEMORY_BYTES_OF_OBJECT, _MEMORY_BYTES_OF_MEMBER = 64, 8
 _MIN_OBJECT_BYTES = len("{}")
-# The limit for all attempts at a batch. A hundredth of a second at worst: what takes longer is left to those who wait
-# for their turn.
+# The limit for all attempts at a batch. A hundredth of a second at worst: slower work waits for its turn.
 MAX_STEPS = 200_000
 
 # Not a part of their schema, but a condition for events to be valid.
@@ -75,7 +73,7 @@ class BatchCheck(Struct, frozen=True):
 
 
 def make_batch_check(document: SchemaDocument, compile_parts: CompileParts, *, has_metadata: bool) -> BatchCheck:
-    """The check of events of this schema. `has_metadata` is of events that must have some."""
+    """The check of events of this schema. `has_metadata`: the events must have metadata."""
     root = {"type": "object", **document.root}  # events are objects, whether the schema says so or not
     types = MsgspecTypes(document)
     made = types.type_of_part(root)

@@ -1,4 +1,4 @@
-"""Changes of a schema in words: what changed, what it does to the version, and why a mode refuses it."""
+"""Changes of a schema in words: the change, its effect on the version, and why a mode refuses it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ _REASON_TEXTS: Mapping[ChangeKind, _ReasonTexts] = {
 
 
 def reason_against(change: SchemaChange, forbidden_by: str) -> IncompatibilityReason:
-    """Why a change is refused; `forbidden_by` names what forbids it, such as a mode."""
+    """Why a change is refused; `forbidden_by` names the reason, such as a mode."""
     changed, harm, advice = _REASON_TEXTS[change.kind]
     text = f"{_with_places(changed, change)}. {harm}, so {forbidden_by} does not allow it. {advice}."
     return IncompatibilityReason(change.kind.value, change.path.text, text)

@@ -81,8 +81,8 @@ class _SchemaComparison:
         """Follow the comparisons, innermost first.
 
         A pair whose comparison is under way is not compared again, nor one that had no change: parts that a schema
-        uses many times are compared once. Reached by a reference, a pair under way is another one than where it
-        stands, so that what changed in it is reported twice.
+        uses many times are compared once. A pair under way that a reference reaches is a different one from the pair
+        in its place, so that its changes are reported twice.
         """
         root = SchemaPair(self._old.root, self._new.root, ROOT_PATH)
         stack = [_OpenComparison(root, ("", ""), self._compare(root))]

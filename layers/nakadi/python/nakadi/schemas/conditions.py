@@ -70,13 +70,13 @@ class _Parser:
     def _or(self) -> Condition:
         found = self._and()
         while self._takes("or"):
-            found = _either(found, self._and())
+            found = _either_holds(found, self._and())
         return found
 
     def _and(self) -> Condition:
         found = self._not()
         while self._takes("and"):
-            found = _both(found, self._not())
+            found = _both_hold(found, self._not())
         return found
 
     def _not(self) -> Condition:
@@ -209,11 +209,11 @@ def _find_at(event: Any, steps: list[str | int]) -> Any:
     return event
 
 
-def _either(left: Condition, right: Condition) -> Condition:
+def _either_holds(left: Condition, right: Condition) -> Condition:
     return lambda event: left(event) or right(event)
 
 
-def _both(left: Condition, right: Condition) -> Condition:
+def _both_hold(left: Condition, right: Condition) -> Condition:
     return lambda event: left(event) and right(event)
 
 

@@ -175,7 +175,7 @@ def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, t
 def count_schema_values(schema: Any) -> int:
     """The cost of checking a schema without inner ones: its keywords and their lists.
 
-    Allowed values are looked at with all that is in them, and a schema for several types becomes one for each.
+    Allowed values are counted with all their content, and a schema for several types becomes one for each.
     """
     if not isinstance(schema, Mapping):
         return 1
@@ -314,7 +314,7 @@ def _data_event_envelope(schema: Schema, metadata: Schema) -> Schema:
 
 
 def _with_references_moved(schema: Schema) -> Schema:
-    """References go on pointing at what they pointed at before the schema moved to where the data is."""
+    """References keep their targets when the schema moves to the data's place."""
     keywords = ("definitions", *keywords_with_schemas(SchemaDocument.from_root(schema).draft))
 
     def moved(value: Any, _: str) -> Any:
@@ -336,7 +336,7 @@ def _moved_reference(reference: str) -> str:
 
 
 def schema_forbidding_additions(schema: Mapping[str, Any]) -> Schema:
-    """The schema with every object and array in it closed to what it does not name."""
+    """The schema with every object and array in it closed to members that it does not name."""
     for combinator in COMBINATOR_KEYWORDS:
         if not isinstance(schema.get(combinator, []), list):
             raise Invalid(f'schema must be a valid json: JSONObject["{combinator}"] is not a JSONArray.')

@@ -1,8 +1,8 @@
 """Why an event is not valid: every violation of its schema, in the words that clients know.
 
 Only events that were refused already come here, so this may take its time, within bounds. Whether an event is valid
-depends on all that its schema says. Reported are violations of what a schema says first and foremost: the values that
-it lists, else how it combines other schemas, else a type and the keywords about values of this type.
+depends on all that its schema says. It reports violations of the schema's most important statement: the listed
+values, else the combined schemas, else a type and the keywords about values of this type.
 """
 
 from __future__ import annotations
@@ -357,7 +357,7 @@ def _without_none(violations: Iterable[SchemaViolation | None]) -> tuple[SchemaV
     return tuple(each for each in violations if each is not None)
 
 
-# Each of these texts has a pointer of its own, which clients find behind the one of the value.
+# Each of these texts has its own pointer, which clients find behind the value's pointer.
 
 
 def _no_match_message(number: int) -> str:

@@ -247,7 +247,7 @@ USUAL_FORMS: Mapping[str, str] = {
 FORMATS_THAT_SPEND_STEPS = frozenset({"uri"})
 
 
-# The bytes that RE2 may use for one pattern, for its instructions and for what it learns while it searches.
+# The bytes that RE2 may use for one pattern, for its instructions and for its caches while it searches.
 _RE2_MEMORY_BYTES = 256 * 1024
 
 # A repeated class of whole alphabets, as in `[\p{L} ]{1,100}`, needs more. It may have it if there is little else.
@@ -346,7 +346,7 @@ _EID_BYTES_PER_STEP = 32
 
 
 class LinesPattern(Pattern):
-    """Texts that are held to a pattern at once."""
+    """Texts that are checked for a pattern at once."""
 
     def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
         for first in range(0, len(texts), _TEXTS_AT_ONCE):

@@ -28,7 +28,7 @@ from nakadi.schemas.values import (
 
 
 class CodeConstants:
-    """`namespace` is what the code can see: the given names, and a new one for each value."""
+    """`namespace` contains the names that the code can use: the given ones, and a new one for each value."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.namespace: dict[str, Any] = {"__builtins__": {}, **given}
@@ -202,7 +202,7 @@ def _number_checks(schema: Schema, value: str, constants: CodeConstants) -> list
 
 
 def _bound_check_maker(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, str, CodeConstants], CodeCheck]:
-    """The oldest draft says with a flag that a bound is exclusive; the others have a bound of its own for that."""
+    """In the oldest draft, a flag makes a bound exclusive; the others have a separate keyword."""
 
     def check(schema: Schema, value: str, constants: CodeConstants) -> CodeCheck:
         relation = sign if schema.get(exclusive) is True else f"{sign}="
@@ -329,7 +329,7 @@ def member_pointer(pointer: str, name: str) -> str:
 
 
 def quoted_value(value: Any, steps: RemainingSteps) -> str:
-    """Texts as they are, objects and arrays as JSON, and numbers as Java writes them."""
+    """Texts unchanged, objects and arrays as JSON, and numbers as Java writes them."""
     room = [_MAX_QUOTED_VALUE_CHARACTERS]
     beginning = _truncated_value(value, room, steps)
     spend_steps(steps, (_MAX_QUOTED_VALUE_CHARACTERS - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
@@ -455,7 +455,7 @@ def _uniqueness_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: Rem
     return "array items are not unique" if broken else None
 
 
-# The whole of what a schema says, in the eyes of clients: where the value is none of these, nothing else is reported.
+# For clients, these are the whole schema: if the value is none of these, nothing else is reported.
 REASON_FINDERS_FOR_ALLOWED_VALUES: Mapping[str, FindReason] = {"enum": _enum_reason, "const": _const_reason}
 
 # In the order in which they are reported.

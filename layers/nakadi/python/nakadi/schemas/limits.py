@@ -1,11 +1,11 @@
 """How much a schema may say, so that it is made ready within a second with little memory, and how far it may expand.
 
-How many schemas may one value of an event be held against? References and combinators multiply. Twenty definitions
+Against how many schemas may one value of an event be checked? References and combinators multiply. Twenty definitions
 that each name the one before twice make a million, in less than a kilobyte, and so do twenty levels of properties
 whose schemas stand twice in an `anyOf`. These counts hold for every event: no value in it, at any depth, is checked
 against more schemas than that.
 
-* Alternatives count one and all, for an event can be made that fails each of them at its very end.
+* All alternatives count, because an event can be made that fails each of them at its very end.
 * A name that patterns know may match every one of them.
 * A schema that contains itself is followed once around. It may do so in several alternatives, of which mostly one is
 taken; but if a value is checked against it twice, the number doubles with each level of an event.
@@ -154,7 +154,7 @@ class _InnerSchemas(Struct, frozen=True):
 
 
 class _SubschemasByUse:
-    """The schemas within a schema, by what they are about."""
+    """The inner schemas of a schema, by their subjects."""
 
     def __init__(self, schema: Schema, document: SchemaDocument) -> None:
         self.applied_together: list[Schema] = []
@@ -233,7 +233,7 @@ class _SchemaExpansion:
         return self._counts_by_schema_id[schema]
 
     def _recursion_counts(self, schema: int) -> _SchemaCounts:
-        """The ways back into the circle of this schema, of which alternatives go one."""
+        """The ways back into the circle of this schema, one for each alternative."""
         if schema not in self._recursion_counts_by_schema_id:
             parts, circle = self._subschemas_by_schema_id[schema], self._cycle_number_by_schema_id[schema]
 
@@ -274,15 +274,15 @@ class _SchemaExpansion:
 def _own_counts(
     parts: _SubschemasByUse, itself: int, count: Callable[[Schema], int], combine_for_name: CombineCounts
 ) -> _SchemaCounts:
-    """The counts of the schema itself. `combine_for_name` combines what may be about one name; an item has all of
-    it."""
+    """The counts of the schema itself. `combine_for_name` combines all schemas that may apply to one name; an item
+    has all of them."""
     members = parts.members.combined_counts(count, combine_for_name)
     items = parts.items.combined_counts(count, sum)
     return _SchemaCounts(itself, members, items, sum(map(count, parts.names)))
 
 
 def _groups_of_mutual_references(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
-    """The schemas in groups of those that contain each other; what a group leads to comes before it (Tarjan's way)."""
+    """The schemas in groups that contain each other; the targets of a group come before it (Tarjan's way)."""
     low: dict[int, int] = {}
     done: set[int] = set()
     open_: list[int] = []

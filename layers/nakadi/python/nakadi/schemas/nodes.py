@@ -1,8 +1,8 @@
 """The kind of a schema.
 
-Every schema is of exactly one kind, which decides the keywords that it is compared by; all others are not looked at. A
-node says what its own keywords say; the schemas within it are left as they were written and are classified in their
-turn, so that a schema which contains itself is no trouble.
+Every schema is of exactly one kind, which determines the keywords to compare; all others are ignored. A node has its
+own keywords; its inner schemas stay as written and are classified later, so that a schema which contains itself is no
+trouble.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SchemaNode(Struct, frozen=True):
 
 
 class PlainKindNode(SchemaNode, frozen=True):
-    """A schema without content that is compared; `kind` is one of `MEANING_BY_PLAIN_KIND`."""
+    """A schema without content to compare; `kind` is one of `MEANING_BY_PLAIN_KIND`."""
 
     kind: str
 
@@ -133,7 +133,7 @@ def classify_schema(schema: RawSchema, draft: Draft) -> SchemaNode:
 
 
 def _parse_combination_schema(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> CombinationNode:
-    """Keywords beside a combinator are one more schema that has to be satisfied."""
+    """Keywords beside a combinator are one more schema that must hold."""
     combinator = next(each for each in COMBINATOR_KEYWORDS if each in schema)
     beside = {keyword: value for keyword, value in _without_annotations(schema).items() if keyword != combinator}
     if "type" not in beside and _type_implied_by_keywords(beside, draft) in ("not", "nothing"):
@@ -307,7 +307,7 @@ class _PathSearch:
                 yield schema
 
     def _pattern_of_whole_name(self, pattern: str) -> Pattern:
-        """The pattern for a whole name; made once, for the same schema may be met many times."""
+        """The pattern for a whole name; made once, because the same schema may occur many times."""
         if pattern not in self._patterns:
             self._patterns[pattern] = compile_pattern(rf"\A(?:{pattern})\z")
         return self._patterns[pattern]

@@ -1,8 +1,8 @@
 """Cuts the members that are read out of the text of events.
 
 Kept parts are copied unchanged; only the names of the cut objects are written again, in the order of the paths. Lists
-are transparent, as in paths: each item is cut. Where a path goes on and the event has neither an object nor a list,
-the result has null, since that value is not read.
+are transparent, as in paths: each item is cut. If a path continues and the event has neither an object nor a list,
+the result has null, because nobody reads that value.
 
 There are two ways to the same result. msgspec decodes most events into a type with only the wanted members, and skips
 the rest without creating values. An event that does not fit the type, such as one with a number in the place of an

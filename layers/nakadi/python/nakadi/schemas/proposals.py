@@ -34,7 +34,7 @@ def propose_schema(
 ) -> Mapping[str, Any] | None:
     """A schema near the submitted one that passes both checks, or None if not even the old one does."""
     with suppress(Invalid):
-        repaired = _repaired(old, submitted, refused_in, check)
+        repaired = _repair_object(old, submitted, refused_in, check)
         if repaired is not None:
             return repaired
     with suppress(Invalid):
@@ -43,7 +43,7 @@ def propose_schema(
     return None
 
 
-def _repaired(
+def _repair_object(
     old: Mapping[str, Any], submitted: Mapping[str, Any], refused_in: FindRefusedChanges, check: CheckSchema
 ) -> Mapping[str, Any] | None:
     repair = _Repair(SchemaDocument.from_root(old), deepcopy(dict(submitted)))
@@ -111,7 +111,7 @@ class _Repair:
         return True
 
     def _restore(self, before: Place, now: Place) -> None:
-        """Make a place what it was in the old document."""
+        """Restore a place from the old document."""
         index = now.name if isinstance(now.container, Mapping) else int(now.name)
         if not before.is_filled:
             del now.container[index]
@@ -148,5 +148,5 @@ class _Repair:
 
 
 def _free_name(place: Place) -> str:
-    """A name for a property beside this one: `size_2`, unless there is one."""
+    """A name for a property beside this one: `size_2`, unless that exists."""
     return next(name for number in count(2) if (name := f"{place.name}_{number}") not in place.container)

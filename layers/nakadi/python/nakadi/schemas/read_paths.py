@@ -1,6 +1,6 @@
 r"""Paths to members of events, as subscriptions declare them: `customer.id`.
 
-A dot separates names; `\.` is a dot in a name, and `\\` a backslash. Lists need no step of their own: `items.sku` is
+A dot separates names; `\.` is a dot in a name, and `\\` a backslash. Lists need no separate step: `items.sku` is
 the `sku` of each item.
 """
 

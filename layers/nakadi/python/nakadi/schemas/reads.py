@@ -23,7 +23,7 @@ from nakadi.schemas.places import values_of_change
 from nakadi.schemas.read_paths import ReadPath, parse_read_path, read_path_text
 from nakadi.schemas.values import RemainingSteps, StepsExhausted, canonical_text, spend_steps
 
-# Definitions that refer to each other unfold into more schemas than can be looked at.
+# Definitions that refer to each other unfold into more schemas than can be compared.
 MAX_STEPS = 300_000
 MAX_DEPTH = 100
 # A longer list helps nobody.
@@ -62,7 +62,7 @@ _Shape = Mapping[str, Any] | bool | _All | _Any
 
 
 def unknown_paths(effective_schema: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths that lead to nothing in a schema. Raises `Invalid` if that cannot be told."""
+    """The paths that lead to nothing in a schema. Raises `Invalid` if that is unknown."""
     search = MemberSearch(effective_schema, [MAX_STEPS])
     try:
         return tuple(each for each in paths if not search.declares(parse_read_path(each)))
@@ -295,14 +295,14 @@ def _own_types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 class _Comparison:
-    """Compares what two schemas say about the members that are read."""
+    """Compares two schemas' statements about the members that are read."""
 
     def __init__(self, old: MemberSearch, new: MemberSearch) -> None:
         self._old = old
         self._new = new
 
     def changes(self, path: str) -> Iterator[ReadChange]:
-        """The changes on the way to the path; if there is none, those inside what it leads to."""
+        """The changes on the way to the path; if there is none, those inside its target."""
         names = parse_read_path(path)
         if not self._old.declares(names):
             return
@@ -335,7 +335,7 @@ class _Comparison:
     def _compare_member(
         self, path: str, names: ReadPath, old: _Shape, new: _Shape, name: str
     ) -> tuple[ReadChange | None, tuple[_Shape, _Shape] | None]:
-        """The change of a member, and what describes it before and after the change, unless it is gone."""
+        """The change of a member, and its schemas before and after the change, unless it was removed."""
         before, after = self._old.member(old, name), self._new.member(new, name)
         assert before is not None
         member = read_path_text(names)
@@ -363,7 +363,7 @@ class _Comparison:
             old_items, new_items = self._old.item_shapes(before), self._new.item_shapes(after)
             if not old_items:
                 return frozenset()
-            # A list that no longer says what its items are has items of any type.
+            # A list without a schema for its items has items of any type.
             before, after = _Any(old_items), _Any(new_items or (True,))
         return frozenset()
 

@@ -1,7 +1,7 @@
-"""Types of msgspec that say what a schema does, of objects, lists, texts and numbers as most schemas have them.
+"""Types of msgspec that express a schema, for objects, lists, texts and numbers as most schemas have them.
 
-`batch_check` converts parsed values to such a type, which succeeds only for valid values. A part of the schema
-that no type can say is checked for itself: it is one of the `untyped_parts` of the type.
+`batch_check` converts parsed values to such a type, which succeeds only for valid values. A part of the schema that
+no type can express is checked separately: it is one of the `untyped_parts` of the type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nakadi.schemas.untyped_parts import KEYWORDS_ABOUT_FURTHER_MEMBERS, Element
 _MAX_STRUCTS_PER_SCHEMA = 30
 # Up to this, integers and floats are compared alike.
 _MAX_EXACT_FLOAT_INTEGER = 2**53
-# Keywords that apply to each type of value. `_SUPPORTED_KEYWORDS` is what a type of msgspec can say of it.
+# Keywords that apply to each type of value. `_SUPPORTED_KEYWORDS` are the ones that a type of msgspec can express.
 _KEYWORDS_FOR_ANYTHING = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "const", "enum"}
 _KEYWORDS_FOR_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _KEYWORDS_BY_TYPE: Mapping[str, set[str]] = {
@@ -52,7 +52,7 @@ class _NoMsgspecType(Exception):
 
 
 class _MsgspecType(Struct, frozen=True):
-    """A type of msgspec, and what it does not say."""
+    """A type of msgspec, and the parts that it does not express."""
 
     type: Any
     untyped_parts: tuple[UntypedPart, ...] = ()
@@ -175,7 +175,7 @@ class MsgspecTypes:
 
 
 def _separable_keywords(names: Sequence[str], schema: Mapping[str, Any]) -> AbstractSet[str]:
-    """The keywords that can be checked alone, because no other keyword changes what they say about values of these
+    """The keywords that can be checked alone, because no other keyword changes their meaning for values of these
     types.
     """
     if names == ["object"]:

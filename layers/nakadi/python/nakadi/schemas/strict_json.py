@@ -1,8 +1,8 @@
 """Strict JSON: any text that two parsers could understand differently is refused.
 
-Keys and strings stand in double quotes and hold no raw control character, a key occurs once in its object, integers fit
-64 bits, floats are finite, and nothing is left dangling by a comma. The forms that only a lenient parser would take
-(`\'`, `01`, `1.`) are refused too, since what is accepted here is handed on to others as it is.
+Keys and strings are in double quotes and contain no raw control character, a key occurs once in its object, integers
+fit 64 bits, floats are finite, and no comma dangles. The forms that only a lenient parser would take (`\'`, `01`,
+`1.`) are refused too, since what is accepted here is handed on to others as it is.
 
 Clients compare the messages. Their positions count UTF-16 units, up to the end of the wrong symbol or number.
 """
@@ -294,7 +294,7 @@ def estimate_parsed_memory(text: JsonText) -> int:
     """About how many bytes the values of the text take, at most, beside the characters of strings."""
     memory = 0
     for at in range(0, len(text), MEMORY_ESTIMATE_CHUNK_BYTES):
-        # One look at all of the text, and one at its symbols for each of them: half of the time of four looks at all.
+        # One pass over all of the text, and one over its symbols for each of them: half of the time of four passes.
         symbols = bytes(text[at : at + MEMORY_ESTIMATE_CHUNK_BYTES]).translate(None, _OTHER_BYTES)
         memory += sum([symbols.count(symbol) * each for symbol, each in MEMORY_BYTES_BY_SYMBOL])
     return memory

@@ -1,7 +1,7 @@
 """Whether a schema that a client submits may be stored.
 
-In mode `compatible` the language is restricted: a few keywords, with values as draft 4 has them, and no others. Where a
-value may be one thing or another and is neither, the message says what speaks against both.
+In mode `compatible` the language is restricted: a few keywords, with values as draft 4 has them, and no others. If a
+value may have several forms and has none, the message names the fault of each.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_submitted_schema(text: str, *, category: Category) -> dict[str, Any]:
 
 
 def check_schema_language(schema: dict[str, Any], mode: CompatibilityMode) -> None:
-    """Raises `Invalid` for what a sound schema may not say: the language that its mode permits comes last."""
+    """Raises `Invalid` for keywords that a sound schema may not have: the language that its mode permits comes last."""
     if mode is CompatibilityMode.COMPATIBLE:
         check_restricted_language(schema)
     check_divisors_not_zero(SchemaDocument.from_root(schema))
@@ -267,7 +267,7 @@ JSON_SCHEMA_TYPE_NAMES = frozenset({"string", "number", "integer", "boolean", "n
 # How many schemas, one inside the other, one and the same value may be validated against; each is a call.
 MAX_NESTED_SCHEMAS_PER_VALUE = 100
 
-# No list of a schema is so long that it takes more digits to count its members.
+# No list of a schema is long enough to need more digits for its indices.
 _DIGITS_OF_INDEX = 9
 
 _JAVA_TYPES_OF_SCHEMA = ("JsonObject", "Boolean")
@@ -284,7 +284,7 @@ _JAVA_TYPES_BY_KEYWORD: Mapping[str, tuple[str, ...]] = {
     "type": ("String", "JsonArray"),
 }
 
-# Where a list of something else may stand in the place of a schema, the oldest draft has no truth values.
+# If a list may replace a schema, the oldest draft has no truth values.
 _JAVA_TYPES_OF_SCHEMA_OR_LIST: Mapping[Draft, tuple[str, ...]] = {
     Draft.FOUR: ("JsonObject", "JsonArray"),
     Draft.SIX: (*_JAVA_TYPES_OF_SCHEMA, "JsonArray"),

@@ -1,7 +1,7 @@
 """Parts of a schema that no type can express: patterns, formats, alternatives, and others.
 
-The values in the places of these parts are each held to the code that is made of its part alone. So a schema is not
-slower for what it says, but for what its parts cost.
+The values in the places of these parts are each checked by the code for their part alone. So the cost of a schema
+depends only on the cost of these parts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PartKey = tuple[int, frozenset[str]]
 
 
 class UntypedPart(Struct, frozen=True):
-    """A schema, and the path from an event to the values that are held to it.
+    """A schema, and the path from an event to the values that it checks.
 
     `keywords` restricts the part to these keywords of the schema: the type covers the others.
     """
@@ -57,7 +57,7 @@ class UntypedPart(Struct, frozen=True):
         if not self.keywords:
             return self.schema
         checked = {name: self.schema[name] for name in self.keywords}
-        if "properties" in checked:  # the type says what they are: here it matters which members are named
+        if "properties" in checked:  # the type checks their values: here only the names matter
             checked["properties"] = {key: {} for key in checked["properties"]}
         return checked
 

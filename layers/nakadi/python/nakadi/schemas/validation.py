@@ -42,7 +42,8 @@ class Validator:
     """A schema compiled to a function, for any number of threads.
 
     `check` is that function: it says whether an event is valid, raises `RecursionError` for one that is too deep, and
-    `StepsExhausted` for one that takes too many steps. `batch_check`, if there is one, knows most valid ones at once.
+    `StepsExhausted` for one that takes too many steps. `batch_check`, if there is one, recognises most valid ones at
+    once.
     """
 
     __slots__ = ("_patterns", "batch_check", "check", "document")
@@ -123,7 +124,7 @@ class SourceLines:
         self.add(f"if {condition}: return False")
 
     def add_refusal_unless(self, check: CodeCheck) -> int:
-        """Answers what the check costs, for the sum of its function."""
+        """Returns the cost of the check, for the sum of its function."""
         if not check.is_always_true:
             self.add_refusal_if(f"not ({check.valid_if})")
         return check.cost
@@ -227,7 +228,7 @@ class _CodeGenerator:
         self._function_sources.append("\n".join([f"def {name}(value, steps):", *lines, "    return True"]))
 
     def _make_check(self, schema: RawSchema, value: str) -> CodeCheck:
-        """An expression for the variable `value`; what takes more than that is written as a function of its own."""
+        """An expression for the variable `value`; longer code becomes a separate function."""
         if isinstance(schema, bool):
             return ALWAYS_TRUE if schema else NEVER_TRUE
         if "$ref" in schema:
@@ -249,7 +250,7 @@ class _CodeGenerator:
         return self._make_check(target, value)
 
     def _applicable_keywords(self, schema: Schema) -> frozenset[str]:
-        """The keywords that this draft knows, and that can matter to a value which the schema allows at all."""
+        """The keywords that this draft has, and that can matter to a value which the schema allows at all."""
         matter = _COMBINING_KEYWORDS
         if _allows_type(dict, "object", schema):
             matter |= _CHECKED_OBJECT_KEYWORDS
@@ -379,7 +380,7 @@ class _CodeGenerator:
         return check.cost
 
     def _write_pattern_and_other_members(self, schema: Schema, lines: SourceLines) -> int:
-        """The members that are known by a pattern, or not at all; `_write_properties` has dealt with all others."""
+        """The members that a pattern matches, or none; `_write_properties` has handled all others."""
         patterns = [
             (
                 self._constants.add_constant(self._constants.patterns.compile_once(text).is_found_in),

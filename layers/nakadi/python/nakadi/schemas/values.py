@@ -1,7 +1,7 @@
 """JSON values: their types by the names that messages use, when two are the same, and the texts that they become.
 
-`1` and `1.0` are the same, `1` and `true` are not, and the order of members does not matter. Keys, owners and messages
-are texts as Java and org.json make them, and they stay what they were when producers and consumers move over.
+`1` and `1.0` are the same, `1` and `true` are not, and the order of members does not matter. Keys, owners and
+messages are texts as Java and org.json make them, and they stay the same when producers and consumers migrate.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Divisor(Struct, frozen=True):
 
 
 def is_multiple_of(value: float, divisor: Divisor) -> bool:
-    """Whether `value` is a whole number of divisors, both read as decimals: 0.3 is one of 0.1."""
+    """Whether `value` is a whole number of divisors, both read as decimals: 0.3 is a multiple of 0.1."""
     if isinstance(value, int):
         return value * divisor.denominator % divisor.numerator == 0
     scaled = value * divisor.denominator if divisor.exact_below else math.inf
@@ -173,7 +173,7 @@ RemainingSteps = list[int]
 
 STEPS_PER_SECOND = 20_000_000
 
-# For a single event that is looked at alone: a thousand times what a large one of an ordinary type takes.
+# For a single event that is checked alone: a thousand times the cost of a large one of an ordinary type.
 MAX_EVENT_STEPS = 1 * STEPS_PER_SECOND
 
 

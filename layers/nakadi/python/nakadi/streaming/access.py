@@ -1,7 +1,7 @@
 """The subjects that may read an event type, and which of its events, checked when a stream begins and while it lasts.
 
-Blocks, and changes made by other processes, can only be found by asking the registry, which is done every second while
-there are streams. Changes by this process are checked at once.
+Only the registry shows blocks, and changes made by other processes: it is read every second while there are streams.
+Changes by this process are checked at once.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class StreamAccessMonitor:
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._requested = asyncio.Event()
-        # One check after the other, in a thread of its own: a registry that does not answer delays nothing else.
+        # One check at a time, in a separate thread: a registry that does not answer delays nothing else.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nakadi-access")
 
     @contextmanager
@@ -182,7 +182,7 @@ class StreamAccessMonitor:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds):
                     await self._requested.wait()
-            # Cleared before the check begins: what changes during the check is looked at by another one.
+            # Cleared before the check begins: another check covers changes during this one.
             self._requested.clear()
             checked = list(self._readers.values())
             changes = await loop.run_in_executor(self._thread, self._access_changes, checked)

@@ -35,7 +35,7 @@ class EventChunk:
         self.at_end = found.at_end
         self.events = found.events
         self.count = len(found.events)
-        # The position of the last event; of a chunk without any, the one behind which reading goes on.
+        # The position of the last event; for a chunk without any, the one behind which reading continues.
         self.end = Position(order, found.events[-1].offset if found.events else found.next_offset - 1)
         # The same events where the log gave their text, else None.
         self.lazy = found.events if isinstance(found.events, LazyEvents) else None
@@ -191,8 +191,8 @@ def escape_line_separators(text: bytes) -> bytes:
     """JSON text with U+2028, U+2029 and U+0085 as escapes, which means the same.
 
     Many client libraries also split lines at these characters (`iter_lines` of httpx and requests, all that use
-    `str.splitlines`), and would tear an object apart. JSON allows them only inside strings, where an escape may stand
-    in their place. Almost all text has none, and most is plain ASCII, which a check finds much faster than a search.
+    `str.splitlines`), and would tear an object apart. JSON allows them only inside strings, where an escape may
+    replace them. Almost all text has none, and most is plain ASCII, which a check finds much faster than a search.
     """
     if text.isascii():
         return text

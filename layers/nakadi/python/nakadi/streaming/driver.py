@@ -1,8 +1,8 @@
 """The drivers of streams: one task per stream that carries facts to its session, and lines to the client.
 
-`StreamDriver` is what streams of both kinds have in common, `LowLevelDriver` the one of an event type's streams. Only a
-driver writes, and it writes one thing after the other. Events are taken when everything before them is on its way, so
-that a client that does not read holds up its own stream and nothing else.
+`StreamDriver` is the common part of streams of both kinds, `LowLevelDriver` the driver of an event type's streams.
+Only a driver writes, and it writes one thing after the other. Events are taken when everything before them is on its
+way, so that a client that does not read holds up its own stream and nothing else.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StreamOutlet(Protocol):
 
 
 class StreamFigures(Protocol):
-    """Counts what a stream sends."""
+    """Counts the events that a stream sends."""
 
     @property
     def next_report_at(self) -> float:
@@ -141,10 +141,10 @@ class StreamSession(Protocol):
         """Time has passed."""
 
     def handle_block(self) -> Sequence[Any]:
-        """An administrator has blocked the client or what it reads."""
+        """An administrator has blocked the client or its event types."""
 
     def handle_refusal(self, error: Exception, /) -> Sequence[Any]:
-        """The client may not go on, or cannot."""
+        """The client may not continue, or cannot."""
 
 
 class EventSource(Protocol):
@@ -160,7 +160,7 @@ class EventSource(Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether there may be more at hand, after a run was taken. Without it, `wake` will be called."""
+        """Whether more events may be ready, after a run was taken. Without it, `wake` will be called."""
 
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         """Go to where the next event is or will be; `wake` is called when there may be something to take."""
@@ -169,14 +169,14 @@ class EventSource(Protocol):
         """The event type has changed: its timelines may be others."""
 
     def take_run(self) -> EventRun | None:
-        """The next events at hand, None while there are none."""
+        """The next events that are ready, None while there are none."""
 
     def release(self) -> None:
         """Give back everything that is held."""
 
 
 class StreamDriver(ABC):
-    """`add_fact`, `update` and `wake` have to be called on the event loop. So nothing here needs a lock: another
+    """`add_fact`, `update` and `wake` must be called on the event loop. So nothing here needs a lock: another
     thread can only have them called there, and between two awaits the driver is alone."""
 
     def __init__(self, outlet: StreamOutlet, clock: Clock, figures: StreamFigures) -> None:
@@ -203,7 +203,7 @@ class StreamDriver(ABC):
         self.wake()
 
     def update_event_type(self, event_type: EventType) -> None:
-        """The event type has changed: there may be a new timeline to go on in."""
+        """The event type has changed: there may be a new timeline to continue in."""
         self._updates.append(event_type)
         self.wake()
 
@@ -255,7 +255,7 @@ class StreamDriver(ABC):
 
     @abstractmethod
     async def _process_pending(self) -> bool:
-        """Hand the facts and events at hand to the session; whether there may be more of them."""
+        """Pass the waiting facts and events to the session; return whether there may be more of them."""
 
     @abstractmethod
     async def _carry_out_and_flush(self, actions: Sequence[Any]) -> None:
@@ -267,11 +267,11 @@ class StreamDriver(ABC):
 
     @abstractmethod
     def _release_all(self) -> None:
-        """Leave all sources, and end what else was begun."""
+        """Leave all sources, and end everything else that began."""
 
 
 class LowLevelDriver(StreamDriver):
-    """`find_out` is called when a topic is gone: `update`, or `add_fact`, is expected to say what became of it."""
+    """`find_out` is called when a topic is gone: `update`, or `add_fact`, is expected to explain the change."""
 
     def __init__(  # noqa: PLR0913  # every part by its name
         self,
@@ -299,7 +299,7 @@ class LowLevelDriver(StreamDriver):
         return self._session
 
     async def run(self, seconds: float) -> None:
-        """Serve until the session ends, which takes about this time at most. Raises what the outlet raises.
+        """Serve until the session ends, which takes about this time at most. Raises the outlet's errors.
 
         If this is cancelled, the client may have a part of a line.
         """

@@ -1,8 +1,8 @@
-"""Feeds: one reader per partition and process, for all streams that follow the partition.
+"""Feeds: each process has one reader per partition, for all streams that follow the partition.
 
-A feed keeps what it read last in a bounded window. Streams take from the window at their own pace; one that falls out
-of it, or comes from further back, is given what it needs beside the window until it is inside again. So no stream waits
-for the slowest, and the log is read once for all that keep up.
+A feed keeps its latest chunks in a bounded window. Streams take from the window at their own pace; one that falls out
+of it, or comes from further back, gets its chunks beside the window until it is inside again. So no stream waits for
+the slowest, and the log is read once for all that keep up.
 
 Everything here belongs to one event loop. Only the log is read in threads.
 """
@@ -50,7 +50,7 @@ class RetryingReader:
         self._closed = False
 
     def read(self, start: int, done: Callable[[ReadOutcome], None]) -> None:
-        """Have `done` called on the loop with what begins at `start`, or with why there cannot be anything."""
+        """Call `done` on the loop with the chunk that begins at `start`, or with the reason why there cannot be one."""
         if not self._closed:
             future = asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, start)
             future.add_done_callback(partial(self._pass_on_or_retry, start, done))
@@ -76,7 +76,7 @@ class RetryingReader:
 class PartitionFeed:
     """One partition's reader and window. `tip` is the first offset that was not read yet.
 
-    It belongs to the event loop. Only the log is read in threads, and what they find is passed on by the loop.
+    It belongs to the event loop. Only the log is read in threads, and the loop passes on their results.
     """
 
     def __init__(self, reader: RetryingReader, tip: int, forget: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ class PartitionFeed:
             self._read_on()
 
     def take_chunk(self, follower: FeedFollower) -> EventChunk | None:
-        """The chunk that the follower's next event is in; without one, the follower is woken when it is there.
+        """The chunk with the follower's next event; without one, the follower is woken when it arrives.
 
         If the chunk ends where reading has come to, the follower waits for the next one from now on, and need not
         come again needlessly.
@@ -199,7 +199,7 @@ class PartitionFeed:
         """Read for one that is behind, and for all who wait for the same."""
         start = follower.offset
         if start not in self._behind:
-            # One read however many followers are there: they come together, when a stream of all of them begins.
+            # One read for any number of followers: they come together, when a stream of all of them begins.
             self._behind[start] = set()
             self._reader.read(start, partial(self._give_chunk_to_waiting, start))
         self._behind[start].add(follower)
@@ -246,11 +246,11 @@ class FeedFollower:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is at hand, and `wake` will be called when there is."""
+        """Whether nothing is ready, and `wake` will be called when something is."""
         return self._feed.is_waiting(self)
 
     def take_run(self) -> EventRun | None:
-        """The next events, as many as there are at hand. None: `wake` will be called. Raises why there are no more."""
+        """The next events, as many as are ready. None: `wake` will be called. Raises why there are no more."""
         if self.error is not None:
             raise self.error
         chunk, self.given = self.given or self._feed.take_chunk(self), None
@@ -284,8 +284,8 @@ class Feeds:
     async def follow(self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None]) -> FeedFollower:
         """Follow a partition from an offset on. `wake` is called when there may be something to take."""
         watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
-        # Nothing is awaited between finding the feed and following it, and the last follower that leaves takes the feed
-        # away in one step, too: so no feed is followed that is already closed.
+        # Nothing is awaited between finding the feed and following it, and the last follower that leaves removes the
+        # feed in one step, too: so no closed feed is followed.
         make = partial(self._new_feed, timeline, watched.event_log, partition, offset)
         return watched.feed_or_new((timeline.topic, partition), make).add_follower(offset, wake)
 
@@ -304,7 +304,7 @@ class Feeds:
         try:
             watched = await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
-            # The stream has ended. The thread goes on, and would leave a watch behind that nobody knows of.
+            # The stream has ended. The thread continues, and would leave a watch behind that nobody knows of.
             opening.add_done_callback(_stop_unused_watch)
             raise
         # Another stream may have been here while this one waited: one watch is enough.
@@ -359,7 +359,7 @@ class _WatchedLog:
 
         The set is taken whole under the lock: a partition that is added after that wakes the loop again.
         """
-        # Another thread than the one that changes it: a look is one step. A feed that comes just behind this look has
+        # Another thread changes it: a read is one step. A feed that comes just behind this look has
         # read nothing yet, and finds the event when it does.
         if (topic, partition) not in self._feeds:
             return
@@ -418,7 +418,7 @@ class PartitionReader:
 
     @property
     def has_more(self) -> bool:
-        """Whether there may be more at hand, after a run was taken. Without it, `wake` will be called."""
+        """Whether more events may be ready, after a run was taken. Without it, `wake` will be called."""
         return self._follower is None or not self._follower.is_waiting or self.needs_move
 
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
@@ -445,7 +445,7 @@ class PartitionReader:
             self.is_topic_missing = False
 
     def take_run(self) -> EventRun | None:
-        """The next events at hand, None when there are none yet. Raises `UnusableCursor` when they are gone."""
+        """The next events that are ready, None when there are none yet. Raises `UnusableCursor` when they are gone."""
         if self.is_topic_missing or self._follower is None:
             return None
         try:

@@ -14,7 +14,7 @@ RETRY_MILLISECONDS = 3000
 
 
 class StreamFormat(Protocol):
-    """One stream's form. A form may remember what it has sent, so that each stream has its own."""
+    """One stream's form. A form may remember its output, so each stream has its own."""
 
     content_type: str
 
@@ -48,7 +48,7 @@ class JsonStreamFormat:
 
 
 class EventStreamFormat:
-    """Server-sent events, as browsers read them: one event a batch, whose id is a cursors header to go on from.
+    """Server-sent events, as browsers read them: one event a batch, whose id is a cursors header to continue from.
 
     The id names every partition of the stream, also those that nothing came from yet, because a client that comes back
     with it gets the partitions in it and no others. A keep-alive is an id without data: a browser remembers the id and

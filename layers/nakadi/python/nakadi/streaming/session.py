@@ -57,8 +57,8 @@ def stream_limits(
 ) -> StreamLimits:
     """The limits of a stream, or `Invalid` for the first rule that they break.
 
-    `max_stream_seconds` is what the place where we run allows a response, and `longest_silence_seconds` a pause in it:
-    a stream ends or speaks by itself before, and a client that asked for more time is not refused for that.
+    `max_stream_seconds` is the longest response that the platform allows, and `longest_silence_seconds` the longest
+    pause in it: a stream ends or speaks before, and a client that requested more time is not refused for that.
     """
     batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
     stream_limit = asked.stream_limit or 0
@@ -93,7 +93,7 @@ def _stream_seconds(asked: int | None, flush: int, pick_seconds: PickSeconds) ->
     if asked is not None and 0 < asked <= MAX_STREAM_SECONDS:
         return asked
     shortest, longest = DEFAULT_STREAM_SECONDS_RANGE
-    # A time of our choosing must not be what a flush timeout is refused for, as long as one can be chosen that is not.
+    # A time of our choosing must not cause the refusal of a flush timeout, as long as another one can be chosen.
     return pick_seconds(min(max(shortest, flush), longest), longest)
 
 
@@ -108,8 +108,8 @@ BAD_CURSORS_HEADER_MESSAGE = "incorrect syntax of X-nakadi-cursors header"
 def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
     """The cursors of a header: `Malformed` if it is no list of objects, `CursorError` if a member is missing.
 
-    Members that mean nothing here are stepped over, since clients send back whole cursors of other streams. Numbers are
-    taken as they are spelled. Anything after the list is ignored.
+    Members that mean nothing here are stepped over, since clients send back whole cursors of other streams. Numbers
+    are taken as spelled. Anything after the list is ignored.
     """
     return tuple(_cursor_from_members(each) for each in _objects_in_header(header))
 
@@ -157,7 +157,7 @@ class SendEvents(Struct, frozen=True):
 
 
 class SendStreamKeepAlive(Struct, frozen=True):
-    """Tell the client that nothing new has come to a partition since `position`."""
+    """Send a line without events: nothing new has come to a partition since `position`."""
 
     partition: str
     position: Position
@@ -276,7 +276,7 @@ class LowLevelSession:
         return []
 
     def handle_refusal(self, error: Exception) -> list[StreamAction]:
-        """The client may not go on, or cannot."""
+        """The client may not continue, or cannot."""
         if self.end:
             return []
         self._stop_without_sending(StreamEnd.REFUSED)

@@ -34,7 +34,7 @@ from nakadi.streaming.session import (
 
 
 class AcceptedStream(Struct, frozen=True, kw_only=True):
-    """A stream that may begin: its reader, its starting points, and its duration. Nothing is held for it yet."""
+    """A stream that may begin: its reader, its starting points, and its duration. It holds no resources yet."""
 
     subject: Subject
     event_type: EventType

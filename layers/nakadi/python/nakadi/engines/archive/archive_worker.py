@@ -60,7 +60,7 @@ class ArchiveWorker:
         self._archiver = Archiver(hot, index, store, directory, self._metrics)
         self._merger = SegmentMerger(index=index, store=store, event_type_name_of=directory.event_type_name_of)
         self._store = store
-        # Partition -> since when it has something to archive. Taking one out is followed by a look at all its events.
+        # Partition -> since when it has something to archive. Removing a topic is followed by a look at all its events.
         self._waiting: dict[TopicPartition, float] = {}
         # Partition -> since when it has waited, although it was tried: an attempt that fails begins a new wait.
         self._waiting_in_vain: dict[TopicPartition, float] = {}
@@ -74,7 +74,7 @@ class ArchiveWorker:
             self._thread.start()
 
     def schedule_archiving(self, topic: str, partitions: Iterable[int]) -> None:
-        """Something new is there to be archived."""
+        """Note that there is something new to archive."""
         if self._tiers.another_process_archives:
             return
         for partition in partitions:

@@ -77,15 +77,15 @@ class Archiver:
 
     @cached_property
     def namespace(self) -> str:
-        """The namespace of this log index. Asked for when the first object is written: it may have to be noted down,
-        which only those may do who archive.
+        """The namespace of this log index. Created for the first object: it may have to be stored, which only the
+        archiving process may do.
         """
         return self._index.identity()
 
     def archive_next_object(
         self, topic: str, partitions: Collection[int], pause: Callable[[], None] = _no_pause
     ) -> bool:
-        """Archive what there is, up to the size of an object, and say whether there may be more.
+        """Archive waiting events, up to the size of an object, and return whether there may be more.
 
         `pause` is called now and then. Raises `UnknownTopic`.
         """

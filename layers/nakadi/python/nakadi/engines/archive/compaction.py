@@ -58,8 +58,8 @@ class ArchiveCompaction:
     ) -> None:
         if end > bounds.oldest:
             # Even if nothing is archived yet: an archiver that has begun may have read events that are then removed
-            # from the hot half, without the tombstone behind them. Once all is archived here, what it writes does not
-            # count.
+            # from the hot half, without the tombstone behind them. Once everything is archived here, its own writes
+            # do not count.
             known = self._index.topic(topic)
             compacted = known.compacted.get(partition, 0) if known else 0
             old = microseconds_since_epoch(tombstones_before)

@@ -87,7 +87,7 @@ class Evacuation(Struct, frozen=True):
             self.index.release_claim(CLAIM, owner)
 
     def move_out_all(self, now: datetime, pause: Callable[[], None] = lambda: None) -> EvacuationResult:
-        """Move what lives out of every object that is partly dead. Events that cannot be moved now are left for the
+        """Move the live parts out of every object that is partly dead. Events that cannot be moved now are left for the
         next time.
 
         Raises `EvacuationBusy`.

@@ -93,7 +93,7 @@ def wait_for_partition(
 
 
 class SegmentMerger(Struct, frozen=True, kw_only=True):
-    """`max_small_segment_bytes`: compressed bytes; larger segments stay as they are. `max_span_microseconds`: how
+    """`max_small_segment_bytes`: compressed bytes; larger segments stay unchanged. `max_span_microseconds`: how
     many microseconds may lie between the first and the last event of a piece; a segment is dropped when all its
     events are too old, so its first events stay that much longer. `read_concurrently`: several objects are read at a
     time, though others may want the processor.
@@ -130,7 +130,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             if not segments or segments[0].first_offset != first or self.index.topic(topic) is None:
                 return 0  # another process was faster, or removed it
             if segments[0].end_offset >= max(each.end_offset for each in segments):
-                whole = segments[0]  # the others are what a crash has left
+                whole = segments[0]  # the others are the remains of a crash
             elif _are_adjacent(segments) and segments[-1].end_offset == end:
                 whole = self._store_merged(topic, partition, segments)
             else:
@@ -219,8 +219,8 @@ def _are_adjacent(segments: Sequence[IndexSegment]) -> bool:
 
 
 class BlockCachingStore:
-    """A store of which whole blocks are read and kept for a while: an indexer's object has a little of many partitions,
-    each of which is merged by itself."""
+    """A store that reads whole blocks and caches them for a while: an indexer's object has a little of many
+    partitions, each of which is merged separately."""
 
     def __init__(self, store: ArchiveStore, most_bytes: int = MAX_CACHED_BLOCK_BYTES) -> None:
         self._store = store

@@ -11,13 +11,13 @@ from msgspec import Struct
 class ArchivePolicy(Struct, frozen=True, kw_only=True):
     """When events move to the archive, and how long they stay where.
 
-    The first three are seconds. `archive_after`: how long events wait to be archived, about; an infinite time is for
-    those who see to everything themselves. `hot_retention`: how long the hot half keeps archived events.
-    `unreferenced_grace`: how long archive objects without references stay: longer than it takes from writing one to the
-    index entry.
+    The first three are seconds. `archive_after`: about how long events wait to be archived; an infinite time is for
+    owners that trigger every step themselves. `hot_retention`: how long the hot half keeps archived events.
+    `unreferenced_grace`: how long archive objects without references stay: longer than it takes from writing one to
+    the index entry.
 
-    `new_share_to_compact`: the cold part of a compacted partition is rewritten when the events since then are such a
-    part of it. `another_process_archives`: another process archives the events that are appended here.
+    `new_share_to_compact`: the cold part of a compacted partition is rewritten when the newer events are this share
+    of it. `another_process_archives`: another process archives the events that are appended here.
     """
 
     archive_after: float = 60.0

@@ -45,7 +45,7 @@ class ArchiveReader:
     def read_from_segment(
         self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> EventSlice:
-        """The same, from an offset in a segment that is archived and at hand."""
+        """The same, from an offset in a segment that is archived and loaded."""
         segments = list(_segments_without_gap(segments_for_read(self._index, segment, topic, partition, start, limit)))
         sequential = self._segment_cache.pop_sequential_read(topic, partition, start)
         parts: list[Events] = []
@@ -131,7 +131,7 @@ class ArchiveReader:
 
 
 def _segments_without_gap(segments: Sequence[IndexSegment]) -> Iterator[IndexSegment]:
-    """Segments follow each other without a gap; what an index says otherwise must not be stepped over."""
+    """Segments follow each other without a gap; an index that claims otherwise must not be trusted."""
     end = segments[0].first_offset
     for segment in segments:
         if segment.location is None or segment.first_offset != end:

@@ -24,8 +24,7 @@ MAX_KNOWN_TOMBSTONES = 10_000
 
 
 class CompactionRule(Struct, frozen=True, kw_only=True):
-    """The events that stay: see `EventLog.compact`. `end_offset` is the first offset that is too new to be looked
-    at."""
+    """The events that stay: see `EventLog.compact`. `end_offset` is the first offset that is too new to consider."""
 
     oldest_offset: int
     end_offset: int

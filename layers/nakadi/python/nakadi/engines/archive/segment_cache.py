@@ -40,7 +40,7 @@ Events = Sequence[StoredEvent]
 
 
 class UnreadableSegment(ArchiveObjectGone):
-    """Raised for events that the archive should have, and has not, or not as they were; the message tells offsets."""
+    """Raised for events that the archive should have, and lacks or has damaged; the message names offsets."""
 
 
 class SequentialRead(NamedTuple):
@@ -218,7 +218,7 @@ def _archived_location(segment: IndexSegment) -> ArchiveLocation:
 
 
 def read_segment(store: ArchiveStore, topic: str, partition: int, segment: IndexSegment) -> Sequence[StoredEvent]:
-    """The events of a segment as they are in the store, where they must be as they were written."""
+    """The events of a segment in the store, which must be unchanged."""
     location = segment.location
     assert location is not None
     try:

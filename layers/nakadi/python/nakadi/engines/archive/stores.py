@@ -154,7 +154,7 @@ class FolderStore:
 
     @contextmanager
     def _check_open(self) -> Iterator[None]:
-        """A disk that is full or gone is nothing but out of reach."""
+        """A disk that is full or missing only counts as unreachable."""
         if self._closed:
             raise Unavailable(CLOSED_MESSAGE)
         try:
@@ -173,7 +173,7 @@ class FolderStore:
 
 
 def _make_folder_durable(folder: Path) -> None:
-    """A folder is there for good once the one that it is in has been written."""
+    """A folder is durable once its parent folder has been written."""
     if not folder.is_dir():
         _make_folder_durable(folder.parent)
         folder.mkdir(exist_ok=True)

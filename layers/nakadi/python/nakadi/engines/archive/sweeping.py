@@ -48,7 +48,7 @@ class ArchiveSweep(Struct, frozen=True):
         """Remove every object that was written before, and has no reference."""
         listed = list_objects_of_index(self.index, self.store, self.namespaces)
         found = [each for each in listed if each.written_at < older_than]
-        # The references after the objects: what began to be referred to in between is seen.
+        # The references after the objects: references that began in between are seen.
         unused = self._without_references(found)
         if self.is_settled is not None:
             # An archiver that had still to refer to an object may have done so by now, and thereby settled it.

@@ -162,12 +162,12 @@ class TieredLog:
         )
 
     def archive(self) -> None:
-        """Archive at once what waits for it, and let the hot half go of what it need not keep."""
+        """Archive waiting events at once, and let the hot half drop those that it need not keep."""
         with _unavailable_when_closed():
             self._worker.archive_all()
 
     def archive_topic(self, topic: str, partitions: Sequence[int]) -> None:
-        """Archive at once what these partitions have, and let the hot half go of what it need not keep."""
+        """Archive the events of these partitions at once, and let the hot half drop those that it need not keep."""
         with _unavailable_when_closed():
             for partition in partitions:
                 self._worker.archive_partition(topic, partition)
@@ -216,7 +216,7 @@ class TieredLog:
 
     def _oldest_offset(self, known: Topic, topic: str, partition: int, hot: OffsetBounds) -> int:
         """The oldest offset that either half has. The archive has nothing to offer if it ends before the hot half
-        begins: then it was switched off for so long that what it has is of no more use.
+        begins: then it was switched off for so long that its content is useless.
         """
         oldest = known.oldest.get(partition, 0)
         if oldest >= hot.oldest:

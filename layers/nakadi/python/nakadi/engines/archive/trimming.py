@@ -27,7 +27,7 @@ def trim_hot_log(
     """Let the hot half remove archived events that were stored before a moment; return whether any archived events
     are left.
 
-    The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.
+    The last archived events stay: no unarchived event is older than they are, which makes this safe.
     """
     latest = datetime_from_microseconds(
         index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at

@@ -43,7 +43,7 @@ def assignment_json(assignment: Assignment) -> str:
         "sessions": [_session_row(each) for each in assignment.sessions],
         "reset": None if reset is None else _reset_row(reset),
     }
-    # Under names of their own, which older versions of the broker do not read.
+    # Under separate names, which older versions of the broker do not read.
     if reset is not None and reset.task is not None:
         body["wish"] = _reset_task_body(reset.task)
         body["claimed"] = reset.is_claimed
@@ -72,7 +72,7 @@ def assignment_from_json(text: str | bytes, revision: int) -> Assignment:
 
 
 def _session_row(session: Session) -> Sequence[Any]:
-    """Without what nobody has asked of it: so it is what older versions of the broker write, too."""
+    """Without members that nobody has requested: so it equals the row that older versions of the broker write."""
     row: list[Any] = to_builtins(session)
     return row if row[_SESSION_FIELDS:] != _NOTHING_ASKED else row[:_SESSION_FIELDS]
 

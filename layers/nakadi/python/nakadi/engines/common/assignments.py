@@ -32,7 +32,8 @@ def with_next_revision(old: Assignment, new: Assignment) -> Assignment:
 def owner_sessions_of_changed_offsets(
     old: Assignment, new: Assignment, positions: PositionsByPartition
 ) -> Mapping[EventTypePartition, str | None]:
-    """The partitions whose offsets a write touches, with their owners; raises `ValueError` for what no engine does."""
+    """The partitions whose offsets a write touches, with their owners; raises `ValueError` for changes that no engine
+    makes."""
     before = {entry.partition: entry.owner for entry in old.entries}
     after = {entry.partition: entry.owner for entry in new.entries}
     if len(after) < len(new.entries):
@@ -88,7 +89,7 @@ def offset_after_change(
 
 
 def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
-    """The one partition of events that are to be parked; raises `ValueError` for what no engine does."""
+    """The one partition of events to park; raises `ValueError` for changes that no engine makes."""
     partitions = {each.parked.partition for each in events}
     if len(partitions) != 1:
         raise ValueError(f"events of {len(partitions)} partitions are parked at once")

@@ -129,7 +129,7 @@ def callable_once(end: Callable[[], None]) -> Callable[[], None]:
 
 
 class ChangePoller(ABC):
-    """A thread that polls a store for what other processes change, while this process has watchers.
+    """A thread that polls a store for changes by other processes, while this process has watchers.
 
     It begins with the first of them, and rests while there are none.
     """
@@ -144,7 +144,7 @@ class ChangePoller(ABC):
         self._thread: threading.Thread | None = None
 
     def add_watcher(self) -> None:
-        """Begin to report what other processes change."""
+        """Begin to report changes by other processes."""
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable(f"{self._store} is closed.")
@@ -172,7 +172,7 @@ class ChangePoller(ABC):
 
     @abstractmethod
     def _skip_past_changes(self) -> None:
-        """Skip all changes so far. Called with the lock, before the first of the watchers is there."""
+        """Skip all changes so far. Called with the lock, before the first watcher exists."""
 
     @abstractmethod
     def _poll(self) -> None:

@@ -172,7 +172,7 @@ def _split_frame(frame: bytes) -> tuple[int, bytes, bytes]:
         raise BadFrame(f"not a frame of version {FORMAT_VERSION}")
     payload = frame[HEADER_FORMAT.size :]
     if flags & COMPRESSED_FLAG:
-        payload = _decompressed(payload)
+        payload = _decompress(payload)
     return (count, payload[:notes], payload[notes:]) if notes else (count, b"", payload)
 
 
@@ -193,7 +193,7 @@ class _ZstdPerThread(threading.local):
 _THREAD_ZSTD = _ZstdPerThread()
 
 
-def _decompressed(payload: bytes) -> bytes:
+def _decompress(payload: bytes) -> bytes:
     try:
         if zstandard.frame_content_size(payload) > MAX_DECOMPRESSED_BYTES:
             raise BadFrame("a frame that claims to be longer than any")

@@ -25,12 +25,12 @@ from nakadi.model.log_index import (
 
 SEQUENCE_DIGITS = 129
 
-# Seconds by which clocks may differ when a claim is looked at.
+# Seconds by which clocks may differ when a claim is checked.
 MAX_CLOCK_DIFFERENCE_SECONDS = 60
 
 
 def latest_plausible_expiry(now: float, seconds: float) -> float:
-    """Until when a claim can go that was made for so long by now. One that goes on for longer was made before a clock
+    """Until when a claim can go that was made for so long by now. A claim that lasts longer was made before a clock
     was set back, and would keep all other processes away for as long as the clock is behind."""
     return now + max(seconds, 0) + MAX_CLOCK_DIFFERENCE_SECONDS
 

@@ -49,5 +49,5 @@ def _token_expiry(url: str) -> float:
 
 @cache
 def _aws_session() -> Session:
-    """One for all clients, so that credentials which have to be fetched are fetched once."""
+    """One session for all clients, so that credentials are fetched only once."""
     return get_session()

@@ -21,8 +21,8 @@ CONNECT_TIMEOUT_SECONDS = 1.0
 READ_TIMEOUT_SECONDS = 2.0
 RETRY_PAUSES_SECONDS = (0.05, 0.2, 0.8)
 
-# For transactions that change what processes remember: all of them count in one item, so they meet however different
-# what they change. One that met another was refused at once.
+# For transactions that invalidate caches: all of them count in one item, so they meet, however different their
+# changes are. One that met another was refused at once.
 CONFLICT_RETRY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4)
 
 CONDITION_FAILED_CODE = "ConditionalCheckFailed"

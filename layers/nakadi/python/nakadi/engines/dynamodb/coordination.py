@@ -80,8 +80,8 @@ REPORT_RETRY_PAUSES_SECONDS = (0.1,)
 
 
 class DynamoDbCoordination:
-    """Every change is a conditional write, which DynamoDB judges and makes in one step. So nothing is locked here, and
-    no thread or process waits for another: of two that decided on the same state one is refused, and looks again.
+    """Every change is a conditional write, which DynamoDB judges and makes in one step. So nothing is locked here,
+    and no thread or process waits for another: if two decide on the same state, one is refused, and reads again.
 
     A write whose answer is lost may have been made, and is made once more. Each is safe to repeat: DynamoDB
     recognises the token of a transaction, a commit recognises itself, a lease has the moment of its request, and
@@ -174,7 +174,7 @@ class DynamoDbCoordination:
         now: datetime,
         done_ahead: DoneAheadByPartition,
     ) -> CommitResultByPartition:
-        """Each partition is an update of its own: a transaction would cost twice as much, and be all or nothing."""
+        """Each partition is a separate update: a transaction would cost twice as much, and be all or nothing."""
         self._table.check_open()
 
         def commit_one(item: tuple[EventTypePartition, Position]) -> tuple[CommitResult, bool] | Unavailable:
@@ -183,7 +183,7 @@ class DynamoDbCoordination:
             except Unavailable as error:
                 return error
 
-        # In any order: partitions have nothing to do with each other, and each is one step for itself.
+        # In any order: partitions are independent, and each is a separate step.
         one_by_one = map if len(positions) < 2 else self._partition_threads.map
         outcomes = list(one_by_one(commit_one, positions.items()))
         made = [each for each in outcomes if not isinstance(each, Unavailable)]
@@ -267,8 +267,8 @@ class DynamoDbCoordination:
     ) -> CommitResult | None:
         """Why it was refused; None if now it would not be.
 
-        With a token, an attempt before may have had its effect: then its token is there. If a position is there that
-        another process committed after it, cannot be known.
+        With a token, an earlier attempt may have had its effect: then its token is there. It cannot be known whether
+        the position was committed later by another process.
         """
         found = self._table.find_item(item.partition_key, item.sort_key)
         offset = None if found is None else offset_from_item(found)
@@ -343,7 +343,7 @@ class DynamoDbCoordination:
     # Changes
 
     def add_change_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
-        # In this order: when the caller comes to read, what others change behind that read is looked for.
+        # In this order: when the caller comes to read, later changes by others are already watched.
         self._change_poller.add_watcher()
         end = self._listeners.add_listener(subscription, on_change)
 

@@ -1,4 +1,4 @@
-"""Noticing what other processes change in the coordination table.
+"""Noticing changes by other processes in the coordination table.
 
 Each change leaves an item that is named by the time, and watchers ask for the items after the last one that they know:
 one small query, however many subscriptions there are, and none without watchers.
@@ -93,7 +93,7 @@ class TableChangeReader:
 
 
 class TableChangePoller(ChangePoller):
-    """Polls the table while this process has watchers, and not at all otherwise."""
+    """Polls the table only while this process has watchers."""
 
     def __init__(self, items: type[CoordinationItem], attempts: CallRetryPolicy, on_change: ChangeCallback) -> None:
         super().__init__("The coordination", thread_name="coordination-news")
@@ -124,7 +124,7 @@ class TableChangePoller(ChangePoller):
             _log.warning("Reporting a change of subscription %s to other processes failed", subscription, exc_info=True)
 
     def _skip_past_changes(self) -> None:
-        # Makes no call. A resting thread starts again by itself: one thread at a time asks the feed.
+        # Makes no call. A resting thread starts again by itself: only one thread at a time asks the feed.
         if self._thread is None:
             self._change_reader.skip_to_now()
 

@@ -54,11 +54,11 @@ LEASE_RETENTION_SECONDS = 24 * 3600
 
 
 class CoordinationItem(Model):
-    """Beside each other in the place of a subscription its assignment and its offsets; in places of their own its
-    parked events and their large values, by position; the leases, by holder; and the news, by time.
+    """The place of a subscription holds its assignment and its offsets; separate places hold its parked events and
+    their large values, by position; the leases, by holder; and the news, by time.
     """
 
-    Meta = model_meta(COORDINATION_TABLE)  # every engine has a model with the full name of its own table
+    Meta = model_meta(COORDINATION_TABLE)  # every engine has a model with the full name of its table
 
     partition_key = UnicodeAttribute(hash_key=True, attr_name="place")
     sort_key = UnicodeAttribute(range_key=True, attr_name="item")
@@ -85,7 +85,7 @@ class CoordinationItem(Model):
     leased_until = NumberAttribute(null=True, attr_name="until")
     requested_at = NumberAttribute(null=True, attr_name="asked")
 
-    # A report of a change: what changed of which subscription, and which process reports it.
+    # A report of a change: the subscription, the changed part, and the reporting process.
     subscription = UnicodeAttribute(null=True, attr_name="about")
     change = UnicodeAttribute(null=True, attr_name="changed")
     reporter = UnicodeAttribute(null=True, attr_name="teller")

@@ -1,7 +1,7 @@
 """Claims on ids of events, as items of the coordination's table, which DynamoDB removes when nobody needs them.
 
-Each claim is an item of its own, and each change of it one conditional write. A write whose answer is lost is made once
-more, and finds what it wrote.
+Each claim is a separate item, and each change of it one conditional write. A write whose answer is lost is repeated,
+and finds its own result.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DynamoDbEidClaims:
         return list(self._threads.map(lambda call: call(), calls))
 
     def _claim_one(self, wanted: EidClaim) -> EidClaim | None:
-        """Make a claim; the one that is in its way, if there is one."""
+        """Make a claim; return the conflicting one, if there is one."""
         for _ in range(MAX_CLAIM_ATTEMPTS):
             if self._put(wanted, Item.partition_key.does_not_exist() | _has_token(wanted)):
                 return None
@@ -76,7 +76,7 @@ class DynamoDbEidClaims:
         raise Unavailable("DynamoDB: a claim was made and removed again and again.")
 
     def _replace_one(self, old: EidClaim, new: EidClaim) -> bool:
-        return self._put(new, (Item.packed == _packed(old)) | (Item.packed == _packed(new)))
+        return self._put(new, (Item.packed == _pack(old)) | (Item.packed == _pack(new)))
 
     def _remove_one(self, claim: EidClaim) -> None:
         item = self._table.items(_partition_key(claim), CLAIM_SORT_KEY)
@@ -94,7 +94,7 @@ class DynamoDbEidClaims:
         item = self._table.items(
             _partition_key(claim),
             CLAIM_SORT_KEY,
-            packed=_packed(claim),
+            packed=_pack(claim),
             token=claim.token,
             expires=ceil(claim.expires_at.timestamp()),
         )
@@ -119,5 +119,5 @@ def _has_token(claim: EidClaim) -> Condition:
     return Item.token == claim.token
 
 
-def _packed(claim: EidClaim) -> bytes:
+def _pack(claim: EidClaim) -> bytes:
     return msgspec.msgpack.encode(claim)

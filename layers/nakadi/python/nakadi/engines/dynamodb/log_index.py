@@ -64,7 +64,7 @@ from nakadi.ports.registry import ChangeCounters, change_bucket
 class LogIndexItem(Model):
     """Topics and heads are JSON with a revision; a claim has its owner in `body`."""
 
-    Meta = model_meta(LOG_INDEX_TABLE)  # every index has a model with the full name of its own table
+    Meta = model_meta(LOG_INDEX_TABLE)  # every index has a model with the full name of its table
 
     partition_key = UnicodeAttribute(hash_key=True, attr_name="place")
     sort_key = UnicodeAttribute(range_key=True, attr_name="item")

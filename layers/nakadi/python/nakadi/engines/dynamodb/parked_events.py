@@ -49,7 +49,7 @@ SMALL_VALUE_BYTES, MAX_INLINE_VALUE_BYTES = 2_000, 61_000
 MAX_TRANSACTION_ITEMS = 100
 PARKED_VALUE_PIECE_BYTES = 350_000
 
-# Beyond everything that a key may go on with.
+# Beyond any continuation of a key.
 HIGHEST_CHARACTER = "\U0010ffff"
 
 
@@ -170,7 +170,7 @@ def _large_values_key(subscription: str) -> str:
 
 
 def _event_sort_key(partition: EventTypePartition, position: Position | None = None) -> str:
-    """Keys are in the order of what they name: nothing in a name comes before the sign between two."""
+    """Keys sort like their names: no character of a name sorts before the separator."""
     within = f"{partition.event_type}#{partition.partition}#"
     return within if position is None else f"{within}{position.timeline:010d}#{position.offset:019d}"
 

@@ -50,7 +50,7 @@ MAX_KEY_BYTES = 1024
 class DocumentItem(Model):
     """The body is JSON, in `body` or `packed`. `written_by` is new with every write: by it, a writer knows its own."""
 
-    Meta = model_meta(DOCUMENTS_TABLE)  # every registry has a model with the full name of its own table
+    Meta = model_meta(DOCUMENTS_TABLE)  # every registry has a model with the full name of its table
 
     kind = UnicodeAttribute(hash_key=True)
     key = UnicodeAttribute(range_key=True)
@@ -61,7 +61,7 @@ class DocumentItem(Model):
 
 
 def document_attributes(put: PutDocument) -> dict[str, Any]:
-    """The attributes that hold a body. Raises `Invalid` for what no item can hold."""
+    """The attributes that hold a body. Raises `Invalid` for a document that no item can hold."""
     if not is_valid_key(put.key):
         raise Invalid(f"{put.kind} cannot be kept under so long a name")
     text = orjson.dumps(put.body)
@@ -197,8 +197,8 @@ class DynamoDbRegistry:
     def _transact(self, changes: Sequence[DocumentChange], buckets: Collection[int]) -> None:
         """DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
 
-        Changes are counted in the same step: were it another one, a writer that dies in between would leave others with
-        what they remember.
+        Changes are counted in the same step: otherwise, a writer that dies in between would leave others with
+        outdated caches.
         """
         token = uuid4().hex
         # PynamoDB sends changes kind by kind, and the reasons for a refusal come in the order in which they were sent.

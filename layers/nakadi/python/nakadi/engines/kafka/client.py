@@ -1,4 +1,4 @@
-"""Clients of a Kafka cluster: how they connect, what its errors mean, and which library messages are logged."""
+"""Clients of a Kafka cluster: their connections, the meaning of its errors, and which library messages are logged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ UNKNOWN_TOPIC_ERRORS = {
 
 OUT_OF_RANGE_ERRORS = {
     KafkaError.OFFSET_OUT_OF_RANGE,
-    KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001  # what a consumer says that may not choose another offset
+    KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001  # the error of a consumer that may not choose another offset
 }
 
 REPEATED_LINE_INTERVAL_SECONDS = 60.0
@@ -68,7 +68,7 @@ class RepeatedLineFilter(logging.Filter):
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        # Without what differs from line to line: how long something took, and how often it was seen.
+        # Without the parts that differ from line to line: durations and numbers of repetitions.
         line, now = record.getMessage().split(" (after ")[0], time.monotonic()
         if now - self._last.get(line, -REPEATED_LINE_INTERVAL_SECONDS) < REPEATED_LINE_INTERVAL_SECONDS:
             return False

@@ -319,8 +319,8 @@ class Cluster:
     def confirmed_unknown_topic_error(self, topic: str, error: UnknownTopic) -> UnknownTopic | Unavailable:
         """The error itself if there is no such topic; `Unavailable` if there is.
 
-        A server that has just started knows no topic for a moment, and what reads must not take its topic for a
-        deleted one then. The library passes on what it heard last.
+        A server that has just started knows no topic for a moment, and readers must not treat their topic as deleted
+        then. The library returns its latest information.
         """
         self.forget_topic(topic)
         if self._count_partitions(topic) is None:

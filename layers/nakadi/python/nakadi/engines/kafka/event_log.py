@@ -144,7 +144,7 @@ class KafkaLog:
         return {number: _append_result(outcome) for number, outcome in outcomes.items()}
 
     def _handle_failures(self, topic: str, failures: Sequence[KafkaError], *, all_failed: bool) -> None:
-        """Raise what says more than that each partition failed."""
+        """Raise an error that says more than that each partition failed."""
         codes = {error.code() for error in failures}
         try:
             if codes & UNKNOWN_TOPIC_ERRORS:
@@ -160,8 +160,8 @@ class KafkaLog:
         _log.warning("Append to the Kafka topic %s failed, outcome unknown: %s", topic, failures[0].str())
 
     def _check_topic_in_background(self, topic: str) -> None:
-        """Find out, while appends go on, whether others have deleted the topic: where records time out first, a
-        producer never comes to believe it. While the cluster does not answer there is one question, not one of each
+        """Find out, while appends continue, whether others have deleted the topic: if records time out first, a
+        producer never comes to believe it. While the cluster does not answer, there is one request, not one for each
         append.
         """
         with self._looking_lock:
@@ -225,7 +225,7 @@ class KafkaLog:
         try:
             return self._catch_up.read(topic_partition, start, limit, max_bytes, end)
         except OffsetUnavailable as error:
-            # Events were removed since the cluster was asked what it has. If none were, a server is mistaken.
+            # Events were removed after the cluster reported its offsets. If none were, a server is mistaken.
             oldest, end = self._cluster_unless_closed().read_partition_bounds(*topic_partition)
             if oldest <= start <= end:
                 raise Unavailable(f"Kafka: {topic_partition[0]}: a server does not find the offset {start}") from error

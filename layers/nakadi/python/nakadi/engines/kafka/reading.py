@@ -1,8 +1,8 @@
 """Finding records again: at the end of a partition from memory, anywhere else from the cluster.
 
 Most readers are at the end. For them, a process has one consumer, the *tail*: it follows each partition that was read
-to its end, keeps new records in a window in memory, and announces them. Any number of readers share a window. A reader
-that is behind its window gets a consumer of its own, which is kept for its next read.
+to its end, keeps new records in a window in memory, and announces them. Any number of readers share a window. A
+reader that is behind its window gets its own consumer, which is kept for its next read.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class TailReader:
                 self._thread.start()
 
     def wait_for_event(self, partition: TopicPartition, start: int, seconds: float) -> None:
-        """Wait until the event at `start` is in the window, if the window will have it at all."""
+        """Wait until the event at `start` is in the window, if it will ever be."""
         end = time.monotonic() + seconds
         with self._arrived:
             while (
@@ -280,7 +280,8 @@ class TailReader:
 
 
 class _PositionedReader(Struct, eq=False):
-    """A consumer that has read a partition up to `next_offset`; `unread` is what it has fetched and not given out.
+    """A consumer that has read a partition up to `next_offset`; `unread` are the messages that it has fetched and not
+    returned.
 
     The partition went up to `known_end` when its end was last asked for.
     """
@@ -304,7 +305,7 @@ class CatchUpReader:
     def known_end(self, partition: TopicPartition, start: int) -> int | None:
         """Where the partition ends as far as a reader at this place knows, if it has not come there yet.
 
-        Such a reader need not ask the cluster: what it will find was there before its read began.
+        Such a reader need not ask the cluster: the events that it will find existed before its read began.
         """
         with self._lock:
             ends = [each.known_end for each in self._idle if (each.partition, each.next_offset) == (partition, start)]
@@ -359,7 +360,7 @@ class CatchUpReader:
                 if error is None:
                     found.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # the library's own name
-                    # Behind the last event there may be places without any: what transactions have left.
+                    # Behind the last event there may be empty places: the markers of transactions.
                     reader.next_offset = max(reader.next_offset, message.offset())
                 elif not error.retriable():
                     raise as_port_error(error, str(reader.partition))

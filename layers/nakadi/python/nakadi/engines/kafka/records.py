@@ -48,7 +48,7 @@ def record_headers(record: Record) -> list[tuple[str, bytes]]:
 
 
 def events_from_messages(messages: Sequence[Any]) -> Sequence[StoredEvent]:
-    """The events of messages of one partition in their order, without what seals it. There is at least one message.
+    """The events of messages of one partition in order, without the seal. There is at least one message.
 
     Plain events come as text: streams send it unchanged, and creating an object for each would take longer than all
     the rest.
@@ -56,7 +56,8 @@ def events_from_messages(messages: Sequence[Any]) -> Sequence[StoredEvent]:
     values = [message.value() for message in messages]
     keys = [message.key() for message in messages]
     headers = [message.headers() for message in messages]
-    # Other programs may have written the topic. A text is for events as brokers store them, without line breaks.
+    # Other programs may have written the topic. Text is for events in the form in which brokers store them, without
+    # line breaks.
     if None not in values and keys.count(None) == len(keys) and not any(headers) and b"\n" not in b"".join(values):
         return LazyEvents(list(_text_blocks(messages, values)))
     return tuple(event for event in map(event_from_message, messages) if event.record != SEAL_MARKER)
@@ -89,7 +90,7 @@ def _event_time(milliseconds: int) -> datetime:
 def to_milliseconds(moment: datetime) -> int:
     """The first whole millisecond that is not before the moment.
 
-    Kafka counts milliseconds. Rounding up both the times of events and the times that are looked for keeps their order.
+    Kafka counts milliseconds. Rounding up both the times of events and the times searched for keeps their order.
     """
     return -((EPOCH - moment) // MILLISECOND)
 

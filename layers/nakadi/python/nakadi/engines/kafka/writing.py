@@ -97,7 +97,7 @@ class _PendingBatch(Struct, eq=False):
         self.is_complete = True
         try:
             self.on_completed(outcome)
-        except Exception:  # noqa: BLE001  # what it calls is code of other batches, and the thread serves others too
+        except Exception:  # noqa: BLE001  # the callback belongs to other batches, and the thread serves others too
             _log.exception("Work after an append to Kafka failed: %s/%s", *self.partition)
 
 
@@ -121,7 +121,7 @@ class _PendingWrite:
 
 
 class RecordWriter:
-    """`name` is what the cluster calls a topic, `latest_time` the greatest time of the records in a partition."""
+    """`name` is the cluster's name of a topic, `latest_time` the greatest time of the records in a partition."""
 
     def __init__(
         self, address: ClusterAddress, clock: CurrentTime, name: Callable[[str], str], latest_time: LatestRecordTime
@@ -186,7 +186,7 @@ class RecordWriter:
 
 def _split_into_batches(records: Sequence[Record]) -> Iterator[_SizedRecords]:
     if isinstance(records, RecordLines):
-        # Most appends are one batch of lines, and nothing is made of these but what the library is given.
+        # Most appends are one batch of lines, of which only the library's input is built.
         size = len(records.text) + RECORD_OVERHEAD_BYTES * len(records)
         if size <= TARGET_BATCH_BYTES and len(records) <= MAX_BATCH_RECORDS:
             yield records, size
@@ -219,7 +219,7 @@ class _ProducerThread:
         self._waiting_bytes = 0
         self._closed = False
         self._thread: threading.Thread | None = None
-        # The greatest time of the records of each partition, for the partitions that were written already.
+        # The greatest time of the records of each partition that was already written.
         self._latest_times: dict[TopicPartition, int] = {}
         # Only this thread uses the following attributes.
         self._under_way: dict[TopicPartition, list[_PendingBatch]] = {}
@@ -284,7 +284,7 @@ class _ProducerThread:
                     # Errors that the library knows beforehand, such as an unknown topic. The caller logs outcomes.
                     batch.failure = batch.failure or _as_kafka_error(error)
                     batch.complete(batch.failure)
-                except Exception as error:  # noqa: BLE001  # the thread goes on with other partitions
+                except Exception as error:  # noqa: BLE001  # the thread continues with other partitions
                     _log.exception("Append to Kafka failed: %s/%s", *batch.partition)
                     batch.failure = batch.failure or _as_kafka_error(error)
                     batch.complete(batch.failure)
@@ -296,7 +296,7 @@ class _ProducerThread:
         try:
             producer.flush(MAX_SECONDS_PER_FLUSH)
         except KafkaException as error:
-            # So the library reports a fatal error, as when the cluster lets this process write nothing at all. It can
+            # The library then reports a fatal error, as when the cluster lets this process write nothing at all. It can
             # no longer report the outcome of records.
             _log.warning("Appends to Kafka failed, a new producer takes over: %s", error)
             producer.purge()

@@ -1,4 +1,4 @@
-"""Continuity: reading on in a shard, and never past what the stream has forgotten.
+"""Continuity: reading on in a shard, and never past forgotten records.
 
 A stream forgets the records of a shard in their order. So what follows a position is complete while
 
@@ -8,8 +8,8 @@ A stream forgets the records of a shard in their order. So what follows a positi
 When neither holds, there is a gap: events may have been lost before they were indexed, and nothing tells the numbers of
 those behind it. Housekeeping ends the topics concerned, and has them continued; until then no process counts on.
 
-Clocks differ. A position that is younger than `SURELY_KEPT_MILLISECONDS` is one of which no machine can have found that
-it is older than `CERTAIN_GAP_AGE_MILLISECONDS`.
+Clocks differ. If a position is younger than `SURELY_KEPT_MILLISECONDS`, no machine can have found it older than
+`CERTAIN_GAP_AGE_MILLISECONDS`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ShardCursor:
         self.ended = False
 
     def read(self, patience: GrowingPauses, limit: int = 10_000) -> RecordPage:
-        """The next records. What this shard does not want to answer now is asked again."""
+        """The next records. A read that this shard refuses for now is retried."""
         while True:
             iterator = self._iterator or patience.retry(self._new_iterator)
             try:
@@ -122,7 +122,7 @@ class ShardCursor:
         return page
 
     def accept_pushed(self, page: RecordPage) -> list[ArrivedRecord]:
-        """The records of a pushed page, as far as they are new. What is read next lies behind them."""
+        """The new records of a pushed page. The next read begins after them."""
         fresh = [each for each in page.records if self.sequence is None or each.position.sequence > self.sequence]
         if fresh:
             self._iterator = None
@@ -180,7 +180,7 @@ class GapCheckingCursor(ShardCursor):
         return page
 
     def accept_pushed(self, page: RecordPage) -> list[ArrivedRecord]:
-        """The same: what is pushed follows what was read a moment ago, at the tip."""
+        """The same for pushed records: they follow the records that were read a moment ago, at the tip."""
         fresh = super().accept_pushed(page)
         if self.ended:
             self.complete_at = _milliseconds_now()
@@ -189,14 +189,14 @@ class GapCheckingCursor(ShardCursor):
         return fresh
 
     def confirm_no_gap(self, patience: GrowingPauses) -> None:
-        """Raise unless, also at this moment, nothing is forgotten behind the position where the last page began."""
+        """Raise unless, even at this moment, no record is forgotten behind the position where the last page began."""
         confirm_no_gap(self._shard_trees, self.shard, self._read_behind, patience)
 
 
 def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgress, patience: GrowingPauses) -> None:
     """Raise `GapFound` when something behind a position was forgotten, `Unavailable` when that is not known yet.
 
-    To be asked after reading on: what is complete now was complete when it was read.
+    Call it after reading on: records that are complete now were complete when they were read.
     """
     if progress.ended or progress.complete_until is None:
         return
@@ -225,7 +225,7 @@ def confirm_no_gap_in_chain(shard_trees: ShardTreeCache, hash_key: int, progress
 
 
 def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shard: str) -> ShardProgress:
-    """How far a shard is indexed. If nothing is noted, it was complete when its parents were."""
+    """How far a shard is indexed. Without a note, it was complete when its parents were."""
     if shard in progress:
         return progress[shard]
     moments = []
@@ -233,7 +233,7 @@ def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree,
         if parent in progress or parent in shard_tree:
             moments.append(shard_progress(progress, shard_tree, parent).complete_until)
         elif progress:
-            # It came and went, and nothing was noted of it.
+            # It began and ended without a note in the index.
             moments.append(LONG_AGO_TIMESTAMP_MS)
     return ShardProgress(0, complete_until=min((moment for moment in moments if moment is not None), default=None))
 

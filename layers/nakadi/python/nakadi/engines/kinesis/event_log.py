@@ -2,12 +2,12 @@
 
 The port leaves some properties open; this engine has the following. An append that timed out may have been stored; a
 publisher that tries again may store its events twice, each time whole and in order. Bounds and searches by time are
-exact: they include all events acknowledged before the call. A read sees at once what this process stored, and what
-others stored at the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes it, and
-`push_silence` seconds later where it fails to. A topic that is deleted takes appends of other processes for a lease
+exact: they include all events acknowledged before the call. A read sees this process's own events at once, and
+others' events at the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes them, and
+`push_silence` seconds later if it fails to. A topic that is deleted takes appends of other processes for a lease
 longer; they are gone with it.
 
-A partition's part of an append is one record, or several that follow each other. Throttled records are sent again,
+A partition's part of an append is one record, or several consecutive ones. Throttled records are sent again,
 because they were not stored. Records that failed in another way may have been stored after all: they are not sent
 again, so that we do not store them twice, and their publisher learns that the outcome is unknown.
 """
@@ -63,9 +63,9 @@ from nakadi.ports.log_index import LogIndex
 
 
 class KinesisOptions(Struct, frozen=True, kw_only=True):
-    """Seconds and bytes. `lease`: how long a publisher relies on what it knows of a topic. `shared_for`: how old the
+    """Seconds and bytes. `lease`: how long a publisher relies on its knowledge of a topic. `shared_for`: how old the
     tip may be. `poll`: the interval between two reads of a watched shard. `window_bytes`: how much a process
-    remembers of the stream. `fan_out`: what the names of consumers begin with that watched shards are pushed to;
+    remembers of the stream. `fan_out`: the prefix of the names of consumers to which watched shards are pushed;
     without it there are none. `push_silence`: how long a push may be silent before the shard is read instead.
     """
 
@@ -138,7 +138,7 @@ class KinesisLog:
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         self._refuse_if_closed()
-        # A process that continues a topic reads it again afterwards. So one of both sees what the other has done.
+        # A process that continues a topic reads it again afterwards. So one of both sees the other's change.
         for each in self._topic_and_continuations(topic):
             known = self._index.topic(each)
             if known is not None and known.continues is not None:

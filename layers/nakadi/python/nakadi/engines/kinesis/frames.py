@@ -1,4 +1,4 @@
-"""Decodes frames of the stream to events, and cuts them to what a reader asked for."""
+"""Decodes frames of the stream to events, and cuts them to a reader's request."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Maintenance of topics: compaction, and what becomes of them when a shard forgot events before they were indexed.
+"""Maintenance of topics: compaction, and recovery after a shard forgot events before they were indexed.
 
 Compaction rewrites the archive of a partition without the events that newer ones replaced. The stream itself never
 changes. From then on, readers take compacted events only from the archive.
 
 A gap is where events were forgotten too early. Nothing tells the numbers of the events behind a gap, and readers may
-have shown some of them. So no number of the topic is given again: each partition ends where it is indexed, and
-another topic continues it, whose numbers start again. It counts the same records, under the same keys, so publishers
-need not learn of it, and the stream's remaining records are kept.
+have shown some of them. So no number of the topic is used again: each partition ends where it is indexed, and another
+topic continues it, whose numbers start again. It counts the same records, under the same keys, so publishers need not
+learn of it, and the stream's remaining records are kept.
 
 Every step can be repeated. In this order a crash, an indexer that is still at work, or a reader cannot harm:
 
@@ -17,8 +17,8 @@ Every step can be repeated. In this order a crash, an indexer that is still at w
 4. Partitions in the shard begin at the first remaining record, which is indexed at once with the following ones. Then
    the shard's progress is behind the gap, and all processes count on.
 
-A topic that was closed before the gap is not continued, for its timeline is not the last one. But the end of the gap
-is known, so the remaining events keep their numbers, and the lost ones are left out.
+A topic that was closed before the gap is not continued, because its timeline is not the last one. But the end of the
+gap is known, so the remaining events keep their numbers, and the lost ones are left out.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
     def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         """The topics that continue this one, the first one first, and where each before them ended.
 
-        When it has partitions in shards with these gaps, there is one that begins behind all of them.
+        If it has partitions in shards with these gaps, one of the topics begins behind all of them.
         """
         found: list[TopicContinuation] = []
         while True:
@@ -124,7 +124,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
 
     def _close_claimed_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         for gap in gaps:
-            # A note for people. And what cannot be kept now must be known before any partition begins.
+            # A note for people. And the losses must be known before any partition begins.
             if self.archive is not None:
                 self.archive.put(f"gaps/{self.shard_trees.stream.name}/{gap}", str(gap).encode())
         remaining = {gap: self._read_remaining_records(gap) for gap in gaps}
@@ -307,7 +307,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
             if cursor.ended:
                 return nothing
             # A reader of forgotten records must see that they lie before the next record.
-            # Events may have been stored since then: so the beginning is looked for again.
+            # Events may have been stored since then, so this searches for the beginning again.
             self.shard_trees.stream.put_records(
                 [OutgoingRecord(GAP_MARKER_PARTITION_KEY, shard_tree.first_hash_key(shard), envelopes.MAGIC_BYTES)]
             )

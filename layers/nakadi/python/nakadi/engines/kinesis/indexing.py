@@ -7,9 +7,10 @@ result:
 * A batch that does not follow the counted records is completed from the stream first; records that are already
   counted are skipped.
 * A head moves on only from where it was found, so of two who count the same events one finds the work done.
-* The note comes last: what it covers is in the heads.
-* Nothing is counted behind a gap: that the stream has forgotten nothing is confirmed after it is known which topics the
-  records count for. So if a gap is declared later, those topics are ended, and records read before cannot be added.
+* The note comes last: everything that it covers is in the heads.
+* Nothing is counted behind a gap: first it is known for which topics the records count, and then confirmed that the
+  stream has forgotten nothing. So if a gap is declared later, those topics are ended, and records read before cannot
+  be added.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Indexer:
         return found.last_sequence or None if found else None
 
     def survey_backlog(self) -> IndexingBacklog:
-        """Look at what waits in all shards, and note of those where nothing does that nothing is missing."""
+        """Survey the waiting records of all shards, and note for idle ones that nothing is missing."""
         shard_tree = self._shard_trees.refresh()
         progress = dict(self._index.shard_progresses(self._stream.name))
         gaps = [
@@ -251,7 +252,7 @@ class Indexer:
     def _index_page(
         self, shard: str, records: Sequence[ArrivedRecord], outcome: IndexingResult, cursor: GapCheckingCursor | None
     ) -> None:
-        """Index records that follow each other; `cursor` has read them, and confirms that nothing is missing."""
+        """Index consecutive records; `cursor` has read them, and confirms that nothing is missing."""
         waiting: dict[TopicPartition, list[ArrivedRecord]] = {}
         for record in records:
             if record.partition_key == GAP_MARKER_PARTITION_KEY:

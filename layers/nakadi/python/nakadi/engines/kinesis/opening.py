@@ -72,7 +72,7 @@ def check_stream(url: str) -> None:
 
 
 def new_kinesis_client(url_options: Mapping[str, str], read_timeout: float = READ_TIMEOUT_SECONDS) -> Any:
-    """A client without retries: the engine knows what may be repeated, and for how long."""
+    """A client without retries: the engine knows which calls may be repeated, and for how long."""
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_SECONDS,
         read_timeout=read_timeout,

@@ -54,7 +54,7 @@ class StreamReader:
         self._topics = topics
         self._archive = ArchiveReader(index, segment_cache) if segment_cache else None
         self._stream = stream
-        # By original topic, those that continue it and were asked for: what arrives is reported for them as well. Only
+        # By original topic, the topics in use that continue it: arrivals are reported for them as well. Only
         # added to, in single steps, by threads that read; a thread that reports meanwhile takes a copy.
         self._continuing: dict[str, set[str]] = {}
         # Two threads may read the same end at once: it no longer changes, so either may be kept.
@@ -75,7 +75,7 @@ class StreamReader:
             return self._end_state_of_continued_topic(topic, partition)
         key = partition_key(topic, partition)
         if topic != original_topic(topic):
-            # Before the tip is looked for: what arrives behind that look is reported.
+            # Before the search for the tip: later arrivals are reported.
             self._continuing.setdefault(original_topic(topic), set()).add(topic)
         if as_of is None:
             self.tails.read_until(hash_key(key), time.monotonic() - self._shared_for, trust_pushes=True)
@@ -146,7 +146,7 @@ class StreamReader:
         """The result of a scan of the stream that begins at the end of the index. Raises `GapFound` when it may lack
         events.
 
-        The progress is read first: what the index counts meanwhile may be forgotten right after.
+        The progress is read first: records that the index counts meanwhile may be forgotten right after.
         """
         progress = self._index.shard_progresses(self._stream.name)
         found = scan()
@@ -236,7 +236,7 @@ class StreamReader:
     def _find_numbering_start(
         self, topic: str, partition: int, start: int
     ) -> tuple[IndexSegment | None, NumberingStart]:
-        """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
+        """The segment with an offset, if there is one, and where counting towards the offset begins."""
         segment = self._find_segment_containing(topic, partition, start)
         if segment is not None:
             return segment, NumberingStart(segment.state_before, segment.first_stored_at)

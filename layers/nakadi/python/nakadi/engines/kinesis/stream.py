@@ -81,12 +81,12 @@ class RecordFailure(Struct, frozen=True):
 
 
 class Stream:
-    """One Kinesis stream, through a boto3 client that tries nothing again by itself."""
+    """One Kinesis stream, through a boto3 client without retries."""
 
     def __init__(self, client: Any, name: str, reads_per_second: float = 5.0) -> None:
         self._client = client
         self.name = name
-        # Kinesis counts both for each shard, each by itself, and over all processes.
+        # Kinesis counts both for each shard separately, over all processes.
         self._pace = CallRate(1 / reads_per_second)
         self._iterator_pace = CallRate(1 / reads_per_second)
         self._lock = threading.Lock()
@@ -185,7 +185,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def _require_field(answer: Mapping[str, Any], name: str) -> Any:
-    """Something in between may have answered in the place of Kinesis; what Kinesis did, if it was asked, is unknown."""
+    """A device in between may have answered in the place of Kinesis; whether Kinesis did anything is unknown."""
     if name not in answer:
         raise StreamCallFailed(
             f"Kinesis: the answer cannot be read, it has no {name}", is_temporary=True, had_no_effect=False

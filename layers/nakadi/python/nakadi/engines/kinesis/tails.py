@@ -1,4 +1,4 @@
-"""Following the shards: one reader for each of them in a process, for all that need it.
+"""Following the shards: each process has one reader for each of them, which all its streams share.
 
 A shard is read on only when more is needed than is known, or while there are watchers. A shard that came
 from others is begun when those are read to their end, so that each partition's records are met in their order.
@@ -76,9 +76,9 @@ class ShardTail:
     ) -> None:
         """Read on until all is known that was there at `as_of`, and the record with that sequence number.
 
-        One thread reads for all that wait, however many there are: a page that was asked for after they came has what
-        they need. If Kinesis refuses it for as long as a thread waits, all of them are refused, and so is any thread
-        that comes before the time at which they may come back.
+        One thread reads for all that wait: a page requested after they came has all that they need. If Kinesis
+        refuses it for as long as a thread waits, all of them are refused, and so is any thread that comes before the
+        time at which they may come back.
         """
         with self._turn_to_read(patience):
             while not self.ended and not (self._known_at >= as_of and (self.cursor.sequence or 0) >= last_sequence):

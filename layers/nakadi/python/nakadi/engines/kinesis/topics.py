@@ -4,10 +4,9 @@ A publisher does not ask the index about every append. For a while, its *lease*,
 that seals a topic announces this first, waits until every lease has run out, and only then writes the seal into the
 log. So a publisher whose lease still holds when its records are acknowledged knows that they lie before the seal.
 
-Sealing, continuing and deleting are counted in the step that makes them. So when the number of a topic is what it was
-before the topic was read, a new lease begins where that number was asked for, and one question renews the leases of all
-topics.
-Changes of the oldest offset are frequent and not counted: readers ask for the topic itself.
+Sealing, continuing and deleting are counted in the step that makes them. So if the number of a topic is the same as
+before the topic was read, a new lease begins at the time of that number's request, and one request renews the leases
+of all topics. Changes of the oldest offset are frequent and not counted: readers ask for the topic itself.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_KNOWN_TOPICS = 10_000
 class KnownTopic(Struct, frozen=True):
     """A topic at a certain moment, by two clocks: one may be set back, the other stops with the machine.
 
-    `change_count` is what its bucket had before it was read, if that is known.
+    `change_count` is its bucket's count before it was read, if known.
     """
 
     topic: Topic

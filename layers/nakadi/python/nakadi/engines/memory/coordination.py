@@ -47,10 +47,9 @@ class _SubscriptionState(Struct):
 class MemoryCoordination:
     """Coordination in memory, which ends with the process.
 
-    The lock replaces a transaction: a value read under it holds until it is released. Listeners are
-    called without it, since they may ask for the new state at once. So two changes may be reported in the other order
-    than they were made, which is harmless: a report says what to read again, or how far a session has committed, which
-    only grows.
+    The lock replaces a transaction: a value read under it holds until it is released. Listeners are called without
+    it, since they may ask for the new state at once. So two changes may be reported in reverse order, which is
+    harmless: a report names the value to read again, or a session's latest commit, which only grows.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The event log in memory: lists under a lock, and exactly what the port promises."""
+"""The event log in memory: lists under a lock, with exactly the promises of the port."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class MemoryLog:
         found = self._topics.get(topic)
         if found is None or found.sealed or self._closed:
             raise self._append_refusal_error(topic)
-        # All partitions are looked for before anything is stored in one of them.
+        # All partitions are checked before anything is stored in one of them.
         for number in partitions:
             if not 0 <= number < len(found.partitions):
                 raise _unknown_partition_error(topic, number)

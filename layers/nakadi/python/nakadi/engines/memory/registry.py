@@ -54,7 +54,7 @@ class _DocumentsOfKind(Struct):
 class MemoryRegistry:
     """A registry in memory, which ends with the process.
 
-    Each call holds the lock from its first look to its last change, which is what a transaction is elsewhere. Entries
+    Each call holds the lock from its first read to its last change, like a transaction elsewhere. Entries
     are bytes, which never change: so they are read into documents without it, and no caller holds up another by that.
     """
 

@@ -1,4 +1,4 @@
-"""Noticing what other processes change in the same file: appended events, and changes of subscriptions."""
+"""Noticing changes by other processes in the same file: appended events, and changes of subscriptions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AppendReporter(Protocol):
     """Reports the appends of other processes while anything in this process is interested in them."""
 
     def add_watcher(self) -> None:
-        """Begin to report what other processes append, if that has not begun."""
+        """Begin to report appends by other processes, if that has not begun."""
 
     def remove_watcher(self) -> None:
         """The opposite of `add_watcher`, to be called as often."""
@@ -50,7 +50,7 @@ class AppendReporter(Protocol):
 
 
 class AppendPoller(ChangePoller):
-    """Polls the file while this process has watchers, and not at all otherwise."""
+    """Polls the file only while this process has watchers."""
 
     def __init__(self, file: SqliteFile, announce: Callable[[str, int], None]) -> None:
         super().__init__("The event log", thread_name="event-log-neighbours")
@@ -113,7 +113,7 @@ INSERT_CHANGE = f"""
     INSERT INTO coordination_news (subscription, changed, number) VALUES (?1, ?2, ({SELECT_NEWEST_CHANGE_NUMBER}) + 1)
     ON CONFLICT (subscription, changed) DO UPDATE SET number = excluded.number
     RETURNING number
-"""  # noqa: S608  # nothing but the constant above
+"""  # noqa: S608  # only the constant above
 
 # For a connection that changes offsets by commits alone. These are then noted within the same statement.
 CREATE_TRIGGER_INSERTING_CHANGES = f"""
@@ -122,7 +122,7 @@ CREATE_TRIGGER_INSERTING_CHANGES = f"""
         VALUES (new.subscription, '{SubscriptionChange.OFFSETS.value}', ({SELECT_NEWEST_CHANGE_NUMBER}) + 1)
         ON CONFLICT (subscription, changed) DO UPDATE SET number = excluded.number;
     END
-"""  # noqa: S608  # nothing but constants
+"""  # noqa: S608  # only constants
 
 SELECT_CHANGES_SINCE = "SELECT subscription, changed, number FROM coordination_news WHERE number > ? ORDER BY number"
 
@@ -145,8 +145,8 @@ CHANGE_KINDS = tuple(SubscriptionChange)
 class ChangePipes:
     """Pipes through which the processes of a broker report changes of subscriptions to each other, at once.
 
-    Each process reads one pipe, and writes to the pipes of the others. Nothing depends on them: what a pipe has no
-    room for is found in the file a moment later.
+    Each process reads one pipe, and writes to the pipes of the others. Nothing depends on them: if a pipe has no room
+    for a report, the change is found in the file a moment later.
     """
 
     def __init__(self, own_read_end: int | None, others: Sequence[int]) -> None:
@@ -241,7 +241,7 @@ class FileChangePoller(ChangePoller):
             return  # it was closed before the thread began
 
     def _forward_reports_for(self, seconds: float) -> None:
-        """Pass on what other processes report, for so long."""
+        """Pass on reports by other processes for this time."""
         if self._pipes.own_read_end is None:
             self._closed.wait(seconds)
             return

@@ -100,7 +100,7 @@ class _CommitWait(Wait[Commit]):
         # `done` is called in the thread that made the commit, which holds no lock then: it may begin the next one.
         try:
             self._changing.begin_change(Commit(*self._content, done))
-        except Exception as error:  # noqa: BLE001  # it is for the one who is called
+        except Exception as error:  # noqa: BLE001  # the error belongs to the callback
             done(error)
 
     def run(self) -> Commit:
@@ -115,8 +115,8 @@ class SqliteCoordination:
 
     Any thread may call any of this. A read borrows a connection, and sees the file at one moment. Changes to the file
     wait in the queue of `SharedTransactions`, and across all threads and processes, one transaction at a time has the
-    turn to write. So what a transaction has read is still true when it writes. The transaction compares the values
-    that were read before it: the revision of an assignment, the owner and the position of an offset.
+    turn to write. So the values that a transaction has read are still true when it writes. The transaction compares
+    the values that were read before it: the revision of an assignment, the owner and the position of an offset.
 
     Listeners are called behind a transaction and outside of it. Two changes may so be reported in the other order
     than they were made. This is harmless: a report names the value to read again, or a session's latest commit, which
@@ -148,8 +148,8 @@ class SqliteCoordination:
         stored = with_next_revision(old, new)
 
         def work(connection: sqlite3.Connection) -> int:
-            # Within the transaction, which has the turn to write: no other process changes it before this one has. And
-            # before anything is changed, because others share the transaction, and what they change is to be stored.
+            # Within the transaction, which has the turn to write: no other process changes it before this one has.
+            # And before anything is changed, because others share the transaction, and their changes must be stored.
             if _read_assignment(connection, subscription).revision != old.revision:
                 raise AssignmentChanged(subscription)
             connection.execute(PUT_ASSIGNMENT, (subscription, stored.revision, assignment_json(stored)))
@@ -172,7 +172,7 @@ class SqliteCoordination:
         # and recognise by its owner an offset that is newer.
         with self._file.read_connection() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
-            # As they are a moment later: they grow with commits, and a reset that removes them has no stream beside it.
+            # At a slightly later moment: they grow with commits, and a reset that removes them has no stream beside it.
             ahead = _read_done_ahead(connection, subscription)
         found = {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
         for partition, ranges in ahead.items():
@@ -323,7 +323,7 @@ class SqliteCoordination:
         return {holder: datetime_from_microseconds(until) for holder, until in rows}
 
     def add_change_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
-        # In this order: when the caller comes to read, what others change behind that read is looked for.
+        # In this order: when the caller comes to read, later changes by others are already watched.
         self._changes.add_watcher()
         end = self._listeners.add_listener(subscription, on_change)
 
@@ -334,8 +334,8 @@ class SqliteCoordination:
         return callable_once(end_both)
 
     def close(self) -> None:
-        # The queue first: it is emptied while the file is still open. A thread that reads meanwhile finishes,
-        # for its connection is closed when it gives it back.
+        # The queue first: it is emptied while the file is still open. A thread that reads meanwhile finishes, because
+        # its connection is closed only when it returns it.
         self._changing.close()
         self._changes.close()
         self._file.close()

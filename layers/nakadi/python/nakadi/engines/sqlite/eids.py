@@ -85,8 +85,8 @@ NO_ROWS_INDEXED = IndexedRows(0, 0)
 
 
 class EidMemory:
-    """The ids as the connection that writes sees them. In a transaction, `catch_up` comes first; one that failed has to
-    be followed by `forget_all`."""
+    """The ids as the connection that writes sees them. In a transaction, `catch_up` comes first; after a failed one,
+    call `forget_all`."""
 
     def __init__(self) -> None:
         self.forget_all()
@@ -114,12 +114,12 @@ class EidMemory:
         return True
 
     def load(self, connection: sqlite3.Connection) -> None:
-        """Read what there is, unless that was done: before a transaction, for it may take long."""
+        """Read all ids, unless that was done: before a transaction, because it may take long."""
         while self._connection is None and not self.load_some(connection):
             pass
 
     def catch_up(self, connection: sqlite3.Connection, version: int) -> None:
-        """Read what other connections have added, if the file has another version than when that was last done.
+        """Read the additions of other connections, if the file has another version than at the last call.
 
         Within a transaction that may write, nothing is missing then.
         """
@@ -151,7 +151,7 @@ class EidMemory:
         return NewEids(self, connection, self._last_row, now)
 
     def take_in_new(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> bool:
-        """Take in ids that are stored next, if they are new for certain, and each is there once; whether they are.
+        """Add ids that are stored next, if they are certainly new and each occurs once; return whether they were added.
 
         Ids that are added but not stored in the end only cause needless searches among rows.
         """
@@ -159,7 +159,7 @@ class EidMemory:
 
     @property
     def has_to_make_room(self) -> bool:
-        """Whether ids came, and there are so many that older ones should go."""
+        """Whether ids came, and their number requires older ones to go."""
         return self._left_to_index > 0 and self._index.is_crowded
 
     @property
@@ -196,7 +196,7 @@ class EidMemory:
         return find_old_eids(connection, eids) if self._last_row_in_file_index else ()
 
     def note_stored(self, connection: sqlite3.Connection, new: NewEids) -> None:
-        """Go on behind the rows of a commit."""
+        """Continue behind the rows of a commit."""
         for row, count in new.counts_by_row():
             self._note_row(connection, row, count)
 
@@ -232,7 +232,7 @@ class EidMemory:
         return _places_by_partition(ids.partitions, found)
 
     def _note_row(self, connection: sqlite3.Connection, row: int, count: int) -> None:
-        """Go on behind a row whose ids the index has in the open run."""
+        """Continue behind a row whose ids the index has in the open run."""
         self._last_row = row
         # Ids that came while there was room are not counted: there would be millions to index at once.
         self._left_to_index = self._left_to_index + EIDS_INDEXED_PER_NEW_ONE * count if self._index.is_crowded else 0

@@ -174,7 +174,7 @@ class SqliteLog:
         return ended
 
     def close(self) -> None:
-        """Stop cleaning, write what waits to be written, and let those who wait know."""
+        """Stop cleaning, write waiting events, and notify the threads that wait."""
         self._cleaner.stop()
         self._writer.close()
         self._appends_by_others.close()
@@ -237,7 +237,7 @@ class LogCleaner:
             pass
 
     def run_step(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Have the writer do this, and rest as long as it took: half of the writer's time is for the appends."""
+        """Let the writer do this, and rest as long as it took: half of the writer's time is for the appends."""
         begun = time.monotonic()
         result = self._writer.run(work)
         if self._closing.wait(time.monotonic() - begun):
@@ -320,7 +320,7 @@ def _remove_some_trimmed_rows(log: int, connection: sqlite3.Connection) -> bool:
 
 
 def _remove_orphaned_rows(log: int, connection: sqlite3.Connection) -> bool:
-    """The file's last row stays for now: its number must not be given to another, which would go unnoticed."""
+    """The file's last row stays for now: another row with its number would go unnoticed."""
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()
     if _delete_frames_before(connection, log, OFFSET_AFTER_ALL, newest):
         return True
@@ -348,7 +348,7 @@ SELECT_COMPACTION_STATE = """
 
 
 class CompactionState(Struct, frozen=True):
-    """`compacted_until`: up to here every key is there once. `oldest_tombstone_at`: when the oldest tombstone there was
+    """`compacted_until`: up to here every key occurs once. `oldest_tombstone_at`: when the oldest tombstone there was
     stored."""
 
     log_id: int
@@ -392,7 +392,7 @@ class KeepRule(Struct, frozen=True):
             spared = entry is not None and self.keeps_event(offset, entry[0], row.stored_at, tombstone=entry[1])
             stays.append(spared)
             changes |= entry is not None and not spared
-            # The newest event is looked at again anyway once it is not the newest any more.
+            # The newest event is checked again once it is not the newest any more.
             keeps_tombstone |= (
                 entry is not None and entry[1] and spared and entry[0] is not None and offset != self.last_offset
             )
@@ -475,7 +475,7 @@ class PartitionCompaction:
 
 
 def _rewrite_rows(log: int, changes: Sequence[CompactedRow], connection: sqlite3.Connection) -> None:
-    """Change the rows that are still as they were read: another process may be compacting too."""
+    """Change the rows that are still unchanged since they were read: another process may be compacting too."""
     for verdict in changes:
         row = verdict.row
         if not any(verdict.kept_events):

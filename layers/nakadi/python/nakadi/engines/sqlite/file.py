@@ -212,7 +212,7 @@ class SqliteFile:
     def execute_in_turn(
         self, connection: sqlite3.Connection, statement: str, values: Sequence[SqlValue]
     ) -> sqlite3.Cursor:
-        """Execute a statement that is a transaction by itself; one that returns rows ends when all are fetched."""
+        """Execute a statement that is a transaction in itself; one that returns rows ends when all are fetched."""
         return _execute_in_turn(connection, statement, values, self._patience)
 
     @contextmanager
@@ -272,7 +272,7 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 def connect(path: Path, timeout_seconds: float) -> sqlite3.Connection:
-    """A connection to a file that `open_connection` has looked at."""
+    """A connection to a file that `open_connection` has checked."""
     connection = sqlite3.connect(path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False)
     try:
         for setting in CONNECTION_PRAGMAS:
@@ -284,7 +284,7 @@ def connect(path: Path, timeout_seconds: float) -> sqlite3.Connection:
 
 
 def open_connection(path: Path, timeout_seconds: float) -> sqlite3.Connection:
-    """The first connection to a file that has been looked at, and made if it was not there."""
+    """The first connection to a file, which is checked, and created if it is missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _refuse_short_file(path)

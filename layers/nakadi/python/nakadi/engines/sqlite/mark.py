@@ -1,10 +1,9 @@
-"""The high-water mark of a data file: a small file beside it that says how far the data file had come.
+"""The high-water mark of a data file: a small file beside it that records how far the data file has come.
 
 SQLite takes a log that was cut or changed for one that ends there, and a missing or empty file for a new one. It
-would start with less than it acknowledged, without a word. So a `Marker` now and then gives the data file a number,
-in a commit of its own, and when that is durable it writes the number into the mark. Commits are durable in their
-order: where a number is there, all is there that was committed before it. `examine` compares the two at the next
-start.
+would start with less than it acknowledged, without a word. So a `Marker` occasionally gives the data file a number,
+in a separate commit, and when that is durable it writes the number into the mark. Commits become durable in order: if
+a number is there, so is everything committed before it. `examine` compares the two at the next start.
 
 The mark never claims more than was committed, whenever a process ends. Other commits pay nothing for it, except that
 they occasionally wait for their turn. Events acknowledged after the last mark may be lost without a trace, unless
@@ -73,7 +72,7 @@ REMEDY_MESSAGE = (
 
 
 class DataFileMark(Struct, frozen=True, kw_only=True):
-    """How far a data file had come. `keys` are the keys of its documents by kind, `ends` the next offsets of its
+    """How far a data file has come. `keys` are the keys of its documents by kind, `ends` the next offsets of its
     logs."""
 
     file: str
@@ -95,9 +94,9 @@ def mark_path(path: Path) -> Path:
 
 
 def check_against_mark(path: Path, *, accept_loss: bool) -> int:
-    """Raise `BadDataFile` if a data file has less than it had, unless that is accepted; nothing is changed here.
+    """Raise `BadDataFile` if a data file has lost data, unless that is accepted; nothing is changed here.
 
-    Returns the number that the next mark has to be above.
+    Returns the number that the next mark has to exceed.
     """
     try:
         mark = _read_mark(mark_path(path))
@@ -195,12 +194,12 @@ def _describe_damage(path: Path, connection: sqlite3.Connection) -> str | None:
 
 
 def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
-    """Whether transactions that were on the disk stand in SQLite's log behind the place where it ends.
+    """Whether SQLite's log contains durable transactions behind the place where it ends.
 
-    SQLite reads the log up to the first damaged frame. A transaction is on the disk before the
-    next one begins. So where two ends of transactions stand behind that place, the first was whole once: it was changed
-    later. One alone is what a power cut may leave of a transaction that was never acknowledged.
-    (The formats: https://www.sqlite.org/walformat.html and fileformat2.html#walformat.)
+    SQLite reads the log up to the first damaged frame. A transaction is on the disk before the next one begins. So if
+    two ends of transactions lie behind that place, the first was whole once: it was changed later. One alone may be
+    the remains of a transaction that was never acknowledged, after a power cut. (The formats:
+    https://www.sqlite.org/walformat.html and fileformat2.html#walformat.)
     """
     wal = path.with_name(f"{path.name}-wal")
     before = None
@@ -228,7 +227,7 @@ class _FramesBehindEnd(Struct, frozen=True):
 
 def _read_frames_behind_end(wal: Path, index: Path, connection: sqlite3.Connection) -> _FramesBehindEnd | None:
     """None if the log is being written: then the writer has everything."""
-    # The index is there, and belongs to the log, once the file was read.
+    # The index exists, and belongs to the log, once the file was read.
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     try:
         with wal.open("rb") as frames, index.open("rb") as header:
@@ -286,7 +285,7 @@ class Marker:
     def write_mark_if_changed(self) -> None:
         """Give the file the next number if it has changed, and write that beside it.
 
-        The broker goes on without a mark, or with an old one; the next turn may be better.
+        The broker continues without a mark, or with an old one; the next attempt may succeed.
         """
         try:
             self._mark_if_changed()
@@ -294,7 +293,7 @@ class Marker:
             log.warning("Marking the data file %s failed", self._path, exc_info=True)
 
     def close(self) -> None:
-        """Mark what there is at the end. Doing it again changes nothing."""
+        """Mark the state at the end. Doing it again changes nothing."""
         if not self._closed:
             self._closed = True
             self.write_mark_if_changed()
@@ -310,7 +309,7 @@ class Marker:
         self._seen = seen
 
     def _truncate_log(self) -> None:
-        """Truncate the log, if no other process is at work: what a crash left behind its end is of no use."""
+        """Truncate the log, if no other process is running: pages that a crash left behind its end are useless."""
         self._connection.execute("PRAGMA busy_timeout = 0").close()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
         self._connection.execute(f"PRAGMA busy_timeout = {int(WRITE_TIMEOUT_SECONDS * 1000)}").close()

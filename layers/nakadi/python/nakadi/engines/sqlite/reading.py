@@ -297,7 +297,7 @@ def _blocks_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Iterato
 
 
 def _events_of_row(row: FrameRow, start: int, limit: int) -> list[StoredEvent]:
-    """Events of a row from an offset on, no fewer than wanted if they are there."""
+    """Events of a row from an offset on, no fewer than wanted if they exist."""
     skipped = max(start - row.first_offset, 0)
     has_gaps = row.frame and frames.has_metadata(row.frame)
     records = records_of_row(row, slice(skipped, None if has_gaps else skipped + max(limit, 0)))

@@ -239,11 +239,11 @@ class SqliteLogIndex:
         return [segment.location for segment in gone if segment.location]
 
     def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
-        def noted(known: Topic) -> Topic:
+        def with_growth(known: Topic) -> Topic:
             grown = max(offset, known.compacted.get(partition, 0))
             return replace(known, compacted={**known.compacted, partition: grown})
 
-        self._change_topic(topic, noted)
+        self._change_topic(topic, with_growth)
 
     def change_counters(self) -> ChangeCounters:
         with self._file.read_connection() as connection:

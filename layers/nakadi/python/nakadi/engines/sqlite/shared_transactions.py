@@ -1,9 +1,9 @@
 """Changes of a SQLite file that are made together when they come together, as commits of cursors do.
 
-Changes to the file wait in one queue, in order of arrival. A thread that waits for its own change may make
-the changes of others with it; for those that nothing waits for a thread of its own does that. Commits that come one
-after the other are one statement, which is a transaction by itself: each further statement would give the interpreter
-away and wait for it again, and each transaction waits for the disk.
+Changes to the file wait in one queue, in order of arrival. A thread that waits for its own change may make the
+changes of others with it; a dedicated thread makes those that nothing waits for. Commits that come one after the
+other are one statement, which is a transaction by itself: each further statement would give the interpreter away and
+wait for it again, and each transaction waits for the disk.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Commit(Change):
 
     @property
     def remaining_rows(self) -> Mapping[OffsetRowKey, EventTypePartition]:
-        """The partitions that are still to be judged, by what they have in the table."""
+        """The partitions that are still to be judged, with their rows in the table."""
         return self._left
 
     def statement_values(self) -> list[SqlValue]:
@@ -167,7 +167,7 @@ class SharedTransactions:
         # its front. No other thread can take the change at the front before this one does.
         self._waiting: deque[Change] = deque()
         self._turn = threading.Lock()
-        # The connection on which commits note what they change, once there were some.
+        # The connection on which commits note their changes, once there were some.
         self._connection: sqlite3.Connection | None = None
         self._beginning = threading.Lock()
         self._closed = self._is_over = False
@@ -201,7 +201,7 @@ class SharedTransactions:
                     target=self._make_changes_until_closed, name="coordination-writer", daemon=True
                 )
                 self._thread.start()
-        # The flag is put back before the queue is looked at: what a thread that finds it set has queued will be made.
+        # The flag is cleared before the queue is read: changes queued by a thread that finds it set will be made.
         # Two threads that find it clear wake the writer twice, and its second look finds nothing.
         if not self._is_awake:
             self._is_awake = True
@@ -224,7 +224,7 @@ class SharedTransactions:
         while True:
             self._wishes.get()
             self._is_awake = False
-            # Before the queue: when this is set, everything that will ever come is in there.
+            # Before the queue: when this is set, the queue has everything that will ever come.
             closed = self._closed
             while self._waiting:
                 self._make_next_changes()
@@ -234,8 +234,8 @@ class SharedTransactions:
     def _make_next_changes(self, wanted: Change | None = None) -> None:
         """Make the first waiting changes that can be made together, unless the requested one has been made by now."""
         with self._turn:
-            # Looked at again, now that no other thread makes any: it may have been made while this one waited. If it
-            # was not, it is in the queue, for it is only taken from there in a turn.
+            # Checked again, now that no other thread makes any: it may have been made while this one waited. If it
+            # was not, it is in the queue, because changes are taken from there only in a turn.
             if not self._waiting or (wanted is not None and wanted.is_made):
                 return
             changes = self._pop_changes_made_together()
@@ -248,7 +248,7 @@ class SharedTransactions:
                 for change in changes:
                     change.set_error(error)
             finally:
-                # Last, when each has its outcome: a thread that sees it may go on at once.
+                # Last, when each has its outcome: a thread that sees it may continue at once.
                 for change in changes:
                     change.is_made = True
         # Without the lock: those who are called may want to change something as well.
@@ -294,7 +294,7 @@ class SharedTransactions:
                 with self._file.write_transaction() as connection:
                     for each in rest:
                         each.judge_remaining_rows(connection, self._changes)
-            except BaseException as error:  # noqa: BLE001  # it is for these: the others are committed
+            except BaseException as error:  # noqa: BLE001  # the error belongs to these: the others are committed
                 for each in rest:
                     each.set_error(error)
 

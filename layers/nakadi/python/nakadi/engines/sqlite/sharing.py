@@ -1,9 +1,9 @@
 """Several processes append to one file, and one of them commits for all, so that they share the group commit.
 
 A process that only sends has a `RemoteWriter`: it makes chunks of records, with all the work that takes, sends them
-through a socket, and gets their outcomes back. The process that commits has an `AppendService`, which hands what
-arrives to its own event log, and reports to the others which partitions grew. Both ends are one program of one version:
-a message is its length and MessagePack.
+through a socket, and gets their outcomes back. The process that commits has an `AppendService`, which passes arriving
+appends to its own event log, and reports to the others which partitions grew. Both ends are one program of one
+version: a message is its length and MessagePack.
 
 A connection that breaks leaves appends without an outcome. They end with `Unavailable`, which means, as everywhere,
 that it is unknown whether they are stored: the commit may have happened.
@@ -94,7 +94,7 @@ def take_whole_messages(received: bytearray) -> Iterator[bytes]:
 
 
 class RemoteWriter:
-    """Has another process commit appends; all other writing is done here, in transactions of their own."""
+    """Lets another process commit appends; all other writing happens here, in separate transactions."""
 
     def __init__(self, connection: socket.socket, file: SqliteFile, announce: Callable[[str, int], None]) -> None:
         self._file = file
@@ -157,7 +157,7 @@ class RemoteWriter:
 
     def close(self) -> None:
         with self._changed:
-            # No append is accepted from here on, so what waits can only become less.
+            # No append is accepted from here on, so the waiting ones can only become fewer.
             self._ended = self._ended or "The event log is closed."
             # The other side answers everything, or its end of the connection closes.
             self._changed.wait_for(lambda: not self._waiting)
@@ -216,16 +216,16 @@ class RemoteWriter:
     def _fail_waiting_appends(self) -> None:
         with self._changed:
             self._ended = self._ended or "The process that commits events has ended."
-            # Set in the same step: nothing can be added to what waits, behind this look, and then wait for ever.
+            # Set in the same step: otherwise, an append added after this look would wait for ever.
             left = list(self._waiting)
-        # An append that learns of the end before it was sent is not sent either, for the connection is broken.
+        # An append that learns of the end before it was sent is not sent either, because the connection is broken.
         broken = Unavailable("The process that commits events ended before it answered: not known to be stored.")
         self._finish_appends([(number, broken) for number in left])
         self._watching.set()
 
 
 def _without_redundant_records(chunk: Chunk) -> Chunk:
-    """Without the records of a chunk that has its frame; others are sent as they are."""
+    """Without the records of a chunk that has its frame; others are sent unchanged."""
     return Chunk(() if chunk.frame else tuple(chunk.records), chunk.count, chunk.size, chunk.frame)
 
 
@@ -250,7 +250,7 @@ class _SocketOutbox:
                 except BlockingIOError:
                     pass
                 except OSError:
-                    return  # the thread that receives ends what waits for an outcome
+                    return  # the thread that receives ends the waiting appends
                 if sent == len(data):
                     return
             self._unsent.append(data[sent:])
@@ -271,7 +271,8 @@ class _SocketOutbox:
     def _send_until_closed(self) -> None:
         while True:
             with self._changed:
-                # A thread that finds nothing unsent sends by itself again, so the two are settled under one lock.
+                # A thread that finds nothing unsent lets others send themselves again, so the two are settled under
+                # one lock.
                 self._is_sending = bool(self._unsent)
                 while not self._unsent:
                     if self._closed:
@@ -344,7 +345,7 @@ class AppendService:
                 log.debug("An append has ended after the event loop")
 
     def _flush_connections(self) -> None:
-        # Before the queues are looked at. A thread that finds the flag unset from now on wakes the loop once more,
+        # Before the queues are read. A thread that finds the flag unset from now on wakes the loop once more,
         # perhaps needlessly.
         self._is_awake = False
         for sender in self._connections:

@@ -76,7 +76,7 @@ class WipeStage(StrEnum):
 
 
 class WipeNote(Struct, frozen=True):
-    """`owner` is the process that is at work until `claimed_until`, in seconds of the system's clock."""
+    """`owner` is the process that works on it until `claimed_until`, in seconds of the system's clock."""
 
     stage: WipeStage = WipeStage.REQUESTED
     owner: str = ""
@@ -97,7 +97,7 @@ def request_wipe(path: Path) -> None:
 
 
 class DataFileWiper:
-    """Does the wipe that was requested, or goes on with one that another process has begun and not completed."""
+    """Does the wipe that was requested, or continues one that another process has begun and not completed."""
 
     def __init__(
         self, path: Path, *, now: Callable[[], float] = time.time, is_stopping: Callable[[], bool] = lambda: False
@@ -109,7 +109,7 @@ class DataFileWiper:
 
     def run(self, patience_seconds: float) -> bool:
         """Whether every requested wipe is done. If readers of old states keep the log from being truncated for longer
-        than `patience_seconds`, or another process is at work, it returns False.
+        than `patience_seconds`, or another process is working on it, it returns False.
         """
         with _open_connection(self._path) as connection:
             claimed = self._claim(connection)
@@ -133,10 +133,10 @@ class DataFileWiper:
             found = _read_note(connection)
             if found is None or found[1].claimed_until > self._now():
                 return None
-            _write_note(connection, found[0], self._owned(found[1]))
+            _write_note(connection, found[0], self._with_owner(found[1]))
         return found
 
-    def _owned(self, note: WipeNote) -> WipeNote:
+    def _with_owner(self, note: WipeNote) -> WipeNote:
         return replace(note, owner=self._owner, claimed_until=self._now() + CLAIM_SECONDS)
 
     def _release_claim(self, connection: sqlite3.Connection, revision: int) -> None:
@@ -152,12 +152,12 @@ class DataFileWiper:
             raise _ClaimLost
         began = time.monotonic()
         with _transaction(connection):
-            # Looked at under the lock of writers. If this process was paused for so long that another one has taken
+            # Checked under the lock of writers. If this process was paused for so long that another one has taken
             # over, it changes nothing any more.
             found = _read_note(connection)
             if found is None or found[0] != revision or found[1].owner != self._owner:
                 raise _ClaimLost
-            _write_note(connection, revision, self._owned(found[1]))
+            _write_note(connection, revision, self._with_owner(found[1]))
             yield
         time.sleep(time.monotonic() - began)
 
@@ -168,7 +168,7 @@ class DataFileWiper:
             self._rewrite_rows(connection, revision, table)
         self._fill_free_pages(connection, revision)
         with self._step(connection, revision):
-            _write_note(connection, revision, self._owned(WipeNote(WipeStage.REWRITTEN)))
+            _write_note(connection, revision, self._with_owner(WipeNote(WipeStage.REWRITTEN)))
 
     def _rewrite_rows(self, connection: sqlite3.Connection, revision: int, table: str) -> None:
         """Delete rows and insert them again, with the same numbers: pages that become empty are zeroed at once.
@@ -284,7 +284,7 @@ def _write_note(connection: sqlite3.Connection, revision: int, note: WipeNote) -
 
 @contextmanager
 def _open_connection(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection whose deletions zero what they free."""
+    """A connection whose deletions zero the freed bytes."""
     try:
         with closing(connect(path, timeout_seconds=0)) as connection:
             connection.execute("PRAGMA secure_delete = ON").close()

@@ -1,8 +1,8 @@
 """One thread that writes: appends that wait at the same time share a commit, and cleaning takes its turns in between.
 
 Every call into SQLite lets other threads run, and in a busy process it is a while until they give way again. So a
-commit is a single call, an insertion that is a transaction by itself, unless it has more than sixteen rows, or the ends
-of its partitions have to be read first.
+commit is a single call, an insertion that is a transaction in itself, unless it has more than sixteen rows, or the
+ends of its partitions have to be read first.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _PartitionEnd(Struct):
 
 
 class _PendingAppend:
-    """An append that waits for the writer, which calls `done` with what became of it."""
+    """An append that waits for the writer, which calls `done` with its outcome."""
 
     def __init__(
         self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None
@@ -164,10 +164,10 @@ class SqliteWriter(Protocol):
         """
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Have work done in a transaction of its own. It delays every append: it must take milliseconds."""
+        """Run work in a separate transaction. It delays every append: it must take milliseconds."""
 
     def close(self) -> None:
-        """Do what waits, then stop."""
+        """Do the waiting work, then stop."""
 
 
 class LogWriter:
@@ -234,8 +234,8 @@ class LogWriter:
                 self._commit_appends(appends)
             for step in steps:
                 step.run_in_transaction(self._file)
-                # A step may have changed the ends through the very connection that appends, which its version does not
-                # show: that is for changes through others.
+                # A step may have changed the ends through the very connection that appends, which its version does
+                # not show: that only covers changes through others.
                 self._ends.forget_all()
             if not self._has_read_eids:
                 self._read_some_eids()
@@ -297,7 +297,7 @@ class LogWriter:
             outcomes, arrivals = _store_appends(
                 self._file, self._ends, self._eids, appends, microseconds_since_epoch(self._clock.now())
             )
-        except Exception as error:  # noqa: BLE001  # it is for those who wait
+        except Exception as error:  # noqa: BLE001  # the error belongs to the waiting callers
             # They were advanced for rows that are not in the file after all.
             self._ends.forget_all()
             self._eids.forget_all()
@@ -333,7 +333,7 @@ class PartitionEnds:
     def known_ends(
         self, connection: sqlite3.Connection, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _PartitionEnd] | None:
-        """The ends of these partitions as they were at `version`, if all are known and none is sealed."""
+        """The ends of these partitions at `version`, if all are known and none is sealed."""
         ends = self._ends
         if connection is self._connection and all(
             partition in ends and not ends[partition].sealed for partition in partitions
@@ -529,7 +529,7 @@ def _insert_statement(into: str, row_count: int, *, only_at_version: bool = Fals
     row = f"({', '.join('?' * (into.count(',') + 1))})"
     values = f"VALUES {', '.join([row] * row_count)}"
     if only_at_version:
-        # The version is looked at when the statement has the turn to write: nothing can change between the two.
+        # The version is checked when the statement has the turn to write: nothing can change between the two.
         values = f"SELECT * FROM ({values}) WHERE (SELECT data_version FROM pragma_data_version) = ? RETURNING 1"  # noqa: S608
     return f"INSERT INTO {into} {values}"
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from nakadi.openapi import ApiOperation, Node, document, operations, resolve_reference
 from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 
-# Stands for the address of the broker until it is known who looks. No text of ours contains it.
+# A placeholder for the address of the broker until the reader is known. No text of ours contains it.
 ADDRESS_PLACEHOLDER = "\u0001address\u0001"
 
 
@@ -29,7 +29,7 @@ def page_html(address: str) -> str:
 
 @cache
 def content_security_policy() -> str:
-    """The policy: the page's own style and script, exactly as they are, and nothing else."""
+    """The policy: only the page's own style and script, exactly as they are."""
     return (
         f"default-src 'none'; style-src '{_csp_hash(_read_page_file('page.css'))}'; "
         f"script-src '{_csp_hash(_read_page_file('page.js'))}'; "

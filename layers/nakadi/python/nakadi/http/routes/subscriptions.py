@@ -53,7 +53,7 @@ STREAM_ID = Header(STREAM_ID_HEADER.lower())
 
 _get_event_type = attrgetter("event_type")
 
-# Characters that mean nothing but themselves in the value of a parameter.
+# Characters that have no special meaning in the value of a parameter.
 UNESCAPED_QUERY_CHARACTERS = ":/?@!$'()*,~"
 
 SHOW_STATUS, SHOW_STATS, SHOW_TIME_LAG = SHOW_PARAMETERS = (
@@ -323,7 +323,7 @@ def _page_links(
 
 
 def _encoded_query(parameters: Sequence[tuple[str, str]]) -> str:
-    """As clients know it: only what would be read as something else in a query is escaped."""
+    """In the form that clients know: only characters with a meaning in a query are escaped."""
     return urlencode(parameters, safe=UNESCAPED_QUERY_CHARACTERS)
 
 

@@ -1,11 +1,11 @@
-"""From one assignment to the next: who owns which partition, and who gets it next.
+"""From one assignment to the next: which session owns a partition, and which gets it next.
 
-Sessions join and leave, partitions change owners; nothing of it is stored here. To change an assignment, a process
+Sessions join and leave, partitions change owners; nothing is stored here. To change an assignment, a process
 reads it, gets the next one here, and writes it only over the one that was read; if another process was faster, it
 starts again. So two processes never give one partition to two sessions.
 
-One write moves `MAX_PARTITIONS_PER_WRITE` partitions at most; what does not fit is moved by the next
-`with_rebalanced_partitions`, which has to be called until it returns what it was given.
+One write moves `MAX_PARTITIONS_PER_WRITE` partitions at most; the next `with_rebalanced_partitions` moves the rest,
+so call it until it returns its input.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def _with_earlier_streams(found: Standstill, before: Standstill | None) -> Stand
 
 
 def with_session_leaving(assignment: Assignment, session_id: str) -> Assignment:
-    """With a session asked to end, if it is there."""
+    """Tell a session to end, if it is there."""
     return _with_session_changed(assignment, session_id, lambda each: replace(each, is_leaving=True))
 
 
 def with_extension_requested(assignment: Assignment, session_id: str) -> Assignment:
-    """With a session asked for more time, if it is there. Requests that it has not answered yet share the answer."""
+    """Request more time for a session, if it is there. Requests that it has not answered yet share the answer."""
 
     def requested(session: Session) -> Session:
         return replace(session, extensions_requested=session.extensions_granted + 1)
@@ -206,7 +206,7 @@ NO_CHANGED_ENTRIES: tuple[PartitionAssignment, ...] = ()
 def changes_to_rebalance(
     sessions: Sequence[Session], entries: Sequence[PartitionAssignment]
 ) -> tuple[PartitionAssignment, ...]:
-    """The entries that have to change so that every session has a fair share; none if that cannot be had.
+    """The entries that have to change so that every session has a fair share; none if that is impossible.
 
     It raises an outcome if a requested partition does not exist or is requested twice, or if the sessions that share
     outnumber the partitions left to them.
@@ -247,7 +247,7 @@ def entries_handed_over(
 def _sessions_by_requested_partition(
     sessions: Iterable[Session], entries: Iterable[PartitionAssignment]
 ) -> Mapping[EventTypePartition, str] | None:
-    """Partition -> session that asked for it by name; None if they cannot all have what they asked for."""
+    """Partition -> session that claimed it by name; None if the claims conflict."""
     there = {entry.partition for entry in entries}
     claimed: dict[EventTypePartition, str] = {}
     for session in sessions:
@@ -282,7 +282,7 @@ def _partitions_per_session(sharing: Sequence[str], count: int) -> Mapping[str, 
 
 
 def _belongs_to_sharing_sessions(entry: PartitionAssignment, sharing: Collection[str]) -> bool:
-    """Whether all sessions that the entry names are among those that share."""
+    """Whether all sessions of the entry are among those that share."""
     return entry.owner in sharing and (entry.next_owner is None or entry.next_owner in sharing)
 
 

@@ -71,7 +71,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             if len(resolved) > 1:
                 verdicts = await self._commit_several(subscription_id, stream_id, resolved)
             else:
-                # Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits
+                # Most commits have one cursor: one conditional write, without a read unless it fails. Two commits
                 # of one partition at the same time do no harm: the write compares, and an offset never moves back.
                 partition, positions = (
                     resolved[0].partition,
@@ -222,7 +222,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 def commit_results_in_order(
     cursors: Sequence[tuple[EventTypePartition, Position]], committed: Mapping[EventTypePartition, Position]
 ) -> tuple[Sequence[CommitResult], Mapping[EventTypePartition, Position]]:
-    """Each cursor judged by what those before it have reached, and how far each partition gets that moves at all."""
+    """Each cursor's result after the cursors before it, and the new position of each partition that moves."""
     reached, verdicts = dict(committed), []
     for partition, position in cursors:
         further = position > reached[partition]
@@ -232,7 +232,7 @@ def commit_results_in_order(
 
 
 def _check_partition_and_timeline(resolved: _ResolvedCursor) -> None:
-    """The partition's name has to be a number, and the timeline's events must still be there."""
+    """The partition's name must be a number, and the timeline's events must still exist."""
     partition = resolved.cursor.partition
     if not _DECIMAL_NUMBER_PATTERN.fullmatch(partition):
         raise Invalid(str(_partition_not_found(resolved)))

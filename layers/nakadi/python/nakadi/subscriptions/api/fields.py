@@ -1,4 +1,4 @@
-"""Checks of the fields of a requested subscription, and what its annotations mean."""
+"""Checks of the fields of a requested subscription, and the meaning of its annotations."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Offsets that no commit sets: the first ones, those of later partitions, and those that clients set.
 
-Clients ask for resets, and for parked events to be sent once more. Both can only be done while no stream is open. The
+Clients ask for resets, and for parked events to be sent once more. Both are only possible while no stream is open. The
 task is written into the assignment with the reset. That ends streams and keeps new ones away. Once the last session is
 gone, any process may carry it out, and several may try at once: each step is written only over the assignment that it
 was decided on, and the last one removes the reset, so the others find it done.
 
-So a reset does not depend on the request that asked for it: the process whose stream ended last carries it out, else
-the next that wants to open a stream, that repeats the request, or that keeps house.
+So a reset does not depend on its request: the process whose stream ended last carries it out, else the next that
+wants to open a stream, that repeats the request, or that does the housekeeping.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
         return self.ensure_entries_for_partitions(subscription, positions), True
 
     def ensure_entries_for_partitions(self, subscription: Subscription, positions: Positions) -> Assignment:
-        """With entries for these partitions, which are read from there unless they were there before."""
+        """Add entries for these partitions, which are read from there unless they exist."""
         self.ensure_initialised(subscription)
         return self._add_entries_until(subscription.id, positions, lambda found: _has_entries_for(found, positions))
 
@@ -113,8 +113,8 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _positions_from_initial_cursors(
         self, subscription: Subscription, event_type: EventType
     ) -> Mapping[str, Position]:
-        """The positions that the cursors stand for. If a cursor's timeline or events are gone, it stands for the oldest
-        event; partitions that were added since then are read from their beginning.
+        """The positions of the cursors. If a cursor's timeline or events are gone, it means the oldest event;
+        partitions that were added since then are read from their beginning.
         """
         view = self.cursor_resolver.take_snapshot(event_type)
         beginning = view.positions_before_oldest()
@@ -177,7 +177,7 @@ STREAMS_NOT_ENDED_MESSAGE = (
 # Beyond the longest time that a stream may wait for commits.
 STREAM_END_MARGIN_SECONDS = 1.0
 
-# News of sessions that end come at once; those that have died are looked for now and then.
+# News of sessions that end come at once; dead ones are searched from time to time.
 DEAD_SESSION_CHECK_INTERVAL_SECONDS = 0.5
 
 RESET_OUTCOME_RETENTION = timedelta(minutes=1)
@@ -225,12 +225,12 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             try:
                 return self.coordination.replace_assignment(subscription_id, old, new, self.clock.now())
             except AssignmentChanged:
-                # The store wrote nothing, because another process was faster: decide again on what that one wrote.
+                # The store wrote nothing, because another process was faster: decide again on its result.
                 continue
         raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
     def _remove_dead_sessions(self, subscription_id: str) -> Assignment:
-        # The sessions before the leases: each had a lease when it joined, so none that is new is taken for dead.
+        # The sessions before the leases: each had a lease when it joined, so no new one looks dead.
         found = self.coordination.assignment(subscription_id)
         gone = sessions_without_lease(found.sessions, self.leases.live_holders()) if found.sessions else frozenset()
         return (
@@ -240,9 +240,9 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         )
 
     def _carry_out_redrive(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
-        """Parked events are removed on the way, and not in the same write as the assignment. Another
-        process that did the same a moment later could remove what a stream has parked since. So one alone does it; if
-        that one dies, the reset is given up when its time ends."""
+        """Parked events are removed on the way, and not in the same write as the assignment. Another process that did
+        the same a moment later could remove events that a stream has parked since. So only one does it; if that one
+        dies, the reset is given up when its time ends."""
         now = self.clock.now()
         if reset.is_claimed:
             if assignments.is_being_reset(found, now):
@@ -326,7 +326,7 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         """Have the streams of several subscriptions end as if offsets were set."""
         with_requested_reset = {}
         for each in subscription_ids:
-            # Where a reset with another task stands, streams end anyway.
+            # If a reset with another task stands, streams end anyway.
             with suppress(Conflict):
                 with_requested_reset[each] = self.request_reset(each, SetOffsets())
         self.wait_for_running_resets(subscription_ids)
@@ -413,7 +413,7 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
 
 
 def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
-    """With a reset for a task, unless there is one, or was one whose outcome its caller does not know.
+    """Add a reset for a task, unless there is one, or was one whose outcome its caller does not know.
 
     Raises `Conflict` while a reset with another task stands.
     """

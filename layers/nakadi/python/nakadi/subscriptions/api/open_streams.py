@@ -1,7 +1,7 @@
 """A client's requests to a stream that it has open: to end now, and for more time to commit.
 
 Only the process that serves a stream can do either, and the request may come to any other. So the request is written
-into the session's line of the assignment. The session finds it there, does what it says, and answers in the same place:
+into the session's line of the assignment. The session finds it there, carries it out, and answers in the same place:
 it leaves the assignment, or grants the extension. The response comes when the effect is visible.
 """
 
@@ -53,7 +53,7 @@ class OpenStreams(Struct, frozen=True, kw_only=True):
         )
 
     def extend(self, subscription_id: str, stream_id: str, subject: Subject) -> datetime:
-        """Give a client more time to commit what it was sent; the moment until when it has time now.
+        """Give a client more time to commit the events that it received; return the new end of its time.
 
         Raises `NotFound` if the stream has ended, and `StillRunning` if it has not answered in time.
         """
@@ -77,12 +77,12 @@ class OpenStreams(Struct, frozen=True, kw_only=True):
         check_stream_id(stream_id)
 
     def _wait_until(self, done: Callable[[Assignment], bool], subscription_id: str, late: str) -> Assignment:
-        """The assignment when this is so. Sessions whose process has died are removed meanwhile."""
+        """The assignment once the condition holds. Sessions whose process has died are removed meanwhile."""
         news = threading.Event()
         clock, coordination = self.execution.clock, self.execution.coordination
         end = clock.monotonic() + min(MAX_WAIT_SECONDS, self.max_wait_seconds or MAX_WAIT_SECONDS)
         with ExitStack() as watch:
-            # Before the first look: what changes behind a look is heard of, and looked at again.
+            # Before the first look: later changes are reported, and read again.
             watch.callback(coordination.add_change_listener(subscription_id, lambda _: news.set()))
             while not done(found := self.execution.try_to_execute(subscription_id)):
                 if clock.monotonic() >= end:

@@ -41,7 +41,7 @@ class ChangedRead(Struct, frozen=True):
 def with_declaration(
     subscription: Subscription, draft: SubscriptionDraft, event_types: Sequence[EventType]
 ) -> Subscription:
-    """The subscription with what a draft declares. Raises `Violations` for members that no schema of its event types
+    """The subscription with a draft's declaration. Raises `Violations` for members that no schema of its event types
     has.
 
     A client that declares something again has seen the current schemas.

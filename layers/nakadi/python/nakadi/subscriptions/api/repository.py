@@ -113,9 +113,9 @@ class Subscriptions:
     # Writing
 
     def add(self, subscription: Subscription, event_types: Sequence[EventType]) -> Subscription:
-        """Register a subscription to event types that are still as they were read.
+        """Register a subscription to event types that are unchanged since they were read.
 
-        Raises `Conflict` if there is one of the same key meanwhile, `ChangedMeanwhile` if an event type changed.
+        Raises `Conflict` if one with the same key exists meanwhile, `ChangedMeanwhile` if an event type changed.
         """
         key = PutDocument(
             SUBSCRIPTION_KEYS_KIND,
@@ -191,7 +191,7 @@ class Subscriptions:
         )
 
     def is_being_subscribed(self, event_type: str) -> bool:
-        """Whether a subscription to it may be about to come into being, of which there is only a line yet."""
+        """Whether a subscription to it may be about to come into being, with only a line so far."""
         now = self._clock.now()
         return any(
             # A line of the future was written before a clock was set back, at an unknown time.

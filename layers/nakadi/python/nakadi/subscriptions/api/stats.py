@@ -122,7 +122,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     ) -> Iterator[tuple[Subscription, StatsByEventType]]:
         """The result of `of`, for many: for existing event types that the subject may see.
 
-        Where the newest events of an event type are is looked up once. After `AGE_LOOKUP_TIMEOUT_SECONDS` no ages are
+        The place of an event type's newest events is looked up once. After `AGE_LOOKUP_TIMEOUT_SECONDS` no ages are
         found out any more. For a subscription that the subject may not see, it has only the readers, as in `status`.
         """
         newest: dict[str, Mapping[str, Position]] = {}
@@ -180,7 +180,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
                 yield event_type
 
     def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
-        """Whether a partition is; looked into no further than it takes to see that none is."""
+        """Whether a partition is stalled; it stops at the first proof that none is."""
         shared = self._snapshot_without_offsets(assignment)
         if not shared.sessions and not shared.standstills:
             return False
@@ -204,7 +204,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         return replace(shared, offsets=self.coordination.committed_offsets(subscription.id))
 
     def _snapshot_without_offsets(self, assignment: Assignment) -> _AssignmentSnapshot:
-        """Without the offsets, which are a read of their own."""
+        """Without the offsets, which need a separate read."""
         living = self.leases.live_holders() if assignment.sessions else ()
         return _AssignmentSnapshot(
             entries={each.partition: each for each in assignment.entries},
@@ -314,7 +314,7 @@ def _partitions_in_text_order(event_type: EventType) -> Sequence[str]:
 
 
 class TroubledSubscriptions(Struct, frozen=True, kw_only=True):
-    """Looks at all subscriptions now and then. `stalled_ids` are of those that were stalled the last time, and
+    """Checks all subscriptions at intervals. `stalled_ids` are of those that were stalled the last time, and
     `late_ids` of those whose events waited longer than their objective allows.
 
     `execute_reset` carries out a reset whose process died, and which no stream has found since.

@@ -78,7 +78,7 @@ def stream_limits(
 ) -> SubscriptionStreamLimits:
     """The limits of a stream, or `Invalid` for the first rule that they break.
 
-    Zeros mean what leaving the parameter out means, because there are clients that always name everything.
+    Zeros mean the same as omitted parameters, because some clients always name everything.
     """
     batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
     commit_timeout = asked.commit_timeout or max_commit_seconds
@@ -163,7 +163,7 @@ class CountConsumed(Struct, frozen=True):
 
 
 class AutoCommit(Struct, frozen=True):
-    """Commit what the client never got to see."""
+    """Commit events that the client never received."""
 
     positions: Mapping[EventTypePartition, Position]
 
@@ -330,7 +330,7 @@ class SessionContext(Struct, frozen=True, kw_only=True):
     reading_rules: ReadingRules
     # The event type that comes to the subscription beside its own: only events that are tagged for it are delivered.
     attached_event_type: str = ""
-    # Whether `is_deliverable` has an opinion of every event, and not only of those that not every reader may see.
+    # Whether `is_deliverable` judges every event, and not only those that not every reader may see.
     filters_events: bool = False
     # Whether the subscription has an objective, so that what is consumed counts. It may get or lose one at any time.
     has_objective: Callable[[], bool] = lambda: False

@@ -136,7 +136,7 @@ SNAPSHOT_MAX_AGE_SECONDS = 1.0
 
 
 class PlannedReplay(Struct, frozen=True):
-    """Parked `events` are sent again; all others up to `last_position` are consumed, and reading goes on behind
+    """Parked `events` are sent again; all others up to `last_position` are consumed, and reading continues behind
     `resume_position`."""
 
     events: tuple[ParkedEventInfo, ...]
@@ -145,7 +145,7 @@ class PlannedReplay(Struct, frozen=True):
 
 
 class PartitionStart(Struct, frozen=True):
-    """Reading goes on behind `position`; `lost_events` events are gone that would have come before.
+    """Reading continues behind `position`; `lost_events` earlier events were removed.
 
     `parked_keys` are the keys of parked events.
     """
@@ -199,7 +199,7 @@ class PartitionStarts:
     def find(self, partition: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
         """Where reading begins after the committed position. Raises `UnusableCursor` if there is no such position.
 
-        `known` is the event type as the caller knows it; without it, it is looked up.
+        `known` is the caller's version of the event type; without it, it is looked up.
         """
         event_type = known or self._event_types.get(partition.event_type)
         key = (event_type.id, event_type.revision)

@@ -161,7 +161,7 @@ class SessionCallExecutor:
 
 
 class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
-    """Publishes to the dead letter queue of a broker, which is an event type of its own."""
+    """Publishes to the dead letter queue of a broker, which is a separate event type."""
 
     system_event_types: SystemEventTypes
     publisher: Publisher
@@ -197,7 +197,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
 
 
 def dead_letter_event(subscription_id: str, dropped: GiveUpOnEvent) -> Mapping[str, Any]:
-    """The dead letter of a dropped event, without metadata of its own."""
+    """The dead letter of a dropped event, with no metadata yet."""
     return {
         "subscription_id": subscription_id,
         "event_type": dropped.partition.event_type,

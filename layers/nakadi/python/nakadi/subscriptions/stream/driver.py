@@ -1,8 +1,8 @@
 """The driver of a subscription's stream: carries facts to its session, lines to the client, and calls to the executor.
 
-Threads carry out calls, in order, while lines continue to be sent. While the driver has to wait, for a
-client that does not read or for a log, facts still reach the session, and time passes for it: other streams may be
-waiting for its partitions.
+Threads carry out calls, in order, while lines continue to be sent. While the driver has to wait, for a client that
+does not read or for a log, facts still reach the session, and time passes for it: other streams may be waiting for
+its partitions.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ NewCursorToken = Callable[[], object]
 def random_cursor_token() -> str:
     """The text of a random UUID.
 
-    Nothing is ever checked by it, so it need not be hard to guess. `uuid4` asks the system for each one: it gives up
-    the interpreter for that, and a busy process waits to get it back, once for each batch.
+    Nothing is ever checked with it, so it need not be hard to guess. `uuid4` asks the system for each one: it gives
+    up the interpreter for that, and a busy process waits to get it back, once for each batch.
     """
     digits = f"{random.getrandbits(128):032x}"
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
@@ -95,8 +95,8 @@ class JsonSubscriptionFormat:
 class EventSubscriptionFormat:
     """Server-sent events, as browsers read them: one event a batch.
 
-    An event source does not show headers, so the first event has the id that is needed for commits. Going on after a
-    break needs no id of the last event: a subscription knows where it is. A keep-alive without information is a
+    An event source does not show headers, so the first event has the id that is needed for commits. Continuing after
+    a break needs no id of the last event: a subscription knows its place. A keep-alive without information is a
     comment.
     """
 
@@ -139,11 +139,11 @@ class CloudEventSubscriptionFormat:
 MIN_CALL_RETRY_PAUSE_SECONDS = 0.1
 MAX_CALL_RETRY_PAUSE_SECONDS = 2.0
 
-# A client that commits beyond the end of the log goes on if the events come at once, as it does in other brokers: for
-# so long, opening a partition that cannot be read is tried again.
+# A client that commits beyond the end of the log continues if the events come at once, as in other brokers: for this
+# time, opening a partition that cannot be read is retried.
 OPEN_BEYOND_END_RETRY_SECONDS = 0.5
 
-# A client that has read nothing for so long after the end of its session may still read what it was sent.
+# A client that has read nothing for this long after the end of its session may still read the events sent to it.
 MAX_READ_AFTER_END_SECONDS = 1.0
 
 _EVENT_COUNT_OF = attrgetter("count")
@@ -225,7 +225,7 @@ class SubscriptionDriver(StreamDriver):
         try:
             updates, self._updates = self._updates, []
             for event_type in updates:
-                # No copy: nothing is awaited in here, so that no source is opened or closed.
+                # No copy: nothing is awaited in here, so no source is opened or closed.
                 for each, source in self._open.items():
                     if each.event_type == event_type.name:
                         source.update_event_type(event_type)
@@ -377,7 +377,7 @@ class SubscriptionDriver(StreamDriver):
     async def _wait_unless_session_ends(self, work: Awaitable[None]) -> bool:
         """Wait for this while the session continues; False if the session ended first.
 
-        Nothing is written meanwhile, so that no line overtakes another. The timer is set to the session's deadline.
+        Nothing is written meanwhile, so no line overtakes another. The timer is set to the session's deadline.
         """
         try:
             async with asyncio.timeout(None) as waiting:

@@ -6,9 +6,9 @@ be repeated after it was carried out, so a caller that got no answer simply repe
 
 Assignment and offsets are read once for all streams of this process that share them. A subscription is read when the
 store reports a change, and every minute in case a report was lost. A listener gets only states that were read after
-it began to follow, so no session sees a state from before it joined. A commit through this process says itself what
-it has moved, and after one through another only the offsets are read; but not for longer than a minute, or commits
-without a pause would hide a change whose report was lost.
+it began to follow, so no session sees a state from before it joined. A commit through this process reports its own
+moves, and after one through another only the offsets are read; but not for longer than a minute, or commits without a
+pause would hide a change whose report was lost.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SubscriptionSessions(Struct, frozen=True):
                 return assignment
             return assignments.with_session(assignment, session, self.subscription_id, self.clock.now())
 
-        # First a reset that waits for the last session to leave: while it is there, it refuses this one.
+        # First a reset that waits for the last session to leave: while it stands, it refuses this one.
         self._execute_reset(self.assignment())
         self._write_until_unchanged(joined)
         # That write shared as many partitions as it could hold. If this process dies before it has shared the rest, the
@@ -114,7 +114,7 @@ class SubscriptionSessions(Struct, frozen=True):
         return len(there)
 
     def leave(self, session_id: str, departure: DepartureRecord) -> None:
-        """Leave the assignment, and write down what the partitions have failed at."""
+        """Leave the assignment, and record the failures of its partitions."""
         # While the partitions are still the session's: afterwards they may belong to others, and commits are refused.
         self.commit(session_id, departure.commit_positions)
 
@@ -147,14 +147,14 @@ class SubscriptionSessions(Struct, frozen=True):
     def change_failure_count(self, session_id: str, call: FailureCountChange) -> None:
         """Record the failures of a partition, if it is still the session's."""
 
-        def recorded(assignment: Assignment) -> Assignment:
+        def with_recorded_entry(assignment: Assignment) -> Assignment:
             entry = assignment.entry(call.partition)
             if entry is None or entry.owner != session_id:
                 return assignment
             changed = replace(entry, failed_streams=call.failed_streams, search_end=call.search_end)
             return assignments.with_entries(assignment, [changed])
 
-        self._write_until_unchanged(recorded)
+        self._write_until_unchanged(with_recorded_entry)
 
     def end_replay(self, session_id: str, partition: EventTypePartition, replay: Replay) -> None:
         """Record that a replay has ended, if the partition is still the session's."""
@@ -199,7 +199,7 @@ class SubscriptionSessions(Struct, frozen=True):
             try:
                 return self.coordination.replace_assignment(self.subscription_id, old, new, self.clock.now())
             except AssignmentChanged:
-                # The store compared the revision and wrote nothing: what others decided stays, and is decided upon.
+                # The store compared the revision and wrote nothing: the changes of others stay, and are decided upon.
                 if attempt >= ATTEMPTS_WITHOUT_PAUSE:
                     self.pause(random.uniform(0, MAX_CONFLICT_PAUSE_SECONDS))  # noqa: S311  # so that they do not all come back together
         raise Unavailable(
@@ -249,9 +249,9 @@ class SubscriptionWatch:
 class _WatchedSubscription:
     """The streams of one subscription, and the task that reads its state for them.
 
-    Threads of the store call `add_change`, which only notes the change and wakes the loop. There commits
-    are passed on at once. For everything else the task reads, and takes the notes before: what changes during the read
-    is noted again, and waits for its end.
+    Threads of the store call `add_change`, which only notes the change and wakes the loop. There commits are passed
+    on at once. For everything else the task reads, and takes the notes before: changes during the read are noted
+    again, and wait for its end.
     """
 
     def __init__(self, members: SubscriptionSessions, threads: Executor) -> None:
@@ -284,7 +284,7 @@ class _WatchedSubscription:
         self._task.cancel()
 
     def _process_changes(self) -> None:
-        """Pass on what commits say, unless something has to be read, or is being read."""
+        """Pass on the moves of commits, unless something has to be read, or is being read."""
         with self._lock:
             # `_reading` changes on the loop alone, which is here. While it is set, a thread has the state reader.
             is_all = not self._reading and self.state_reader.add_commits(self._changes)
@@ -304,7 +304,7 @@ class _WatchedSubscription:
             # Before the notes are taken: a change behind that wakes the task again.
             self._woken.clear()
             try:
-                # The watch before the first read: what changes in between is noted, and read once more.
+                # The watch before the first read: changes in between are noted, and read once more.
                 if self._stop is None:
                     await self._watch()
                 await self._read()
@@ -325,7 +325,7 @@ class _WatchedSubscription:
         add = self.members.coordination.add_change_listener
         watching = self._loop.run_in_executor(self._threads, add, self.members.subscription_id, self.add_change)
         try:
-            # A thread that has begun cannot be cancelled, and what it returns would be lost.
+            # A thread that has begun cannot be cancelled, and its result would be lost.
             self._stop = await asyncio.shield(watching)
         except asyncio.CancelledError:
             watching.add_done_callback(_end_watch)
@@ -363,7 +363,7 @@ def _end_watch(watching: asyncio.Future[Callable[[], None]]) -> None:
 
 
 class SharedStateReader:
-    """Reads the state of a subscription, and keeps what it read last. To be called by one thread at a time."""
+    """Reads the state of a subscription, and keeps the last result. To be called by one thread at a time."""
 
     def __init__(self, members: SubscriptionSessions) -> None:
         self.shared: SharedState | None = None
@@ -371,10 +371,10 @@ class SharedStateReader:
         self._whole_at = -inf
 
     def read(self, changes: Collection[SubscriptionChangeNotice]) -> SharedState:
-        """Read what may have changed; without any reported change, everything."""
+        """Read everything that may have changed; without any reported change, everything."""
         if self.shared is not None and self.add_commits(changes):
             return self.shared
-        # From before the read: what changes during it must not count as seen for a whole minute.
+        # From before the read: changes during it must not count as seen for a whole minute.
         now = self._members.clock.monotonic()
         known = self.shared if changes and SubscriptionChange.ASSIGNMENT not in changes and self._is_recent() else None
         self.shared = shared = read_shared_state(self._members, known)
@@ -400,7 +400,7 @@ class SharedStateReader:
                 if known is not None and known.owner == change.session and known.position < position:
                     offsets[partition] = replace(known, position=position)
         resetting = assignments.is_being_reset(self.shared.assignment, self._members.clock.now())
-        # A new state in one step, for the thread that keeps the lease reads the last one without a lock.
+        # A new state in one step, because the thread that keeps the lease reads the last one without a lock.
         self.shared = SharedState(self.shared.assignment, offsets, resetting)
         return True
 

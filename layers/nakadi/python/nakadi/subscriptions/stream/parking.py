@@ -1,8 +1,8 @@
 """Parking: an event that consumers fail at is parked, and so are later events of its key; and replaying parked events.
 
 An event that has to be parked is parked before any later event is sent, because a later commit moves the cursor past
-it. So every event that the cursor has passed was consumed or is parked, and of one key nothing is sent as long as an
-event of it is parked.
+it. So every event that the cursor has passed was consumed or is parked, and no event of a key is sent as long as an
+earlier one is parked.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def parking_calls(progress: PartitionProgress, runs: Iterable[EventRun]) -> Iter
 
 
 class ParkingService(Struct, frozen=True):
-    """Reads and writes the parked events of a subscription for one of its sessions. Without `parks_keys` the
-    policy is not to park, and no key is looked up."""
+    """Reads and writes the parked events of a subscription for one of its sessions. Without `parks_keys` the policy
+    does not park, and no key is looked up."""
 
     store: ParkedEventStore
     clock: Clock
@@ -206,7 +206,7 @@ class ReplaySource:
 
 
 def event_runs(events: Sequence[tuple[ParkedEventInfo, bytes]]) -> Iterator[EventRun]:
-    """Parked events as they were in the log, timeline by timeline."""
+    """Parked events as the log had them, timeline by timeline."""
     for order, group in groupby(events, key=lambda each: each[0].position.timeline):
         stored = tuple(
             StoredEvent(each.position.offset, Record(value, event_key(each), each.owner), each.stored_at)

@@ -117,7 +117,7 @@ class PartitionProgress:
         # Whether the last opening was answered, also while another session waits for the partition.
         self.is_open = False
         self.opening_number = 0
-        # Until when the client has time to commit what it got, because another session waits for the partition.
+        # The end of the client's time to commit its events, because another session waits for the partition.
         self.release_by: float | None = None
         # Where the event is that is being dropped or parked as the policy says.
         self.dropping: Position | None = None
@@ -159,7 +159,7 @@ class PartitionProgress:
         return self.search_end is not None
 
     def begin_reading(self, start: Position, lost_events: int, measure_distance: MeasureDistance) -> None:
-        """Reading goes on behind `start`."""
+        """Reading continues behind `start`."""
         self.is_open = True
         self._enter_state_after(PartitionFact.OPENED)
         self.lost_events = lost_events
@@ -194,7 +194,7 @@ class PartitionProgress:
     # Events
 
     def receive_run(self, run: EventRun, is_deliverable: IsDeliverable, *, check_each: bool) -> Sequence[EventRun]:
-        """Keep the events that are for the client, and skip the others. Returns those that have to be parked."""
+        """Keep the events that are for the client, and skip the others. Returns the events to park."""
         assert self.is_open, self.state
         following = []
         before = self.size
@@ -239,7 +239,7 @@ class PartitionProgress:
         return tuple(taken)
 
     def first_waiting_event(self) -> EventRun:
-        """The first event that waits; it goes on waiting."""
+        """The first event that waits; it keeps waiting."""
         assert self.state is PartitionState.READING, self.state
         return self.runs[0].split(1)[0]
 

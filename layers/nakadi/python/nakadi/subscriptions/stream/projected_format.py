@@ -1,4 +1,4 @@
-"""A subscription with a projection is sent only what it reads.
+"""A subscription with a projection receives only the members that it reads.
 
 Events are cut where they are written, at the end of their way: everything before, such as filters, parking and dead
 letters, has the whole event.

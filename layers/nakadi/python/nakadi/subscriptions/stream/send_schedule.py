@@ -1,4 +1,4 @@
-"""When a session sends what: batches, keep-alives, and events that it gives up on."""
+"""The times at which a session sends batches and keep-alives, and gives up on events."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SendSchedule:
         self.commit_by = now + self._limits.commit_seconds
 
     def due_actions(self, partition: PartitionProgress, now: float) -> list[SessionAction]:
-        """Everything of a partition that has to be sent by now."""
+        """Everything of a partition that is due by now."""
         actions: list[SessionAction] = []
         may_send, policy = partition.may_send, self._policy
         while may_send:
@@ -137,7 +137,7 @@ class SendSchedule:
     # Decisions
 
     def _events_due(self, partition: PartitionProgress, *, flush: bool) -> int:
-        """How many of the events that wait have to be sent now."""
+        """How many of the waiting events are due now."""
         limit = min(self._limits.batch_limit, self.events_allowed_now())
         if partition.search_end is not None:
             limit = min(limit, 0 if partition.uncommitted else 1)

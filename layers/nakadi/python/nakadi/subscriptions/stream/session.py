@@ -1,11 +1,11 @@
-"""The session of a subscription's stream: what it sends, which partitions it hands over, and when it ends.
+"""The session of a subscription's stream: which events it sends, which partitions it hands over, and when it ends.
 
 It never waits, and knows no clock and no store: facts come in as method calls, and each returns the resulting
 actions. Calls among those are carried out in order, and the outcome of each is another fact.
 
-A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still there for
-commits of what it has sent, for one commit timeout at most. In the end `end` is set, and only its departure is left
-to be recorded. A client that leaves commits nothing further: its session ends without a wait.
+A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still open for
+commits of sent events, for one commit timeout at most. In the end `end` is set, and only its departure is left to be
+recorded. A client that leaves commits nothing further: its session ends without a wait.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class SubscriptionSession:
     def handle_opening(
         self, opening: OpenPartition, start: Position, lost_events: int, now: float, keys: frozenset[str] = frozenset()
     ) -> list[SessionAction]:
-        """Events of a partition will come from behind `start`; `lost_events` were gone before. Events
-        with these `keys` have to be parked, too."""
+        """Events of a partition will come from behind `start`; `lost_events` were gone before. Events with these
+        `keys` must be parked, too."""
         if self._is_over(now) or not self.expects_opening(opening):
             return []
         partition = self._partitions[opening.partition]
@@ -206,12 +206,12 @@ class SubscriptionSession:
         return self._end_now(SessionEnd.EVENT_FAILED)
 
     def handle_block(self) -> list[SessionAction]:
-        """An administrator has blocked the client or what it reads; the next tick does the rest."""
+        """An administrator has blocked the client or its event types; the next tick does the rest."""
         self._stop = SessionEnd.BLOCKED
         return []
 
     def handle_refusal(self, _error: Exception) -> list[SessionAction]:
-        """The client may not go on, or cannot. These streams have no line that could say why."""
+        """The client may not continue, or cannot. These streams have no line that could say why."""
         return self._end_now(SessionEnd.REFUSED)
 
     def handle_shutdown(self) -> list[SessionAction]:
@@ -219,7 +219,7 @@ class SubscriptionSession:
         return self._end_now(SessionEnd.DRAINED)
 
     def handle_disconnect(self, now: float) -> list[SessionAction]:
-        """The client has disconnected; but what it was sent may still be committed, unless it wanted otherwise."""
+        """The client has disconnected; its events may still be committed, unless it wanted otherwise."""
         if self._is_over(now):
             return []
         if self._limits.releases_on_disconnect:
@@ -296,7 +296,7 @@ class SubscriptionSession:
     def _take_changed_entries(self, shared: SharedState) -> Sequence[PartitionAssignment]:
         """The entries of this session that say something new, or whose offsets do.
 
-        After most commits, that is one of many. An assignment is frozen: the same object says nothing new.
+        After most commits, only one of many has changed. An assignment is frozen: the same object says nothing new.
         """
         offsets, before = shared.offsets, self._offsets
         is_same = shared.assignment is self._assignment
@@ -428,7 +428,7 @@ class SubscriptionSession:
         found = ((each.partition, each.committable_position()) for each in partitions)
         return {partition: position for partition, position in found if position is not None}
 
-    # Going on
+    # Continuing
 
     def _next_actions(self, now: float) -> list[SessionAction]:
         """The actions that follow from any change."""
@@ -449,7 +449,7 @@ class SubscriptionSession:
         return actions
 
     def _hand_over_actions(self) -> Iterator[SessionAction]:
-        """Hand over the partitions that other sessions wait for, once nothing of them is outstanding."""
+        """Hand over the partitions that other sessions wait for, once none of their events are outstanding."""
         drained = [each for each in self._partitions.values() if each.is_drained]
         if drained:
             for each in drained:
@@ -510,7 +510,7 @@ class SubscriptionSession:
 
 
 def _failures_at_the_end(partition: PartitionProgress, graceful: bool) -> FailureCountChange:
-    """One failure more than before if the client had the chance to commit what it was sent, and did not."""
+    """One failure more than before if the client had the chance to commit its events, and did not."""
     failures = partition.failed_streams + (graceful and partition.uncommitted > 0)
     return FailureCountChange(partition.partition, failures, partition.search_end)
 

@@ -84,8 +84,8 @@ class JoinedStream(Struct, frozen=True, kw_only=True):
 
 class StreamBounds(Struct, frozen=True, kw_only=True):
     """`max_stream_seconds` is the most that a stream may last here, and `max_seconds_between_lines` the most that it
-    may be silent; None leaves it to the API's own limits. `redrive_event_type` is one that may come to subscriptions
-    beside their own.
+    may be silent; None leaves it to the API's own limits. `redrive_event_type` may come to subscriptions beside their
+    own event types.
     """
 
     max_commit_seconds: int = 60
@@ -123,8 +123,8 @@ class SubscriptionStreams:
         self._keeper = LeaseKeeper(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
         self._threads = ThreadPoolExecutor(CALL_THREAD_COUNT, thread_name_prefix="nakadi-consuming")
-        # Two kinds of calls have threads of their own. The start of a partition is read from the registry, too, which
-        # may not answer. And if leases are not kept in time, partitions are taken from streams that work well.
+        # Two kinds of calls have separate threads. The start of a partition is read from the registry, too, which
+        # may not answer. And if leases are not renewed in time, healthy streams lose their partitions.
         self._opening = ThreadPoolExecutor(CALL_THREAD_COUNT, thread_name_prefix="nakadi-opening")
         self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
         self._watch = SubscriptionWatch(self._threads)
@@ -213,8 +213,8 @@ class SubscriptionStreams:
         members.join(session)
 
     def _require_subscription_exists(self, subscription: Subscription) -> None:
-        """A deletion removes the subscription first, and then what its streams share: what we have put there in
-        between, or after, is ours to clear away."""
+        """A deletion removes the subscription first, and then its streams' shared state: our own writes in between,
+        or after, are ours to clear away."""
         try:
             self._admission.check_subscription_exists(subscription)
         except NotFound:
