@@ -145,10 +145,10 @@ def test_lag_leads_to_the_first_event_that_waits(run, numbers, owner):
     table = run("subscriptions", "lag", identity).out.splitlines()
     rows = run("subscriptions", "lag", identity, "-o", "json").json
     [partition, cursor] = next([row["partition"], row["committed"]] for row in rows if row["unconsumed_events"])
-    count_waiting = run("tail", numbers, "--from", cursor, "--partitions", partition, "-n", "1")
+    tailed = run("tail", numbers, "--from", cursor, "--partitions", partition, "-n", "1")
 
     assert [line.split()[-1] for line in table] == ["CURSOR", *(row["committed"] for row in rows)]
-    assert count_waiting.out == run("consume", identity, "-n", "1").out, count_waiting.err
+    assert tailed.out == run("consume", identity, "-n", "1").out, tailed.err
 
 
 def test_lag_is_shown_of_a_blocked_subscription(run, numbers, owner):
