@@ -86,13 +86,13 @@ AIMS = [
     ],
     Aim(
         "CPU of the server, 100 a batch, 8 clients: µs an event",
-        lambda figures: figures[publishing(100, 8, "cpu_us")] / 100,
+        lambda figures: figures[publishing_row(100, 8, "cpu_us")] / 100,
         most=10.0,
     ),
     *[
         Aim(
             f"CPU of the server, 1 a batch, {clients} clients: µs a request",
-            publishing(1, clients, "cpu_us"),
+            publishing_row(1, clients, "cpu_us"),
             most=130.0,
         )
         for clients in (8, 64)

@@ -107,7 +107,7 @@ def test_by_default_buckets_keep_no_versions(app):
     assert not all_of(template, "AWS::IAM::Role")
 
 
-def streaming(app, image="", **options):
+def streaming_template(app, image="", **options):
     stack = cdk.Stack(app, "serving")
     data = data_constructs.Data(
         stack,
@@ -338,9 +338,9 @@ def test_shards_are_pushed_where_many_tasks_may_run(serving, large):
     ("chosen", "tasks", "expected"),
     [("auto", 2, False), ("auto", 3, True), ("true", 1, True), ("false", 10, False)],
 )
-def test_fan_out_is_chosen_by_the_number_of_tasks(chosen_deployment, tasks, expected):
+def test_fan_out_is_chosen_by_the_number_of_tasks(chosen, tasks, expected):
     """Unless it is said, two tasks may read a shard beside the indexer, and more may not."""
-    assert Context(fan_out=chosen_deployment, streaming_max_tasks=tasks).fans_out == expected
+    assert Context(fan_out=chosen, streaming_max_tasks=tasks).fans_out == expected
 
 
 def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
