@@ -165,6 +165,9 @@ class Tour:
         self.ask("reset_subscription_cursors", there, json={"items": [a_cursor(name)]})
         self.ask("get_subscription_cursors", there)
         self.ask("get_subscription_stats", there)
+        self.ask("put_objective", there, json={"percent": 99, "within_seconds": 30})
+        self.ask("get_objective", there)
+        self.ask("remove_objective", there)
         self.deliver(there)
         self.ask("delete_subscription", there)
 

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 VARIABLES_OF_OTHERS = frozenset(
     {
         *("NAKADI_URL", "NAKADI_TOKEN", "NAKADI_CONFIG", "NAKADI_RELAY_DSN"),  # the command line
+        *("NAKADI_TABLES", "NAKADI_CATALOG_TOKEN"),  # `nakadi sql`
         *("NAKADI_EVENT_TYPE", "NAKADI_PARTITION", "NAKADI_OFFSET"),  # which it sets for the commands that it runs
     }
 )
