@@ -49,6 +49,10 @@ class ReadOptions(msgspec.Struct, frozen=True):
     patience: Patience = Patience()
 
 
+EMPTY_LINES_AT_END = 5
+"""A broker sends a line a second in a partition in which it finds no events."""
+
+
 class Place(msgspec.Struct, frozen=True):
     """A cursor of an event type: an offset behind which to continue."""
 
@@ -99,6 +103,8 @@ class ReaderCore:
         self._at: dict[str, str] | None = _offsets(options.start) if isinstance(options.start, Mapping) else None
         # The last offset that each partition had at the beginning, of those that are not read up to it.
         self._ends: dict[str, str] | None = None
+        # How many lines without events have come in a row, by partition.
+        self._empty_lines: dict[str, int] = {}
         self._left = 0
         self._failures = 0
         self._failing_since = inf
@@ -127,6 +133,7 @@ class ReaderCore:
         if not self._options.follow and self._ends is None:
             return Measure(cursors)
         self._got_lines = False
+        self._empty_lines.clear()
         # A limit of the number of existing events ends the stream at once; fewer come where compaction has removed
         # some.
         size = min(self._options.batch_limit, self._left or self._options.batch_limit)
@@ -178,13 +185,22 @@ class ReaderCore:
         self._failures, self._failing_since = 0, inf
         self._at[cursor.partition] = cursor.offset
         is_empty = not events and not decoded.poison
-        # A line without events means that there is nothing more now.
-        if self._ends and (is_empty or cursor.offset >= self._ends.get(cursor.partition, cursor.offset)):
+        self._empty_lines[cursor.partition] = self._empty_lines.get(cursor.partition, 0) + 1 if is_empty else 0
+        if self._ends and self._is_at_end(cursor.partition, cursor.offset):
             self._ends.pop(cursor.partition, None)
         if is_empty:
             return None
         self._left = max(0, self._left - len(events) - len(decoded.poison))
         return Batch(events, replace(cursor, event_type=self.event_type), "", poison=decoded.poison)
+
+    def _is_at_end(self, partition: str, offset: str) -> bool:
+        """Whether a partition has nothing more of what existed at the beginning.
+
+        The last offset may be that of an event that no stream delivers, such as a tombstone, so lines without events
+        are an end, too. One or two are none: a busy broker sends them while it still reads.
+        """
+        assert self._ends is not None
+        return self._empty_lines[partition] >= EMPTY_LINES_AT_END or offset >= self._ends.get(partition, offset)
 
     def _handle_partitions(self, partitions: Sequence[_Partition]) -> None:
         start, chosen = self._options.start, self._options.partitions

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nakadi_client import NakadiError, NoAnswer, Patience, Refused, Trouble
 from nakadi_client.answers import Answer
 from nakadi_client.consumer_core import End, Wait
-from nakadi_client.reader_core import Find, Measure, OpenStream, Place, ReaderCore, ReadOptions
+from nakadi_client.reader_core import EMPTY_LINES_AT_END, Find, Measure, OpenStream, Place, ReaderCore, ReadOptions
 
 
 def offset(number):
@@ -74,10 +74,15 @@ class World:
             return
         at = {each.partition: -1 if each.offset == "BEGIN" else int(each.offset[9:]) for each in step.cursors}
         left = step.stream_limit or 1_000
+        empty_lines = dict.fromkeys(at, 0)
         for _ in range(self.random.randrange(30)):
             name = self.random.choice(sorted(at))
             size = min(left, step.batch_limit)
             numbers = [n for n in self.log[name] if n > at[name]][: self.random.randint(1, size)]
+            # A busy broker says several times that there is nothing, while it still reads.
+            if self.random.random() < 0.2 and empty_lines[name] < EMPTY_LINES_AT_END - 1:
+                numbers = []
+            empty_lines[name] = 0 if numbers else empty_lines[name] + 1
             at[name] = numbers[-1] if numbers else at[name]
             left -= len(numbers)
             for batch in self.core.batches([line(name, numbers, at[name])]):
