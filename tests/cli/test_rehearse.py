@@ -1,7 +1,6 @@
 """`nakadi schema rehearse`."""
 
 import json
-import signal
 import uuid
 
 import pytest
@@ -78,9 +77,13 @@ def test_a_long_rehearsal_is_waited_for(run, name, proposed, monkeypatch):
 def test_an_interrupted_rehearsal_is_removed(run, api, name, proposed, monkeypatch):
     """Ctrl-C leaves no rehearsal behind. (H11)"""
     say_that_it_runs(monkeypatch)
-    monkeypatch.setattr(Api, "get", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(Api, "get", interrupt)
     assert run("schema", "rehearse", name, proposed, "--last", "1h").code == 130
     assert api.get(f"/event-types/{name}/schemas/rehearsals").json() == {"items": []}
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_a_lost_rehearsal_is_no_result(run, name, proposed, monkeypatch):

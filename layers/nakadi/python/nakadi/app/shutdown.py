@@ -179,12 +179,20 @@ def _is_idle(frame: FrameType) -> bool:
 
 
 def _innermost_line(frame: FrameType) -> str:
-    """The innermost line of this package that a thread is at, or the innermost line of all."""
+    """The innermost line of this package that a thread is at, or the innermost line of all.
+
+    As in other tools, functions with a variable `__tracebackhide__` are passed over.
+    """
     inside: FrameType | None = frame
-    while inside is not None and not Path(inside.f_code.co_filename).is_relative_to(_PACKAGE):
+    while inside is not None and not _says_where_it_is(inside):
         inside = inside.f_back
     found = inside or frame
     return f"{found.f_code.co_qualname} ({Path(found.f_code.co_filename).name}:{found.f_lineno})"
+
+
+def _says_where_it_is(frame: FrameType) -> bool:
+    code = frame.f_code
+    return Path(code.co_filename).is_relative_to(_PACKAGE) and "__tracebackhide__" not in code.co_varnames
 
 
 def _log_with_timeout(message: str) -> None:

@@ -27,6 +27,7 @@ class TimedRegistry:
 
     def _timed(self, name: str, call: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
         def timed(*arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
+            __tracebackhide__ = True  # who looks where a thread waits wants to know the caller
             began = self._clock.monotonic()
             try:
                 return call(*arguments, **named)
