@@ -82,6 +82,7 @@ SUBSCRIPTION = {
     "reads": ["customer.id"],
     "projection": True,
     "declared_versions": {"e": "1.2.3"},
+    "objective": {"percent": 99.5, "within_seconds": 30, "set_at": NOON},
     "created_at": NOON,
     "updated_at": LATER,
 }
