@@ -35,6 +35,10 @@ SCOPES = {
     ("POST", "/event-types/{name}/schemas"): TYPE_WRITE,
     ("GET", "/event-types/{name}/schemas/{version}"): UID,
     ("POST", "/event-types/{name}/schemas/{version}/compatibility-check"): TYPE_WRITE,
+    ("GET", "/event-types/{name}/schemas/rehearsals"): f"{TYPE_WRITE} {READ}",
+    ("POST", "/event-types/{name}/schemas/rehearsals"): f"{TYPE_WRITE} {READ}",
+    ("GET", "/event-types/{name}/schemas/rehearsals/{rehearsal_id}"): f"{TYPE_WRITE} {READ}",
+    ("DELETE", "/event-types/{name}/schemas/rehearsals/{rehearsal_id}"): f"{TYPE_WRITE} {READ}",
     ("GET", "/event-types/{name}/timelines"): UID,
     ("POST", "/event-types/{name}/timelines"): TYPE_WRITE,
     ("POST", "/event-types/{name}/events"): WRITE,
@@ -60,6 +64,9 @@ SCOPES = {
     ("GET", "/subscriptions/{subscription_id}/parked-events/{parked_event_id}"): READ,
     ("DELETE", "/subscriptions/{subscription_id}/parked-events/{parked_event_id}"): READ,
     ("POST", "/subscriptions/{subscription_id}/parked-events/{parked_event_id}/redrive"): READ,
+    ("GET", "/subscriptions/{subscription_id}/objective"): READ,
+    ("PUT", "/subscriptions/{subscription_id}/objective"): UID,
+    ("DELETE", "/subscriptions/{subscription_id}/objective"): READ,
     ("GET", "/subscriptions/{subscription_id}/sink"): READ,
     ("PUT", "/subscriptions/{subscription_id}/sink"): UID,
     ("DELETE", "/subscriptions/{subscription_id}/sink"): READ,
@@ -108,6 +115,7 @@ def send_request(client: httpx.Client, method: str, template: str, **options: ob
         "parked_event_id": "some-id",
         "stream_id": "some-id",
         "schema_name": "batch.publishing",
+        "rehearsal_id": "some-id",
     }
     path = template.format(**values)
     with client.stream(method, path, **options) as answer:
@@ -170,19 +178,19 @@ def test_nothing_is_reported_for_a_bad_token(broker, method, template, scope):
 
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_every_operation_needs_its_scope(broker, issuer, method, template, scope):
-    """All scopes but the right one are not enough, and the right one alone is. (R44, R46, R47, P12, C18, S86)"""
-    others = " ".join(each for each in EVERY_SCOPE.split() if each != scope)
-
-    refused = send_request(client(broker, issuer, scope=others), method, template)
+    """All scopes but the right one are not enough, and the right one alone is; some operations need two.
+    (R44, R46, R47, P12, C18, S86, H9)"""
+    for missing in scope.split():
+        others = " ".join(each for each in EVERY_SCOPE.split() if each != missing)
+        refused = send_request(client(broker, issuer, scope=others), method, template)
+        assert (refused.status_code, refused.headers["content-type"]) == (403, "application/json")
+        assert refused.json() == {
+            "type": "https://httpstatus.es/403",
+            "title": "Forbidden",
+            "status": 403,
+            "detail": "Insufficient scope for this resource",
+        }
     passed = send_request(client(broker, issuer, scope=scope), method, template)
-
-    assert (refused.status_code, refused.headers["content-type"]) == (403, "application/json")
-    assert refused.json() == {
-        "type": "https://httpstatus.es/403",
-        "title": "Forbidden",
-        "status": 403,
-        "detail": "Insufficient scope for this resource",
-    }
     assert passed.status_code != 401
     assert passed.status_code < 500
     assert "Insufficient" not in passed.text
