@@ -14,6 +14,7 @@ from nakadi.common.metrics import Metrics
 from nakadi_cli.monitoring.alerts import ALERTS
 from nakadi_cli.monitoring.grafana import dashboard, queries
 from tests.support.alert_series import EVALUATED_AT_MINUTE, SERIES, history_of
+from tests.support.environment import plain_environment
 from tests.support.metrics import PROMETHEUS, TEXT
 from tests.support.patience import PATIENCE
 from tests.support.promql import evaluate, selected_names
@@ -56,7 +57,9 @@ def folder(run, tmp_path):
 
 
 def run_promtool(*arguments, **options):
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, **options)
+    done = subprocess.run(
+        ["promtool", *arguments], env=plain_environment(), capture_output=True, text=True, check=False, **options
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -133,7 +136,8 @@ def test_prometheus_accepts_the_rules(folder):
 def test_prometheus_accepts_the_metrics(read_metrics):
     """`promtool check metrics` finds no error in what a broker reports."""
     text = read_metrics(TEXT)
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(command, env=plain_environment(), input=text, capture_output=True, text=True, check=False)
     # 3 means advice about names, which users would have to change their queries for.
     assert done.returncode in (0, 3), done.stderr
     assert "error" not in done.stderr.lower()

@@ -55,7 +55,7 @@ def file_version(path):
 def run_old(commit, folder, data_file):
     """Run the program with the package as it was at a commit."""
     command = ["git", "archive", commit, "layers/nakadi/python"]
-    packed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    packed = subprocess.run(command, cwd=ROOT, env=plain_environment(), capture_output=True, check=False)
     if packed.returncode:
         pytest.skip("this checkout has no history")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:

@@ -47,7 +47,11 @@ def test_a_wipe_is_tried_again_until_no_reader_is_in_the_way(tmp_path, monkeypat
     wipe = DataFileWiper.run
 
     def record_attempt(wiper, patience_seconds):
-        attempts.append(wipe(wiper, patience_seconds))
+        done = wipe(wiper, patience_seconds)
+        # Brokers that other tests have open in this process look for wipes of their own.
+        if wiper._path == path:
+            attempts.append(done)
+        return done
 
     monkeypatch.setattr(serving, "WIPE_INTERVAL_SECONDS", 0.001)
     monkeypatch.setattr("nakadi.engines.sqlite.wiping.BROKER_PATIENCE_SECONDS", 0.0)

@@ -21,6 +21,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec import Struct
 
+from nakadi.common.converting import Converter
+
 FORMAT = 1
 PIECE_BYTES = 1 << 20
 UNFINISHED_SUFFIX = ".unfinished"
@@ -63,6 +65,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return sum(file.size for file in self.files)
 
 
+_manifests = Converter(Manifest)
+
+
 class BackupStore:
     """An open folder with backups; `open_store` makes one."""
 
@@ -95,7 +100,7 @@ class BackupStore:
         found = msgspec.json.decode(text)
         if found.get("format") != FORMAT:
             raise BackupFailed(f"The backup {backup_id} was made by a newer version of this program.")
-        manifest = msgspec.convert(found, Manifest)
+        manifest = _manifests.from_builtins(found)
         for file in manifest.files:
             path = PurePosixPath(file.path)
             if path.is_absolute() or ".." in path.parts or not path.parts:
