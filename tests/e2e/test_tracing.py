@@ -50,11 +50,11 @@ def find_span(exporter):
     """The only span of an operation, once it has ended."""
 
     def find(operation):
-        def found():
+        def find_spans():
             return [each for each in exporter.get_finished_spans() if operation_of(each) == operation]
 
-        until(found)
-        [span] = found()
+        until(find_spans)
+        [span] = find_spans()
         return span
 
     return find

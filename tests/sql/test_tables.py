@@ -76,7 +76,7 @@ def wait_until_archived(file, topic, count):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def broker_with_tables(tmp_path_factory):
     """A broker, its tables, and the rows of twenty events as they were before these tables existed."""
     folder = tmp_path_factory.mktemp("data")
     file = f"sqlite:///{folder / 'nakadi.db'}"
@@ -109,11 +109,11 @@ class OtherSeam:
         return found and replace(found, seam=self._seam(found.seam))
 
 
-def test_rows_are_the_same_before_and_after_a_job(made):
+def test_rows_are_the_same_before_and_after_a_job(broker_with_tables):
     """What the log gives and what the table gives are the same rows, value by value, but for the microseconds of
     `nakadi_time`. (Q4, Q5)
     """
-    _, source, tables, before = made
+    _, source, tables, before = broker_with_tables
     after = rows("from order_placed order by n", source, tables)
     for row in (*before, *after):
         row["nakadi_time"] = row["nakadi_time"].replace(microsecond=0)
@@ -121,11 +121,11 @@ def test_rows_are_the_same_before_and_after_a_job(made):
     assert after == before
 
 
-def test_each_event_is_there_once_wherever_the_table_ends(made):
+def test_each_event_is_there_once_wherever_the_table_ends(broker_with_tables):
     """Events behind the table come from the log at once, and none is doubled, also if the table already has more than
     its state says: another job may have just added it. (Q4)
     """
-    api, source, tables, _ = made
+    api, source, tables, _ = broker_with_tables
     publish(api, range(20, 25))
     every = [{"n": n} for n in range(25)]
     query = "select n from order_placed order by n"
@@ -142,9 +142,9 @@ def test_each_event_is_there_once_wherever_the_table_ends(made):
     assert rows(query, source, None) == every
 
 
-def test_a_newer_schema_has_its_columns_over_an_older_table(made):
+def test_a_newer_schema_has_its_columns_over_an_older_table(broker_with_tables):
     """Columns that the table lacks are NULL in its rows; those within objects and lists, too. (Q5)"""
-    api, source, tables, _ = made
+    api, source, tables, _ = broker_with_tables
     definition = api.get(f"/event-types/{NAME}").json()
     schema = json.loads(definition["schema"]["schema"])
     schema["properties"] |= {"more": {"type": "boolean"}}
@@ -157,16 +157,16 @@ def test_a_newer_schema_has_its_columns_over_an_older_table(made):
     assert [(row["n"], row["more"], row["eid"][-2:]) for row in found] == [(1, None, "01"), (25, None, "25")]
 
 
-def test_a_table_that_is_elsewhere_is_named(made, tmp_path):
+def test_a_table_that_is_elsewhere_is_named(broker_with_tables, tmp_path):
     """If the broker knows a table that is not where the query looks for it, the answer names the folder. (Q4)"""
-    _, source, _, _ = made
+    _, source, _, _ = broker_with_tables
     with pytest.raises(BadQuery, match=str(tmp_path)):
         rows("from order_placed", source, FolderTables(str(tmp_path)))
 
 
-def test_a_table_with_owners_is_not_read(made):
+def test_a_table_with_owners_is_not_read(broker_with_tables):
     """Whether somebody may read an event with an owner, only the broker decides: then all events come from it. (Q8)"""
-    _, source, tables, _ = made
+    _, source, tables, _ = broker_with_tables
 
     class WithOwners(OtherSeam):
         def find(self, name):
@@ -177,9 +177,9 @@ def test_a_table_with_owners_is_not_read(made):
     assert len(rows("from order_placed", found, FolderTables(tables.folder, "nowhere"))) == 26
 
 
-def test_tables_are_found_in_a_rest_catalog(made):
+def test_tables_are_found_in_a_rest_catalog(broker_with_tables):
     """With the URL of a REST catalog, its database and its token, the same rows come. (Q4)"""
-    _, source, tables, _ = made
+    _, source, tables, _ = broker_with_tables
     spark = open_reading_session(f"file://{tables.folder}")
     with rest_catalog(spark, Path(tables.folder), "secret") as (_, url):
         found = open_tables(f"{url}?warehouse=events", "nakadi", "secret")
@@ -194,9 +194,9 @@ def test_tables_are_found_in_a_rest_catalog(made):
         found.find("order_placed")
 
 
-def test_tables_are_found_in_glues_catalog(made, monkeypatch):
+def test_tables_are_found_in_glues_catalog(broker_with_tables, monkeypatch):
     """`glue` is Glue's catalog, which names the file that describes a table. (Q4)"""
-    _, _, tables, _ = made
+    _, _, tables, _ = broker_with_tables
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
@@ -212,9 +212,9 @@ def test_tables_are_found_in_glues_catalog(made, monkeypatch):
             found.find("nothing")
 
 
-def test_a_bucket_needs_one_more_package(made):
+def test_a_bucket_needs_one_more_package(broker_with_tables):
     """If the package that reads buckets is missing, the answer names it. (Q4)"""
-    _, source, _, _ = made
+    _, source, _, _ = broker_with_tables
 
     class InBucket:
         def find(self, name):

@@ -103,7 +103,7 @@ class _Evaluation:
                 return self._call(expression.func.name, expression.args)
             case BinaryExpr():
                 return self._combine(str(expression.op), self.evaluate(expression.lhs), self.evaluate(expression.rhs))
-        raise NotImplementedError(str(expression))
+        raise ValueError(f"no alert has used such an expression so far: {expression}")
 
     def _series(self, selector: VectorSelector, seconds: float) -> Mapping[Labels, list[tuple[float, float]]]:
         found: dict[Labels, list[tuple[float, float]]] = defaultdict(list)
@@ -131,7 +131,7 @@ class _Evaluation:
                 return {labels: each * seconds if name == "increase" else each for labels, each in grown.items()}
             case "histogram_quantile", [NumberLiteral() as quantile, buckets]:
                 return _quantiles(quantile.val, self._vector(buckets))
-        raise NotImplementedError(name)
+        raise ValueError(f"no alert has used such a call so far: {name}")
 
     def _combine(self, op: str, left: Vector | float, right: Vector | float) -> Vector | float:
         if op in ("and", "or"):

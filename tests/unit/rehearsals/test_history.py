@@ -63,18 +63,18 @@ def test_spans_go_over_timelines():
     event_type, logs = an_event_type_with_past(Generation([5, 3], expired=[1, 0]), Generation([2, 0]))
     now = A_MOMENT + timedelta(hours=3)
 
-    def found(span: Span) -> list[tuple[str, str, int]]:
+    def spans_of(span: Span) -> list[tuple[str, str, int]]:
         spans = partition_spans(event_type, PartitionSnapshot(event_type, logs), span, now)
         return [(str(each.start)[4:], str(each.end)[4:], each.count) for each in spans]
 
-    assert found(Span(events=7)) == [
+    assert spans_of(Span(events=7)) == [
         ("0001-000000000000000002", "0002-000000000000000001", 4),
         ("0001--1", "0002--1", 3),
     ]
-    assert [count for _, _, count in found(Span(events=100))] == [6, 3]
-    assert [count for _, _, count in found(Span(last="1h"))] == [2, 0]
-    assert [count for _, _, count in found(Span(last="118m"))] == [5, 1]
-    assert [count for _, _, count in found(Span(last="999999d"))] == [6, 3]
+    assert [count for _, _, count in spans_of(Span(events=100))] == [6, 3]
+    assert [count for _, _, count in spans_of(Span(last="1h"))] == [2, 0]
+    assert [count for _, _, count in spans_of(Span(last="118m"))] == [5, 1]
+    assert [count for _, _, count in spans_of(Span(last="999999d"))] == [6, 3]
 
 
 class World:

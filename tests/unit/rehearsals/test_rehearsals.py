@@ -94,7 +94,7 @@ class World:
         )
         return self.rehearsals.start(self.name, draft, UNAUTHENTICATED).rehearsal.id
 
-    def shown(self, rehearsal_id: str) -> tuple[RehearsalState, int, int]:
+    def read_counts(self, rehearsal_id: str) -> tuple[RehearsalState, int, int]:
         """The state, and how many events were seen and failed."""
         # Samples would be read from the log, which stands still.
         [found] = [
@@ -125,16 +125,16 @@ def test_a_long_rehearsal_shows_its_progress(world):
     """Every two seconds it writes what it has found, and at last the result. (H1, H10)"""
     identity = world.start()
     world.await_reads(1)
-    assert world.shown(identity) == (RehearsalState.RUNNING, 0, 0)
+    assert world.read_counts(identity) == (RehearsalState.RUNNING, 0, 0)
     world.clock.move(REPORT_INTERVAL_SECONDS)
     world.open_gate(1)
     world.await_reads(2)
-    assert world.shown(identity) == (RehearsalState.RUNNING, CHUNK, 10)
+    assert world.read_counts(identity) == (RehearsalState.RUNNING, CHUNK, 10)
     world.open_gate(1)
     world.await_reads(3)
-    assert world.shown(identity) == (RehearsalState.RUNNING, CHUNK, 10)
+    assert world.read_counts(identity) == (RehearsalState.RUNNING, CHUNK, 10)
     world.open_gate()
-    until(lambda: world.shown(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30))
+    until(lambda: world.read_counts(identity) == (RehearsalState.FINISHED, 3 * CHUNK, 30))
     assert len(world.rehearsals.get(world.name, identity, UNAUTHENTICATED).samples) == 5
 
 
@@ -160,7 +160,7 @@ def test_a_process_runs_two_at_once(world):
         world.start()
     assert len(world.broker.registry.list(REHEARSALS_KIND)) == MAX_RUNNING
     world.open_gate()
-    until(lambda: all(world.shown(each)[0] is RehearsalState.FINISHED for each in started))
+    until(lambda: all(world.read_counts(each)[0] is RehearsalState.FINISHED for each in started))
     world.rehearsals.close()
     world.rehearsals = world.open_rehearsals()
     world.log.passes = threading.Semaphore(0)
@@ -177,7 +177,7 @@ def test_a_process_that_ends_says_so(world):
     world.open_gate(1)
     closing.join()
 
-    state, seen, _ = world.shown(identity)
+    state, seen, _ = world.read_counts(identity)
     assert (state, seen <= CHUNK) == (RehearsalState.LOST, True)
     [document] = world.broker.registry.list(REHEARSALS_KIND)
     assert document.body["detail"] == LOST_MESSAGE
@@ -188,9 +188,9 @@ def test_a_silent_process_counts_as_lost(world):
     identity = world.start()
     world.await_reads(1)
     world.clock.move(LOST_AFTER.total_seconds() + 1)
-    assert world.shown(identity)[0] is RehearsalState.LOST
+    assert world.read_counts(identity)[0] is RehearsalState.LOST
     world.open_gate()
-    until(lambda: world.shown(identity)[0] is RehearsalState.FINISHED)
+    until(lambda: world.read_counts(identity)[0] is RehearsalState.FINISHED)
 
 
 def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(world, caplog):
@@ -198,7 +198,7 @@ def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(world, caplog
     world.log.trouble = RuntimeError("a secret of the engine")
     identity = world.start()
     world.open_gate(1)
-    until(lambda: world.shown(identity)[0] is RehearsalState.FAILED)
+    until(lambda: world.read_counts(identity)[0] is RehearsalState.FAILED)
 
     [document] = world.broker.registry.list(REHEARSALS_KIND)
     assert document.body["detail"] == FAILED_MESSAGE
@@ -209,9 +209,9 @@ def test_results_are_kept_for_a_day(world):
     """Housekeeping removes older ones, also those of event types that are gone. (H12)"""
     world.open_gate()
     identity = world.start()
-    until(lambda: world.shown(identity)[0] is RehearsalState.FINISHED)
+    until(lambda: world.read_counts(identity)[0] is RehearsalState.FINISHED)
     world.broker.housekeeping.run()
-    assert world.shown(identity)
+    assert world.read_counts(identity)
     world.clock.move((KEPT_FOR + timedelta(seconds=1)).total_seconds())
     world.broker.housekeeping.run()
     assert world.broker.registry.list(REHEARSALS_KIND) == []

@@ -139,7 +139,7 @@ def _invalid(reason: str) -> Invalid:
     return Invalid(f"failed to parse avro schema {reason}")
 
 
-def _shown(value: Any) -> str:
+def _display_text(value: Any) -> str:
     text = orjson.dumps(value).decode()
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}…"
 
@@ -153,33 +153,33 @@ class _SchemaReader:
             case str():
                 found = self._find(schema, space)
                 if found is None:
-                    raise _invalid(f"Undefined name: {_shown(schema)}")
+                    raise _invalid(f"Undefined name: {_display_text(schema)}")
                 return found
             case dict():
                 return self._read_object(schema, space)
             case list():
                 return self._read_union(schema, space)
-        raise _invalid(f"Schema not yet supported: {_shown(schema)}")
+        raise _invalid(f"Schema not yet supported: {_display_text(schema)}")
 
     def _find(self, name: str, space: str) -> AvroType | None:
         return PRIMITIVES.get(name) or self._named.get(full_name(name, space))
 
     def _read_object(self, schema: Mapping[str, Any], space: str) -> AvroType:
-        kind = _required_text(schema, "type", f"No type: {_shown(schema)}")
+        kind = _required_text(schema, "type", f"No type: {_display_text(schema)}")
         if kind in _NAMED:
             return self._read_named(kind, schema, space)
         match kind:
             case "array":
                 if "items" not in schema:
-                    raise _invalid(f"Array has no items type: {_shown(schema)}")
+                    raise _invalid(f"Array has no items type: {_display_text(schema)}")
                 return ArrayType(self.read(schema["items"], space))
             case "map":
                 if "values" not in schema:
-                    raise _invalid(f"Map has no values type: {_shown(schema)}")
+                    raise _invalid(f"Map has no values type: {_display_text(schema)}")
                 return MapType(self.read(schema["values"], space))
         found = self._find(kind, space)
         if found is None:
-            raise _invalid(f"Type not supported: {_shown(kind)}")
+            raise _invalid(f"Type not supported: {_display_text(kind)}")
         return found
 
     def _read_named(self, kind: str, schema: Mapping[str, Any], space: str) -> AvroType:
@@ -202,14 +202,14 @@ class _SchemaReader:
     def _read_fields(self, schema: Mapping[str, Any], space: str) -> Iterator[RecordField]:
         listed, seen = schema.get("fields"), set()
         if not isinstance(listed, list):
-            raise _invalid(f"Record has no fields: {_shown(schema)}")
+            raise _invalid(f"Record has no fields: {_display_text(schema)}")
         for each in listed:
             if not isinstance(each, dict):
-                raise _invalid(f"No field name: {_shown(each)}")
-            name = _required_text(each, "name", f"No field name: {_shown(each)}")
+                raise _invalid(f"No field name: {_display_text(each)}")
+            name = _required_text(each, "name", f"No field name: {_display_text(each)}")
             _check_name(name)
             if "type" not in each:
-                raise _invalid(f"No field type: {_shown(each)}")
+                raise _invalid(f"No field type: {_display_text(each)}")
             if name in seen:
                 raise _invalid(f"Duplicate field {name} in record")
             seen.add(name)
@@ -221,8 +221,8 @@ class _SchemaReader:
     def _read_field_type(self, name: str, schema: Any, space: str) -> AvroType:
         if isinstance(schema, str) and self._find(schema, space) is None:
             raise _invalid(
-                f'{_shown(schema)} is not a defined name. The type of the "{name}" field must be a defined name or a'
-                ' {"type": ...} expression.'
+                f'{_display_text(schema)} is not a defined name. The type of the "{name}" field must be '
+                'a defined name or a {"type": ...} expression.'
             )
         return self.read(schema, space)
 
@@ -231,7 +231,7 @@ class _SchemaReader:
         seen: set[str] = set()
         for each in branches:
             if isinstance(each, UnionType):
-                raise _invalid(f"Nested union: {_shown(schemas)}")
+                raise _invalid(f"Nested union: {_display_text(schemas)}")
             if (name := branch_name(each)) in seen:
                 raise _invalid(f"Duplicate in union:{name}")
             seen.add(name)
@@ -241,24 +241,26 @@ class _SchemaReader:
 def _read_enum(name: str, schema: Mapping[str, Any]) -> EnumType:
     symbols, default = schema.get("symbols"), schema.get("default")
     if not isinstance(symbols, list):
-        raise _invalid(f"Enum has no symbols: {_shown(schema)}")
+        raise _invalid(f"Enum has no symbols: {_display_text(schema)}")
     seen: set[str] = set()
     for symbol in symbols:
         if not isinstance(symbol, str):
-            raise _invalid(f"Enum has no symbols: {_shown(schema)}")
+            raise _invalid(f"Enum has no symbols: {_display_text(schema)}")
         _check_name(symbol)
         if symbol in seen:
             raise _invalid(f"Duplicate enum symbol: {symbol[:MAX_SHOWN_CHARACTERS]}")
         seen.add(symbol)
     if default is not None and default not in symbols:
-        raise _invalid(f"The Enum Default: {_shown(default)} is not in the enum symbol set: {_shown(symbols)}")
+        raise _invalid(
+            f"The Enum Default: {_display_text(default)} is not in the enum symbol set: {_display_text(symbols)}"
+        )
     return EnumType(name, tuple(symbols), default)
 
 
 def _read_fixed(name: str, schema: Mapping[str, Any]) -> FixedType:
     size = schema.get("size")
     if type(size) is not int or not 0 <= size <= MAX_FIXED_BYTES:
-        raise _invalid(f"Invalid or no size: {_shown(schema)}")
+        raise _invalid(f"Invalid or no size: {_display_text(schema)}")
     return FixedType(name, size)
 
 
@@ -276,7 +278,7 @@ def _space_of(name: str) -> str:
 
 
 def _name_of(schema: Mapping[str, Any], space: str) -> str:
-    name = _required_text(schema, "name", f"No name in schema: {_shown(schema)}")
+    name = _required_text(schema, "name", f"No name in schema: {_display_text(schema)}")
     own = schema.get("namespace")
     return full_name(name, own if isinstance(own, str) else space)
 
@@ -300,7 +302,7 @@ def _check_name(name: str) -> None:
 def _aliases_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
     aliases = schema.get("aliases", [])
     if not isinstance(aliases, list) or not all(isinstance(each, str) for each in aliases):
-        raise _invalid(f"aliases not an array of texts: {_shown(schema)}")
+        raise _invalid(f"aliases not an array of texts: {_display_text(schema)}")
     return tuple(aliases)
 
 
@@ -309,13 +311,13 @@ def _checked_default(field: RecordField, schema: Any, value: Any) -> Any:
         try:
             value = float(value)
         except ValueError:
-            raise _invalid(f"Invalid default for field {field.name}: {_shown(value)}") from None
+            raise _invalid(f"Invalid default for field {field.name}: {_display_text(value)}") from None
     try:
         valid = _is_valid_default(field.type, value, [MAX_STEPS_OF_DEFAULT])
     except (RecursionError, StepsExhausted):
         valid = False
     if not valid:
-        raise _invalid(f"Invalid default for field {field.name}: {_shown(value)} not a {_shown(schema)}")
+        raise _invalid(f"Invalid default for field {field.name}: {_display_text(value)} not a {_display_text(schema)}")
     return value
 
 
