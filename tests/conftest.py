@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 from collections.abc import Generator
 from functools import cache
 from pathlib import Path
@@ -53,6 +54,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(group_ends)
+    # A shell starts programs in the background with this signal ignored; tests interrupt commands with it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
