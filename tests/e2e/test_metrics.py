@@ -316,6 +316,15 @@ def test_the_archive_is_counted(api, measure_change, running):
     until(asks_the_cache)
 
 
+def test_an_objective_is_reported_while_streams_are_open(api):
+    """The share of events that should be consumed in time, for rules about burn rates. (O8)"""
+    name = create_event_type(api)["name"]
+    subscription = create_subscription(api, name, objective={"percent": 99, "within_seconds": 30})
+    mine = {"subscription": subscription["id"]}
+    with Consumer(api, subscription):
+        until(lambda: value(scrape(api), "nakadi_subscription_objective_ratio", **mine) == 0.99)
+
+
 def test_housekeeping_is_counted(api, measure_change, running):
     """Each round counts with its time, and says when it ended; the last one's stalled subscriptions are reported."""
     running.services.housekeeping.run()
