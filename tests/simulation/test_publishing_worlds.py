@@ -43,7 +43,7 @@ MUTANTS = {
     ),
     "an append begins however late": ("> CLAIMS_HOLD_FOR.total_seconds()", "> 1e9"),
     "claims are removed though the outcome is unknown": (
-        "            yield from self._note_end([(each, self._ended(each)) for each in claims])\n",
+        "            yield from self._note_end([(each, self._ended_claim(each)) for each in claims])\n",
         "            yield partial(self.claims.remove, claims)\n",
     ),
     "what was refused is over at once": (
@@ -51,8 +51,8 @@ MUTANTS = {
         "self.clock.now()",
     ),
     "refused events are confirmed": (
-        "self._ended(each) if each.partition in refused else self._confirmed(each, now)",
-        "self._confirmed(each, now)",
+        "self._ended_claim(each) if each.partition in refused else self._confirmed_claim(each, now)",
+        "self._confirmed_claim(each, now)",
     ),
     "events in front of the claim are taken for its own": (" and event.offset >= start_of[eid]", ""),
     "a claim begins in front of events of an earlier window": (
@@ -60,8 +60,8 @@ MUTANTS = {
         "",
     ),
     "a claim that was found begins its window anew": (
-        "self._confirmed(self.standing[index], event.stored_at)",
-        "self._confirmed(self.standing[index], now)",
+        "self._confirmed_claim(self.standing[index], event.stored_at)",
+        "self._confirmed_claim(self.standing[index], now)",
     ),
     "repeats within a batch are stored": (
         "            if first.setdefault(eid, index) != index:",
