@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import tracemalloc
 from datetime import UTC, datetime
 
 import orjson
@@ -22,6 +21,7 @@ from nakadi.streaming.formats import batch_line
 from nakadi.streaming.session import LowLevelSession, StreamLimits
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 from tests.support.publishing import House, a_business_type, metadata
+from tests.support.traced_memory import trace_memory
 
 
 class CallCounter:
@@ -79,15 +79,15 @@ def test_a_partition_of_a_stream_in_which_nothing_happens_takes_little_memory():
     entry, stored = PartitionAssignment(EventTypePartition("a", "0"), "s"), Position(1, -1)
     PartitionProgress(entry, stored, 0.0, counts=False, totals=SessionTotals())
     totals = SessionTotals()
-    tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
-    kept = []
-    for _ in range(100):
-        kept.append(PartitionProgress(entry, stored, 0.0, counts=False, totals=totals))
-        kept[-1].set_parked_keys(frozenset(iter(())))
-    after, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert (after - before) / len(kept) < 500
+
+    def make_hundred():
+        kept = []
+        for _ in range(100):
+            kept.append(PartitionProgress(entry, stored, 0.0, counts=False, totals=totals))
+            kept[-1].set_parked_keys(frozenset(iter(())))
+        return kept
+
+    assert trace_memory(make_hundred).kept < 100 * 500
 
 
 def an_order(number):
@@ -127,14 +127,6 @@ def test_a_batch_takes_no_call_and_little_memory_for_each_event():
         calls[count] = counted.calls
     assert calls[1] == calls[2] == calls[100]
 
-    peaks = []
-    for work in (
-        lambda: orjson.loads(bodies[100]),
-        lambda: run_to_append(bodies[100]),
-    ):
-        tracemalloc.start()
-        kept = work()
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-        del kept
-    assert peaks[1] < 1.25 * peaks[0], peaks
+    dicts = trace_memory(lambda: orjson.loads(bodies[100])).peak
+    records = trace_memory(lambda: run_to_append(bodies[100])).peak
+    assert records < 1.25 * dicts

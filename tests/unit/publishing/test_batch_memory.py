@@ -1,13 +1,12 @@
 """The memory that reading a body takes."""
 
-import tracemalloc
-
 import pytest
 
 from nakadi.publishing import batch as batches
 from nakadi.publishing import memory, validation
 from nakadi.publishing.memory import estimate_batch_memory, is_parsed_at_once
 from nakadi.publishing.validation import read_batch
+from tests.support.traced_memory import trace_memory
 
 SHAPES = {
     "empty objects": b'{"a":[' + b",".join([b"{}"] * 5_000) + b"]}",
@@ -32,15 +31,12 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
     # Without commas between them, the events are found in the slow way.
     for between in (b",", b" "):
         body = b"[" + between.join([event] * min(900, 500_000 // len(event))) + b"]"
-        tracemalloc.start()
-        try:
-            batch = read_batch(body)
-            for piece in batch.in_pieces():
-                list(map(bytes, batches.ARRAY_DECODER.decode(piece.text)))
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
 
+        def read_in_pieces(body=body):
+            for piece in read_batch(body).in_pieces():
+                list(map(bytes, batches.ARRAY_DECODER.decode(piece.text)))
+
+        peak = trace_memory(read_in_pieces).peak
         assert peak < len(body) + 6_000_000
         assert peak < estimate_batch_memory(body)
 
