@@ -18,7 +18,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 
-.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-install simulate mutants soak storms attacks clients types check format bench bench-aws bench-kafka bench-console compare calls lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-install simulate mutants soak lasting storms attacks clients types check format bench bench-aws bench-kafka bench-console compare calls lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=1 uses one core'
@@ -40,6 +40,7 @@ help:
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  run simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
 	@echo 'make soak [MINUTES=10] [ENGINE=kafka] [WORKERS=2]  kill consumers and servers of a subscription, and count what arrives; or ENGINE=aws-local'
+	@echo 'make lasting [MINUTES=60] [ENGINE=kafka] [JOBS=1]  everything that clients do, and what grows meanwhile; files go to lasting/'
 	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count losses'
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'
 	@echo 'make clients                       generate clients in Python and Java, and use them (Java needs Maven and a JDK)'
@@ -127,6 +128,9 @@ mutants: $(VENV)/.test
 
 soak: $(VENV)/.test $(if $(filter kafka,$(ENGINE)),$(VENV)/.kafka $(KAFKA_JARS)/.jars)
 	@$(BIN)/python -u -m tests.soak $(or $(MINUTES),10) $(ENGINE)
+
+lasting: $(VENV)/.test $(if $(filter kafka,$(ENGINE)),$(VENV)/.kafka $(KAFKA_JARS)/.jars)
+	@$(BIN)/python -u -m tests.soak.lasting $(or $(MINUTES),60) $(if $(ENGINE),--engine $(ENGINE)) $(if $(JOBS),--jobs) $(ARGS)
 
 storms: $(VENV)/.test
 	@$(BIN)/python -m tests.storms $(or $(STEPS),1500) $(or $(FIRST),1) $(or $(SEEDS),3)

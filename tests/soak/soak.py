@@ -120,17 +120,24 @@ class Ground(Protocol):
     def close(self) -> None: ...
 
 
-def request_json(host: str, method: str, path: str, body: Any = None) -> Any:
+def request_json(host: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
     """The answer of a request that must succeed."""
+    content = request_bytes(host, method, path, body, headers)
+    return json.loads(content) if content else None
+
+
+def request_bytes(
+    host: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+) -> bytes:
     connection = http.client.HTTPConnection(host, timeout=60)
     try:
-        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
         answer = connection.getresponse()
         content = answer.read()
         # An answer of 207 says that some or all of the events are not stored.
         if answer.status >= 300 or answer.status == http.HTTPStatus.MULTI_STATUS:
             raise http.client.HTTPException(f"{answer.status} {content[:300]!r}")
-        return json.loads(content) if content else None
+        return content
     finally:
         connection.close()
 

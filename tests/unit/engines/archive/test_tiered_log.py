@@ -9,6 +9,7 @@ from math import inf
 import pytest
 
 from nakadi.common.waiting import run_blocking
+from nakadi.engines.archive import archive_worker
 from nakadi.engines.archive.archiver import Archiver
 from nakadi.engines.archive.policy import ArchivePolicy
 from nakadi.engines.archive.segments import archived_segments_from
@@ -385,6 +386,24 @@ class TestArchiving:
         until(lambda: tiered_fixture.hot.bounds("t", [0])[0].oldest == 2)
         assert tiered_fixture.offsets() == [0, 1, 2]
         tiered_fixture.log.close()
+
+    def test_of_pieces_left_by_processes_that_ended_soon(self, tiered_fixture: TieredLogFixture, monkeypatch):
+        """A process merges minutes after its start: if none ever lives for an hour, objects still do not pile up."""
+        monkeypatch.setattr(archive_worker, "FIRST_RUN_DELAY_SECONDS", 0)
+        for _ in range(20):
+            tiered_fixture.store_hours(1)
+            tiered_fixture.log.archive()
+        assert len(tiered_fixture.segments()) == 20
+        later = TieredLog(
+            tiered_fixture.hot,
+            tiered_fixture.index,
+            tiered_fixture.store,
+            tiered_fixture.clock,
+            TopicNames(),
+            ArchivePolicy(archive_after=0, hot_retention=3600, unreferenced_grace=3600),
+        )
+        until(lambda: len(tiered_fixture.segments()) == 1)
+        later.close()
 
     def test_takes_up_what_was_there_before(self):
         """A process archives events that an earlier process stored and did not archive."""

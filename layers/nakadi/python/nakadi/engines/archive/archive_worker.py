@@ -38,6 +38,8 @@ SCAN_INTERVAL_SECONDS = 3600.0
 
 MERGE_INTERVAL_SECONDS = 3600.0
 SWEEP_INTERVAL_SECONDS = 3600.0
+FIRST_RUN_DELAY_SECONDS = 300.0
+"""How long after its start a process merges and sweeps at the latest: one that never lives for an hour does so too."""
 
 
 class ArchiveWorker:
@@ -275,7 +277,7 @@ class _PeriodicTask:
     def __init__(self, work: Callable[[], None], every: float) -> None:
         self.work = work
         self.every = every
-        self._due = time.monotonic() + every
+        self._due = time.monotonic() + min(every, FIRST_RUN_DELAY_SECONDS)
 
     def seconds_until_due(self) -> float:
         return self._due - time.monotonic()

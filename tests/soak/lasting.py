@@ -1,0 +1,295 @@
+"""Whether a broker under mixed load for hours holds no more than it should.
+
+    python -m tests.soak.lasting MINUTES [--engine kafka] [--jobs] [--output FOLDER]
+
+The soak beside this module kills processes every few seconds, and asks whether an event is lost: no process lives long
+enough to show a leak. Here the broker lives for ten minutes at a time, under everything that clients do
+(`mixed_load.py`), and its memory, descriptors, threads and files are sampled every few seconds (`samples.py`). At the
+end, `growth.py` judges each series, and `growth_plot.py` draws all of them.
+
+Retention times are short, so that the archive fills and then stays as it is within the run. A series that has not
+settled when the run ends is drawn, and not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+
+import psutil
+
+from tests.soak.growth import Growth, Limit, measure_growth
+from tests.soak.growth_plot import draw_samples
+from tests.soak.mixed_load import RETENTION_MS, MixedLoad, fail_now_and_then
+from tests.soak.samples import Folders, Sample, Stopwatch, take_sample, write_samples
+from tests.soak.soak import Server
+from tests.support.processes import ROOT_ENVIRONMENT
+from tests.support.receiver import Receiver
+
+MEGABYTE = 1_000_000
+
+HOT_RETENTION_SECONDS = 120
+ARCHIVE_AFTER_SECONDS = 10
+ARCHIVE_GRACE_SECONDS = 600
+
+# The archive is full when the first events have expired, and their objects have been swept after the grace time.
+ARCHIVE_FULL_AFTER_SECONDS = RETENTION_MS / 1000 + ARCHIVE_GRACE_SECONDS + 300
+
+MEMORY, DESCRIPTORS, THREADS = "memory", "descriptors", "threads"
+
+LIMITS = (
+    Limit(
+        series=MEMORY,
+        value=lambda sample: sample.memory,
+        share=0.05,
+        amount=5 * MEGABYTE,
+        settles_after=180,
+        begins_with_life=True,
+    ),
+    Limit(
+        series=DESCRIPTORS,
+        value=lambda sample: sample.descriptors,
+        share=0.1,
+        amount=5,
+        settles_after=180,
+        begins_with_life=True,
+    ),
+    Limit(
+        series=THREADS,
+        value=lambda sample: sample.threads,
+        share=0.1,
+        amount=3,
+        settles_after=180,
+        begins_with_life=True,
+    ),
+    # The hot part of the log is full after its retention time, and two rounds of the worker that trims it.
+    Limit(
+        series="data file",
+        value=lambda sample: sample.data_file,
+        share=0.1,
+        amount=5 * MEGABYTE,
+        settles_after=HOT_RETENTION_SECONDS + 180,
+    ),
+    Limit(
+        series="write-ahead log",
+        value=lambda sample: sample.write_ahead_log,
+        share=0.1,
+        amount=5 * MEGABYTE,
+        settles_after=60,
+    ),
+    Limit(
+        series="archive",
+        value=lambda sample: sample.archive,
+        share=0.1,
+        amount=5 * MEGABYTE,
+        settles_after=ARCHIVE_FULL_AFTER_SECONDS,
+    ),
+    Limit(
+        series="archive objects",
+        value=lambda sample: sample.archive_objects,
+        share=0.2,
+        amount=100,
+        settles_after=ARCHIVE_FULL_AFTER_SECONDS,
+    ),
+    Limit(
+        series="temporary files",
+        value=lambda sample: sample.temporary_files,
+        share=0,
+        amount=5,
+        settles_after=60,
+    ),
+    Limit(
+        series="other files",
+        value=lambda sample: sample.other_files,
+        share=0.1,
+        amount=MEGABYTE,
+        settles_after=60,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    seconds: float
+    events_a_second: float = 100.0
+    restart_seconds: float = 600.0
+    sample_seconds: float = 5.0
+    engine: str = "embedded"
+    runs_jobs: bool = False
+    seed: int = 0
+    limits: Sequence[Limit] = LIMITS
+
+
+@dataclass(slots=True)
+class Run:
+    """`idle` has the activities of the load that never succeeded, or failed more often, each with its last failure."""
+
+    samples: list[Sample] = field(default_factory=list)
+    growths: list[Growth] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+    idle: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.idle and not any(each.is_excessive for each in self.growths)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                *(str(each) for each in self.growths),
+                *(f"{each:20} not judged: the run ended before it could settle" for each in self.unjudged),
+                *(f"{name}: failed too often, at last with {why}" for name, why in self.idle.items()),
+            ]
+        )
+
+
+class LastingServer(Server):
+    def __init__(self, folders: Folders, settings: Mapping[str, str]) -> None:
+        self._settings = {
+            "NAKADI_RETENTION_MIN_MS": "60000",
+            "NAKADI_RETENTION_DEFAULT_MS": str(RETENTION_MS),
+            "NAKADI_HOT_RETENTION_MS": str(HOT_RETENTION_SECONDS * 1000),
+            "NAKADI_ARCHIVE_AFTER_SECONDS": str(ARCHIVE_AFTER_SECONDS),
+            "NAKADI_ARCHIVE_GRACE_SECONDS": str(ARCHIVE_GRACE_SECONDS),
+            "TMPDIR": str(folders.temporary),
+            **settings,
+        }
+        super().__init__(folders.data)
+
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment(), **self._settings}
+
+    @property
+    def process_id(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+
+def run_load(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> Run:
+    folders = Folders(data=folder / "data", temporary=folder / "temporary")
+    for each in (folders.data, folders.temporary):
+        each.mkdir()
+    with ExitStack() as around:
+        settings = around.enter_context(_open_event_log(plan.engine, folder))
+        server = LastingServer(folders, settings)
+        around.callback(server.close)
+        receiver = around.enter_context(Receiver(fail_now_and_then(random.Random(plan.seed))))
+        load = MixedLoad(server.host, plan.events_a_second, receiver, plan.seed)
+        around.enter_context(load.running())
+        if plan.runs_jobs:
+            around.enter_context(_following_job(folders))
+        run = Run(_watch(plan, server, folders, load, say))
+    for limit in plan.limits:
+        growth = measure_growth(run.samples, limit)
+        if growth is None:
+            run.unjudged.append(limit.series)
+        else:
+            run.growths.append(growth)
+    for name in load.activities:
+        say(f"{name}: {load.done[name]:,} times, failed {load.failed[name]:,} times {load.last_failures.get(name, '')}")
+    run.idle = {
+        name: load.last_failures.get(name, "nothing")
+        for name in load.activities
+        if not load.done[name] or load.done[name] < load.failed[name]
+    }
+    return run
+
+
+def _watch(
+    plan: Plan, server: LastingServer, folders: Folders, load: MixedLoad, say: Callable[[str], None]
+) -> list[Sample]:
+    """Take samples until the time is over, and restart the server now and then."""
+    samples: list[Sample] = []
+    watch, life, restart_at = Stopwatch(), 0, plan.restart_seconds
+    ends_of_life = cycle([signal.SIGTERM, signal.SIGKILL])
+    while (now := watch.seconds()) < plan.seconds:
+        if now >= restart_at:
+            how = next(ends_of_life)
+            server.stop(how)
+            server.start()
+            life, restart_at = life + 1, restart_at + plan.restart_seconds
+            say(f"after {now:.0f} s the server was ended by {how.name}, and is back")
+        with suppress(psutil.NoSuchProcess):
+            sample = take_sample(server.process_id, folders, seconds=watch.seconds(), life=life, events=load.events)
+            samples.append(sample)
+        time.sleep(max(0.0, now + plan.sample_seconds - watch.seconds()))
+    return samples
+
+
+@contextmanager
+def _open_event_log(engine: str, folder: Path) -> Iterator[Mapping[str, str]]:
+    """The settings of the event log."""
+    if engine == "embedded":
+        yield {}
+        return
+    from tests.support.kafka import OwnServer  # noqa: PLC0415  # only on request
+
+    (folder / "kafka").mkdir()
+    kafka = OwnServer(folder / "kafka")
+    kafka.wait()
+    try:
+        yield {"NAKADI_EVENT_LOG": f"kafka://{kafka.address}"}
+    finally:
+        kafka.end()
+
+
+@contextmanager
+def _following_job(folders: Folders) -> Iterator[None]:
+    command = [sys.executable, "-m", "nakadi_jobs.follow", "--data", str(folders.data), "--every-seconds", "60"]
+    environment = {**ROOT_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with (folders.data.parent / "follow.log").open("w") as log:
+        job = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            yield
+            assert job.poll() is None, (folders.data.parent / "follow.log").read_text()
+        finally:
+            job.terminate()
+            job.wait(60)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("minutes", type=float)
+    parser.add_argument("--engine", choices=["embedded", "kafka"], default="embedded")
+    parser.add_argument("--jobs", action="store_true", help="keep tables up to date meanwhile, with Spark")
+    parser.add_argument("--restart-minutes", type=float, default=10.0)
+    parser.add_argument("--events-a-second", type=float, default=100.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--output", type=Path, default=Path("lasting"), help="for samples.csv, samples.svg and the broker's server.log"
+    )
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    plan = Plan(
+        seconds=60 * options.minutes,
+        events_a_second=options.events_a_second,
+        restart_seconds=60 * options.restart_minutes,
+        engine=options.engine,
+        runs_jobs=options.jobs,
+        seed=options.seed,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run = run_load(plan, Path(folder))
+        finally:
+            shutil.copy(Path(folder) / "data" / "server.log", options.output)
+    write_samples(run.samples, options.output / "samples.csv")
+    (options.output / "samples.svg").write_bytes(draw_samples(run.samples))
+    print(run)
+    return 0 if run.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

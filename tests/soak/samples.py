@@ -1,0 +1,126 @@
+"""What a broker holds at a moment: memory, descriptors and threads of its processes, and its files."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """`life` counts the starts of the broker; `events` were published until now. Sizes are in bytes."""
+
+    seconds: float
+    life: int
+    events: int
+    memory: int
+    descriptors: int
+    threads: int
+    cpu_seconds: float
+    data_file: int
+    write_ahead_log: int
+    archive: int
+    archive_objects: int
+    tables: int
+    temporary_files: int
+    log: int
+    other_files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where a broker keeps its data, and its temporary files."""
+
+    data: Path
+    temporary: Path
+
+
+def take_sample(process_id: int, folders: Folders, *, seconds: float, life: int, events: int) -> Sample:
+    """Raises `psutil.NoSuchProcess` if the broker has ended."""
+    memory, descriptors, threads, cpu_seconds = _measure_processes(process_id)
+    sizes = dict.fromkeys(("data_file", "write_ahead_log", "archive", "tables", "log", "other_files"), 0)
+    archive_objects = 0
+    for path, size in _list_files(folders.data):
+        kind = _kind_of(path.relative_to(folders.data))
+        sizes[kind] += size
+        archive_objects += kind == "archive"
+    return Sample(
+        seconds=seconds,
+        life=life,
+        events=events,
+        memory=memory,
+        descriptors=descriptors,
+        threads=threads,
+        cpu_seconds=cpu_seconds,
+        archive_objects=archive_objects,
+        temporary_files=sum(1 for _ in _list_files(folders.temporary)),
+        **sizes,
+    )
+
+
+def _measure_processes(process_id: int) -> tuple[int, int, int, float]:
+    """Sums over a process and its children. A child that ends meanwhile counts for nothing."""
+    memory = descriptors = threads = 0
+    cpu_seconds = 0.0
+    broker = psutil.Process(process_id)
+    for each in (broker, *broker.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            memory += each.memory_info().rss
+            descriptors += each.num_fds()
+            threads += each.num_threads()
+            times = each.cpu_times()
+            cpu_seconds += times.user + times.system
+    return memory, descriptors, threads, cpu_seconds
+
+
+def _kind_of(path: Path) -> str:
+    if path.parts[0] in ("archive", "tables"):
+        return path.parts[0]
+    if path.name.endswith(".log"):
+        return "log"
+    if path.name.endswith(".db"):
+        return "data_file"
+    return "write_ahead_log" if path.name.endswith(".db-wal") else "other_files"
+
+
+def _list_files(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Files that the broker removes meanwhile are left out."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent) / name
+            with suppress(FileNotFoundError):
+                yield path, path.stat().st_size
+
+
+def write_samples(samples: Sequence[Sample], path: Path) -> None:
+    """As CSV, a line for each sample."""
+    with path.open("w", newline="") as file:
+        rows = csv.DictWriter(file, [each.name for each in fields(Sample)])
+        rows.writeheader()
+        rows.writerows(asdict(each) for each in samples)
+
+
+def read_samples(path: Path) -> list[Sample]:
+    real = {"seconds", "cpu_seconds"}
+    with path.open(newline="") as file:
+        return [
+            Sample(**{name: float(text) if name in real else int(text) for name, text in row.items()})  # type: ignore[arg-type]
+            for row in csv.DictReader(file)
+        ]
+
+
+class Stopwatch:
+    """The seconds since a run began."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._began

@@ -1,0 +1,98 @@
+"""What the judgement of a lasting run finds, and what it overlooks on purpose."""
+
+from __future__ import annotations
+
+import os
+import random
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.soak.growth import Limit, measure_growth
+from tests.soak.growth_plot import draw_samples
+from tests.soak.samples import Folders, Sample, read_samples, take_sample, write_samples
+
+LIMIT = Limit(series="memory", value=lambda sample: sample.memory, share=0.05, amount=0, settles_after=60)
+MB = 1_000_000
+
+
+def a_sample(seconds: float, memory: int, life: int = 0) -> Sample:
+    return Sample(
+        seconds=seconds,
+        life=life,
+        events=int(seconds),
+        memory=memory,
+        descriptors=40,
+        threads=20,
+        cpu_seconds=seconds / 10,
+        data_file=0,
+        write_ahead_log=0,
+        archive=0,
+        archive_objects=0,
+        tables=0,
+        temporary_files=0,
+        log=0,
+        other_files=0,
+    )
+
+
+def an_hour(memory_at) -> list[Sample]:
+    return [a_sample(seconds, int(memory_at(seconds))) for seconds in range(0, 3600, 5)]
+
+
+def test_a_slow_leak_is_found():
+    """A tenth more in an hour, under noise that is larger than that at any moment."""
+    chance = random.Random(0)
+    growth = measure_growth(an_hour(lambda at: 100 * MB + at * 3_000 + chance.uniform(-15, 15) * MB), LIMIT)
+    assert growth.gained == pytest.approx(0.1 * 100 * MB, rel=0.3)
+    assert growth.is_excessive
+
+
+@pytest.mark.parametrize(
+    "memory_at",
+    [
+        lambda _: 100 * MB,
+        lambda at: 100 * MB + at % 300 * 0.05 * MB,  # a sawtooth
+        lambda at: (300 if at % 60 < 15 else 100) * MB,  # a quarter of the samples, far off
+        lambda at: min(at, 60) * MB,  # a start
+    ],
+    ids=["even", "sawtooth", "peaks", "warm-up"],
+)
+def test_what_stays_the_same_is_no_growth(memory_at):
+    """Sawteeth, peaks and the time before a series settles count for nothing."""
+    assert not measure_growth(an_hour(memory_at), LIMIT).is_excessive
+
+
+def test_lives_of_a_process_are_not_compared_with_each_other():
+    """A later life may hold more than an earlier one; each may not grow."""
+    limit = Limit(**{name: getattr(LIMIT, name) for name in LIMIT.__slots__} | {"begins_with_life": True})
+    higher = [a_sample(at, (100 + 50 * (at // 600)) * MB, life=at // 600) for at in range(0, 3600, 5)]
+    growing = [a_sample(at, int((100 + at % 600 * 0.05) * MB), life=at // 600) for at in range(0, 3600, 5)]
+    assert not measure_growth(higher, limit).is_excessive
+    assert measure_growth(growing, limit).is_excessive
+    assert measure_growth(higher, LIMIT).is_excessive
+
+
+def test_what_has_not_settled_is_not_judged():
+    """A run that ends too early says nothing."""
+    assert measure_growth([a_sample(at, at * MB) for at in range(0, 70, 5)], LIMIT) is None
+
+
+def test_samples_are_taken_written_read_and_drawn(tmp_path):
+    """The files of a broker are counted by what they are for, and the plot has a chart for each series."""
+    folders = Folders(data=tmp_path / "data", temporary=tmp_path / "temporary")
+    for name, size in {"nakadi.db": 10, "nakadi.db-wal": 5, "archive/a/b": 3, "archive/c": 1, "server.log": 2}.items():
+        (folders.data / name).parent.mkdir(parents=True, exist_ok=True)
+        (folders.data / name).write_bytes(bytes(size))
+    folders.temporary.mkdir()
+    (folders.temporary / "left-behind").touch()
+    sample = take_sample(os.getpid(), folders, seconds=1.5, life=0, events=7)
+    assert (sample.data_file, sample.write_ahead_log, sample.archive, sample.archive_objects) == (10, 5, 4, 2)
+    assert (sample.log, sample.tables, sample.temporary_files, sample.other_files) == (2, 0, 1, 0)
+    assert sample.memory > MB
+    assert sample.threads >= 1
+    write_samples([sample], tmp_path / "samples.csv")
+    assert read_samples(tmp_path / "samples.csv") == [sample]
+    texts = {each.text for each in ET.fromstring(draw_samples([sample])).iter() if each.tag.endswith("text")}
+    assert {"memory, MB", "archive, objects", "minutes"} <= texts
+    assert "tables, MB" not in texts
