@@ -125,7 +125,7 @@ def results(request: pytest.FixtureRequest, url: str, token: str) -> Mapping[str
     command = [node, "--test", "--test-reporter", HERE / "reporter.mjs", script]
     # Not before `url`, which skips the tests where there is no browser.
     browser: str = request.getfixturevalue("browser")
-    environ = plain_environment(BROKER=url, TOKEN=token, BROWSER=browser)
+    environ = plain_environment(BROKER=url, TOKEN=token, BROWSER=browser, PICTURES=os.environ.get("PICTURES", ""))
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = {each["name"]: "" if each["passed"] else each["why"] for each in told}
