@@ -1,55 +1,24 @@
 """The packages that are installed beside the functions."""
 
 import marshal
-import re
-import subprocess
 import sys
-from importlib import metadata
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
 import pytest
 
-from nakadi_cdk.needs import NEEDS
-from tests.support.environment import plain_environment
-from tests.support.functions import ROOT
+from tests.support.functions import PIN, ROOT, read_pins
 
-PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
-
-
-def pins(path):
-    return {name.lower(): version for name, version in PIN.findall((ROOT / path).read_text())}
-
-
-LAYER = pins("layers/dependencies/requirements.txt")
+LAYER = read_pins("layers/dependencies/requirements.txt")
 
 
 def test_functions_run_with_what_is_tested():
     """The layer has the versions that the tests ran with, each with hashes."""
-    tested = pins("requirements/test.txt")
+    tested = read_pins("requirements/test.txt")
     text = (ROOT / "layers/dependencies/requirements.txt").read_text()
 
     assert {name: version for name, version in LAYER.items() if tested.get(name) != version} == {}
     assert all("--hash=sha256:" in block for block in PIN.split(text)[3::3])
-
-
-@pytest.mark.parametrize("name", NEEDS)
-def test_everything_that_a_function_loads_is_in_the_layer(name):
-    """No function imports a library that is not there in Lambda."""
-    probe = f"""
-import sys
-sys.path[:0] = [{str(ROOT / "layers/nakadi/python")!r}, {str(ROOT / "functions" / name)!r}]
-import handler
-print(*{{module.partition(".")[0] for module in sys.modules}})
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", probe], env=plain_environment(), capture_output=True, text=True, check=True
-    )
-    packages = metadata.packages_distributions()
-    needed = {packages[module][0].lower().replace("_", "-") for module in done.stdout.split() if module in packages}
-
-    # botocore has its own certificates, and uses certifi's only if they exist.
-    assert needed - {"certifi", "pip", "setuptools", "nakadi-serverless"} <= set(LAYER)
 
 
 @pytest.fixture

@@ -73,8 +73,23 @@ def orders(data, jobs, tables):
     return Orders(data, jobs, tables)
 
 
+def test_an_executor_makes_and_erases_a_table(tmp_path, orders, jobs):
+    """What an executor of another process writes and erases is as if the driver had done it."""
+    with open_cluster(tmp_path / "cluster", workers=1) as cluster, cluster.driver("--little") as driver:
+        orders.archive(4, name=NAME)
+        found = driver.run("compaction", *jobs.places, "--no-tidying")
+        assert (found.code, found.tasks >= 2) == (0, True), found
+        orders.check()
+
+        found = driver.run("retention", *jobs.places, *ERASE_NAME)
+        assert (found.code, found.tasks >= 2, "verified" in found.told) == (0, True, True), found
+        orders.erase(NAME)
+        orders.check()
+
+
+@pytest.mark.long("tests/glue_jobs/test_cluster.py::test_an_executor_makes_and_erases_a_table")
 def test_jobs_run_in_executors(cluster, orders, jobs):
-    """What they write, count, and erase is as if one process had done it."""
+    """What several of them write, count, and erase is as if one process had done it."""
     with cluster.driver("--little") as driver:
         orders.archive(4, name=NAME)
         found = driver.run("compaction", *jobs.places, "--no-tidying")

@@ -18,7 +18,16 @@ from tests.support.processes import run_process
 NOT_COPIED = ("__pycache__", "node_modules", "cdk.out", "data", "dist", "*.egg-info")
 
 # In the order in which `make` puts them there, so that it takes everything for set up.
-SET_UP = (".venv/.venv", ".venv/.run", ".venv/.test", ".cache/node/.test", ".cache/console/.test", ".cache/kafka/.test")
+SET_UP = (
+    ".venv/.venv",
+    ".venv/.run",
+    ".venv/.test",
+    ".cache/node/.test",
+    ".cache/node/.cdk",
+    ".cache/console/.test",
+    ".cache/kafka/.test",
+    "tests/__pycache__/.compiled",
+)
 
 # Tests that start processes, one of each kind.
 SOME = (

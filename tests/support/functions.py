@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from tests.support.environment import plain_environment
 
 ROOT = Path(__file__).parents[2]
 EVENTS = ROOT / "events"
@@ -35,3 +42,38 @@ def load_recorded_event(path: str) -> dict[str, Any]:
     """An invocation from the folder of events, `apigateway/publish_batch`."""
     event: dict[str, Any] = json.loads((EVENTS / f"{path}.json").read_text())
     return event
+
+
+PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
+
+
+def read_pins(path: str) -> Mapping[str, str]:
+    """The pinned versions in a file of requirements, by the names of their packages."""
+    return {name.lower(): version for name, version in PIN.findall((ROOT / path).read_text())}
+
+
+PROBE = """
+import socket, sys, threading
+sys.path[:0] = sys.argv[1:]
+def refuse(*_, **__):
+    raise AssertionError("work at import")
+socket.socket.__init__ = threading.Thread.start = refuse
+import handler
+assert handler.handler._handle is None
+print(*sys.modules)
+"""
+
+
+@cache
+def import_handler(name: str) -> frozenset[str]:
+    """The modules that a process has loaded once it has imported a function's handler. Raises if that does any work."""
+    folders = (ROOT / "layers/nakadi/python", ROOT / "functions" / name)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *map(str, folders)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=plain_environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    return frozenset(done.stdout.split())
