@@ -18,9 +18,13 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.support import everything, group_ends
 
 # However long a busy machine takes for an example. `make test` has the same examples each time; `make test-all` has new
-# ones, which follow from its seed.
+# ones, which follow from its seed, and twice as many.
 settings.register_profile(
-    "tests", deadline=None, derandomize=not everything.WANTED, suppress_health_check=[HealthCheck.too_slow]
+    "tests",
+    deadline=None,
+    max_examples=everything.choose_count(50, 100),
+    derandomize=not everything.WANTED,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tests")
 
@@ -34,11 +38,11 @@ if not os.access(Path.home(), os.W_OK):
     os.environ["JSII_RUNTIME_PACKAGE_CACHE"] = "disabled"
 
 # Slow resources are started in one process: a Spark session, the deployment on this machine, templates, several
-# workers, a Kafka, a browser. The longest groups go first.
-TOGETHER = ("glue_jobs", "aws-local", "aws-local subscriptions", "infra", "two-workers", "kafka", "console")
+# workers, a Kafka, a browser, a PostgreSQL. The longest groups go first.
+TOGETHER = ("glue_jobs", "aws-local", "aws-local subscriptions", "infra", "two-workers", "kafka", "console", "relay")
 
 # They go with the jobs, because they share their Spark.
-WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
+WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py", "tests/sql/test_tables.py")
 
 
 class ByFile(LoadScopeScheduling):

@@ -11,9 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import requests
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import Case, GenerationMode
 
 from nakadi import openapi
 from nakadi.model.authorization import BlockedKind
@@ -21,10 +19,13 @@ from tests.support import everything
 from tests.support.api import a_business_definition, a_definition
 from tests.support.attacked import AttackedBroker, choose_repetitions, start_attacked_broker
 from tests.support.hostile import BrokerContent, HostileRequest, hostile_requests
+from tests.support.lazy_modules import LazyModule
 from tests.support.openapi import assert_answer_matches, operation_at
 from tests.support.parking import PARKING, a_keyed_definition
 from tests.support.subscriptions import a_cursor, a_request
 from tests.support.wire import Wire
+
+schemathesis = LazyModule("schemathesis")
 
 # The same requests in every `make test`, and no attempts to find smaller ones: the broker has changed meanwhile.
 SEEDED = settings(
@@ -190,21 +191,21 @@ def test_requests_from_the_description_are_answered_as_described(target, record_
     before = Counter(target.statuses)
     for found in schemathesis.openapi.from_dict(openapi.document()).get_all_operations():
         operation = found.ok()
-        modes = [GenerationMode.POSITIVE]
+        modes = [schemathesis.GenerationMode.POSITIVE]
         if operation.body or operation.query:
-            modes.append(GenerationMode.NEGATIVE)
+            modes.append(schemathesis.GenerationMode.NEGATIVE)
         for mode in modes:
 
             @settings(SEEDED, max_examples=choose_repetitions(2, 6))
             @given(operation.as_strategy(generation_mode=mode))
-            def attack(case: Case) -> None:
+            def attack(case: Any) -> None:
                 target.hold(request_by_schemathesis(case, target))
 
             attack()
     record_property("figures", describe_statuses(target.statuses - before))
 
 
-def request_by_schemathesis(case: Case, target: Target) -> HostileRequest:
+def request_by_schemathesis(case: Any, target: Target) -> HostileRequest:
     """The request of a case, every other one for something that there is."""
     for name, value in case.path_parameters.items():
         if name in target.names and len(value) % 2:
