@@ -15,9 +15,10 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.ports.clock import SystemClock
 from tests.support.archive_until_killed import PARTITIONS, TOPIC, log_url, open_log
+from tests.support.everything import choose_count
 from tests.support.until_killed import lines_until_killed
 
-KILLS = 8
+KILLS = choose_count(4, 8)
 MOST_KILLS = 80
 
 

@@ -111,7 +111,7 @@ def _silence_logs():
 
 def test_worlds_keep_their_promises():
     """Whatever fails and whoever dies, each event is stored once, and a publisher that is told so finds it. (P158)"""
-    for seed in range(everything.choose_count(150, 5000)):
+    for seed in range(everything.choose_count(80, 5000)):
         try:
             World(seed).run()
         except Broken as broken:

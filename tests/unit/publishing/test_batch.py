@@ -347,7 +347,7 @@ TEXTS_OF_VALUES = some.recursive(
 )
 
 
-@settings(max_examples=choose_count(100, 300))
+@settings(max_examples=choose_count(50, 300))
 @given(some.lists(some.lists(some.tuples(STRINGS, TEXTS_OF_VALUES), max_size=4).map(object_text), max_size=3))
 def test_the_fast_way_is_as_strict_as_the_slow_one(events):
     """A batch is taken if and only if a strict parser takes each of its events. (P30, P31, P32)"""

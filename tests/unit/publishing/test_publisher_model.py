@@ -34,7 +34,7 @@ from tests.support.random_events import (
 )
 
 SEED = 20261126
-SCHEMAS = 60  # in each run, and twenty times as many if all tests run
+SCHEMAS = 30  # in each run, and forty times as many if all tests run
 BATCHES_PER_SCHEMA = 6
 MAX_EVENT_BYTES = 2000
 PARTITIONS = 12
@@ -205,7 +205,7 @@ def test_publishing_does_what_the_model_says(monkeypatch, in_pieces):
         for module in (memory, validation, batches):
             monkeypatch.setattr(module, "MAX_BATCH_PIECE_BYTES", 400)
     ways = Counter()
-    for world in range(seed, seed + choose_count(SCHEMAS, 20 * SCHEMAS)):
+    for world in range(seed, seed + choose_count(SCHEMAS, 40 * SCHEMAS)):
         try:
             run_world(random.Random(world), ways, monkeypatch, in_pieces=in_pieces)
         except BaseException:

@@ -126,7 +126,7 @@ def is_usual(value):
     return not any(each in json.dumps(value) for each in UNUSUAL)
 
 
-@settings(max_examples=choose_count(100, 400), deadline=None)
+@settings(max_examples=choose_count(50, 400), deadline=None)
 @given(some.data())
 def test_what_is_known_at_once_is_what_is_valid(data):
     """For random schemas and events, exactly those are known that the code for the whole schema accepts."""

@@ -16,7 +16,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=choose_count(200, 5000), derandomize=True, deadline=None, database=None)
+@settings(max_examples=choose_count(100, 5000), derandomize=True, deadline=None, database=None)
 @given(VALUES, VALUES)
 def test_a_patch_leads_from_one_value_to_the_other(before, after):
     """A library that knows RFC 6902 makes the second value of the first. (R297)"""

@@ -96,7 +96,7 @@ FLOATS = some.floats(allow_nan=False) | some.builds(
 )
 
 
-@settings(max_examples=choose_count(200, 500), deadline=None)
+@settings(max_examples=choose_count(100, 500), deadline=None)
 @given(FLOATS, DIVISORS)
 def test_multiples_are_those_of_the_decimals_that_are_written(value, divisor):
     """Any method gives the answer of exact arithmetic on both numbers as written."""
