@@ -126,7 +126,7 @@ def test_what_hinders_work_is_noticed(run, empty):
 
 def test_a_consumer_that_fails_at_an_event_is_found(run, empty):
     """A subscription whose consumer has failed at the same event in three streams is ill, although none is open."""
-    with httpx.Client(base_url=empty.url) as api:
+    with httpx.Client(base_url=empty.url, timeout=PATIENCE) as api:
         name = create_event_type(api)["name"]
         publish(api, name)
     done = run("subscriptions", "create", name, "--owner", "shipping", "--from", "begin", url=empty.url)

@@ -7,6 +7,7 @@ import pytest
 
 from nakadi.local import Broker
 from nakadi_client.testing import LocalNakadi
+from tests.support.patience import PATIENCE
 
 
 def test_a_broker_whose_client_cannot_be_made_is_closed(monkeypatch):
@@ -25,7 +26,7 @@ def test_a_broker_whose_client_cannot_be_made_is_closed(monkeypatch):
     monkeypatch.undo()
 
     with pytest.raises(httpx.ConnectError):
-        httpx.get(urls[0])
+        httpx.get(urls[0], timeout=PATIENCE)
 
 
 def test_a_broker_is_closed_twice_without_harm():

@@ -39,7 +39,7 @@ def example(name):
 
 @pytest.fixture(scope="module")
 def url():
-    with Broker() as broker, httpx.Client(base_url=broker.url) as api:
+    with Broker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         api.post("/event-types", json=EVENT_TYPE | SCHEMA).raise_for_status()
         api.post("/event-types/read/events", json=EVENTS).raise_for_status()
         yield broker.url
@@ -53,10 +53,12 @@ def test_the_example_of_httpx_consumes_a_subscription(url):
     """Batches are handled and committed."""
     # The number of events that the example takes in a batch, which then comes at once.
     events = [*EVENTS, *({"n": number} for number in range(len(EVENTS), 100))]
-    httpx.post(f"{url}/event-types", json={**EVENT_TYPE, **SCHEMA, "name": "consumed"}).raise_for_status()
-    httpx.post(f"{url}/event-types/consumed/events", json=events).raise_for_status()
+    httpx.post(
+        f"{url}/event-types", json={**EVENT_TYPE, **SCHEMA, "name": "consumed"}, timeout=PATIENCE
+    ).raise_for_status()
+    httpx.post(f"{url}/event-types/consumed/events", json=events, timeout=PATIENCE).raise_for_status()
     body = {"owning_application": "a", "event_types": ["consumed"], "read_from": "begin"}
-    subscription = httpx.post(f"{url}/subscriptions", json=body).json()["id"]
+    subscription = httpx.post(f"{url}/subscriptions", json=body, timeout=PATIENCE).json()["id"]
     seen = []
 
     def handle(events_of_batch):
@@ -83,7 +85,7 @@ def test_the_example_of_aiohttp_reads_long_lines(url):
         waiting = asyncio.ensure_future(anext(reading))
         # From now on is where it begins, so events are published until the first one has come.
         while not waiting.done():
-            async with httpx.AsyncClient() as api:
+            async with httpx.AsyncClient(timeout=PATIENCE) as api:
                 await api.post(f"{url}/event-types/read/events", json=EVENTS[1:2])
             await asyncio.wait([waiting], timeout=0.2)
         await reading.aclose()
@@ -163,7 +165,9 @@ def url_of_ended_streams(url):
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self):
             headers = {"X-Nakadi-Cursors": self.headers["X-Nakadi-Cursors"], "Accept-Encoding": "identity"}
-            answer = httpx.get(f"{url}{self.path}", params={"stream_limit": len(EVENTS)}, headers=headers)
+            answer = httpx.get(
+                f"{url}{self.path}", params={"stream_limit": len(EVENTS)}, headers=headers, timeout=PATIENCE
+            )
             self.send_response(answer.status_code)
             self.end_headers()
             self.wfile.write(answer.content)

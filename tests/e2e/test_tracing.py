@@ -177,7 +177,10 @@ def test_spans_arrive_over_otlp(monkeypatch):
     try:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-        with ServedBroker(traces="otlp", traces_percent=100) as broker, httpx.Client(base_url=broker.url) as client:
+        with (
+            ServedBroker(traces="otlp", traces_percent=100) as broker,
+            httpx.Client(base_url=broker.url, timeout=PATIENCE) as client,
+        ):
             name = create_event_type(client, a_business_definition())["name"]
             assert publish(client, name, "").status_code == 200
     finally:

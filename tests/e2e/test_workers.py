@@ -204,7 +204,8 @@ def forget_deleted_event_types(program):
 def serve_the_names_of_the_machine(program):
     """Workers know the address that the supervisor is bound to. (R290)"""
     statuses = [
-        httpx.get(f"{program.url}/health", headers={"Host": host}).status_code for host in ("localhost", "evil.example")
+        httpx.get(f"{program.url}/health", headers={"Host": host}, timeout=PATIENCE).status_code
+        for host in ("localhost", "evil.example")
     ]
     assert statuses == [200, 421]
 

@@ -25,7 +25,7 @@ from tests.support.api import a_definition
 from tests.support.bytes_left import files_in, find_files_with_text, list_file_kinds, objects_in
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
 from tests.support.jobs import DataFolder, Jobs, open_reading_session, order
-from tests.support.patience import until
+from tests.support.patience import PATIENCE, until
 from tests.support.s3_files import buckets_in_spark
 
 NOW = datetime.now(UTC)
@@ -135,7 +135,10 @@ def running_broker(data):
     """A client of a broker that runs in the data folder, and archives at once."""
     file = f"sqlite:///{data.folder / 'nakadi.db'}"
     places = {"registry": file, "event_log": file, "log_index": file, "archive": data.archive}
-    with Broker(**places, archive_after_seconds=0) as broker, httpx.Client(base_url=broker.url) as api:
+    with (
+        Broker(**places, archive_after_seconds=0) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
         yield api
 
 
@@ -178,7 +181,10 @@ def test_what_is_not_archived_yet_is_not_called_gone(jobs, data):
     places = {"registry": file, "event_log": file, "log_index": file, "archive": data.archive}
     definition = a_definition()
     erasure = ("--do", "erase", "--event-type", definition["name"], "--path", "customer.id", "--value", NAME)
-    with Broker(**places, archive_after_seconds=3600) as broker, httpx.Client(base_url=broker.url) as api:
+    with (
+        Broker(**places, archive_after_seconds=3600) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
         assert api.post("/event-types", json=definition).status_code == 201
         events = [order(1, customer={"id": NAME})]
         assert api.post(f"/event-types/{definition['name']}/events", json=events).status_code == 200

@@ -64,7 +64,7 @@ def archived_all(data, name, count):
 
 
 def letters_about(api):
-    """The event types that dead letters are about."""
+    """The event types of the dead letters that come within a second."""
     cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
     parameters = {"batch_limit": 100, "batch_flush_timeout": 1, "stream_timeout": 1}
     answer = api.get(f"/event-types/{QUEUE}/events", params=parameters, headers={"X-nakadi-cursors": cursors})
@@ -96,14 +96,14 @@ def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_
     publish_events(api, REDRIVE, event_of("a"))
     for event_type, count in ((name, 2), (QUEUE, 2), (REDRIVE, 1)):
         archived_all(data, event_type, count)
-    assert letters_about(api) == [name, other]
+    until(lambda: letters_about(api) == [name, other])
 
     told, report = erase(jobs, name, tmp_path)
     assert (told.code, report["verified_gone"], report["skipped_parked_events"]) == (3, False, 1), told.told
     assert report["left_in"] == [
         f"the event type {REDRIVE} (it may be an event of another event type: erase it from there too)"
     ]
-    assert letters_about(api) == [other]
+    until(lambda: letters_about(api) == [other])
     assert parked_ids(api, parking) == []
     publish_events(api, name, event_of("a", "another"))
     with closing(Consumer(api, parking)) as stream:
@@ -112,7 +112,7 @@ def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_
     for event_type in (REDRIVE, other):
         told, report = erase(jobs, event_type, tmp_path)
         assert (told.code, report["verified_gone"]) == (0, True), told.told
-    assert letters_about(api) == []
+    until(lambda: letters_about(api) == [])
     until(lambda: find_files_with_text(NAME, files_in(data.folder)) == [])
 
 

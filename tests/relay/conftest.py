@@ -12,6 +12,7 @@ import pytest
 
 from nakadi.local import Broker
 from nakadi_relay import OutboxNames, outbox_schema
+from tests.support.patience import PATIENCE
 from tests.support.postgres import PostgresServer, running_server
 
 _numbers = count(1)
@@ -65,7 +66,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def api(broker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=broker.url) as client:
+    with httpx.Client(base_url=broker.url, timeout=PATIENCE) as client:
         yield client
 
 
@@ -93,11 +94,12 @@ def stored(api):
 
     def read(name: str, number: int) -> list[dict[str, object]]:
         cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
-        limits = {"batch_limit": 1, "stream_limit": number, "stream_timeout": 30, "batch_flush_timeout": 1}
+        # Thousands of events may take a busy machine a minute.
+        limits = {"batch_limit": 1, "stream_limit": number, "stream_timeout": 300, "batch_flush_timeout": 1}
         if not number:
             return []
         answer = api.get(
-            f"/event-types/{name}/events", params=limits, headers={"X-Nakadi-Cursors": cursors}, timeout=60
+            f"/event-types/{name}/events", params=limits, headers={"X-Nakadi-Cursors": cursors}, timeout=PATIENCE
         )
         return [event for line in answer.content.split(b"\n") if line for event in json.loads(line).get("events", [])]
 

@@ -94,7 +94,7 @@ def start(tmp_path) -> Iterator[Callable[..., Part]]:
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health").status_code == 200
+        return httpx.get(f"{url}/health", timeout=PATIENCE).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -108,9 +108,9 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
     url = f"http://127.0.0.1:{port}"
     broker = start("broker", "-m", "nakadi.local", "--port", port, "--data", str(tmp_path / "data"))
     until(lambda: answers(url), PATIENCE)
-    assert httpx.post(f"{url}/event-types", json=DEFINITION).status_code == 201
+    assert httpx.post(f"{url}/event-types", json=DEFINITION, timeout=PATIENCE).status_code == 201
     wanted = {"owning_application": "books", "event_types": ["order.placed"], "read_from": "begin"}
-    subscription = httpx.post(f"{url}/subscriptions", json=wanted).json()["id"]
+    subscription = httpx.post(f"{url}/subscriptions", json=wanted, timeout=PATIENCE).json()["id"]
     parts = [
         broker,
         start("orders", str(SHOP / "orders.py"), database.dsn, str(ORDERS)),
@@ -141,7 +141,7 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
     for customer in {each[1] for each in placed}:
         numbers = [number for number, name, _ in entered if name == customer]
         assert numbers == sorted(numbers)
-    partitions = httpx.get(f"{url}/event-types/order.placed/partitions").json()
+    partitions = httpx.get(f"{url}/event-types/order.placed/partitions", timeout=PATIENCE).json()
     assert sum(int(each["newest_available_offset"].rpartition("-")[2]) + 1 for each in partitions) == ORDERS
 
 

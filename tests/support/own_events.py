@@ -21,7 +21,7 @@ def own_events(api: httpx.Client, name: str) -> list[dict[str, Any]]:
         return []
     answer = api.get(
         f"/event-types/{name}/events",
-        params={"batch_limit": 1, "stream_limit": count, "stream_timeout": 30},
+        params={"batch_limit": 1, "stream_limit": count, "stream_timeout": 60},
         headers={"X-Nakadi-Cursors": json.dumps(cursors)},
     )
     return [event for line in answer.text.splitlines() for event in json.loads(line).get("events", [])]

@@ -105,10 +105,13 @@ def test_closing_in_time_reports_events_that_are_on_their_way():
     """A caller that awaits an event whose request gets no answer learns of the end, and that the event may be
     stored."""
 
-    async def publish(url):
-        producer = Producer(url, "sent")
+    async def publish(silent):
+        producer = Producer(f"http://127.0.0.1:{silent.getsockname()[1]}", "sent")
         delivery = await producer.send({"n": 1})
-        await producer.close(timeout=0.1)
+        connection, _ = await asyncio.to_thread(silent.accept)
+        with connection:
+            assert await asyncio.to_thread(connection.recv, 1)
+            await producer.close(timeout=0.1)
         with pytest.raises(NotDelivered) as failed:
             await asyncio.wait_for(delivery_of(delivery), PATIENCE)
         return failed.value.maybe_stored, producer.waiting
@@ -116,9 +119,10 @@ def test_closing_in_time_reports_events_that_are_on_their_way():
     async def delivery_of(delivery):
         return await delivery
 
-    # It accepts connections, and never answers.
+    # It receives the request, and never answers.
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert asyncio.run(publish(f"http://127.0.0.1:{silent.getsockname()[1]}")) == (True, 0)
+        silent.settimeout(PATIENCE)
+        assert asyncio.run(publish(silent)) == (True, 0)
 
 
 def test_a_cancelled_task_delivers_what_it_sent(nakadi):

@@ -187,7 +187,7 @@ def test_stream_starts_behind_a_shifted_cursor(api):
     publish(api, name, 2)
     cursor = {"partition": "0", "offset": shift_cursor(api, name, "BEGIN", 4)}
     assert cursor["offset"] == "001-0002-000000000000000000"
-    query = {"stream_limit": 1, "batch_flush_timeout": 1, "stream_timeout": 5}
+    query = {"stream_limit": 1, "batch_flush_timeout": 60, "stream_timeout": 60}
     headers = {"x-nakadi-cursors": json.dumps([cursor])}
     answer = api.get(f"/event-types/{name}/events", params=query, headers=headers)
     assert [json.loads(line)["cursor"]["offset"] for line in answer.text.splitlines()] == [

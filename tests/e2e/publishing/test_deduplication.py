@@ -9,6 +9,7 @@ from nakadi.local import Broker
 from tests.e2e.publishing.test_publishing import events_in, publish, read_delivered_bytes
 from tests.support.api import a_business_definition, a_definition, create_event_type, problem, violations
 from tests.support.http import check_against_description
+from tests.support.patience import PATIENCE
 from tests.support.publishing import metadata
 
 ONCE = {"deduplication": {"window_seconds": 300}}
@@ -200,7 +201,7 @@ class TestFaults:
 
     @pytest.fixture
     def client(self, broker):
-        with check_against_description(httpx.Client(base_url=broker.url)) as client:
+        with check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as client:
             yield client
 
     @pytest.fixture
@@ -241,7 +242,7 @@ def test_ids_survive_a_restart(tmp_path):
     event = an_event()
     definition = a_business_definition(**ONCE)
     for attempt in range(2):
-        with Broker(**settings) as broker, httpx.Client(base_url=broker.url) as client:
+        with Broker(**settings) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as client:
             if attempt == 0:
                 create_event_type(client, definition)
             answer = publish(client, definition["name"], [event])

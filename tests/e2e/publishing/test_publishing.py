@@ -23,7 +23,7 @@ def publish(api, name, body=b"[{}]", to="events", **headers):
 def read_delivered_bytes(api, name, count, partition="0"):
     """The bytes of a stream that ends after this many events."""
     cursors = json.dumps([{"partition": partition, "offset": "BEGIN"}])
-    limits = {"batch_limit": count, "stream_limit": count, "stream_timeout": 10, "batch_flush_timeout": 5}
+    limits = {"batch_limit": count, "stream_limit": count, "stream_timeout": 60, "batch_flush_timeout": 60}
     answer = api.get(f"/event-types/{name}/events", params=limits, headers={"X-Nakadi-Cursors": cursors})
     assert answer.status_code == 200, answer.text
     return answer.content

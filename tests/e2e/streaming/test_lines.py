@@ -36,7 +36,7 @@ def test_batches_and_keep_alives_are_these_bytes(stream, publish):
     """Batches of one partition, then a keep-alive with the last cursor, byte by byte. (L41, L42, L44, L45, L46)"""
     publish("1", "a", "b", "c")
     with stream(
-        "batch_limit=2&batch_flush_timeout=1&stream_keep_alive_limit=1", cursors(_1="BEGIN")
+        "batch_limit=2&batch_flush_timeout=2&stream_keep_alive_limit=1", cursors(_1="BEGIN")
     ) as open_low_level_stream:
         assert open_low_level_stream.rest() == batch("1", 1, "a", "b") + batch("1", 2, "c") + keep_alive("1", 2)
 

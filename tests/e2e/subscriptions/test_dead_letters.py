@@ -1,11 +1,9 @@
 """Unprocessable events, from the first failure to the dead letter."""
 
-import json
-
 import pytest
 
 from tests.support.api import a_business_definition, create_event_type
-from tests.support.open_stream import OpenStream
+from tests.support.own_events import own_events
 from tests.support.parking import PARKING, a_keyed_definition, fail_until_parked, publish_events
 from tests.support.patience import until
 from tests.support.subscriptions import create_subscription
@@ -58,13 +56,9 @@ def _commit_next_batch(stream):
 
 def letters(api, subscription):
     """The dead letters of a subscription."""
-    headers = {"X-nakadi-cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
-    target = "/event-types/nakadi.dead.letter.queue/events?batch_limit=100&batch_flush_timeout=1&stream_timeout=1"
-    with OpenStream(str(api.base_url), target, headers) as stream:
-        if stream.status != 200:
-            return []
-        events = [event for line in stream.rest().splitlines() for event in json.loads(line).get("events", [])]
-    mine = [each for each in events if each["subscription_id"] == subscription["id"]]
+    mine = [
+        each for each in own_events(api, "nakadi.dead.letter.queue") if each["subscription_id"] == subscription["id"]
+    ]
     assert all(each["event"]["n"] == 0 and each["event"]["metadata"]["eid"] == _eid(0) for each in mine)
     return mine
 

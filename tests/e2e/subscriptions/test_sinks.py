@@ -174,7 +174,8 @@ def test_another_event_type_gets_a_copy(api):
     def read() -> list[Any]:
         found = api.get(
             f"/subscriptions/{copied['id']}/events",
-            params={"stream_timeout": 2, "batch_flush_timeout": 1, "batch_limit": 100, "commit_timeout": 1},
+            # It ends when nothing is committed.
+            params={"stream_timeout": 60, "batch_flush_timeout": 1, "batch_limit": 100, "commit_timeout": 1},
         )
         return [each for line in found.text.splitlines() for each in json.loads(line).get("events", ())]
 

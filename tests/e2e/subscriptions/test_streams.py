@@ -74,7 +74,7 @@ def test_the_next_stream_goes_on(api, consumer):
     batches = [first.batch() for _ in range(2)]
     assert first.commit(batches[1]).status_code == 204
     assert first.debug_at_the_end() == ["Stream limit in events reached: 2"]
-    second = consumer(subscription, batch_limit=2, stream_timeout=1)
+    second = consumer(subscription, batch_limit=2)
     assert second.batch()["events"] == [{"n": 2}, {"n": 3}]
     second.close()
 

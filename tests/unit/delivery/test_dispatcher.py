@@ -18,7 +18,7 @@ from nakadi.subscriptions.api.lease_watch import CLOCK_MARGIN, LEASE_DURATION, L
 from nakadi.subscriptions.stream.leases import LeaseKeeper
 from tests.support.clock import HandMovedClock
 from tests.support.engines import DYNAMODB, prepare_engine
-from tests.support.logs import records_of
+from tests.support.logs import records_of_this_thread
 from tests.support.patience import PATIENCE, wait_on_loop
 from tests.support.sinks import NOW, a_sink, stored_sink
 
@@ -50,7 +50,7 @@ def test_it_ends_silently_when_its_threads_take_no_more_work(caplog):
     asyncio.run(asyncio.wait_for(dispatcher.run(), PATIENCE))
 
     assert repository.looks == 1
-    assert records_of("nakadi.delivery", caplog) == []
+    assert records_of_this_thread(caplog) == []
 
 
 def test_a_look_that_fails_is_repeated_and_logged(caplog, monkeypatch):
@@ -71,7 +71,7 @@ def test_a_look_that_fails_is_repeated_and_logged(caplog, monkeypatch):
             await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(run())
-    [record] = records_of("nakadi.delivery", caplog)
+    [record] = records_of_this_thread(caplog)
     assert record.getMessage() == "Looking for sinks failed, tried again in 0.0 s"
 
 

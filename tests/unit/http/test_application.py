@@ -11,7 +11,7 @@ from nakadi.http.message import Request, Response, StreamingResponse, json_respo
 from nakadi.http.router import Route
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Conflict, NotAuthenticated, NotFound, NotPermitted, TooLarge
-from tests.support.logs import records_of, records_of_this_thread
+from tests.support.logs import records_of_this_thread
 
 ANN = Subject(name="ann")
 
@@ -224,7 +224,7 @@ def test_a_path_in_the_log_is_cut(caplog):
     with caplog.at_level(logging.INFO, "nakadi.access"):
         ask("GET", "/things/" + "x" * 5_000)
 
-    [record] = records_of("nakadi.access", caplog)
+    [record] = records_of_this_thread(caplog)
     assert len(record.getMessage()) < 1_150
 
 

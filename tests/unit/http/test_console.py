@@ -9,6 +9,7 @@ import pytest
 
 from nakadi.local import Broker
 from nakadi.model.outcomes import BadSetting
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def console(tmp_path_factory):
     (folder / "assets" / "index-1a2b.js").write_text("let many = 0;\n" * 1000)
     (folder / "assets" / "notes.txt").write_text("no file of a console")
     (folder / "secret.js").write_text("outside")
-    with Broker(console=str(folder)) as broker, httpx.Client(base_url=broker.url) as client:
+    with Broker(console=str(folder)) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as client:
         yield client
 
 
@@ -97,7 +98,7 @@ SIGN_IN = {"authorize": "https://id.example.org/authorize", "token": "https://to
 def test_the_issuer_of_tokens_may_be_called_and_nothing_else():
     """The page learns where to sign in, and its policy lets it ask for tokens there."""
     with Broker(console_sign_in=tuple(SIGN_IN.items())) as broker:
-        answer = httpx.get(f"{broker.url}/console/config.json")
+        answer = httpx.get(f"{broker.url}/console/config.json", timeout=PATIENCE)
     assert answer.json() == {"sign_in": SIGN_IN}
     assert "connect-src 'self' https://token.example.org;" in answer.headers["content-security-policy"]
 
@@ -120,7 +121,7 @@ def test_a_sign_in_that_cannot_work_is_refused_at_the_start(wrong):
 def test_a_broker_without_a_built_console_says_how_to_build_it():
     """The broker works, and its page gives the remedy in a sentence."""
     with Broker() as broker:
-        answer = httpx.get(f"{broker.url}/console/")
-        assert httpx.get(f"{broker.url}/health").text == "OK"
+        answer = httpx.get(f"{broker.url}/console/", timeout=PATIENCE)
+        assert httpx.get(f"{broker.url}/health", timeout=PATIENCE).text == "OK"
     assert answer.status_code == 404
     assert "make console" in answer.text

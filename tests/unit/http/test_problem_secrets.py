@@ -27,7 +27,7 @@ def broken_broker(tmp_path):
     """A broker that has worked, and the tables of whose file are gone."""
     path = tmp_path / "secret.db"
     with Broker(registry=f"sqlite:///{path}", event_log=f"sqlite:///{path}", cache_seconds=0) as broker:
-        with httpx.Client(base_url=broker.url) as api:
+        with httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
             create_event_type(api, name="order.created")
         yield broker, path
 

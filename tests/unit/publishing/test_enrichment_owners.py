@@ -4,7 +4,7 @@ from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Feature, Subj
 from nakadi.model.event_type import OwnerSelector, OwnerSelectorType
 from nakadi.publishing.batch import BatchStatus
 from tests.support.builders import an_event_type
-from tests.support.logs import records_of
+from tests.support.logs import records_of_this_thread
 from tests.support.publishing import ANN, EID, House, a_business_type, metadata, steps, the_failure
 
 PATH = OwnerSelector(type=OwnerSelectorType.PATH, name="user", value="order.'sold.by'")
@@ -65,9 +65,9 @@ def test_events_without_an_owner_are_noted(house_with_owners, caplog):
     event_type = house_with_owners.add(an_event_type(event_owner_selector=PATH))
     with caplog.at_level("INFO", "nakadi.publishing.validation"):
         house_with_owners.publish(event_type, [sold_by("bob")], BOB)
-        assert not records_of("nakadi.publishing", caplog)
+        assert not records_of_this_thread(caplog)
         house_with_owners.publish(event_type, [sold_by("bob"), {}, {}], BOB)
-    [record] = records_of("nakadi.publishing", caplog)
+    [record] = records_of_this_thread(caplog)
     assert record.getMessage().startswith("2 of 3 events name no ")
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition
 from tests.support.engines import append_and_wait
-from tests.support.logs import records_of
+from tests.support.logs import records_of_this_thread
 from tests.support.metrics import collect_samples, value
 from tests.support.subscriptions import a_cursor
 
@@ -95,7 +95,8 @@ def test_housekeeping_counts_those_that_are_late(house, caplog):
     troubled = house.broker.subscription_services.troubled_subscriptions
     assert troubled.late_ids == [late["id"]]
     assert value(collect_samples(house.broker.metrics), "nakadi_late_subscriptions") == 1
-    [message] = [each.getMessage() for each in records_of("nakadi.subscriptions.api.stats", caplog)]
+    said = [each.getMessage() for each in records_of_this_thread(caplog)]
+    [message] = [each for each in said if " is late: " in each]
     assert late["id"] in message
     assert "no_consumer" in message
     session = house.session(late)

@@ -8,6 +8,7 @@ from nakadi.subscriptions.api.lease_watch import CLOCK_MARGIN, LEASE_DURATION
 from nakadi.subscriptions.stream.actions import DepartureRecord
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.api import problem
+from tests.support.logs import records_of_this_thread
 from tests.support.metrics import collect_samples, value
 from tests.support.subscriptions import a_cursor, offset_text, publish, reset
 
@@ -234,8 +235,8 @@ class TestStallWatch:
         house.broker.housekeeping.run()
         assert watch.stalled_ids == [stuck["id"]]
         assert value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 1
-        said = [each.getMessage() for each in caplog.records if each.name == "nakadi.subscriptions.api.stats"]
-        assert [stuck["id"] in each for each in said] == [True]
+        said = [each.getMessage() for each in records_of_this_thread(caplog)]
+        assert [stuck["id"] in each for each in said if " is stalled: " in each] == [True]
         house.commit(stuck, sessions[0], a_cursor(name, "0", 1))
         house.broker.housekeeping.run()
         assert watch.stalled_ids == []

@@ -1,0 +1,46 @@
+"""Tests wait as long as a busy machine needs."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+REQUESTS = {"get", "post", "put", "delete", "head", "patch", "options", "request", "stream", "Client", "AsyncClient"}
+
+
+def impatient_requests(text):
+    """The lines with a client or request of httpx that gives up after its five seconds."""
+    for call in ast.walk(ast.parse(text)):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in REQUESTS:
+            # A transport that a test brings waits for nobody, and `**options` may have anything.
+            has_timeout = {"timeout", "transport", None} & {each.arg for each in call.keywords}
+            if ast.unparse(call.func.value) == "httpx" and not has_timeout:
+                yield call.lineno
+
+
+def test_requests_of_tests_say_how_long_they_wait():
+    """An answer takes longer than the five seconds of httpx if other processes keep every processor busy."""
+    found = {
+        str(path.relative_to(TESTS)): lines
+        for path in TESTS.rglob("*.py")
+        if "httpx." in (text := path.read_text("utf-8")) and (lines := list(impatient_requests(text)))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("call", "lines"),
+    [
+        ("httpx.get(url)", [1]),
+        ("httpx.Client(base_url=url)", [1]),
+        ("httpx.get(url, timeout=60)", []),
+        ("httpx.Client(transport=transport)", []),
+        ("httpx.Client(**options)", []),
+        ("client.get(url)", []),
+    ],
+)
+def test_impatient_requests_are_found(call, lines):
+    """A request needs a timeout, a request of a client has the client's."""
+    assert list(impatient_requests(call)) == lines
