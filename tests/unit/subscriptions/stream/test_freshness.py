@@ -1,11 +1,13 @@
 """How the streams of a process count what is consumed, and report it."""
 
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
 
 from nakadi.model.objective import ConsumedBatch, MinuteCounts, minute_of
 from nakadi.model.outcomes import Unavailable
+from nakadi.subscriptions.api.objectives import FreshnessReports
 from nakadi.subscriptions.stream.freshness import FreshnessRecorder
 from tests.support.metrics import collect_samples, value
 
@@ -78,12 +80,35 @@ def unavailable(*_):
 
 def test_what_was_counted_last_is_reported_after_the_end_of_the_stream(house, subscription, recorder):
     """A stream may end at once after a commit. (O5)"""
+    with recorder.follow(subscription), recorder.follow(subscription):
+        recorder.count(subscription.id, batches(house, 3))
+        assert not recorder.has_unreported_end(subscription.id)
+    assert recorder.has_unreported_end(subscription.id)
+    recorder.report_subscription(subscription.id)
+    assert not recorder.has_unreported_end(subscription.id)
+    assert not recorder.is_following
+    recorder.report_subscription(subscription.id)
+    assert [each.in_time for each in stored_counts(house, subscription)] == [3]
+
+
+def test_a_stream_that_begins_during_the_report_of_the_last_one_is_followed(house, subscription, recorder, monkeypatch):
+    """Two threads may report at once, and the later of them finds a new stream, whose counts are not lost. (O5)"""
     with recorder.follow(subscription):
         recorder.count(subscription.id, batches(house, 3))
-    assert recorder.is_following
+    add = FreshnessReports.add
+
+    def report_and_stream_meanwhile(self, *arguments):
+        add(self, *arguments)
+        monkeypatch.setattr(FreshnessReports, "add", add)
+        recorder.report()
+        began.enter_context(recorder.follow(subscription))
+
+    with ExitStack() as began:
+        monkeypatch.setattr(FreshnessReports, "add", report_and_stream_meanwhile)
+        recorder.report_subscription(subscription.id)
+        recorder.count(subscription.id, batches(house, 4))
     recorder.report()
-    assert not recorder.is_following
-    assert [each.in_time for each in stored_counts(house, subscription)] == [3]
+    assert [each.in_time for each in stored_counts(house, subscription)] == [7]
 
 
 def test_a_new_objective_is_known_after_the_next_report(house, recorder):

@@ -1,7 +1,7 @@
 """What streams of this process consume, counted against the objectives of their subscriptions.
 
-Counting happens on the event loop, whenever a client commits, and costs a few additions. A thread adds the counts to
-the reports now and then, which costs nothing if nothing was consumed.
+Counting happens on the event loop, whenever a client commits, and costs a few additions. Threads add the counts to
+the reports now and then, and when the last stream of a subscription ends, which costs nothing if nothing was consumed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FreshnessRecorder:
         self._reports = reports
         self._clock = clock
         self._metrics = metrics
-        # The event loop counts while a thread reports: neither may lose what the other changes.
+        # The event loop counts while threads report: none may lose what another changes.
         self._lock = threading.Lock()
         self._followed: dict[str, _FollowedSubscription] = {}
 
@@ -82,6 +82,19 @@ class FreshnessRecorder:
         for subscription_id, followed in subscriptions:
             self._report_subscription(subscription_id, followed)
 
+    def report_subscription(self, subscription_id: str) -> None:
+        """The same for one subscription."""
+        with self._lock:
+            followed = self._followed.get(subscription_id)
+        if followed is not None:
+            self._report_subscription(subscription_id, followed)
+
+    def has_unreported_end(self, subscription_id: str) -> bool:
+        """Whether the last stream has ended, and something that it consumed is not reported."""
+        with self._lock:
+            followed = self._followed.get(subscription_id)
+            return followed is not None and not followed.streams and bool(followed.counts)
+
     @property
     def is_following(self) -> bool:
         return bool(self._followed)
@@ -102,5 +115,7 @@ class FreshnessRecorder:
             raise
         with self._lock:
             followed.objective = current
-            if not followed.streams and not followed.counts:
-                self._followed.pop(subscription_id, None)
+            # Another thread may have reported at the same time, and a new stream may have begun since.
+            is_current = self._followed.get(subscription_id) is followed
+            if is_current and not followed.streams and not followed.counts:
+                del self._followed[subscription_id]

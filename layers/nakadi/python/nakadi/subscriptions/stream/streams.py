@@ -249,6 +249,7 @@ class SubscriptionStreams:
     ) -> None:
         """Stream until the end, and leave before the client can see it."""
         with ExitStack() as stack:
+            stack.callback(self._report_freshness_at_end, joined.subscription.id)
             stack.enter_context(self._freshness.follow(joined.subscription))
             driver = self._new_driver(joined, lines, outlet, figures, stack)
             on_start(driver)
@@ -410,6 +411,17 @@ class SubscriptionStreams:
                 await loop.run_in_executor(self._threads, self._freshness.report)
             except Exception:  # whatever it was: the counts are still there, and the next report has them
                 log.warning("Reporting how soon events were consumed failed, tried again", exc_info=True)
+
+    def _report_freshness_at_end(self, subscription_id: str) -> None:
+        """Nobody has to wait for the next regular report, which retries if this one fails."""
+        if self._freshness.has_unreported_end(subscription_id):
+            asyncio.get_running_loop().run_in_executor(self._threads, self._report_freshness_of, subscription_id)
+
+    def _report_freshness_of(self, subscription_id: str) -> None:
+        try:
+            self._freshness.report_subscription(subscription_id)
+        except Exception:  # nobody waits for the result
+            log.warning("Reporting how soon events were consumed failed, tried again", exc_info=True)
 
     def _report_last_counts(self) -> None:
         try:
