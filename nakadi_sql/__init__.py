@@ -11,10 +11,14 @@ it. `http_source.py` reads the log, `rows.py` makes rows of events, and `tables.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from nakadi_sql.errors import BadQuery, QueryStopped
 from nakadi_sql.http_source import HttpSource
-from nakadi_sql.queries import Answer, Limits, ask
 from nakadi_sql.tables import FolderTables, GlueTables, RestTables, Tables, open_tables
+
+if TYPE_CHECKING:
+    from nakadi_sql.queries import Answer, Limits, ask
 
 __all__ = [
     "Answer",
@@ -29,3 +33,12 @@ __all__ = [
     "ask",
     "open_tables",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Spark reads the log and makes rows with this package, and does without DuckDB.
+    if name in ("Answer", "Limits", "ask"):
+        from nakadi_sql import queries  # noqa: PLC0415  # the reason stands above
+
+        return getattr(queries, name)
+    raise AttributeError(name)

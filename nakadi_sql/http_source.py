@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import getitem
 from types import TracebackType
@@ -33,6 +33,9 @@ EVENTS_IN_PIECE = 2000
 
 MAX_SILENCES = 3
 """After this many seconds in which nothing came from a partition, nothing more comes."""
+
+MAX_DELAY = timedelta(minutes=5)
+"""An event is stored this long after the broker received it, at most."""
 
 MAX_FAILURES = 5
 PAUSE_SECONDS = 1.0
@@ -77,13 +80,35 @@ _BATCH = msgspec.json.Decoder(_Batch)
 _CLOUD_EVENTS = msgspec.json.Decoder(list[_CloudEvent])
 
 
-class HttpSource:
-    """The event types of a broker. `note` gets sentences about what a result may lack."""
+class LogRange(msgspec.Struct, frozen=True):
+    """The events of a partition behind a cursor, up to and including the last place."""
 
-    def __init__(self, connection: Connection, note: Callable[[str], None]) -> None:
+    partition: str
+    after: str
+    last: _Place
+
+    def has_any(self) -> bool:
+        """Whether there may be an event."""
+        return self.after == BEGIN or _read_offset(self.after) < self.last
+
+
+def ranges_between(start: Mapping[str, str], end: Mapping[str, str]) -> Sequence[LogRange]:
+    """The ranges from the offsets of partitions to later ones. A partition that is new begins at its beginning."""
+    ranges = [LogRange(name, start.get(name, BEGIN), _read_offset(offset)) for name, offset in end.items()]
+    return [each for each in ranges if each.has_any()]
+
+
+class HttpSource:
+    """The event types of a broker. `note` gets sentences about what a result may lack.
+
+    A partition ends early after `silences` seconds without an event: its last ones may be of those that nobody gets.
+    """
+
+    def __init__(self, connection: Connection, note: Callable[[str], None], *, silences: int = MAX_SILENCES) -> None:
         self._connection = connection
         self._api = Api(connection)
         self._note = note
+        self._silences = silences
 
     def __enter__(self) -> Self:
         return self
@@ -118,28 +143,72 @@ class HttpSource:
         )
 
     def events(self, event_type: EventTypeInfo) -> Iterator[Sequence[LoggedEvent]]:
-        """The events that the log has now, one partition after the other.
+        """The events that the log has now, one partition after the other."""
+        for each in self.plan(event_type):
+            yield from self.read(event_type, each)
 
-        This also finds out whether the token may read the event type, even if the log has nothing more.
+    def plan(
+        self, event_type: EventTypeInfo, since: datetime | None = None, until: datetime | None = None
+    ) -> Sequence[LogRange]:
+        """The ranges of the events that the log has now and the table lacks.
+
+        With `since` and `until`, ranges leave out what was surely not stored between these times. This also finds out
+        whether the token may read the event type, even if the log has nothing more.
         """
         where = path("event-types", event_type.name)
-        starts = self._starts(event_type)
-        for each in self._post(f"{where}/cursors-lag", starts):
-            if each["unconsumed_events"] < 1:
-                continue
-            [start] = [cursor for cursor in starts if cursor["partition"] == each["partition"]]
-            piece: list[LoggedEvent] = []
-            for place, text in self._read_partition(where, start, _read_offset(each["newest_available_offset"])):
-                timeline, offset = place
-                if not is_in_table(event_type.seam, timeline, int(each["partition"]), offset):
-                    piece.append(_locate(text, event_type, timeline, int(each["partition"]), offset))
-                if len(piece) == EVENTS_IN_PIECE:
-                    yield self._add_times(event_type, piece)
-                    piece = []
+        starts = {each["partition"]: each["offset"] for each in self._starts(event_type)}
+        if since is not None:
+            since_places = self._resolve(where, dict.fromkeys(starts, _time_text(since)))
+            starts = {name: _later(starts[name], offset) for name, offset in since_places.items()}
+        if until is not None:
+            # The ends below are compared with places, and BEGIN is none.
+            starts = self._resolve(where, starts)
+        cursors = [{"partition": name, "offset": offset} for name, offset in starts.items()]
+        lasts = {
+            each["partition"]: _read_offset(each["newest_available_offset"])
+            for each in self._post(f"{where}/cursors-lag", cursors)
+            if each["unconsumed_events"] > 0
+        }
+        if until is not None and lasts:
+            ends = self._resolve(where, dict.fromkeys(lasts, _time_text(until + MAX_DELAY)))
+            lasts = {name: min(last, _read_offset(ends[name])) for name, last in lasts.items()}
+        ranges = [LogRange(name, starts[name], last) for name, last in lasts.items()]
+        return [each for each in ranges if each.has_any()]
+
+    def first_offsets(self, event_type: EventTypeInfo, since: datetime | None = None) -> Mapping[str, str]:
+        """For each partition, the offset before the first event that there is, or that was stored then or later."""
+        start = BEGIN if since is None else _time_text(since)
+        where = path("event-types", event_type.name)
+        return self._resolve(where, dict.fromkeys(self.last_offsets(event_type), start))
+
+    def last_offsets(self, event_type: EventTypeInfo) -> Mapping[str, str]:
+        """For each partition, the offset of the last event that there is."""
+        found = self._get(f"{path('event-types', event_type.name)}/partitions")
+        return {each["partition"]: each["newest_available_offset"] for each in found}
+
+    def _resolve(self, where: str, offsets: Mapping[str, str]) -> dict[str, str]:
+        """The offsets of partitions that are meant by BEGIN, or by a time: the one before the first event of then."""
+        cursors = [{"partition": name, "offset": offset, "shift": 0} for name, offset in offsets.items()]
+        return {each["partition"]: each["offset"] for each in self._post(f"{where}/shifted-cursors", cursors)}
+
+    def read(self, event_type: EventTypeInfo, wanted: LogRange) -> Iterator[Sequence[LoggedEvent]]:
+        """The events of a range that the table lacks, in pieces."""
+        where = path("event-types", event_type.name)
+        partition = int(wanted.partition)
+        piece: list[LoggedEvent] = []
+        start = {"partition": wanted.partition, "offset": wanted.after}
+        for place, text in self._read_partition(where, start, wanted.last):
+            timeline, offset = place
+            if not is_in_table(event_type.seam, timeline, partition, offset):
+                piece.append(_locate(text, event_type, timeline, partition, offset))
+            if len(piece) == EVENTS_IN_PIECE:
+                yield self._add_times(event_type, piece)
+                piece = []
+        if piece:
             yield self._add_times(event_type, piece)
 
-    def _read_partition(self, where: str, start: _Cursor, end: _Place) -> Iterator[tuple[_Place, bytes]]:
-        """The events of a partition from a cursor to an end, each with its place: a batch has an event and its offset.
+    def _read_partition(self, where: str, start: _Cursor, last: _Place) -> Iterator[tuple[_Place, bytes]]:
+        """The events of a partition from a cursor to a place, each with its place: a batch has an event and its offset.
 
         The last events may be of those that nobody gets, such as tombstones. Then the broker says again and again that
         there is nothing; once does not suffice, because it says so too if its log is slow.
@@ -151,13 +220,15 @@ class HttpSource:
                     batch = _BATCH.decode(line)
                     if not batch.events:
                         silences += 1
-                        if silences == MAX_SILENCES:
+                        if silences == self._silences:
                             return
                         continue
                     place = _read_offset(batch.cursor["offset"])
+                    if place > last:
+                        return
                     cursor, silences, failures = {**start, "offset": batch.cursor["offset"]}, 0, 0
                     yield place, bytes(batch.events[0])
-                    if place >= end:
+                    if place == last:
                         return
             except (HTTPError, msgspec.MsgspecError, _TryAgain) as error:
                 failures += 1
@@ -319,6 +390,16 @@ def _read_offset(text: str) -> tuple[int, int]:
     if found is None:
         raise ValueError(f"{text} is no offset of this broker")
     return int(found[1], 16), int(found[2])
+
+
+def _time_text(moment: datetime) -> str:
+    """A time as the broker takes it for an offset."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _later(offset: str, other: str) -> str:
+    """The later of two offsets."""
+    return max(offset, other, key=lambda each: (-1, 0) if each == BEGIN else _read_offset(each))
 
 
 def _offset_text(timeline: int, offset: int) -> str:

@@ -31,7 +31,7 @@ from nakadi_sql.buckets import bucket_secret
 from nakadi_sql.columns import PLACE_COLUMNS, database_type, kind_of_database, quoted, quoted_text
 from nakadi_sql.errors import BadQuery, QueryStopped
 from nakadi_sql.rows import RowMaker
-from nakadi_sql.sources import EventSource, EventTypeInfo, Seam, find_event_type
+from nakadi_sql.sources import EventSource, EventTypeInfo, Seam, find_event_type, seam_condition
 from nakadi_sql.statements import TableNames, table_names
 from nakadi_sql.tables import TableFiles, Tables
 
@@ -41,8 +41,6 @@ INTERRUPTION_SECONDS = 0.05
 
 UNUSUAL_TYPE = re.compile(r"\b(?:BIT|INTERVAL|TIME WITH TIME ZONE|TIMESTAMP_(?:NS|MS|S)|UHUGEINT)\b")
 """Types of which Arrow or Python has no value, or another one."""
-
-MAX_OFFSET = (1 << 63) - 1
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -275,7 +273,7 @@ def _select_from_table(table: TableFiles, existing: Columns, columns: Columns, s
         _column(field, known.get(field.name.lower())) for field in (*PLACE_COLUMNS.fields, *columns.fields)
     )
     delivered = "NOT coalesce(nakadi_tombstone, false) AND nakadi_directed_to IS NULL"
-    return f"SELECT {selected} FROM {_scan(table)} WHERE {delivered} AND {_seam_condition(seam)}"  # noqa: S608  # quoted
+    return f"SELECT {selected} FROM {_scan(table)} WHERE {delivered} AND {seam_condition(seam, _pick_end)}"  # noqa: S608  # quoted
 
 
 def _column(field: Field, existing: str | None) -> str:
@@ -286,23 +284,8 @@ def _column(field: Field, existing: str | None) -> str:
     return f"CAST({value} AS {wanted}) AS {name}"
 
 
-def _seam_condition(seam: Seam) -> str:
-    """`is_in_table` as SQL."""
-    timelines = sorted({timeline for known in seam.values() for timeline in known})
-    cases = " ".join(
-        f"WHEN {timeline} THEN nakadi_offset < {_ends(seam, timeline)}[nakadi_partition + 1]" for timeline in timelines
-    )
-    is_older = f"nakadi_timeline < {timelines[-1]} AND nakadi_partition <= {max(seam)}"
-    return f"CASE nakadi_timeline {cases} ELSE {is_older} END"
-
-
-def _ends(seam: Seam, timeline: int) -> str:
-    """The offset up to which the table has the events of a timeline, for each partition from 0."""
-    ends = (
-        seam[partition].get(timeline, MAX_OFFSET if timeline < max(seam[partition]) else 0) if partition in seam else 0
-        for partition in range(max(seam) + 1)
-    )
-    return f"[{', '.join(map(str, ends))}]"
+def _pick_end(ends: str) -> str:
+    return f"[{ends}][nakadi_partition + 1]"
 
 
 def _scan(table: TableFiles) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -11,6 +11,8 @@ from nakadi.model.event_type import Category
 from nakadi_jobs.places import table_name
 from nakadi_sql.errors import BadQuery
 from nakadi_sql.rows import LoggedEvent
+
+MAX_OFFSET = (1 << 63) - 1
 
 Seam = Mapping[int, Mapping[int, int]]
 """For each partition and timeline, the offset from which on events are taken from the log. The table has all events of
@@ -55,6 +57,27 @@ def is_in_table(seam: Seam, timeline: int, partition: int, offset: int) -> bool:
         return False
     following = known.get(timeline)
     return timeline < max(known) if following is None else offset < following
+
+
+def seam_condition(seam: Seam, pick_end: Callable[[str], str]) -> str:
+    """`is_in_table` as SQL over the columns of a table. `pick_end` takes the element of the row's partition from a list
+    of numbers, as the dialect does that.
+    """
+    timelines = sorted({timeline for known in seam.values() for timeline in known})
+    cases = " ".join(
+        f"WHEN {timeline} THEN nakadi_offset < {pick_end(_ends(seam, timeline))}" for timeline in timelines
+    )
+    is_older = f"nakadi_timeline < {timelines[-1]} AND nakadi_partition <= {max(seam)}"
+    return f"CASE nakadi_timeline {cases} ELSE {is_older} END"
+
+
+def _ends(seam: Seam, timeline: int) -> str:
+    """The offset up to which the table has the events of a timeline, for each partition from 0."""
+    ends = (
+        seam[partition].get(timeline, MAX_OFFSET if timeline < max(seam[partition]) else 0) if partition in seam else 0
+        for partition in range(max(seam) + 1)
+    )
+    return ", ".join(map(str, ends))
 
 
 def find_event_type(source: EventSource, table: str) -> EventTypeInfo:

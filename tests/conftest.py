@@ -42,7 +42,13 @@ if not os.access(Path.home(), os.W_OK):
 TOGETHER = ("glue_jobs", "aws-local", "aws-local subscriptions", "infra", "two-workers", "kafka", "console", "relay")
 
 # They go with the jobs, because they share their Spark.
-WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py", "tests/sql/test_tables.py")
+WITH_SPARK = (
+    "tests/docs/test_analytics.py",
+    "tests/docs/test_spark.py",
+    "tests/e2e/test_jobs.py",
+    "tests/spark/",
+    "tests/sql/test_tables.py",
+)
 
 
 class ByFile(LoadScopeScheduling):
@@ -144,7 +150,7 @@ def group(nodeid: str, splits: bool = False) -> str:
             return "aws-local subscriptions" if is_apart else engine
     if folder in ("contracts", "e2e") and ("kafka" in name or "/test_kafka" in file):
         return "kafka"
-    if file in WITH_SPARK:
+    if file.startswith(WITH_SPARK):
         return "glue_jobs"
     return folder if folder in TOGETHER else file
 

@@ -76,5 +76,14 @@ def test_the_wheel_has_everything_once(wheel):
     assert not [name for name in names if name.endswith(".pyc")]
     assert {
         f"{each}/py.typed"
-        for each in ("nakadi", "nakadi_cdk", "nakadi_cli", "nakadi_client", "nakadi_jobs", "nakadi_relay", "nakadi_sql")
+        for each in (
+            "nakadi",
+            "nakadi_cdk",
+            "nakadi_cli",
+            "nakadi_client",
+            "nakadi_jobs",
+            "nakadi_relay",
+            "nakadi_spark",
+            "nakadi_sql",
+        )
     } <= names

@@ -8,8 +8,8 @@ import pytest
 
 from nakadi.model.event_type import Category
 from nakadi_sql import BadQuery, Limits, QueryStopped, ask
-from nakadi_sql.queries import _Database, _seam_condition
-from nakadi_sql.sources import EventTypeInfo, is_in_table
+from nakadi_sql.queries import _Database, _pick_end
+from nakadi_sql.sources import EventTypeInfo, is_in_table, seam_condition
 
 LIMITS = Limits(seconds=60)
 
@@ -182,5 +182,5 @@ def test_the_seam_is_the_same_in_sql():
         newest = max((t for known in older for t in known), default=1)
         seam = {p: {newest: drawn.randrange(5), **known} for p, known in enumerate(older)}
         table = f"(values {listed}) t(nakadi_timeline, nakadi_partition, nakadi_offset)"
-        found = rows(f"from {table} where {_seam_condition(seam)}")
+        found = rows(f"from {table} where {seam_condition(seam, _pick_end)}")
         assert set(found) == {place for place in places if is_in_table(seam, *place)}, seam

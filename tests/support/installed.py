@@ -25,7 +25,7 @@ from tests.support.functions import ROOT
 
 NAME = "nakadi-serverless"
 PLAIN = ""
-EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "otel", "relay", "sql")
+EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "otel", "relay", "spark", "sql")
 
 # Each is imported with all of its modules.
 PROMISES = {
@@ -38,6 +38,7 @@ PROMISES = {
     "cli": ("nakadi_cli", "nakadi_client"),
     "otel": ("nakadi.app",),
     "relay": ("nakadi_relay",),
+    "spark": ("nakadi_spark",),
     "sql": ("nakadi_sql",),
 }
 
@@ -53,6 +54,8 @@ NEEDS_AWS = (
 )
 NEEDS_KAFKA = ("nakadi.engines.kafka",)
 NEEDS_OTEL = ("nakadi.app.open_telemetry",)
+# Python data sources came with Spark 4.
+NEEDS_SPARK_4 = ("nakadi_spark.data_source",)
 # It is a module for pytest, which finds it by the metadata.
 NEEDS_PYTEST = ("nakadi.local.pytest_plugin",)
 
@@ -60,7 +63,11 @@ NEEDS_PYTEST = ("nakadi.local.pytest_plugin",)
 def find_unpromised_modules(extra: str) -> tuple[str, ...]:
     """Prefixes of modules that another extra brings the packages for."""
     needs = {"aws": NEEDS_AWS, "kafka": NEEDS_KAFKA, "otel": NEEDS_OTEL}
-    return (*NEEDS_PYTEST, *(module for owner, modules in needs.items() if owner != extra for module in modules))
+    return (
+        *NEEDS_PYTEST,
+        *NEEDS_SPARK_4,
+        *(module for owner, modules in needs.items() if owner != extra for module in modules),
+    )
 
 
 def build(kind: str, of: Path, into: Path) -> Path:

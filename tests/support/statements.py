@@ -29,6 +29,7 @@ AREAS = {
     "E": "CloudEvents",
     "H": "rehearsals",
     "Q": "queries",
+    "K": "Spark",
 }
 FLAGS = ("core", "edge", "internal")
 

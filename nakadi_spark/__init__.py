@@ -1,0 +1,16 @@
+"""Spark reads and writes events: `read` and `write` with Spark 3.5 or newer.
+
+    orders = nakadi_spark.read(spark, "https://events.example.org", "order.placed")
+    orders.groupBy("customer.country").count().show()
+
+`reading.py` is the whole story: what the jobs' table has is read by Spark itself, and what it lacks by tasks that read
+the log. `shares.py` runs in these tasks.
+"""
+
+from __future__ import annotations
+
+from nakadi_spark.brokers import Broker
+from nakadi_spark.errors import BadRead
+from nakadi_spark.reading import read
+
+__all__ = ["BadRead", "Broker", "read"]

@@ -1,0 +1,7 @@
+"""The errors of reading and writing. Each message is a sentence for the person who wrote the job."""
+
+from __future__ import annotations
+
+
+class BadRead(Exception):
+    """Raised for event types, columns or times that cannot be read."""

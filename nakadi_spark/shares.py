@@ -1,0 +1,82 @@
+"""What a task reads: ranges of the log, as rows with the columns of the event type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from msgspec import Struct
+
+from nakadi_jobs.columns import Struct as Columns
+from nakadi_jobs.columns import ddl
+from nakadi_spark.brokers import Broker
+from nakadi_spark.errors import BadRead
+from nakadi_sql.columns import PLACE_COLUMNS
+from nakadi_sql.http_source import LogRange
+from nakadi_sql.rows import LoggedEvent, RowMaker
+from nakadi_sql.sources import EventTypeInfo
+
+
+class Wanted(Struct, frozen=True):
+    """What a read wants of an event type: some of its columns, of events stored in a time."""
+
+    event_type: EventTypeInfo
+    columns: Columns
+    names: Sequence[str]
+    since: datetime | None
+    until: datetime | None
+
+    def ddl(self) -> str:
+        """The wanted columns with their types, as Spark writes them."""
+        kinds = {each.name: each.kind for each in (*PLACE_COLUMNS.fields, *self.columns.fields)}
+        return ", ".join(f"`{name}` {ddl(kinds[name])}" for name in self.names)
+
+    def read_columns(self) -> Columns:
+        """The columns that have to be read from the text of an event. `nakadi_event` depends on all of them."""
+        if "nakadi_event" in self.names:
+            return self.columns
+        needed = {*self.names, *(["metadata"] if "nakadi_publisher" in self.names else [])}
+        return Columns(tuple(each for each in self.columns.fields if each.name in needed))
+
+    def is_in_time(self, event: LoggedEvent) -> bool:
+        """Whether the event was stored in the wanted time. One without a time was: its range is of this time."""
+        moment = event.stored_at
+        if moment is None:
+            return True
+        return (self.since is None or moment >= self.since) and (self.until is None or moment < self.until)
+
+
+def as_utc(moment: datetime | None) -> datetime | None:
+    """A time with its zone: UTC, if it has none."""
+    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def column_names(columns: Columns) -> Sequence[str]:
+    """The names of all columns: those that say where an event is, and those of its schema."""
+    return [each.name for each in (*PLACE_COLUMNS.fields, *columns.fields)]
+
+
+def choose_names(columns: Columns, chosen: Sequence[str] | None, event_type: str) -> Sequence[str]:
+    """The names of the wanted columns, or of all. Raises `BadRead`."""
+    known = column_names(columns)
+    for name in chosen or ():
+        if name not in known:
+            raise BadRead(f"{event_type} has no column {name}; it has {', '.join(known)}.")
+    return known if chosen is None else chosen
+
+
+def read_log(broker: Broker, wanted: Wanted, ranges: Iterable[LogRange]) -> Iterator[pa.Table]:
+    """The rows of ranges of the log, with the wanted columns in their order. Runs in a task."""
+    maker = RowMaker(wanted.read_columns())
+    with broker.open() as source:
+        for each in ranges:
+            for piece in source.read(wanted.event_type, each):
+                yield maker.make_rows([event for event in piece if wanted.is_in_time(event)]).select(wanted.names)
+
+
+def row_tuples(tables: Iterable[pa.Table]) -> Iterator[tuple[Any, ...]]:
+    """The rows as Python's values, as Spark 3.5 takes them from a task."""
+    for table in tables:
+        yield from zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in table.columns), strict=True)

@@ -1,0 +1,43 @@
+"""The examples of docs/spark.md work, one after the other, on a broker."""
+
+import json
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+
+import httpx
+import pytest
+
+from nakadi.local import Broker
+from tests.support.jobs import open_reading_session
+from tests.support.pages import ROOT
+from tests.support.patience import PATIENCE
+from tests.support.spark import quick_spark
+
+__all__ = ["quick_spark"]  # a fixture that all use
+
+PAGE = (ROOT / "docs" / "spark.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def url():
+    with Broker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+        placed = json.loads((ROOT / "events/event_types/order.placed.json").read_text())
+        batch = json.loads((ROOT / "events/batches/order.placed/three-orders.json").read_text())
+        for name in ("order.placed", "order.paid"):
+            assert api.post("/event-types", json=placed | {"name": name}).status_code == 201
+            assert api.post(f"/event-types/{name}/events", json=batch).status_code == 200
+        yield broker.url
+
+
+def test_the_examples_work(url, tmp_path):
+    """What the page shows runs as it stands, but for the place of the broker and that of a file. (K1, K4, K5)"""
+    spark = open_reading_session(f"file://{tmp_path}/tables")
+    names = {"spark": spark}
+    with redirect_stdout(StringIO()) as shown:
+        for example in EXAMPLES:
+            text = example.replace("http://localhost:8080", url).replace("recent-orders", f"{tmp_path}/recent-orders")
+            exec(compile(text, "docs/spark.md", "exec"), names)
+    assert "order.paid" in shown.getvalue()
+    assert spark.read.parquet(f"{tmp_path}/recent-orders").count() == 3

@@ -1,0 +1,168 @@
+"""Events as DataFrames: those of tables, and those that only the log has."""
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+import nakadi_spark
+from nakadi_client import Refused
+from nakadi_spark import BadRead, Broker
+from nakadi_sql import HttpSource
+from tests.spark.conftest import TWO
+from tests.support.api import a_business_definition, a_definition, create_event_type
+from tests.support.patience import PATIENCE
+from tests.support.served import ServedBroker
+from tests.support.tokens import Issuer
+
+
+def rows(frame):
+    return [row.asDict(recursive=True) for row in frame.orderBy("n").collect()]
+
+
+def numbers(frame):
+    return sorted(row.n for row in frame.select("n").collect())
+
+
+def test_each_event_is_there_once(orders):
+    """Events of the table and of the log are there once each, with the same columns and values as those of the log
+    alone, but for the microseconds of `nakadi_time`. (K1, K3)
+    """
+    frame = nakadi_spark.read(orders.spark, orders.broker, orders.name)
+    alone = nakadi_spark.read(orders.spark, orders.url, orders.name)
+    assert frame.schema.simpleString() == alone.schema.simpleString()
+    both, log = rows(frame), rows(alone)
+    for row in (*both, *log):
+        row["nakadi_time"] = row["nakadi_time"].replace(microsecond=0)
+    assert [row["n"] for row in both] == [*range(orders.count)]
+    assert both == log
+    assert both[2]["nakadi_event"].startswith('{"n":2,')
+
+
+def test_each_event_is_there_once_wherever_the_table_ends(orders, monkeypatch):
+    """A table may have more than the broker says: another job may have just added it. (K1)"""
+    find = HttpSource.find
+
+    def shifted(self, name):
+        found = find(self, name)
+        return replace(
+            found,
+            seam={
+                partition: {timeline: max(0, end - 3) for timeline, end in known.items()}
+                for partition, known in found.seam.items()
+            },
+        )
+
+    monkeypatch.setattr(HttpSource, "find", shifted)
+    assert numbers(nakadi_spark.read(orders.spark, orders.broker, orders.name)) == [*range(orders.count)]
+
+
+def test_an_event_is_read_as_soon_as_it_is_published(orders):
+    """A DataFrame has the events that there were when it was made, with each action; a later one has the later ones.
+    (K1, K2)
+    """
+    frame = nakadi_spark.read(orders.spark, orders.broker, orders.name, columns=["n"])
+    before = numbers(frame)
+    orders.publish(3)
+    assert numbers(frame) == before
+    later = numbers(nakadi_spark.read(orders.spark, orders.broker, orders.name, columns=["n"]))
+    assert later == [*range(orders.count)]
+    assert len(later) == len(before) + 3
+
+
+def test_only_wanted_columns_are_read(orders):
+    """`columns` chooses columns, and their order. (K3)"""
+    frame = nakadi_spark.read(orders.spark, orders.broker, orders.name, columns=["customer", "n", "nakadi_publisher"])
+    assert frame.columns == ["customer", "n", "nakadi_publisher"]
+    assert {row.nakadi_publisher for row in frame.collect()} == {"unauthenticated"}
+    with pytest.raises(BadRead, match=r"order\.placed has no column price2; it has nakadi_timeline, "):
+        nakadi_spark.read(orders.spark, orders.broker, orders.name, columns=["price2"])
+
+
+def test_only_events_of_a_time_are_read(orders):
+    """`from_` and `until` choose by `nakadi_time`, in the table and in the log. (K4)"""
+    frame = nakadi_spark.read(orders.spark, orders.broker, orders.name, columns=["n", "nakadi_time"])
+    times = sorted(row.nakadi_time.replace(tzinfo=UTC) for row in frame.collect())
+    for source in (orders.broker, orders.url):
+        found = nakadi_spark.read(
+            orders.spark, source, orders.name, from_=times[3], until=times[-1], columns=["nakadi_time"]
+        )
+        moments = [row.nakadi_time.replace(tzinfo=UTC) for row in found.collect()]
+        assert moments
+        assert all(times[3] <= moment < times[-1] for moment in moments)
+    late = datetime.now(UTC) + timedelta(days=1)
+    assert numbers(nakadi_spark.read(orders.spark, orders.broker, orders.name, from_=late)) == []
+    assert numbers(nakadi_spark.read(orders.spark, orders.broker, orders.name, until=times[0])) == []
+
+
+def test_a_time_limits_what_is_read_of_the_log(orders):
+    """The log is read from the beginning of the time on, and not up to its end if the time ended long before. (K4)"""
+    with Broker(orders.url).open() as source:
+        found = replace(source.find(orders.name), table="", seam={})
+        tomorrow, long_ago = datetime.now(UTC) + timedelta(days=1), datetime(2020, 1, 1, tzinfo=UTC)
+        assert source.plan(found, tomorrow) == []
+        assert source.plan(found, None, long_ago) == []
+        assert len(source.plan(found, long_ago, tomorrow)) == 2
+
+
+def test_several_event_types_are_read_together(orders):
+    """A pattern or a list means several event types, and their name is a column; a column that one lacks is null.
+    (K5)
+    """
+    schema = {"properties": {"n": {"type": "integer"}, "carrier": {"type": "string"}}}
+    definition = a_business_definition(name="order.shipped", schema=schema, default_statistic=TWO)
+    create_event_type(orders.api, definition)
+    metadata = {"eid": "00000000-0000-4000-8000-00000000ffff", "occurred_at": "2026-11-20T10:00:00Z"}
+    shipped = [{"n": 1, "carrier": "ship", "metadata": metadata}]
+    assert orders.api.post("/event-types/order.shipped/events", json=shipped).status_code == 200
+    for names in ("order.*", ["order.placed", "order.shipped"]):
+        frame = nakadi_spark.read(orders.spark, orders.broker, names, columns=["carrier", "n"])
+        assert frame.columns == ["nakadi_event_type", "carrier", "n"]
+        found = {
+            (row.nakadi_event_type, row.carrier): row["count"]
+            for row in frame.groupBy("nakadi_event_type", "carrier").count().collect()
+        }
+        assert found == {("order.placed", None): orders.count, ("order.shipped", "ship"): 1}
+    with pytest.raises(BadRead, match=r"There is no event type order\.x"):
+        nakadi_spark.read(orders.spark, orders.broker, ["order.placed", "order.x*"])
+    with pytest.raises(BadRead, match=r"None of order\.placed, order\.shipped has a column carriers"):
+        nakadi_spark.read(orders.spark, orders.broker, "order.*", columns=["carriers"])
+
+
+def test_two_event_types_are_joined(orders):
+    """DataFrames of event types are joined like any others. (K1)"""
+    schema = {"properties": {"n": {"type": "integer"}}}
+    name = create_event_type(orders.api, a_business_definition(schema=schema, default_statistic=TWO))["name"]
+    events = [
+        {"n": n, "metadata": {"eid": f"00000000-0000-4000-8000-0000000e{n:04d}", "occurred_at": "2026-11-20T10:00:00Z"}}
+        for n in range(5, 50)
+    ]
+    assert orders.api.post(f"/event-types/{name}/events", json=events).status_code == 200
+    placed = nakadi_spark.read(orders.spark, orders.broker, orders.name, columns=["n"])
+    paid = nakadi_spark.read(orders.spark, orders.url, name, columns=["n"])
+    assert numbers(placed.join(paid, "n")) == [*range(5, orders.count)]
+
+
+def test_an_event_type_that_does_not_exist_is_named(orders):
+    """(K5)"""
+    with pytest.raises(BadRead, match=r"There is no event type no\.such"):
+        nakadi_spark.read(orders.spark, orders.broker, "no.such")
+
+
+def test_rights_are_those_of_streams(orders, tmp_path):
+    """Who may not read an event type gets the broker's Problem, before anything is read; a token that may goes to the
+    tasks. (K6)
+    """
+    issuer = Issuer(tmp_path)
+    with ServedBroker(**issuer.settings) as broker:
+        headers = {"Authorization": f"Bearer {issuer.token('ann')}"}
+        lists = {each: [{"data_type": "user", "value": "ann"}] for each in ("admins", "readers", "writers")}
+        with httpx.Client(base_url=broker.url, timeout=PATIENCE, headers=headers) as api:
+            name = create_event_type(api, a_definition(authorization=lists))["name"]
+            with pytest.raises(Refused, match="denied"):
+                nakadi_spark.read(orders.spark, Broker(broker.url, issuer.token("bob")), name)
+            assert api.post(f"/event-types/{name}/events", json=[{}]).status_code == 200
+            found = nakadi_spark.read(orders.spark, Broker(broker.url, issuer.token("ann")), name)
+            assert found.count() == 1
+        assert issuer.token("ann") not in repr(Broker(broker.url, issuer.token("ann")))
