@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from tests.soak.samples import Sample
+from tests.support.lazy_modules import LazyModule
+
+mpl = LazyModule("matplotlib")
+mpl_figure = LazyModule("matplotlib.figure")
 
 MAX_POINTS = 180
 """Beyond that, a chart of this width shows no more, and the file would be large."""
@@ -40,7 +41,7 @@ def draw_samples(samples: Sequence[Sample]) -> bytes:
     charts = [each for each in CHARTS if any(each.value(sample) for sample in samples)]
     # Text stays text, and two drawings of the same samples are the same file.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "nakadi", "path.simplify_threshold": 0.5}):
-        figure = Figure(figsize=(9, 1.1 * len(charts)), layout="constrained")
+        figure = mpl_figure.Figure(figsize=(9, 1.1 * len(charts)), layout="constrained")
         for chart, axes in zip(charts, figure.subplots(len(charts), sharex=True, squeeze=False)[:, 0], strict=True):
             _draw_chart(axes, chart, samples)
         axes.set_xlabel("minutes")

@@ -8,6 +8,7 @@ import html
 import json
 import re
 import shlex
+from functools import cache
 from html.parser import HTMLParser
 
 import pytest
@@ -28,7 +29,10 @@ from nakadi.http.router import Router
 from nakadi.http.routes import documentation
 from nakadi.openapi.examples import example_of_parameter, example_of_schema
 
-PAGE = docs_page.page_html("https://nakadi.example.org")
+
+@cache
+def whole_page() -> str:
+    return docs_page.page_html("https://nakadi.example.org")
 
 
 class Reader(HTMLParser):
@@ -64,8 +68,8 @@ def answer(path: str, **headers: str) -> Response:
     return response
 
 
-def command_line(operation: str, page: str = PAGE) -> list[str]:
-    entry = page.split(f'id="{operation}"')[1]
+def command_line(operation: str, page: str = "") -> list[str]:
+    entry = (page or whole_page()).split(f'id="{operation}"')[1]
     found = re.search(r'class="curl".*?<code>(.*?)</code>', entry, re.DOTALL)
     assert found
     return shlex.split(html.unescape(found[1]))
@@ -77,7 +81,7 @@ def command_line(operation: str, page: str = PAGE) -> list[str]:
 @pytest.mark.parametrize("operation", openapi.operations().values(), ids=lambda operation: operation.id)
 def test_operation_is_shown(operation: openapi.ApiOperation) -> None:
     """Every operation is on the page with its method, its path, its answers and a command line to try it."""
-    entry = PAGE.split(f'id="{operation.id}"')[1].split('class="entry')[0]
+    entry = whole_page().split(f'id="{operation.id}"')[1].split('class="entry')[0]
     assert f">{operation.method}<" in entry
     assert operation.path in entry.replace("<wbr>", "")
     assert html.escape(operation.description["summary"]) in entry
@@ -88,12 +92,12 @@ def test_operation_is_shown(operation: openapi.ApiOperation) -> None:
 @pytest.mark.parametrize("name", openapi.document()["components"]["schemas"])
 def test_schema_is_shown(name: str) -> None:
     """Every noun is on the page, where links to it lead."""
-    assert f'id="schema-{name}"' in PAGE
+    assert f'id="schema-{name}"' in whole_page()
 
 
 def test_links_lead_somewhere() -> None:
     """Every link within the page has its target, no target occurs twice, and every tag is closed."""
-    reader = Reader(PAGE)
+    reader = Reader(whole_page())
     assert not reader.open
     assert len(reader.ids) == len(set(reader.ids))
     assert {link for link in reader.links if link.startswith("#")} <= {f"#{each}" for each in reader.ids}
@@ -115,9 +119,9 @@ def test_command_line_can_be_run() -> None:
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
     """The page asks no other site: its only link that leaves it is the one to the same broker's OpenAPI document."""
-    reader = Reader(PAGE)
+    reader = Reader(whole_page())
     assert {link for link in reader.links if not link.startswith("#")} == {"openapi.json"}
-    assert not re.search(r"url\(|@import", PAGE)
+    assert not re.search(r"url\(|@import", whole_page())
     assert not {each for each in reader.attributes if each.startswith("on") or each == "style"}
 
 
@@ -125,7 +129,7 @@ def test_policy_allows_the_page_and_nothing_else() -> None:
     """The policy names the very style and script on the page, and forbids everything else."""
     policy = answer("/docs").headers["content-security-policy"]
     for tag in ("style", "script"):
-        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", PAGE, re.DOTALL)
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", whole_page(), re.DOTALL)
         fingerprint = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{fingerprint}'" in policy
     assert policy.startswith("default-src 'none';")
