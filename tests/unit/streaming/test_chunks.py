@@ -9,7 +9,15 @@ import pytest
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
 from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, Record, StoredEvent
-from nakadi.streaming.chunks import EventChunk, EventRun, escape_line_separators, is_public, joined_json
+from nakadi.streaming.chunks import (
+    MAX_STEP_EVENTS,
+    EventChunk,
+    EventRun,
+    escape_line_separators,
+    is_public,
+    joined_json,
+    runs_in_steps,
+)
 from nakadi.streaming.formats import batch_line
 from nakadi.streaming.session import SendEvents
 from tests.support.chunks import STORED_AT, a_chunk, a_record
@@ -174,3 +182,28 @@ def test_text_that_grows_is_cut_at_the_same_places(first, last):
     assert json.loads(sent) == [json.loads(value) for value in values[first:last]]
     assert run.size == sum(map(len, values[first:last]))
     assert list(run.values) == values[first:last]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([3, 3, 3], [3]),
+        ([4, 4, 4, 4, 4], [2, 2, 1]),
+        ([30, 1, 1, 30, 9], [1, 2, 1, 1]),
+        ([0] * (2 * MAX_STEP_EVENTS + 1), [MAX_STEP_EVENTS, MAX_STEP_EVENTS, 1]),
+    ],
+)
+@pytest.mark.parametrize("as_text", [False, True])
+def test_long_work_is_cut_into_steps(sizes, expected, as_text):
+    """A step has at most ten bytes here, or one event, and never too many events. (P176)"""
+    texts = [b"7" * size for size in sizes]
+    found = a_chunk(*map(Record, texts), start=5).run_from_offset(5)
+    if as_text:
+        found = EventChunk(1, 5, EventSlice(LazyEvents([EventTextBlock.join(5, STORED_AT, texts)]), 5 + len(texts)))
+        found = found.run_from_offset(5)
+
+    steps = list(runs_in_steps([found, found], 10))
+
+    assert [each.count for each in steps] == expected * 2
+    assert [value for each in steps for value in each.values] == texts * 2
+    assert steps[-1].end == found.end

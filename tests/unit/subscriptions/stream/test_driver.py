@@ -1,12 +1,14 @@
 """The driver of a session: lines go to the client, and the session continues while the driver waits."""
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
 
-from nakadi.model.outcomes import UnusableCursor
+from nakadi.model.outcomes import TryLater, UnusableCursor
 from nakadi.model.subscription import Assignment, CommittedOffset
 from nakadi.ports.clock import SystemClock
 from nakadi.subscriptions.stream import driver as driver_module
@@ -14,6 +16,7 @@ from nakadi.subscriptions.stream.actions import (
     HandOverPartitions,
     OpenPartition,
     ProcessLease,
+    SendBatch,
     SessionContext,
     SessionEnd,
     SharedState,
@@ -21,6 +24,7 @@ from nakadi.subscriptions.stream.actions import (
 )
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
 from nakadi.subscriptions.stream.driver import (
+    MAX_STEP_BYTES,
     JsonSubscriptionFormat,
     SessionCallThreads,
     SubscriptionDriver,
@@ -84,7 +88,7 @@ class Source:
 class Carried:
     """A stream that owns partition 0, on the running loop; commits have to come within the tenth part of a second."""
 
-    def __init__(self, threads, outlet, source):
+    def __init__(self, threads, outlet, source, lines=None):
         context = SessionContext(
             measure_distance=distance,
             is_deliverable=lambda _, record: record.value is not None,
@@ -99,7 +103,7 @@ class Carried:
         self.driver = SubscriptionDriver(
             SubscriptionSession(ME, limits, clock.monotonic(), context),
             self.executor,
-            JsonSubscriptionFormat(),
+            lines or JsonSubscriptionFormat(),
             outlet,
             clock=clock,
             figures=NullFigures(),
@@ -279,3 +283,87 @@ def test_tokens_are_random_uuids():
     tokens = [random_cursor_token() for _ in range(1000)]
     assert len(set(tokens)) == 1000
     assert all(str(UUID(each)) == each and UUID(each).version == 4 for each in tokens)
+
+
+class SteppingFormat(JsonSubscriptionFormat):
+    """Makes each batch in steps; `pauses` are the steps that were made when others had their turn."""
+
+    def __init__(self, steps, size=0):
+        super().__init__()
+        self.steps_left = steps
+        self.size = size
+        self.steps = 0
+        self.pauses = []
+        self.begun = asyncio.Event()
+
+    def encode_line(self, line):
+        return self.encode_batch(line) if isinstance(line, SendBatch) else super().encode_line(line)
+
+    def encode_batch(self, line):
+        for number in range(self.steps_left):
+            if number:
+                yield
+            self.steps += 1
+            self.begun.set()
+        return super().encode_line(line).rstrip(b"\n").ljust(self.size) + b"\n"
+
+    async def watch(self):
+        while True:
+            self.pauses.append(self.steps)
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_others_have_their_turn_between_steps(threads, steps):
+    """However long the lines are that come at once, nothing waits for more than a step, and they stay in order.
+    (P176)"""
+
+    async def ended():
+        lines = SteppingFormat(steps, MAX_STEP_BYTES)
+        watching = asyncio.create_task(lines.watch())
+        outlet = RecordingOutlet()
+        await Carried(threads, outlet, Source(), lines).ended()
+        watching.cancel()
+        return [json.loads(each) for each in outlet.text.splitlines()], lines
+
+    found, lines = asyncio.run(ended())
+    assert [each.get("events", [None])[0] for each in found] == [0, 1, 2, None]
+    assert [each["cursor"]["offset"][-1] for each in found[:3]] == ["0", "1", "2"]
+    assert lines.steps == 3 * steps
+    assert all(after - before <= 1 for before, after in pairwise(lines.pauses))
+
+
+def test_facts_arrive_while_a_line_is_made(threads):
+    """Another session waits for a partition of a stream that makes a line without end: the stream gives it back when
+    its client has gone. (S242)"""
+
+    async def ended():
+        outlet = RecordingOutlet()
+        lines = SteppingFormat(10**9)
+        stream = Carried(threads, outlet, Source(), lines)
+        await asyncio.wait_for(lines.begun.wait(), PATIENCE_SECONDS)
+        outlet.leaving.set()
+        await stream.ended()
+        return outlet.written, stream.source.left
+
+    assert asyncio.run(ended()) == ([], True)
+
+
+class RefusingFormat(SteppingFormat):
+    def encode_batch(self, line):
+        yield from super().encode_batch(line)
+        if json.loads(line.runs[0].values[0]) == 1:
+            raise TryLater("not this one")
+        return JsonSubscriptionFormat.encode_line(self, line)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_nothing_follows_a_batch_that_cannot_be_encoded(threads, steps):
+    """The stream ends with what precedes it. (P175)"""
+
+    async def ended():
+        outlet = RecordingOutlet()
+        end = await Carried(threads, outlet, Source(), RefusingFormat(steps)).ended()
+        return end, [json.loads(each).get("events") for each in outlet.text.splitlines()]
+
+    assert asyncio.run(ended()) == (SessionEnd.REFUSED, [[0]])

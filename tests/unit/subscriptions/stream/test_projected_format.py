@@ -9,6 +9,7 @@ from nakadi.model.event_type import Category, Position
 from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, Record
 from nakadi.model.subscription import EventTypePartition, Subscription
 from nakadi.streaming.chunks import EventChunk
+from nakadi.subscriptions.stream import projected_format
 from nakadi.subscriptions.stream.actions import SendBatch, SendKeepAlive
 from nakadi.subscriptions.stream.driver import JsonSubscriptionFormat
 from nakadi.subscriptions.stream.projected_format import ProjectedFormat, format_for, make_projection, projected_run
@@ -27,6 +28,12 @@ def stored_lines() -> EventChunk:
 
 def stored_records() -> EventChunk:
     return a_chunk(*map(Record, EVENTS), start=10)
+
+
+def encode(lines, line):
+    with pytest.raises(StopIteration) as finished:
+        next(lines.encode_line(line))
+    return finished.value.value
 
 
 def values(run):
@@ -54,7 +61,7 @@ def test_only_events_are_cut():
     projected = ProjectedFormat(lines, {"orders": make_projection(("a",), ())})
     partition, chunk = EventTypePartition("orders", "0"), stored_lines()
     batch = SendBatch(partition, Position(1, 16), (chunk.run_from_offset(10).split(3)[0],), "why")
-    assert json.loads(projected.encode_line(batch)) == json.loads(lines.encode_line(batch)) | {
+    assert json.loads(encode(projected, batch)) == json.loads(lines.encode_line(batch)) | {
         "events": [{"a": 0}, {"a": 1}, {"a": 2}]
     }
     keep_alive = SendKeepAlive(partition, Position(1, 16))
@@ -72,3 +79,18 @@ def test_without_a_projection_everything_is_sent(fields):
     )
     lines = JsonSubscriptionFormat()
     assert format_for(lines, subscription, [an_event_type(category=Category.UNDEFINED)]) is lines
+
+
+def test_long_batches_are_cut_in_steps(monkeypatch):
+    """Other streams have their turns in between, and the batch is the same. (D11, P176)"""
+    projected = ProjectedFormat(JsonSubscriptionFormat(lambda: "token"), {"orders": make_projection(("a",), ())})
+    batch = SendBatch(EventTypePartition("orders", "0"), Position(1, 18), (stored_lines().run_from_offset(10),))
+    at_once = encode(projected, batch)
+    monkeypatch.setattr(projected_format, "MAX_CUT_BYTES", 2 * len(EVENTS[0]))
+
+    steps = projected.encode_line(batch)
+
+    assert [next(steps), next(steps)] == [None, None]
+    with pytest.raises(StopIteration) as finished:
+        next(steps)
+    assert finished.value.value == at_once

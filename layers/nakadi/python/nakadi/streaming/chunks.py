@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
@@ -15,6 +15,9 @@ from nakadi.model.events import EventSlice, LazyEvents, Record
 
 MayRead = Callable[[Record], bool]
 EventKind = TypeVar("EventKind")
+
+# What happens to so many events, however small they are, takes a few milliseconds.
+MAX_STEP_EVENTS = 256
 
 _RESTRICTIONS_OF = attrgetter("owner", "directed_to")
 
@@ -157,6 +160,18 @@ class EventRun:
             return self
         first = self.chunk.run_from_offset(position.offset + 1).first
         return EventRun(self.chunk, max(self.first, first), self.last)
+
+
+def runs_in_steps(runs: Sequence[EventRun], max_bytes: int) -> Iterator[EventRun]:
+    """The same events in small runs, for work with a pause after each: they have this size at most, or one event."""
+    for run in runs:
+        rest = run
+        while rest.count > MAX_STEP_EVENTS or (rest.size > max_bytes and rest.count > 1):
+            ends = range(rest.first + 1, min(rest.first + MAX_STEP_EVENTS, rest.last) + 1)
+            fitting = bisect_right(ends, max_bytes, key=partial(rest.chunk.size_between, rest.first))
+            head, rest = rest.split(max(1, fitting))
+            yield head
+        yield rest
 
 
 def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:

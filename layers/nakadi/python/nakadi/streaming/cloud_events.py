@@ -57,8 +57,9 @@ def cloud_event_json(place: CloudEventPlace, run: EventRun, index: int) -> bytes
     return orjson.dumps(_cloud_event(place, run, index))
 
 
-def cloud_events_line(place: CloudEventPlace, runs: Sequence[EventRun]) -> bytes:
-    return escape_line_separators(cloud_events_json(place, runs)) + b"\n"
+def cloud_events_line(parts: Sequence[bytes]) -> bytes:
+    """A line of a stream, from parts of its array without their brackets."""
+    return escape_line_separators(b"[%b]\n" % b",".join(parts))
 
 
 # A batch without CloudEvents, which keeps a stream alive.
@@ -77,7 +78,9 @@ class CloudEventStreamFormat:
         return b""
 
     def encode_batch(self, batch: SendEvents) -> bytes:
-        return cloud_events_line(CloudEventPlace(self._event_type, batch.partition), batch.runs)
+        return cloud_events_line(
+            [cloud_events_json(CloudEventPlace(self._event_type, batch.partition), batch.runs)[1:-1]]
+        )
 
     def encode_keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:  # noqa: ARG002  # no event has its cursor
         return EMPTY_LINE

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from msgspec import Struct
@@ -23,11 +23,11 @@ from nakadi.model.subscription import Subscription
 from nakadi.schemas.avro.envelopes import BATCH_CONSUMPTION, BATCH_SCHEMAS, PAYLOAD_MEMBER
 from nakadi.schemas.avro.fingerprint import schema_fingerprint
 from nakadi.schemas.avro.reading import SINGLE_OBJECT_MARK
-from nakadi.schemas.avro.types import parse_record_schema
-from nakadi.schemas.avro.writing import DoesNotFit, Write, make_writer
-from nakadi.streaming.chunks import EventRun
+from nakadi.schemas.avro.types import ArrayType, parse_record_schema
+from nakadi.schemas.avro.writing import DoesNotFit, Write, make_writer, write_long
+from nakadi.streaming.chunks import EventRun, runs_in_steps
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
-from nakadi.subscriptions.stream.driver import NewCursorToken, random_cursor_token
+from nakadi.subscriptions.stream.driver import MAX_STEP_BYTES, LineInSteps, NewCursorToken, random_cursor_token
 
 AVRO_MEDIA_TYPE = "application/avro-binary"
 CONSUMPTION_VERSION = "1"
@@ -82,11 +82,22 @@ def _versions_of(event_types: EventTypes, event_type: EventType) -> Mapping[str,
     }
 
 
+class _BatchForm(NamedTuple):
+    """What a batch begins with, and what writes its parts."""
+
+    beginning: bytes
+    write_cursor: Write
+    write_info: Write
+    write_envelope: Write
+
+
 @cache
-def _batch_form() -> tuple[bytes, Write]:
-    """What a batch begins with, and what writes the rest."""
+def _batch_form() -> _BatchForm:
     text = json.dumps(BATCH_SCHEMAS[BATCH_CONSUMPTION][CONSUMPTION_VERSION])
-    return SINGLE_OBJECT_MARK + schema_fingerprint(text), make_writer(parse_record_schema(text))
+    cursor, info, events = (field.type for field in parse_record_schema(text).known_fields)
+    assert isinstance(events, ArrayType)
+    beginning = SINGLE_OBJECT_MARK + schema_fingerprint(text)
+    return _BatchForm(beginning, make_writer(cursor), make_writer(info), make_writer(events.items))
 
 
 class AvroSubscriptionFormat:
@@ -99,23 +110,27 @@ class AvroSubscriptionFormat:
     def stream_opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
         return b""
 
-    def encode_line(self, line: SessionLine) -> bytes:
+    def encode_line(self, line: SessionLine) -> LineInSteps:
         """A batch. Raises `TryLater` for an event of a schema that came after the stream was opened."""
-        beginning, write = _batch_form()
-        out = bytearray(beginning)
-        partition = line.partition
+        form, partition = _batch_form(), line.partition
+        out = bytearray(form.beginning)
         cursor = {
             "partition": partition.partition,
             "offset": str(line.position),
             "event_type": partition.event_type,
             "cursor_token": str(self._new_token()),
         }
-        events = self._envelopes(partition.event_type, line.runs) if isinstance(line, SendBatch) else []
-        write({"cursor": cursor, "info": line.info or None, "events": events}, out)
+        form.write_cursor(cursor, out)
+        form.write_info(line.info or None, out)
+        if isinstance(line, SendBatch):
+            write_long(sum(run.count for run in line.runs), out)
+            for number, run in enumerate(runs_in_steps(line.runs, MAX_STEP_BYTES)):
+                if number:
+                    yield
+                for index in range(run.count):
+                    form.write_envelope(self._envelope(partition.event_type, run, index), out)
+        write_long(0, out)
         return bytes(out)
-
-    def _envelopes(self, event_type: str, runs: Sequence[EventRun]) -> Sequence[Mapping[str, Any]]:
-        return [self._envelope(event_type, run, index) for run in runs for index in range(run.count)]
 
     def _envelope(self, event_type: str, run: EventRun, index: int) -> Mapping[str, Any]:
         value = run.chunk.values[run.first + index]

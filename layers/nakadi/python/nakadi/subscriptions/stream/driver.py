@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Executor
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -24,8 +25,8 @@ from nakadi.model.objective import ConsumedBatch
 from nakadi.model.outcomes import Outcome, Unavailable, UnusableCursor
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
-from nakadi.streaming.chunks import escape_line_separators, joined_json
-from nakadi.streaming.cloud_events import EMPTY_LINE, CloudEventPlace, cloud_events_line
+from nakadi.streaming.chunks import escape_line_separators, joined_json, runs_in_steps
+from nakadi.streaming.cloud_events import EMPTY_LINE, CloudEventPlace, cloud_events_json, cloud_events_line
 from nakadi.streaming.driver import ApplyFact, EventSource, StreamDriver, StreamFigures, StreamOutlet
 from nakadi.streaming.formats import RETRY_MILLISECONDS
 from nakadi.subscriptions.stream.actions import (
@@ -59,13 +60,21 @@ def random_cursor_token() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
+LineInSteps = Generator[None, None, bytes]
+"""Makes a line in steps of a few milliseconds, and returns it: between steps, other streams have their turn."""
+
+MAX_STEP_BYTES = 32 * 1024
+"""The events that a step encodes have this size at most, unless it is a single one."""
+
+
 class SubscriptionFormat(Protocol):
     content_type: str
 
     def stream_opening(self, stream_id: str) -> bytes:
         """The lines that precede all others."""
 
-    def encode_line(self, line: SessionLine) -> bytes: ...
+    def encode_line(self, line: SessionLine) -> bytes | LineInSteps:
+        """The line. A format that does something with each event makes it in steps."""
 
 
 class JsonSubscriptionFormat:
@@ -128,11 +137,17 @@ class CloudEventSubscriptionFormat:
     def stream_opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
         return b""
 
-    def encode_line(self, line: SessionLine) -> bytes:
-        if not isinstance(line, SendBatch):
-            return EMPTY_LINE
-        place = CloudEventPlace(line.partition.event_type, line.partition.partition, str(self._new_token()))
-        return cloud_events_line(place, line.runs)
+    def encode_line(self, line: SessionLine) -> bytes | LineInSteps:
+        return self._encode_batch(line) if isinstance(line, SendBatch) else EMPTY_LINE
+
+    def _encode_batch(self, batch: SendBatch) -> LineInSteps:
+        place = CloudEventPlace(batch.partition.event_type, batch.partition.partition, str(self._new_token()))
+        parts: list[bytes] = []
+        for run in runs_in_steps(batch.runs, MAX_STEP_BYTES):
+            if parts:
+                yield
+            parts.append(cloud_events_json(place, [run])[1:-1])
+        return cloud_events_line(parts)
 
 
 # A call is tried again after these pauses while a store does not answer.
@@ -193,6 +208,10 @@ class SubscriptionDriver(StreamDriver):
         self._calling: asyncio.Task[None] | None = None
         self._connected = True
         self._cannot_encode = False
+        # The first line that is not encoded, what makes it in steps, and the lines behind it.
+        self._unfinished: tuple[SessionLine, LineInSteps] | None = None
+        self._lines_behind: deque[SessionLine] = deque()
+        self._bytes_since_pause = 0
         # While the driver waits for the client or a source: what cuts the waiting short.
         self._waiting: asyncio.Timeout | None = None
         self._facts_due_while_waiting = False
@@ -232,7 +251,7 @@ class SubscriptionDriver(StreamDriver):
             # A copy: while one of them moves, facts are handed in, which open and close others.
             for each, source in tuple(self._open.items()):
                 # The client may first have to read the lines that the fact before has produced.
-                if self._buffer.is_full:
+                if self._buffer.is_full or self._is_encoding:
                     await self._flush_before_deadline()
                 moved = await self._pass_on_next_run(each, source) or moved
         except Outcome as outcome:
@@ -265,15 +284,8 @@ class SubscriptionDriver(StreamDriver):
     def _carry_out_actions(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
             match action:
-                case SendBatch(partition, _, runs):
-                    line = self._encode_batch(action)
-                    if line is None:
-                        continue
-                    self._buffer.put(line)
-                    events, newest = sum(map(_EVENT_COUNT_OF, runs)), runs[-1].stored_at(-1)
-                    self._figures.record_sent_batch(partition.event_type, events, len(line), newest, runs)
-                case SendKeepAlive():
-                    self._buffer.put(self._lines.encode_line(action))
+                case SendBatch() | SendKeepAlive():
+                    self._put_line(action)
                 case ClosePartition(partition):
                     self._close_partition(partition)
                 case CountConsumed(batches):
@@ -285,17 +297,58 @@ class SubscriptionDriver(StreamDriver):
                     if self._calling is None:
                         self._calling = asyncio.create_task(self._perform_calls())
 
-    def _encode_batch(self, batch: SendBatch) -> bytes | None:
-        """The line of a batch; None from the first on that cannot be encoded, which ends the session."""
-        if self._cannot_encode:
-            return None
+    def _put_line(self, line: SessionLine) -> None:
+        """Encode a line, or leave that to `_flush` if it takes more than a step, or follows such a line."""
+        if self._is_encoding:
+            self._lines_behind.append(line)
+            return
+        encoded = self._lines.encode_line(line)
+        if isinstance(encoded, bytes):
+            self._put_encoded(line, encoded)
+            return
+        self._unfinished = (line, encoded)
+        # Many short lines may come at once.
+        if self._bytes_since_pause < MAX_STEP_BYTES:
+            self._encode_step(line, encoded)
+
+    def _encode_step(self, line: SessionLine, steps: LineInSteps) -> None:
         try:
-            return self._lines.encode_line(batch)
+            next(steps)
+        except StopIteration as finished:
+            encoded = finished.value
         except Outcome as outcome:
             log.info("The stream %s cannot continue: %s", self._session.id, outcome)
             self._cannot_encode = True
             self.add_fact(lambda _, outcome=outcome: self._session.handle_refusal(outcome))  # type: ignore[misc]
-            return None
+            encoded = b""
+        else:
+            return
+        self._bytes_since_pause += len(encoded)
+        self._unfinished = None
+        self._put_encoded(line, encoded)
+
+    def _put_encoded(self, line: SessionLine, encoded: bytes) -> None:
+        # What follows a batch that cannot be encoded would leave it out. The session hears of it in the next round.
+        if self._cannot_encode:
+            return
+        self._buffer.put(encoded)
+        if isinstance(line, SendBatch):
+            events, newest = sum(map(_EVENT_COUNT_OF, line.runs)), line.runs[-1].stored_at(-1)
+            self._figures.record_sent_batch(line.partition.event_type, events, len(encoded), newest, line.runs)
+
+    async def _finish_lines(self) -> None:
+        """Encode what is left to encode, while facts still reach the session, and other streams have their turns."""
+        while (unfinished := self._unfinished) is not None and self._connected:
+            await asyncio.sleep(0)
+            self._bytes_since_pause = 0
+            self._pass_facts_to_session()
+            self._encode_step(*unfinished)
+            while self._lines_behind and not self._is_encoding:
+                self._put_line(self._lines_behind.popleft())
+
+    @property
+    def _is_encoding(self) -> bool:
+        return self._unfinished is not None
 
     async def _carry_out_and_flush(self, actions: Sequence[SessionAction]) -> None:
         self._carry_out_actions(actions)
@@ -363,8 +416,10 @@ class SubscriptionDriver(StreamDriver):
         await self._flush()
 
     async def _flush(self) -> None:
+        await self._finish_lines()
         if not self._connected:
             return
+        self._bytes_since_pause = 0
         try:
             if not await self._wait_unless_session_ends(self._buffer.flush()):
                 log.info("The stream %s ended while its client was not reading", self._session.id)

@@ -17,12 +17,15 @@ from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, StoredEv
 from nakadi.model.subscription import Subscription
 from nakadi.schemas.projection import Projection
 from nakadi.schemas.read_paths import parse_read_path
-from nakadi.streaming.chunks import EventChunk, EventRun
+from nakadi.streaming.chunks import EventChunk, EventRun, runs_in_steps
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
-from nakadi.subscriptions.stream.driver import SubscriptionFormat
+from nakadi.subscriptions.stream.driver import LineInSteps, SubscriptionFormat
 
 # Creating one takes a millisecond, and the streams of a subscription share it.
 MAX_SHARED_PROJECTIONS = 1000
+
+MAX_CUT_BYTES = 256 * 1024
+"""Events of this size are cut in a step, which takes two milliseconds."""
 
 
 def format_for(
@@ -54,10 +57,19 @@ class ProjectedFormat:
     def stream_opening(self, stream_id: str) -> bytes:
         return self._lines.stream_opening(stream_id)
 
-    def encode_line(self, line: SessionLine) -> bytes:
+    def encode_line(self, line: SessionLine) -> bytes | LineInSteps:
         if isinstance(line, SendBatch) and (projection := self._projections.get(line.partition.event_type)):
-            line = replace(line, runs=tuple(projected_run(run, projection) for run in line.runs))
+            return self._encode_batch(line, projection)
         return self._lines.encode_line(line)
+
+    def _encode_batch(self, batch: SendBatch, projection: Projection) -> LineInSteps:
+        cut: list[EventRun] = []
+        for run in runs_in_steps(batch.runs, MAX_CUT_BYTES):
+            if cut:
+                yield
+            cut.append(projected_run(run, projection))
+        encoded = self._lines.encode_line(replace(batch, runs=tuple(cut)))
+        return encoded if isinstance(encoded, bytes) else (yield from encoded)
 
 
 def projected_run(run: EventRun, projection: Projection) -> EventRun:
