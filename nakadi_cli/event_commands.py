@@ -118,6 +118,7 @@ def publish(
     "nakadi tail order.placed --from begin --no-follow -o json > orders.ndjson",
     "nakadi tail order.placed --from 15m --where 'total.amount > 100 and metadata.partition == \"0\"'",
     "nakadi tail order.placed --from 2026-11-21T12:00:00Z --partitions 0,1 -n 10",
+    "nakadi tail order.placed --cloudevents -o json",
     "nakadi tail order.placed --from 001-0001-000000000000000012 --partitions 0",
 )
 @click.argument("event_type")
@@ -134,8 +135,16 @@ def publish(
 @click.option("--partitions", help="Read only these partitions, separated by commas.")
 @click.option("-n", "--limit", type=click.IntRange(1), help="End after this many events.")
 @click.option("--no-follow", is_flag=True, help="End after the events that existed at the start.")
-def tail(
-    event_type: str, start: str, where: str | None, partitions: str | None, limit: int | None, no_follow: bool
+@click.option("--cloudevents", "cloud_events", is_flag=True, help="Show events as CloudEvents 1.0.")
+def tail(  # each is an option
+    *,
+    event_type: str,
+    start: str,
+    where: str | None,
+    partitions: str | None,
+    limit: int | None,
+    no_follow: bool,
+    cloud_events: bool,
 ) -> None:
     """Show the events of an event type as they arrive, one on each line.
 
@@ -165,6 +174,7 @@ def tail(
         follow=not no_follow,
         batch_limit=size,
         patience=PATIENCE,
+        cloud_events=cloud_events,
         on_trouble=show_trouble,
     )
     with attentive(), client_failures(), closing(batches_read):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -74,15 +74,48 @@ class LineDecoder:
             except msgspec.ValidationError:
                 pass  # At least one event does not fit: they are read one by one.
         found = self._raw.decode(line)
-        events: list[Any] = []
-        poison: list[PoisonEvent] = []
-        for raw in found.events or ():
-            try:
-                events.append(self._one(bytes(raw)))
-            except Poison as error:
-                poison.append(PoisonEvent(bytes(raw), str(error)))
+        events, poison = _split_events(found.events or (), self._one)
         whole: Line[Any] = Line(found.cursor, None if found.events is None else events, found.info)
-        return Decoded(whole, tuple(poison))
+        return Decoded(whole, poison)
+
+
+class CloudEventDecoder:
+    """The same for the lines of a stream of CloudEvents, which are lists. The last one of them has the cursor."""
+
+    def __init__(self, model: Any = None) -> None:
+        self._one = _decoder_of_events(model)
+        self._line = msgspec.json.Decoder(list[msgspec.Raw] | Line[msgspec.Raw])
+        self._cursor = msgspec.json.Decoder(_PlaceOfCloudEvent)
+
+    def decode(self, line: bytes) -> Decoded:
+        """Read a line. Raises `msgspec.DecodeError` if it is no line of a stream."""
+        found = self._line.decode(line)
+        if isinstance(found, Line):
+            return Decoded(Line(None, None, None, found.detail, found.title))
+        place = self._cursor.decode(bytes(found[-1])) if found else None
+        cursor = None if place is None else Cursor(place.partition, place.offset, place.eventtype)
+        events, poison = _split_events(found, self._one)
+        return Decoded(Line(cursor, events), poison)
+
+
+class _PlaceOfCloudEvent(msgspec.Struct):
+    partition: str
+    offset: str
+    eventtype: str
+
+
+def _split_events(
+    found: Iterable[msgspec.Raw], decode: Callable[[bytes], Any]
+) -> tuple[list[Any], tuple[PoisonEvent, ...]]:
+    """The events that fit, and the others."""
+    events: list[Any] = []
+    poison: list[PoisonEvent] = []
+    for raw in found:
+        try:
+            events.append(decode(bytes(raw)))
+        except Poison as error:
+            poison.append(PoisonEvent(bytes(raw), str(error)))
+    return events, tuple(poison)
 
 
 def _decoder_of_events(model: Any) -> Callable[[bytes], Any]:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nakadi_client.answers import Answer
 from nakadi_client.batches import Batch
 from nakadi_client.consumer_core import End, Patience, Trouble, Wait
-from nakadi_client.decoding import LineDecoder
+from nakadi_client.decoding import CloudEventDecoder, LineDecoder
 from nakadi_client.errors import NakadiError, NoAnswer
 from nakadi_client.pauses import Pauses
 
@@ -40,6 +40,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     follow       False ends at the events that existed at the beginning.
     batch_limit  Events in a batch.
     patience     When to give up on a broker that does not answer.
+    cloud_events Events are CloudEvents 1.0, as the JSON of their structured mode.
     """
 
     start: Start = "end"
@@ -47,6 +48,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     follow: bool = True
     batch_limit: int = 500
     patience: Patience = Patience()
+    cloud_events: bool = False
 
 
 EMPTY_LINES_AT_END = 5
@@ -76,6 +78,7 @@ class OpenStream(msgspec.Struct, frozen=True):
     cursors: Sequence[Place]
     batch_limit: int
     stream_limit: int
+    cloud_events: bool = False
 
     def parameters(self) -> dict[str, int]:
         """Return the parameters of the request."""
@@ -97,7 +100,7 @@ class ReaderCore:
         self.event_type: str = event_type
         self._options = options
         self._draw = draw
-        self._decoder = LineDecoder(model)
+        self._decoder = CloudEventDecoder(model) if options.cloud_events else LineDecoder(model)
         self._pauses = pauses or Pauses()
         # The offset behind which each partition continues; None until the partitions are known.
         self._at: dict[str, str] | None = _offsets(options.start) if isinstance(options.start, Mapping) else None
@@ -105,6 +108,7 @@ class ReaderCore:
         self._ends: dict[str, str] | None = None
         # How many lines without events have come in a row, by partition.
         self._empty_lines: dict[str, int] = {}
+        self._silent_lines = 0
         self._left = 0
         self._failures = 0
         self._failing_since = inf
@@ -134,10 +138,11 @@ class ReaderCore:
             return Measure(cursors)
         self._got_lines = False
         self._empty_lines.clear()
+        self._silent_lines = 0
         # A limit of the number of existing events ends the stream at once; fewer come where compaction has removed
         # some.
         size = min(self._options.batch_limit, self._left or self._options.batch_limit)
-        return OpenStream(cursors, size, self._left)
+        return OpenStream(cursors, size, self._left, self._options.cloud_events)
 
     def handle_answer(self, step: Find | Measure | OpenStream, answer: Answer | NoAnswer, now: float) -> None:
         """Take the result of a request. The answer to `OpenStream` is a refusal of a stream."""
@@ -178,12 +183,16 @@ class ReaderCore:
         except msgspec.MsgspecError as error:
             raise NakadiError(f"This is no line of a stream: {error}") from error
         cursor, events = decoded.line.cursor, decoded.line.events or []
+        if cursor is None and decoded.line.events is not None:
+            self._take_silence()
+            return None
         if cursor is None:
             raise NakadiError(f"The broker ended the stream: {decoded.line.detail or decoded.line.title}")
         assert self._at is not None, "a line came without a stream"
         self._got_lines = True
         self._failures, self._failing_since = 0, inf
         self._at[cursor.partition] = cursor.offset
+        self._silent_lines = 0
         is_empty = not events and not decoded.poison
         self._empty_lines[cursor.partition] = self._empty_lines.get(cursor.partition, 0) + 1 if is_empty else 0
         if self._ends and self._is_at_end(cursor.partition, cursor.offset):
@@ -192,6 +201,14 @@ class ReaderCore:
             return None
         self._left = max(0, self._left - len(events) - len(decoded.poison))
         return Batch(events, replace(cursor, event_type=self.event_type), "", poison=decoded.poison)
+
+    def _take_silence(self) -> None:
+        """A line without CloudEvents does not say which partition has none."""
+        self._got_lines = True
+        self._failures, self._failing_since = 0, inf
+        self._silent_lines += 1
+        if self._ends and self._silent_lines >= EMPTY_LINES_AT_END * len(self._at or ()):
+            self._ends.clear()
 
     def _is_at_end(self, partition: str, offset: str) -> bool:
         """Whether a partition has nothing more of what existed at the beginning.

@@ -9,6 +9,7 @@ import msgspec
 from nakadi_client.batches import Batch
 from nakadi_client.connections import Request, json_request, path
 from nakadi_client.consuming import skip, stop_at
+from nakadi_client.publishing import CLOUD_EVENTS
 from nakadi_client.reader_core import Find, Measure, OpenStream
 
 OnMisfit = Literal["stop", "skip"]
@@ -21,8 +22,10 @@ def request_of(event_type: str, step: Find | Measure | OpenStream) -> Request:
         return Request("GET", f"{where}/partitions")
     if isinstance(step, Measure):
         return json_request("POST", f"{where}/cursors-lag", step.cursors)
-    cursors = {"X-Nakadi-Cursors": msgspec.json.encode(step.cursors).decode()}
-    return Request("GET", f"{where}/events", None, cursors, step.parameters())
+    headers = {"X-Nakadi-Cursors": msgspec.json.encode(step.cursors).decode()}
+    if step.cloud_events:
+        headers["Accept"] = CLOUD_EVENTS
+    return Request("GET", f"{where}/events", None, headers, step.parameters())
 
 
 def treat_misfits(batch: Batch[Any], on_poison: OnMisfit) -> None:

@@ -45,10 +45,11 @@ class Reader(Generic[Event]):
         follow: bool = True,
         batch_limit: int = 500,
         patience: Patience = Patience(),  # noqa: B008  # it is frozen
+        cloud_events: bool = False,
         on_poison: OnMisfit = "stop",
         on_trouble: Callable[[Trouble], None] | None = None,
     ) -> None:
-        options = ReadOptions(start, partitions, follow, batch_limit, patience)
+        options = ReadOptions(start, partitions, follow, batch_limit, patience, cloud_events)
         self._core = ReaderCore(event_type, options, random.random, model)
         self._connection = connection_of(broker, token)
         self._on_poison: OnMisfit = on_poison

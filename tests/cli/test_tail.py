@@ -121,3 +121,14 @@ def test_what_is_no_place_to_start_is_refused(text):
     """Anything else is refused with examples."""
     with pytest.raises(BadInput, match="such as 2026"):
         parse_start(text, NOW)
+
+
+def test_events_are_shown_as_cloud_events(run, numbers):
+    """Each has its place, whichever form the output has, and conditions are about CloudEvents. (E20, E21)"""
+    arguments = ("tail", numbers, "--from", "begin", "--no-follow", "--cloudevents", "--where", "data.n < 5")
+    found = run(*arguments).lines
+    assert sorted(each["data"]["n"] for each in found) == list(range(5))
+    assert {each["specversion"] for each in found} == {"1.0"}
+
+    shown = run(*arguments, "-o", "table").out.splitlines()
+    assert all(line.split()[:2] == [each["partition"], each["offset"]] for line, each in zip(shown, found, strict=True))

@@ -4,7 +4,7 @@ import msgspec
 import pydantic
 import pytest
 
-from nakadi_client.decoding import LineDecoder
+from nakadi_client.decoding import CloudEventDecoder, LineDecoder
 
 CURSOR = b'{"event_type":"t","partition":"0","offset":"001-0001-000000000000000001","cursor_token":"x"}'
 
@@ -41,3 +41,19 @@ def test_no_number_loses_a_digit():
     """Whole numbers of any size, and any number in JSON, arrive unchanged."""
     line = b'{"cursor":%s,"events":[{"n":123456789012345678901234567890}]}' % CURSOR
     assert LineDecoder().decode(line).line.events == [{"n": 123456789012345678901234567890}]
+
+
+def test_a_line_of_cloud_events_has_the_place_of_the_last():
+    """An empty one has none, and a Problem is an object. (E20, E23)"""
+    places = b'"partition":"0","offset":"%d","eventtype":"t"'
+    text = b'[{"n":1,%b},{"n" : "x",%b}]' % (places % 1, places % 2)
+    decoded = CloudEventDecoder(Order).decode(text)
+    assert [event.n for event in decoded.line.events] == [1]
+    assert [poison.raw for poison in decoded.poison] == [b'{"n" : "x",%b}' % (places % 2)]
+    assert (decoded.line.cursor.place, decoded.line.cursor.offset) == (("t", "0"), "2")
+    empty = CloudEventDecoder().decode(b"[]").line
+    assert (empty.cursor, empty.events) == (None, [])
+    problem = CloudEventDecoder().decode(b'{"title":"Gone","detail":"deleted"}').line
+    assert (problem.cursor, problem.events, problem.detail) == (None, None, "deleted")
+    with pytest.raises(msgspec.DecodeError):
+        CloudEventDecoder().decode(b'[{"n":1}]')

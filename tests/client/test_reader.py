@@ -85,6 +85,15 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(network, orders, bat
     assert [trouble.failures for trouble in told] == [1]
 
 
+def test_events_are_read_as_cloud_events(nakadi, orders, batches):
+    """They come in the same batches, each with its place. (E20)"""
+    found = batches(nakadi.url, orders, start="begin", follow=False, batch_limit=30, cloud_events=True)
+
+    assert sorted(each["data"]["n"] for batch in found for each in batch.events) == list(range(300))
+    assert all(batch.offset == batch.events[-1]["offset"] for batch in found)
+    assert {(batch.event_type, batch.partition) for batch in found} == {(orders, name) for name in "012"}
+
+
 def test_a_reader_follows(nakadi, orders, batches):
     """Events that come later are read too, and offsets and times are places to begin at."""
     [*_, last] = batches(nakadi.url, orders, start="begin", follow=False, partitions=["1"])

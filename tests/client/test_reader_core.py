@@ -25,12 +25,19 @@ def line(partition, numbers, last=None):
     return msgspec.json.encode({"cursor": cursor, **({"events": [{"n": n} for n in numbers]} if numbers else {})})
 
 
+def cloud_events_line(partition, numbers):
+    place = {"partition": partition, "eventtype": "t"}
+    return msgspec.json.encode([{"data": {"n": n}, "offset": offset(n)} | place for n in numbers])
+
+
 class World:
     """A broker whose partitions have gaps, and all that may happen to its one reader."""
 
-    def __init__(self, seed, *, follow, start="begin"):
+    def __init__(self, seed, *, follow, start="begin", cloud_events=False):
         self.random = random.Random(seed)
-        self.core = ReaderCore("t", ReadOptions(start, None, follow, 4), self.random.random)
+        options = ReadOptions(start, None, follow, 4, cloud_events=cloud_events)
+        self.core = ReaderCore("t", options, self.random.random)
+        self.cloud_events = cloud_events
         self.log = {name: [n for n in range(30) if self.random.random() < 0.8] for name in ("0", "1", "2")}
         self.got = {name: [] for name in self.log}
         self.now = 0.0
@@ -85,8 +92,10 @@ class World:
             empty_lines[name] = 0 if numbers else empty_lines[name] + 1
             at[name] = numbers[-1] if numbers else at[name]
             left -= len(numbers)
-            for batch in self.core.batches([line(name, numbers, at[name])]):
-                self.got[batch.partition] += [event["n"] for event in batch.events]
+            text = cloud_events_line(name, numbers) if self.cloud_events else line(name, numbers, at[name])
+            for batch in self.core.batches([text]):
+                events = [event["data"] if self.cloud_events else event for event in batch.events]
+                self.got[batch.partition] += [event["n"] for event in events]
             if self.core.is_done:
                 return
             if left == 0:
@@ -98,10 +107,10 @@ def ok(value):
     return Answer(200, msgspec.json.encode(value))
 
 
-@given(seed=st.integers(0, 2**32), follow=st.booleans())
-def test_every_event_comes_once_whatever_breaks(seed, follow):
+@given(seed=st.integers(0, 2**32), follow=st.booleans(), cloud_events=st.booleans())
+def test_every_event_comes_once_whatever_breaks(seed, follow, cloud_events):
     """Streams end and break, requests fail; a reader that does not follow ends at the events that existed."""
-    world = World(seed, follow=follow)
+    world = World(seed, follow=follow, cloud_events=cloud_events)
     end = world.run()
     assert world.got == world.log
     assert end is None or end == End()
