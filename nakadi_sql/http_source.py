@@ -15,7 +15,7 @@ import msgspec
 from httpx import HTTPError
 
 from nakadi.model.cloud_events import BATCH_MEDIA_TYPE
-from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
+from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy, SchemaType
 from nakadi.publishing.enrichment import key_paths
 from nakadi.schemas.document import COMPACTION_KEY
 from nakadi.schemas.values import java_text
@@ -23,6 +23,7 @@ from nakadi_client import Connection, NoAnswer, Refused
 from nakadi_client.answers import Answer
 from nakadi_client.connections import Api, Request, json_request, path
 from nakadi_client.lines import LineSplitter
+from nakadi_jobs.columns import KnownSchema, parse_schema
 from nakadi_sql.rows import LoggedEvent
 from nakadi_sql.sources import EventTypeInfo, Seam, is_in_table
 
@@ -135,7 +136,7 @@ class HttpSource:
         return EventTypeInfo(
             name=found["name"],
             category=Category(found["category"]),
-            schemas=[msgspec.json.decode(each) for each in reversed([*self._schemas(where)])],
+            schemas=[*reversed([*self._schemas(where)])],
             key_paths=_key_paths(found),
             table=table["name"] if seam else "",
             seam=seam,
@@ -314,13 +315,13 @@ class HttpSource:
             )
         return starts
 
-    def _schemas(self, where: str) -> Iterator[str]:
-        """The text of each version, newest first."""
+    def _schemas(self, where: str) -> Iterator[KnownSchema]:
+        """Each version, newest first."""
         page = self._get(f"{where}/schemas", limit=1000)
-        yield from (each["schema"] for each in page["items"])
+        yield from (parse_schema(SchemaType(each["type"]), each["schema"]) for each in page["items"])
         while following := page.get("_links", {}).get("next"):
             page = self._get(following["href"])
-            yield from (each["schema"] for each in page["items"])
+            yield from (parse_schema(SchemaType(each["type"]), each["schema"]) for each in page["items"])
 
     def _get(self, where: str, **parameters: Any) -> Any:
         return self._send(Request("GET", where, params=parameters))

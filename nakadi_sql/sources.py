@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from nakadi.model.event_type import Category
+from nakadi_jobs.columns import KnownSchema
 from nakadi_jobs.places import table_name
 from nakadi_sql.errors import BadQuery
 from nakadi_sql.rows import LoggedEvent
@@ -30,7 +31,7 @@ class EventTypeInfo(Struct, frozen=True, kw_only=True):
 
     name: str
     category: Category
-    schemas: Sequence[Mapping[str, Any]]
+    schemas: Sequence[KnownSchema]
     key_paths: Sequence[tuple[str, ...]] = ()
     table: str = ""
     seam: Seam = {}

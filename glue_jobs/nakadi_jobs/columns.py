@@ -12,11 +12,12 @@ from decimal import Decimal
 from typing import Any, Protocol, TypeGuard
 
 import msgspec
+import orjson
 from msgspec.structs import replace
 
-from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, SchemaType
 from nakadi.schemas.avro.json_schema import json_schema_of
-from nakadi.schemas.avro.types import RecordType
+from nakadi.schemas.avro.types import RecordType, parse_record_schema
 from nakadi.schemas.document import SchemaDocument, effective_schema
 
 RESERVED_PREFIX = "nakadi_"
@@ -107,9 +108,19 @@ class _AvroEvents(msgspec.Struct, frozen=True):
     category: Category = Category.BUSINESS
 
 
-def derive_columns(
-    event_type: SchemaOwner, schemas: Iterable[Mapping[str, Any] | RecordType], existing: Struct | None = None
-) -> Struct:
+KnownSchema = Mapping[str, Any] | RecordType
+"""A JSON schema, or the record of an Avro schema."""
+
+
+def parse_schema(of: SchemaType, text: str) -> KnownSchema:
+    """The schema of a version of an event type, from its text."""
+    if of is SchemaType.AVRO:
+        return parse_record_schema(text)
+    schema: Mapping[str, Any] = orjson.loads(text)
+    return schema
+
+
+def derive_columns(event_type: SchemaOwner, schemas: Iterable[KnownSchema], existing: Struct | None = None) -> Struct:
     """The columns for events of all these schemas, oldest first: JSON schemas, or the records of Avro schemas. Later
     schemas only add columns.
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import orjson
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.table_layout import BadTableLayout
-from nakadi.model.event_type import EventType, Schema, SchemaType
-from nakadi.schemas.avro.types import RecordType, parse_record_schema
-from nakadi_jobs.columns import Struct, ddl, derive_columns, new_columns
+from nakadi.model.event_type import EventType
+from nakadi_jobs.columns import Struct, ddl, derive_columns, new_columns, parse_schema
 from nakadi_jobs.layout import KEY_LAYOUT, choose_layout
 from nakadi_jobs.places import ORDER, PLACES, table_name
 from nakadi_jobs.reports import first_line
@@ -123,14 +120,7 @@ def columns_of_all_versions(event_types: EventTypes, event_type: EventType, tabl
     """The columns for every version of the schema, oldest first, with the types that an existing table has."""
     versions = reversed(event_types.schemas(event_type))
     there = table.columns() if table is not None and table.exists() else None
-    return derive_columns(event_type, map(_parse_version, versions), there)
-
-
-def _parse_version(version: Schema) -> Mapping[str, Any] | RecordType:
-    if version.type is SchemaType.AVRO:
-        return parse_record_schema(version.text)
-    schema: Mapping[str, Any] = orjson.loads(version.text)
-    return schema
+    return derive_columns(event_type, (parse_schema(each.type, each.text) for each in versions), there)
 
 
 def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.failures import NotFound
+from nakadi_cli.failures import Failed, NotFound
 
 _OWN_EVENT_TYPES = "nakadi."
 _GIVEN_BY_BROKER = frozenset({"created_at", "updated_at", "measured_statistic", "table", "id"})
@@ -36,7 +36,12 @@ def definition_for_target(definition: Mapping[str, Any], partitions: int, *, ded
 
 
 def prepare_event_type(source: Api, target: Api, definition: Mapping[str, Any], *, deduplicates: bool) -> list[str]:
-    """Create an event type in the target, or give it the source's schema and partitions. Returns the partitions."""
+    """Create an event type in the target, or give it the source's schema and partitions. Returns the partitions.
+
+    Raises `Failed` for an event type with an Avro schema: the events that are read are JSON, which it does not take.
+    """
+    if definition["schema"]["type"] == "avro_schema":
+        raise Failed("Its schema is an Avro schema; only events in JSON are copied.")
     where = path("event-types", definition["name"])
     partitions = [each["partition"] for each in source.get(f"{where}/partitions")]
     try:

@@ -13,6 +13,7 @@ import pytest
 from nakadi_cli.mirroring import events
 from nakadi_cli.mirroring.events import event_for_target
 from tests.support.api import a_business_definition, create_event_type
+from tests.support.avro import schema_draft
 from tests.support.builders import a_name
 from tests.support.consumer import Consumer
 from tests.support.patience import PATIENCE, until
@@ -399,3 +400,15 @@ def test_events_that_do_not_arrive_are_an_error(mirror, source, monkeypatch):
     assert done.code == 7
     assert "Partition 0 of" in done.err
     assert "which do not arrive" in done.err
+
+
+def test_events_in_avro_are_not_copied(mirror, source, target):
+    """The command names the event type, and copies the others. (M7)"""
+    definition = a_business_definition() | {"schema": schema_draft()}
+    name = create_event_type(source, definition)["name"]
+
+    refused = mirror(name, "--once")
+
+    assert refused.code == 7
+    assert f"{name}: Its schema is an Avro schema; only events in JSON are copied." in refused.err
+    assert target.get(f"/event-types/{name}").status_code == 404

@@ -21,7 +21,7 @@ from nakadi_jobs.columns import (
     text_properties,
 )
 from nakadi_jobs.tables import Table
-from tests.support.avro import a_field, a_record
+from tests.support.avro import a_decimal, a_field, a_record
 from tests.support.builders import an_event_type
 
 UNDEFINED = an_event_type()
@@ -244,6 +244,10 @@ def test_an_avro_schema_has_columns_for_its_fields():
     record = a_record(
         a_field("id"),
         a_field("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        a_field("day", {"type": "int", "logicalType": "date"}),
+        a_field("uuid", {"type": "string", "logicalType": "uuid"}),
+        a_field("cost", a_decimal(9, 2)),
+        a_field("count", a_decimal(9)),
         a_field("price", ["null", "double"]),
         a_field("inner", ["null", a_record(a_field("sizes", {"type": "array", "items": "int"}), name="Inner")]),
         a_field("notes", {"type": "map", "values": "string"}),
@@ -252,6 +256,10 @@ def test_an_avro_schema_has_columns_for_its_fields():
 
     assert [ddl(each.kind) for each in found.fields if each.name != "metadata"] == [
         "string",
+        "bigint",
+        "bigint",
+        "string",
+        "decimal(38,2)",
         "bigint",
         "double",
         "struct<`sizes`:array<bigint>>",

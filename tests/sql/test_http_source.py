@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from nakadi_client import Connection, NoAnswer, Refused
 from nakadi_sql import BadQuery, HttpSource, ask
 from tests.sql.conftest import LIMITS
+from tests.support import avro
 from tests.support.api import a_business_definition, a_definition, create_event_type
 from tests.support.patience import PATIENCE
 from tests.support.served import ServedBroker
@@ -161,7 +163,7 @@ class PlayedBroker(httpx.BaseTransport):
         answers = {
             "": [{"name": "x"}],
             "/x": {"name": "x", "category": "business", "cleanup_policy": "delete", "partition_strategy": "random"},
-            "/x/schemas": {"items": [{"schema": "{}"}]},
+            "/x/schemas": {"items": [{"type": "json_schema", "schema": "{}"}]},
             "/x/partitions": [ends],
             "/x/cursors-lag": [ends | {"unconsumed_events": self._newest + 1}],
         }
@@ -243,3 +245,22 @@ def test_events_of_two_timelines_are_found_once(api, source):
     for seam, first in (({}, 0), ({0: {1: 2, 2: 0}}, 2), ({0: {2: 0}}, 3), ({0: {2: 2}}, 5), ({0: {2: 3}}, 6)):
         pieces = source.events(replace(found, seam=seam))
         assert [event[:3:2] for piece in pieces for event in piece] == every[first:], seam
+
+
+def test_events_in_avro_are_found_by_their_fields(api, query):
+    """The columns are those of the Avro schema, and of the JSON schema before it. (Q4, R310)"""
+    schema = avro.a_record(avro.a_field("n", "int"), avro.a_field("price", avro.a_decimal(9, 2)))
+    name = create_event_type(api, a_business_definition(schema={"properties": {"n": {"type": "integer"}}}))["name"]
+    publish(api, name, [an_event(1)])
+    assert api.post(f"/event-types/{name}/schemas", json=avro.schema_draft(schema)).status_code == 200
+    payload = avro.encode(schema, {"n": 2, "price": Decimal("10.50")})
+    answer = api.post(
+        f"/event-types/{name}/events",
+        content=avro.a_batch(avro.an_envelope(name, payload, version="2.0.0")),
+        headers={"content-type": "application/avro-binary"},
+    )
+    assert answer.status_code == 200, answer.text
+
+    found = query(f'select n, price, metadata.version from "{name}" order by n')
+
+    assert found == [(1, None, "1.0.0"), (2, Decimal("10.50"), "2.0.0")]

@@ -22,6 +22,10 @@ def a_field(name: str, of: Any = "string", **changes: Any) -> AvroJson:
     return {"name": name, "type": of, **changes}
 
 
+def a_decimal(precision: int, scale: int = 0) -> AvroJson:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
 ORDER = a_record(a_field("id"), a_field("lines", {"type": "array", "items": "int"}))
 
 

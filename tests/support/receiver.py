@@ -43,7 +43,8 @@ class Received:
 
     @property
     def events(self) -> list[Any]:
-        return list(json.loads(self.body)["events"])
+        parsed = json.loads(self.body)
+        return list(parsed["events"] if isinstance(parsed, dict) else parsed)
 
 
 class Receiver:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from decimal import Decimal
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.support.avro import (
     EID,
     ORDER,
     a_batch,
+    a_decimal,
     a_field,
     a_record,
     an_envelope,
@@ -40,9 +42,14 @@ def publish(api, name, *envelopes, to="events", body=None, **headers):
     return api.post(f"/event-types/{name}/{to}", content=content, headers=AVRO | headers)
 
 
-def read(api, name, events=1, accept="application/x-json-stream"):
+def read(api, name, events=1, accept="application/x-json-stream", **fields):
     """What a new subscription gets from the beginning, as bytes."""
-    draft = {"owning_application": "app", "event_types": [name], "read_from": "begin", "consumer_group": accept}
+    draft = {
+        "owning_application": "app",
+        "event_types": [name],
+        "read_from": "begin",
+        "consumer_group": accept,
+    } | fields
     subscription = api.post("/subscriptions", json=draft).json()["id"]
     parameters = {"stream_limit": events, "batch_limit": events, "batch_flush_timeout": 1, "commit_timeout": 1}
     received, deadline = b"", time.monotonic() + PATIENCE
@@ -259,6 +266,23 @@ def test_events_in_avro_are_deleted_by_their_keys(api):
 def test_an_unknown_event_type_is_not_found(api):
     """A body that can be read is 404. (P145)"""
     assert problem(publish(api, "no.such", an_envelope("no.such", PAYLOAD)), 404)
+
+
+def test_others_read_the_fields_of_the_record(api):
+    """A projection, and CloudEvents, are made of the event as JSON; decimals keep their digits. (R310, P152, E22)"""
+    schema = a_record(a_field("id"), a_field("price", a_decimal(9, 2)), a_field("name"))
+    name = create(api, schema)
+    payload = encode(schema, {"id": "1", "price": Decimal("10.50"), "name": "Ann"})
+    publish(api, name, an_envelope(name, payload)).raise_for_status()
+
+    cut = read(api, name, reads=["id", "price"], projection=True)
+    cloud_events = read(api, name, accept="application/cloudevents-batch+json")
+
+    assert b'"events":[{"metadata":' in cut
+    assert b'"id":"1","price":10.50}' in cut
+    [event] = json.loads(cloud_events.splitlines()[0])
+    assert (event["id"], event["type"], event["data"]["name"]) == (EID, name, "Ann")
+    assert b'"price":10.50' in cloud_events
 
 
 def test_a_projection_is_not_read_as_avro(api):

@@ -19,7 +19,7 @@ from nakadi.engines.common.key_file import AesSecretBox
 from nakadi.local import Broker
 from nakadi.model.outcomes import Unavailable
 from nakadi.streaming import feeds
-from tests.support import everything, kafka
+from tests.support import avro, everything, kafka
 from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
 from tests.support.consumer import Consumer
 from tests.support.http import check_against_description
@@ -135,6 +135,39 @@ def test_a_projection_holds_for_each_format_of_a_sink(api, receiver, sink_format
     assert api.post(f"/event-types/{name}/events", json=PEOPLE).status_code == 200
     until(lambda: any(b'"n":2' in each.body for each in receiver.received))
     assert all(b"Ann" not in each.body and b"Bob" not in each.body for each in receiver.received)
+
+
+@pytest.mark.parametrize("sink_format", ["nakadi", "cloudevents"])
+def test_events_in_avro_are_delivered_as_json(api, receiver, sink_format):
+    """A filter, and the sink, get the fields of the record. (X6, X34, P152)"""
+    name = create_event_type(api, a_business_definition() | {"schema": avro.schema_draft()})["name"]
+    subscription = create_subscription(api, name, read_from="begin")
+    register(api, subscription, receiver, format=sink_format, filter="id == 'b' and metadata.version == '1.0.0'")
+    envelopes = [avro.an_envelope(name, avro.encode(avro.ORDER, {"id": each, "lines": [1]})) for each in "abc"]
+    published = api.post(
+        f"/event-types/{name}/events",
+        content=avro.a_batch(*envelopes),
+        headers={"content-type": "application/avro-binary"},
+    )
+    assert published.status_code == 200, published.text
+
+    [delivered] = receiver.wait_for(1)
+
+    event = delivered if sink_format == "nakadi" else delivered["data"]
+    assert (event["id"], event["lines"]) == ("b", [1])
+    until(lambda: cursors(api, subscription).get((name, "0")) == offset_text(2))
+
+
+def test_a_copy_needs_a_json_schema(api):
+    """Events are copied as JSON, which an event type takes if it ever had a JSON schema. (X37, P75, P76)"""
+    subscription = create_subscription(api)
+    target = create_event_type(api, a_business_definition() | {"schema": avro.schema_draft()})["name"]
+    refused = api.put(path(subscription), json={"type": "event-type", "name": target})
+    assert "must be an event type with a JSON schema" in problem(refused, 422)
+
+    target = create_event_type(api, a_business_definition())["name"]
+    assert api.post(f"/event-types/{target}/schemas", json=avro.schema_draft()).status_code == 200
+    assert api.put(path(subscription), json={"type": "event-type", "name": target}).status_code == 201
 
 
 def test_a_sink_may_come_with_its_subscription(api, receiver):

@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.schemas.avro.json_schema import json_schema_of
 from nakadi.schemas.avro.types import parse_record_schema
-from tests.support.avro import a_field, a_record
+from tests.support.avro import a_decimal, a_field, a_record
 
 
 def schema_of(*fields):
@@ -35,6 +35,12 @@ INNER_SCHEMA = {
         ({"type": "array", "items": "string"}, {"type": "array", "items": {"type": "string"}}),
         ({"type": "map", "values": "double"}, {"type": "object", "additionalProperties": {"type": "number"}}),
         (["string"], {"type": "string"}),
+        (a_decimal(9, 2), {"type": "number", "multipleOf": 0.01}),
+        (["null", a_decimal(9, 2)], {"type": ["number", "null"], "multipleOf": 0.01}),
+        (a_decimal(18), {"type": "integer"}),
+        (a_decimal(19), {"type": "number", "format": "decimal"}),
+        (a_decimal(4, 1) | {"type": "fixed", "name": "F", "size": 2}, {"type": "number", "multipleOf": 0.1}),
+        (a_decimal(2000), {"type": "string"}),
         (["null", "string"], {"type": ["string", "null"]}),
         (["string", "int"], {"anyOf": [{"type": "string"}, {"type": "integer"}]}),
         (["null", INNER], INNER_SCHEMA | {"type": ["object", "null"]}),

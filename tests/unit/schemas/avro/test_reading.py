@@ -4,13 +4,16 @@ import json
 import math
 import random
 import struct
+from decimal import Decimal
 
+import orjson
 import pytest
 
-from nakadi.schemas.avro.reading import AvroInput, BadAvro, TooMuchJson, make_reader
+from nakadi.schemas.avro.reading import AvroInput, BadAvro, TooMuchJson, make_reader, write_decimal
 from nakadi.schemas.avro.types import parse_avro_schema
 from nakadi.schemas.avro.writing import DoesNotFit, has_way_back, make_writer
-from tests.support.avro import a_field, a_record, encode
+from nakadi.schemas.strict_json import MAX_JSON_DEPTH
+from tests.support.avro import a_decimal, a_field, a_record, encode
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 FIXED = {"type": "fixed", "name": "X", "size": 2}
@@ -177,6 +180,13 @@ def test_no_bytes_make_a_reader_fail_in_another_way():
         ([INNER, a_record(a_field("q"), name="Other")], False),
         ([INNER, {"type": "map", "values": "int"}], False),
         ({"type": "array", "items": ["int", "long"]}, False),
+        (["int", a_decimal(9, 2)], True),
+        (["int", a_decimal(9)], False),
+        (["double", a_decimal(9, 2)], False),
+        (["string", a_decimal(9, 2)], True),
+        (a_decimal(15, 2), True),
+        (a_decimal(16, 2), False),
+        (a_decimal(16, 2) | {"type": "fixed", "name": "F", "size": 20}, False),
     ],
 )
 def test_branches_must_look_different_in_json(of, expected):
@@ -189,3 +199,160 @@ def test_a_value_of_another_type_does_not_fit(of, value):
     """It was stored by somebody else. (S184)"""
     with pytest.raises(DoesNotFit):
         write(of, value)
+
+
+@pytest.mark.parametrize(
+    ("of", "value"),
+    [
+        (a_decimal(9, 2), "12.34"),
+        (a_decimal(9, 2), "-0.01"),
+        (a_decimal(9, 2), "-1.29"),
+        (a_decimal(9, 2), "1.27"),
+        (a_decimal(9, 2), "1.28"),
+        (a_decimal(9, 2), "0.00"),
+        (a_decimal(9), "-129"),
+        (a_decimal(15, 15), "0.123456789012345"),
+        (a_decimal(15, 1), "-99999999999999.9"),
+        (a_decimal(9, 2) | {"type": "fixed", "name": "F", "size": 8}, "-12.34"),
+        (["null", a_decimal(9, 2)], "12.00"),
+        (["int", a_decimal(9, 2)], "12.00"),
+        (["double", a_decimal(9)], "12"),
+    ],
+)
+def test_a_decimal_is_a_number(of, value):
+    """What fastavro writes becomes a number with all its digits, and the same bytes again. (P152, S184)"""
+    payload = encode(of, Decimal(value))
+    text = orjson.dumps(read(of, payload), default=write_decimal)
+
+    assert text == value.encode()
+    assert write(of, orjson.loads(text)) == payload
+
+
+def test_a_decimal_has_all_digits():
+    """However many; what is too long is refused before it becomes a text. (P151, P152)"""
+    of = a_decimal(1000, 10)
+    for digits in ("9" * 1000, "1", "1" + "0" * 60):
+        number = int(digits)
+        raw = number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
+        text = orjson.dumps(read(of, encode("bytes", raw)), default=write_decimal).decode()
+        assert text.replace(".", "").lstrip("0") == digits
+        assert len(text.partition(".")[2]) == 10
+    for raw, reason in [
+        ((10**1000).to_bytes(416, "big"), "A decimal has more than 1000 digits"),
+        ((-(10**1000)).to_bytes(416, "big", signed=True), "A decimal has more than 1000 digits"),
+        (b"\x7f" * 1_000_000, "A decimal has more than 1000 digits"),
+        (b"", "A decimal has no bytes"),
+    ]:
+        with pytest.raises(BadAvro, match=reason):
+            read(of, encode("bytes", raw))
+
+
+@pytest.mark.parametrize("value", [1.234, 1e300, True, "1", None])
+def test_a_number_with_other_digits_is_no_decimal(value):
+    """It was stored by somebody else. (S184)"""
+    for of in (a_decimal(9, 2), a_decimal(9, 2) | {"type": "fixed", "name": "F", "size": 4}):
+        with pytest.raises(DoesNotFit):
+            write(of, value)
+
+
+def test_nothing_else_is_written_as_a_decimal():
+    """A mistake in the broker is an error. (P152)"""
+    with pytest.raises(TypeError):
+        orjson.dumps(object(), default=write_decimal)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": 0},
+        {"precision": 1001},
+        {"precision": True},
+        {"precision": None},
+        {"precision": 2, "scale": 3},
+        {"scale": -1},
+        {"scale": "1"},
+        {"logicalType": "decimals"},
+        {"type": "fixed", "name": "F", "size": 3, "precision": 7},
+        {"type": "fixed", "name": "F", "size": 0, "precision": 1},
+    ],
+)
+def test_a_decimal_without_sense_is_bytes(changes):
+    """As in the library for Java. (P152)"""
+    of = parse_avro_schema(json.dumps(a_decimal(6, 2) | changes))
+    assert of.decimal is None
+
+
+def test_a_fixed_decimal_has_the_digits_that_its_bytes_hold():
+    """(P152)"""
+    of = parse_avro_schema(json.dumps(a_decimal(6, 2) | {"type": "fixed", "name": "F", "size": 3}))
+    assert (of.decimal.precision, of.decimal.scale) == (6, 2)
+
+
+LIST_OF_ORDERS = a_record(a_field("of", {"type": "array", "items": "Order"}))
+MAP_OF_ORDERS = a_record(a_field("of", {"type": "map", "values": "Order"}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload_of"),
+    [
+        # A level is a record.
+        (a_record(a_field("next", ["null", "Order"])), lambda levels: b"\x02" * (levels - 1) + b"\x00"),
+        # Two levels are a record and what holds the next one.
+        (LIST_OF_ORDERS, lambda levels: b"\x02" * (levels // 2 - 1) + b"\x00" * (levels // 2)),
+        (MAP_OF_ORDERS, lambda levels: b"\x02\x00" * (levels // 2 - 1) + b"\x00" * (levels // 2)),
+    ],
+)
+def test_the_depth_is_that_of_json(schema, payload_of):
+    """A hundred and ninety-nine levels; a value is then no deeper than JSON may be. (P151, P171)"""
+    assert read(schema, payload_of(MAX_JSON_DEPTH - 2))
+    with pytest.raises(BadAvro, match="nested deeper"):
+        read(schema, payload_of(MAX_JSON_DEPTH))
+
+
+@pytest.mark.parametrize(
+    "of", [INNER, {"type": "array", "items": "int"}, {"type": "map", "values": "int"}, ["null", INNER]]
+)
+def test_siblings_are_not_deep(of):
+    """A long list of records or lists is as deep as one of them. (P152)"""
+    schema = {"type": "array", "items": of}
+    value = [{"q": 1.0}] * 500 if "In" in json.dumps(of) else [{}] * 500 if "map" in json.dumps(of) else [[1]] * 500
+    assert read(schema, encode(schema, value)) == value
+
+
+@pytest.mark.parametrize(
+    ("of", "value"),
+    [
+        ("string", "x" * 100),
+        ("bytes", b"x" * 100),
+        ({"type": "fixed", "name": "F", "size": 100}, b"x" * 100),
+        ({"type": "enum", "name": "E", "symbols": ["x" * 100]}, "x" * 100),
+        ({"type": "map", "values": "null"}, {"x" * 100: None}),
+        ({"type": "array", "items": "null"}, [None] * 50),
+        ({"type": "map", "values": {"type": "array", "items": "null"}}, {str(n): [] for n in range(20)}),
+        (a_record(*[a_field(f"f{n}" * 5, "null") for n in range(20)]), {f"f{n}" * 5: None for n in range(20)}),
+        (a_decimal(100), Decimal(1)),
+    ],
+)
+def test_each_type_takes_room(of, value):
+    """What it takes in JSON at least. (P151)"""
+    payload = encode(of, value)
+    assert read(of, payload, room=1000) is not None
+    with pytest.raises(TooMuchJson):
+        read(of, payload, room=99)
+
+
+def test_room_is_added_once():
+    """What needs more than that is too long, in however many parts it comes. (P171)"""
+    asked = []
+
+    def extend(source):
+        asked.append(source.room)
+        source.room += 1000
+
+    payload = encode({"type": "array", "items": "string"}, ["x" * 100] * 15)
+    reader = make_reader(parse_avro_schema(json.dumps({"type": "array", "items": "string"})))
+    with pytest.raises(TooMuchJson):
+        reader(AvroInput(payload, 100, extend))
+    assert len(asked) == 1
+    assert len(reader(AvroInput(payload, 600, extend))) == 15
+    assert len(asked) == 2

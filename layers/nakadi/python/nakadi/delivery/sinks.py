@@ -21,6 +21,7 @@ from nakadi.delivery.targets import TargetRules, canonical_target
 from nakadi.event_types.drafts import now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import Operation, Subject
+from nakadi.model.event_type import SchemaType
 from nakadi.model.outcomes import Invalid, NotFound, TryLater, Violation, Violations
 from nakadi.model.sink import (
     GENERATED_SECRET,
@@ -309,6 +310,8 @@ class Sinks(Struct, frozen=True, kw_only=True):
         found = self.event_types.find(name)
         if found is None:
             raise Violations((Violation("name", "must be an event type"),))
+        if all(each.type is SchemaType.AVRO for each in self.event_types.schemas(found)):
+            raise Violations((Violation("name", "must be an event type with a JSON schema"),))
         self.permissions.require_producer(subject, name)
         self.permissions.require(Operation.WRITE, found.resource, subject)
 

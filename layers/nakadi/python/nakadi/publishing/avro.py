@@ -64,6 +64,7 @@ from nakadi.schemas.avro.reading import (
     Read,
     TooMuchJson,
     make_reader,
+    write_decimal,
 )
 from nakadi.schemas.avro.types import parse_record_schema
 from nakadi.schemas.avro.writing import has_way_back
@@ -124,15 +125,17 @@ def _read_envelopes(body: bytes, limits: BatchLimits) -> AvroBatch:
     events: list[Event] = []
     payloads: list[bytes] = []
     while count := source.read_long():
+        end = None
         if count < 0:
-            count = -count
-            source.read_long()
+            count, length = -count, source.read_long()
+            end = source.position + length
         limits.check_event_count(len(events) + count)
         for _ in range(count):
             source.room = MAX_METADATA_BYTES
             metadata = read_metadata(source)
             events.append({"metadata": _metadata_as_json(metadata)})
             payloads.append(source.take(source.read_long()))
+        source.check_end_of_block(end)
     source.check_at_end()
     return AvroBatch(events, b"", b"", payloads)
 
@@ -234,14 +237,14 @@ class EventWriter(Struct, frozen=True, kw_only=True):
             if bare is not payload or not form.has_way_back:
                 metadata[PAYLOAD_MEMBER] = b64encode(payload).decode()
             whole = {**self._read(index, bare, form, partitions), "metadata": metadata}
-            text = orjson.dumps(whole)
+            text = orjson.dumps(whole, default=write_decimal)
             if len(text) > self.limits.max_event_bytes:
                 detail = event_too_large_message(len(text), self.limits.max_event_bytes)
                 raise BatchRejected(PublishingStep.PUBLISHING, index, detail, partitions=partitions)
             self.take_memory(2 * len(text))
             self.budget.spend_steps(len(text))
             texts.append(text)
-            owners.append(None if self.selector is None else owner_of(whole, self.selector))
+            owners.append(None if self.selector is None else owner_of(orjson.loads(text), self.selector))
         return texts, owners
 
     def _stamped(self, metadata: Mapping[str, Any], partition: int) -> dict[str, Any]:

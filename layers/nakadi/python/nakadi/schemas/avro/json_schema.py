@@ -12,6 +12,7 @@ from typing import Any
 from nakadi.schemas.avro.types import (
     ArrayType,
     AvroType,
+    DecimalForm,
     EnumType,
     FixedType,
     MapType,
@@ -21,6 +22,9 @@ from nakadi.schemas.avro.types import (
 )
 
 JsonSchema = dict[str, Any]
+
+# Every number with so many digits fits into 64 bits.
+MAX_LONG_DIGITS = 18
 
 _PRIMITIVE_TYPES = {
     "null": "null",
@@ -74,6 +78,8 @@ def _object_schema(record: RecordType, repeated: frozenset[str]) -> JsonSchema:
 
 def _schema_of(of: AvroType, repeated: frozenset[str]) -> JsonSchema:  # noqa: PLR0911  # one for each type
     match of:
+        case Primitive("bytes", DecimalForm() as form) | FixedType(_, _, DecimalForm() as form):
+            return _decimal_schema(form)
         case Primitive(kind):
             return {"type": _PRIMITIVE_TYPES[kind]}
         case EnumType():
@@ -88,6 +94,12 @@ def _schema_of(of: AvroType, repeated: frozenset[str]) -> JsonSchema:  # noqa: P
             return {"$ref": f"#/definitions/{name}"} if name in repeated else _object_schema(of, repeated)
         case UnionType(branches):
             return _union_schema([_schema_of(each, repeated) for each in branches])
+
+
+def _decimal_schema(form: DecimalForm) -> JsonSchema:
+    if form.scale:
+        return {"type": "number", "multipleOf": float(f"1e-{form.scale}")}
+    return {"type": "integer"} if form.precision <= MAX_LONG_DIGITS else {"type": "number", "format": "decimal"}
 
 
 def _union_schema(schemas: list[JsonSchema]) -> JsonSchema:

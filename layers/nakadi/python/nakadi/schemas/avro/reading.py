@@ -5,18 +5,23 @@
 
 Everything is checked before it is used: no count is believed before there is room for so many values, and no length
 before there are so many bytes. What a value takes as JSON is counted while it is read, so a value of few bytes and
-many members ends with `TooMuchJson` instead of filling the memory.
+many members ends with `TooMuchJson` instead of filling the memory. Decimals are `Decimal` objects, which
+`write_decimal` writes as JSON.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
+
+import orjson
 
 from nakadi.schemas.avro.types import (
     ArrayType,
     AvroType,
+    DecimalForm,
     EnumType,
     FixedType,
     MapType,
@@ -97,6 +102,11 @@ class AvroInput:
         if size < 0 or self.position > self.end:
             raise BadAvro(f"A length is {size}, and {self.end - start} bytes follow")
         return self.data[start : self.position]
+
+    def check_end_of_block(self, end: int | None) -> None:
+        """`end` is where the block ends by its own word, if it gave it."""
+        if end is not None and end != self.position:
+            raise BadAvro("A block does not have the length that it says")
 
     def check_at_end(self) -> None:
         if self.position != self.end:
@@ -194,6 +204,10 @@ class _Readers:
 
     def make(self, of: AvroType) -> Read:  # noqa: PLR0911  # one for each type
         match of:
+            case Primitive("bytes", DecimalForm() as form):
+                return _make_decimal_reader(form, lambda source: source.take(source.read_long()))
+            case FixedType(_, size, DecimalForm() as form):
+                return _make_decimal_reader(form, lambda source: source.take(size))
             case Primitive(kind):
                 return _PRIMITIVE_READERS[kind]
             case EnumType():
@@ -250,6 +264,29 @@ def _make_fixed_reader(of: FixedType) -> Read:
     return read_fixed
 
 
+def _make_decimal_reader(form: DecimalForm, take: Callable[[AvroInput], bytes]) -> Read:
+    end = 10**form.precision
+
+    def read_decimal(source: AvroInput) -> Decimal:
+        raw = take(source)
+        if not raw:
+            raise BadAvro("A decimal has no bytes")
+        number = int.from_bytes(raw, "big", signed=True)
+        if not -end < number < end:
+            raise BadAvro(f"A decimal has more than {form.precision} digits")
+        source.spend(form.precision)
+        return Decimal(f"{number}E-{form.scale}")
+
+    return read_decimal
+
+
+def write_decimal(value: Any) -> orjson.Fragment:
+    """The number with all its digits, for `orjson.dumps`."""
+    if isinstance(value, Decimal):
+        return orjson.Fragment(format(value, "f"))
+    raise TypeError(type(value).__name__)
+
+
 def _make_union_reader(branches: list[Read]) -> Read:
     def read_union(source: AvroInput) -> Any:
         index = source.read_long()
@@ -272,8 +309,7 @@ def _read_blocks(source: AvroInput, size: int, read_item: Callable[[], None]) ->
         source.spend(count * size)
         for _ in range(count):
             read_item()
-        if end is not None and end != source.position:
-            raise BadAvro("A block does not have the length that it says")
+        source.check_end_of_block(end)
     source.depth -= 1
 
 

@@ -7,6 +7,7 @@ The rules and their order are those of Avro's library for Java, version 1.11, wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,13 +27,25 @@ _NAMED = (*_RECORD_NAMES, "enum", "fixed")
 
 INT_BITS, LONG_BITS = 32, 64
 MAX_FIXED_BYTES = 1_000_000
+# A decimal with more is what it is made of: bytes.
+MAX_DECIMAL_DIGITS = 1000
 MAX_SHOWN_CHARACTERS = 200
 # Records whose members have defaults of their own multiply: this takes a tenth of a second.
 MAX_STEPS_OF_DEFAULT = 100_000
 
 
+class DecimalForm(Struct, frozen=True):
+    """The digits of a decimal: all of them, and those behind its point."""
+
+    precision: int
+    scale: int
+
+
 class Primitive(Struct, frozen=True):
+    """`decimal` is set for bytes that are a decimal."""
+
     kind: str
+    decimal: DecimalForm | None = None
 
 
 class ArrayType(Struct, eq=False):
@@ -62,8 +75,11 @@ class EnumType(Struct, eq=False):
 
 
 class FixedType(Struct, eq=False):
+    """`decimal` is set for bytes that are a decimal."""
+
     name: str
     size: int
+    decimal: DecimalForm | None = None
 
     kind = "fixed"
 
@@ -177,6 +193,8 @@ class _SchemaReader:
                 if "values" not in schema:
                     raise _invalid(f"Map has no values type: {_display_text(schema)}")
                 return MapType(self.read(schema["values"], space))
+            case "bytes":
+                return Primitive("bytes", _decimal_form(schema))
         found = self._find(kind, space)
         if found is None:
             raise _invalid(f"Type not supported: {_display_text(kind)}")
@@ -261,7 +279,20 @@ def _read_fixed(name: str, schema: Mapping[str, Any]) -> FixedType:
     size = schema.get("size")
     if type(size) is not int or not 0 <= size <= MAX_FIXED_BYTES:
         raise _invalid(f"Invalid or no size: {_display_text(schema)}")
-    return FixedType(name, size)
+    form = _decimal_form(schema)
+    # A decimal that its bytes cannot hold is no decimal, but bytes.
+    holds = form is not None and form.precision <= math.floor((8 * size - 1) * math.log10(2))
+    return FixedType(name, size, form if holds else None)
+
+
+def _decimal_form(schema: Mapping[str, Any]) -> DecimalForm | None:
+    """The form of a decimal, None for other bytes: a decimal without sense is one of them, as in the library."""
+    if schema.get("logicalType") != "decimal":
+        return None
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int or not 0 < precision <= MAX_DECIMAL_DIGITS:
+        return None
+    return DecimalForm(precision, scale) if 0 <= scale <= precision else None
 
 
 def branch_name(branch: AvroType) -> str:

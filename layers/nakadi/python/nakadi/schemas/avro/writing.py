@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from nakadi.schemas.avro.types import (
     ArrayType,
     AvroType,
+    DecimalForm,
     EnumType,
     FixedType,
     MapType,
@@ -24,6 +26,8 @@ from nakadi.schemas.avro.types import (
 Write = Callable[[Any, bytearray], None]
 
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
+# A number with at most this many digits is the same one again after it was read from JSON.
+MAX_EXACT_DIGITS = 15
 
 
 class DoesNotFit(Exception):
@@ -90,6 +94,10 @@ class _Writers:
 
     def make(self, of: AvroType) -> Write:  # noqa: PLR0911  # one for each type
         match of:
+            case Primitive("bytes", DecimalForm() as form):
+                return lambda value, out: write_bytes(_decimal_bytes(value, form, None), out)
+            case FixedType(_, size, DecimalForm() as form):
+                return lambda value, out: out.extend(_decimal_bytes(value, form, size))
             case Primitive(kind):
                 return _PRIMITIVE_WRITERS[kind]
             case EnumType():
@@ -117,6 +125,15 @@ class _Writers:
                 write(value[name], out)
 
         return write_record
+
+
+def _decimal_bytes(value: float, form: DecimalForm, size: int | None) -> bytes:
+    """A decimal in as many bytes, or in as few as it needs."""
+    scaled = Decimal(repr(value)).scaleb(form.scale)
+    number = int(scaled)
+    if number != scaled or abs(number) >= 10**form.precision or type(value) is bool:
+        raise ValueError(f"{value} is no decimal with {form.precision} digits, {form.scale} of them behind the point")
+    return number.to_bytes((number + (number < 0)).bit_length() // 8 + 1 if size is None else size, "big", signed=True)
 
 
 def _make_array_writer(write: Write) -> Write:
@@ -159,7 +176,7 @@ def _make_union_writer(branches: Sequence[AvroType], writers: Sequence[Write]) -
     return write_union
 
 
-def _forms_of(of: AvroType) -> Sequence[Any]:
+def _forms_of(of: AvroType) -> Sequence[Any]:  # noqa: PLR0911  # one for each type
     """What values of a type look like in JSON: their type in Python, or the names of their members."""
     match of:
         case RecordType():
@@ -168,6 +185,8 @@ def _forms_of(of: AvroType) -> Sequence[Any]:
             return (dict,)
         case ArrayType():
             return (list,)
+        case Primitive("bytes", DecimalForm(_, scale)) | FixedType(_, _, DecimalForm(_, scale)):
+            return (float if scale else int,)
         case EnumType() | FixedType():
             return (str,)
         case UnionType():
@@ -190,7 +209,8 @@ _FORMS_OF_PRIMITIVES: dict[str, Sequence[Any]] = {
 
 
 def has_way_back(of: AvroType) -> bool:
-    """Whether JSON says everything about values of this type: the branches of each union look different there."""
+    """Whether JSON says everything about values of this type: the branches of each union look different there, and no
+    number has more digits than are read from JSON."""
     seen: set[int] = set()
     waiting = [of]
     while waiting:
@@ -205,6 +225,9 @@ def has_way_back(of: AvroType) -> bool:
                 waiting.extend(branches)
             case ArrayType(inner) | MapType(inner):
                 waiting.append(inner)
+            case Primitive(_, DecimalForm(precision)) | FixedType(_, _, DecimalForm(precision)):
+                if precision > MAX_EXACT_DIGITS:
+                    return False
             case RecordType():
                 waiting.extend(field.type for field in each.known_fields)
     return True
