@@ -2,6 +2,7 @@
 
 import json
 
+import jsonpatch
 import pytest
 
 from tests.support.api import (
@@ -233,6 +234,43 @@ def test_what_nobody_reads_is_judged_by_the_mode_alone(api, event_type):
     larger = with_member("note", {"type": "string"})
     assert "readers" not in forecast(api, event_type, larger)
     assert "warning" not in submit(api, event_type, larger).headers
+
+
+ITEM_WITH_ANY_SKU = ITEM | {"properties": ITEM["properties"] | {"sku": {}}}
+
+
+@pytest.mark.parametrize("adds", [True, False])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        FRACTIONAL_ID,
+        with_member("order_number", {"type": ["string", "null"]}),
+        with_member("customer", {"type": "object"}),
+        schema_without("customer"),
+        ORDER | {"required": ["customer"]},
+        ORDER | {"definitions": {"item": ITEM_WITH_ANY_SKU}},
+        ORDER | {"properties": {}, "required": []},
+    ],
+)
+def test_a_schema_that_takes_from_readers_gets_a_proposal(api, event_type, subscription, schema, adds):
+    """The patched schema is accepted, and has what the submitted one adds elsewhere. (R297, D5, D9)"""
+    if adds:
+        schema = schema | {"properties": schema["properties"] | {"added": {"type": "string"}}}
+    found = forecast(api, event_type, schema)
+    assert not found["accepted"]
+    assert [each["subscription_id"] for each in found["readers"]] == [subscription["id"]]
+
+    patched = jsonpatch.apply_patch(schema, found["proposal"])
+
+    again = forecast(api, event_type, patched)
+    assert (again["accepted"], again.get("readers", [])) == (True, [])
+    assert ("added" in patched["properties"]) is adds
+    assert submit(api, event_type, patched).status_code == 200
+
+
+def test_a_forced_change_needs_no_proposal(api, event_type, subscription):
+    """Nobody stands against it any more. (R297, D7)"""
+    assert "proposal" not in forecast(api, event_type, FRACTIONAL_ID, force=subscription["id"])
 
 
 def test_force_lets_a_change_pass(api, event_type, subscription):

@@ -6,7 +6,7 @@ If a schema is rejected, a proposal says how to alter it so that the broker acce
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -25,6 +25,7 @@ from nakadi.model.outcomes import Invalid
 from nakadi.model.reads import AffectedReader
 from nakadi.schemas.avro.evolution import explain, incompatible_avro_schema_error, judge_avro_evolution
 from nakadi.schemas.change_reasons import description_of_change, reason_against
+from nakadi.schemas.changes import SchemaChange
 from nakadi.schemas.evolution import (
     IsForced,
     JudgedChange,
@@ -105,27 +106,38 @@ class RefusalCollector(AbstractContextManager[None]):
         return False
 
 
-def forecast_schema(
+FindObjections = Callable[[Mapping[str, Any], SchemaEvolution], Sequence[SchemaChange]]
+"""The changes that lead to a schema to which others than the mode object. Raises `Invalid` if none of them is at fault.
+"""
+
+
+def nobody_objects(_schema: Mapping[str, Any], _evolution: SchemaEvolution) -> Sequence[SchemaChange]:
+    return ()
+
+
+def forecast_schema(  # those of `forecast_evolution`
     current: EventType,
     submitted: SubmittedSchema,
     mode: CompatibilityMode,
     check: CheckSchemaText,
     is_forced: IsForced = never_forced,
+    find_objections: FindObjections = nobody_objects,
 ) -> SchemaForecast:
     """The effect of submitting this as the event type's schema, with this mode from now on."""
     try:
         check(submitted.text)
-        return forecast_evolution(current, submitted, mode, check, is_forced)
+        return forecast_evolution(current, submitted, mode, check, is_forced, find_objections)
     except Invalid as refusal:
         return SchemaForecast(refusal=refusal.detail)
 
 
-def forecast_evolution(
+def forecast_evolution(  # the change, and who judges it
     current: EventType,
     submitted: SubmittedSchema,
     mode: CompatibilityMode,
     check: CheckSchemaText,
     is_forced: IsForced = never_forced,
+    find_objections: FindObjections = nobody_objects,
 ) -> SchemaForecast:
     """The same for a text that has passed the check; raises `Invalid` if it cannot be compared."""
     if SchemaType.AVRO in (current.schema.type, submitted.type):
@@ -137,20 +149,33 @@ def forecast_evolution(
     evolution = judge_evolution(old, new, current.compatibility_mode, mode, is_forced)
     shown = first_items_fitting_message(evolution.changes, lambda each: each.change.path.text)
     changes = tuple(_forecast_change(each, evolution, old, new) for each in shown)
-    if not evolution.refused:
+
+    def refused_in(schema: Mapping[str, Any]) -> Sequence[SchemaChange]:
+        found = judge_evolution(old, schema, current.compatibility_mode, mode)
+        return (*found.refused, *find_objections(schema, found))
+
+    def check_all(schema: Mapping[str, Any]) -> None:
+        check(json.dumps(schema, ensure_ascii=False))
+        if schema is old:
+            refused_in(schema)
+
+    if not evolution.refused and not _have_objections(find_objections, new, evolution):
         return SchemaForecast(level=evolution.level, changes=changes)
-    proposed = propose_schema(
-        old,
-        new,
-        lambda schema: judge_evolution(old, schema, current.compatibility_mode, mode).refused,
-        lambda schema: check(json.dumps(schema, ensure_ascii=False)),
-    )
+    proposed = propose_schema(old, new, refused_in, check_all)
     return SchemaForecast(
         level=evolution.level,
         changes=changes,
-        refusal=incompatible_schema_error(evolution).detail,
+        refusal=incompatible_schema_error(evolution).detail if evolution.refused else None,
         proposal=None if proposed is None else patch_between(new, proposed),
     )
+
+
+def _have_objections(find_objections: FindObjections, new: Mapping[str, Any], evolution: SchemaEvolution) -> bool:
+    """Whether a change of the schema is at fault: another schema may help then."""
+    try:
+        return bool(find_objections(new, evolution))
+    except Invalid:
+        return False
 
 
 def _forecast_avro_evolution(current: EventType, submitted: SubmittedSchema, mode: CompatibilityMode) -> SchemaForecast:

@@ -15,24 +15,26 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.auth.permissions import Permissions
 from nakadi.event_types.deletion import GetDependents
 from nakadi.event_types.effective_schemas import effective_schema_of
-from nakadi.event_types.forecast import ChangeForecast, CheckSchemaText, forecast_schema
+from nakadi.event_types.forecast import ChangeForecast, CheckSchemaText, FindObjections, forecast_schema
 from nakadi.event_types.members import members_of, schema_that_readers_see
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.event_type import Category, CompatibilityMode, EventType, Schema, SubmittedSchema
+from nakadi.model.event_type import Category, CompatibilityMode, EventType, Schema, SchemaType, SubmittedSchema
 from nakadi.model.outcomes import IncompatibilityReason, IncompatibleSchema, Invalid
 from nakadi.model.reads import AffectedReader, Reader
 from nakadi.schemas.changes import SchemaChange
-from nakadi.schemas.evolution import next_schema
+from nakadi.schemas.evolution import SchemaEvolution, next_schema
 from nakadi.schemas.read_paths import parse_read_path, read_path_text
-from nakadi.schemas.reads import find_read_changes, lost_members, unknown_paths
+from nakadi.schemas.reads import changes_of_members, find_read_changes, lost_members, unknown_paths
 from nakadi.schemas.strict_json import parse_strict
+from nakadi.schemas.values import RemainingSteps
 
 MEMBER_READ_RULE = "MEMBER_READ"
 
@@ -110,7 +112,8 @@ class SchemaReaders(Struct, frozen=True):
             review = self._review(old, _with_schema(new, submitted), force)
         except Invalid:
             review = _Review()
-        schema = forecast_schema(old, submitted, new.compatibility_mode, check, review.is_forced)
+        find_objections = self.find_objections(old, new, force)
+        schema = forecast_schema(old, submitted, new.compatibility_mode, check, review.is_forced, find_objections)
         return ChangeForecast(current=old, refusals=refusals, schema=schema, readers=review.affected)
 
     def objections(
@@ -122,11 +125,33 @@ class SchemaReaders(Struct, frozen=True):
         is_refused = event_type.compatibility_mode is not CompatibilityMode.NONE and review.unnamed
         return review.affected, members_read_error(review).detail if is_refused else None
 
+    def find_objections(self, old: EventType, new: EventType, force: Force = NOBODY) -> FindObjections:
+        """What finds the changes of a schema because of which readers would miss something."""
+        steps = [MAX_STEPS_OF_REVIEW]
+
+        def find(schema: Mapping[str, Any], evolution: SchemaEvolution) -> Sequence[SchemaChange]:
+            if old.compatibility_mode is CompatibilityMode.NONE:
+                return ()
+            readers = [each for each in self.get_dependents().readers_of(old.name) if each.subscription_id not in force]
+            changed = _with_schema(new, SubmittedSchema(SchemaType.JSON, orjson.dumps(schema).decode()))
+            affected = _affected_readers(readers, old, changed, steps)
+            if not affected:
+                return ()
+            inner = 1 if old.category is Category.DATA else 0
+            missed = [parse_read_path(change.member)[inner:] for each in affected for change in each.changes]
+            changes = [each.change for each in evolution.changes]
+            found = changes_of_members(changes, missed, parse_strict(old.schema.text), schema)
+            if not found:
+                raise Invalid("No change of the schema is at fault")
+            return found
+
+        return find
+
     def _review(self, old: EventType, new: EventType, force: Force) -> _Review:
         if (old.schema.text, old.category) == (new.schema.text, new.category):
             return _Review()
         readers = self.get_dependents().readers_of(old.name)
-        affected = _affected_readers(readers, old, new)
+        affected = _affected_readers(readers, old, new, [MAX_STEPS_OF_REVIEW])
         return _Review(
             affected=affected,
             unnamed=tuple(each.reader for each in affected if each.reader.subscription_id not in force),
@@ -177,12 +202,13 @@ class _Review(Struct, frozen=True, dict=True):
         return frozenset(each.member for reader in self.affected for each in reader.changes)
 
 
-def _affected_readers(readers: Sequence[Reader], old: EventType, new: EventType) -> tuple[AffectedReader, ...]:
+def _affected_readers(
+    readers: Sequence[Reader], old: EventType, new: EventType, steps: RemainingSteps
+) -> tuple[AffectedReader, ...]:
     paths = dict.fromkeys(path for each in readers for path in each.reads or ())
     if not paths:
         return ()
     before, after = effective_schema_of(old), effective_schema_of(new)
-    steps = [MAX_STEPS_OF_REVIEW]
     changes = {path: find_read_changes(before, after, [path], steps) for path in paths}
     found = (
         AffectedReader(each, tuple(change for path in each.reads or () for change in changes[path])) for each in readers

@@ -14,7 +14,13 @@ from nakadi.auth.permissions import Permissions
 from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.event_types.drafts import now_in_milliseconds
 from nakadi.event_types.effective_schemas import effective_schema_from, effective_schema_of_avro
-from nakadi.event_types.forecast import ChangeForecast, RefusalCollector, SchemaForecast, forecast_evolution
+from nakadi.event_types.forecast import (
+    ChangeForecast,
+    RefusalCollector,
+    SchemaForecast,
+    forecast_evolution,
+    nobody_objects,
+)
 from nakadi.event_types.readers import NOBODY, Force, JudgedSchema, SchemaReaders
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
@@ -140,6 +146,9 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
                 submitted,
                 event_type.compatibility_mode,
                 lambda each: check_schema(replace(draft, text=each), event_type),
+                find_objections=self.readers.find_objections(event_type, event_type)
+                if against is event_type.schema
+                else nobody_objects,
             )
             readers, refusal = (
                 self.readers.objections(event_type, submitted) if against is event_type.schema else ((), None)

@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from nakadi.model.outcomes import Invalid
 from nakadi.model.reads import ReadChange, ReadChangeKind
 from nakadi.schemas.changes import ChangeKind, SchemaChange
-from nakadi.schemas.document import COMBINATOR_KEYWORDS, RawSchema, SchemaDocument
+from nakadi.schemas.document import COMBINATOR_KEYWORDS, RawSchema, SchemaDocument, SchemaPath
 from nakadi.schemas.formats import Pattern, compile_pattern
 from nakadi.schemas.places import values_of_change
 from nakadi.schemas.read_paths import ReadPath, parse_read_path, read_path_text
 from nakadi.schemas.values import RemainingSteps, StepsExhausted, canonical_text, spend_steps
+
+MAX_STEPS_TO_MEMBER = 1000
 
 # Definitions that refer to each other unfold into more schemas than can be compared.
 MAX_STEPS = 300_000
@@ -423,6 +425,57 @@ def lost_members(change: SchemaChange, old: Mapping[str, Any], new: Mapping[str,
         around = _members_on_way(steps[:-1])
         return tuple((*around, name) for name in before if name not in kept) if isinstance(before, list) else ()
     return ()
+
+
+def changes_of_members(
+    changes: Sequence[SchemaChange], members: Sequence[ReadPath], old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Sequence[SchemaChange]:
+    """The changes of a schema because of which members are missed; all of them if that cannot be told.
+
+    The rules of compatibility do not distinguish an integer from a fraction, so a member may also be missed without
+    such a change. Then it has changed where the old schema declares it.
+    """
+    found = [each for each in changes if any(_is_about(path, members) for path in _touched_members(each, old, new))]
+    document = SchemaDocument.from_root(old)
+    for member in members:
+        place = _place_of_member(document, member)
+        if place and not any(_is_about(member, _touched_members(each, old, new)) for each in found):
+            change = SchemaChange(ChangeKind.TYPE_CHANGED, place)
+            before, now = values_of_change(change, old, new)
+            if now is not UNSET and before != now:
+                found.append(change)
+    return found or changes
+
+
+def _touched_members(change: SchemaChange, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[ReadPath, ...]:
+    """The members that a change takes away, or else the one where it is."""
+    way = _members_on_way(change.path.steps)
+    return lost_members(change, old, new) or ((way,) if way else ())
+
+
+def _is_about(path: ReadPath, members: Sequence[ReadPath]) -> bool:
+    """Whether a member is one of these, or on the way to one of them, or inside of one."""
+    return any(all(one == other for one, other in zip(path, each, strict=False)) for each in members)
+
+
+def _place_of_member(document: SchemaDocument, member: ReadPath) -> SchemaPath | None:
+    """Where a schema declares a member; None where it does so in several ways, or by a pattern."""
+    place, schema = SchemaPath(), cast(Any, document.root)
+    names, steps = deque(member), 0
+    # A reference may lead to itself.
+    while names and steps < MAX_STEPS_TO_MEMBER:
+        steps += 1
+        match schema:
+            case {"$ref": str(reference)}:
+                place, schema = place / "$ref", document.find_target(reference)
+            case {"properties": {**properties}} if names[0] in properties:
+                name = names.popleft()
+                place, schema = place / "properties" / name, properties[name]
+            case {"items": {**items}}:
+                place, schema = place / "items", items
+            case _:
+                return None
+    return None if names else place
 
 
 def _members_on_way(steps: Sequence[str]) -> ReadPath:
