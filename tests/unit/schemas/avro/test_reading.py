@@ -120,6 +120,7 @@ ARRAY, MAP = {"type": "array", "items": "null"}, {"type": "map", "values": "null
         ("double", b"1234567", "A length is 8, and 7 bytes follow"),
         ("int", b"\x02\x02", "1 bytes follow the end of the value"),
         (ENUM, b"\x04", "The enum E has no symbol 2"),
+        (ENUM, b"\x01", "The enum E has no symbol -1"),
         (["null"], b"\x01", "A union has no branch -1"),
         (MAP, b"\x04\x02a\x02a\x00", "A map has a key twice"),
         (ARRAY, b"\x02", "It ends within a number"),
