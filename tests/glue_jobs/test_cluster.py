@@ -115,14 +115,17 @@ def test_jobs_run_in_executors(cluster, orders, jobs):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("fault", ["kill in file", "kill after file"])
-def test_executors_are_killed(cluster, orders, jobs, tmp_path, fault):
+def test_executors_are_killed(cluster, orders, jobs, tmp_path):
     """In the middle of a file, and when a file is complete and its driver does not know it yet. The tasks are repeated,
     and the files of the dead are gone at the end."""
     with cluster.driver("--little") as driver:
-        for job, *arguments in (("compaction",), ("follow", "--until-idle")):
+        for fault, job, *arguments in (
+            ("kill in file", "compaction"),
+            ("kill after file", "compaction"),
+            ("kill after file", "follow", "--until-idle"),
+        ):
             orders.archive(8)
-            marks = tmp_path / job
+            marks = tmp_path / f"{fault} of {job}"
             marks.mkdir()
             found = driver.run(job, *jobs.places, "--no-tidying", *arguments, fault=fault, marks=marks)
             assert found.code == 0, found
