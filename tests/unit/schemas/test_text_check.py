@@ -13,14 +13,15 @@ from nakadi.schemas.validation import compile_validator
 TEXT = {"type": "string", "pattern": "^x"}
 
 
-def text_check_of(properties):
+def text_check_of(properties, prepare=None):
     schema = {"type": "object", "properties": properties, "$schema": "http://json-schema.org/draft-07/schema"}
     compile_parts = compile_validator(schema).compile_parts
-    return make_text_check(make_batch_check(SchemaDocument.from_root(schema), compile_parts, has_metadata=False))
+    batch_check = make_batch_check(SchemaDocument.from_root(schema), compile_parts, has_metadata=False)
+    return make_text_check(batch_check, prepare)
 
 
-def accepts(check, *events):
-    return check.accepts(json.dumps(events).encode(), [MAX_STEPS])
+def doubtful(check, *events):
+    return list(check.find_doubtful([json.dumps(each).encode() for each in events], [MAX_STEPS]))
 
 
 @pytest.mark.parametrize(
@@ -46,21 +47,36 @@ def accepts(check, *events):
 def test_values_that_types_do_not_express_are_checked_in_their_places(properties, good, bad):
     """Through objects, lists and maps, whether something is there or null."""
     check = text_check_of(properties)
-    assert accepts(check, *good)
-    assert not accepts(check, *good, bad)
+    assert doubtful(check, *good) == []
+    assert doubtful(check, bad, *good, bad) == [0, len(good) + 1]
 
 
 def test_a_part_about_a_whole_object_needs_the_object():
-    """A type keeps only the members that it names, so such a schema has no check of texts."""
+    """A type keeps only the members that it names, so such events are parsed."""
     whole = {"type": "object", "properties": {"b": {"type": "integer"}}, "minProperties": 2}
-    assert text_check_of({"a": whole}) is None
-    assert text_check_of({"a": {"type": "array", "items": whole}}) is None
-    assert text_check_of({"a": {key: each for key, each in whole.items() if key != "properties"}}) is not None
+    for part, shape in ((whole, lambda a: {"a": a}), ({"type": "array", "items": whole}, lambda a: {"a": [a]})):
+        check = text_check_of({"a": part})
+        assert doubtful(check, shape({"b": 1, "c": 1}), shape({"b": 1}), shape({"b": "", "c": 1})) == [1, 2]
+
+
+def test_events_are_prepared_before_they_are_checked():
+    """What is taken away need not be valid."""
+    check = text_check_of({"a": TEXT, "b": TEXT}, lambda event: {"b": event["b"]})
+    assert doubtful(check, {"a": 1, "b": "x"}, {"a": "x", "b": 1}, {"a": "x", "b": "y"}) == [1, 2]
+
+
+def test_among_many_only_the_doubtful_ones_are_found():
+    """Those whose type is wrong, and those with a value that only code can judge, in the order of the events."""
+    check = text_check_of({"a": TEXT})
+    values = {3: 1, 17: "y", 40: "", 41: "y", 63: None}
+    assert doubtful(check, *({"a": values.get(number, "x")} for number in range(64))) == list(values)
 
 
 def test_what_takes_too_much_is_not_known():
     """Neither with too few steps, nor with too many objects, nor where it is no JSON."""
     check = text_check_of({"a": {"type": "array", "uniqueItems": True}})
-    assert not check.accepts(json.dumps([{"a": list(range(100))}]).encode(), [10])
-    assert not check.accepts(b"[" + b"{}," * 1_000_000 + b"{}]", [MAX_STEPS])
-    assert not check.accepts(b"[{]", [MAX_STEPS])
+    long = json.dumps({"a": list(range(100))}).encode()
+    assert list(check.find_doubtful([long, b"{}"], [10])) == [0]
+    objects = b'{"b":[' + b"{}," * 1_000_000 + b"{}]}"
+    assert list(check.find_doubtful([b"{}", objects, b"{}"], [MAX_STEPS])) == [1]
+    assert list(check.find_doubtful([b"{}", b"{]"], [MAX_STEPS])) == [1]

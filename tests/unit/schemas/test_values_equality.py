@@ -54,6 +54,8 @@ def test_all_differ():
     """In a list of different values no two are the same. (P56)"""
     assert all_differ([1, True, "1", [1], [True], {"a": 1}], [AMPLE])
     assert not all_differ([[1, {"a": 2}], 3, [1.0, {"a": 2.0}]], [AMPLE])
+    assert all_differ(["a", None, 1, "1", 1.5], [AMPLE])
+    assert not all_differ(["a", 1, None, 1.0], [AMPLE])
 
 
 def test_steps():

@@ -124,7 +124,8 @@ class EventTextBlock(NamedTuple):
 
     def values(self) -> list[bytes]:
         """The text of each event."""
-        return [self.text[begin:end] for begin, end in self._bounds()]
+        text = self.text
+        return [text[begin:end] for begin, end in self._bounds()]
 
     def views(self) -> list[memoryview]:
         """The text of each event, without a copy of it."""

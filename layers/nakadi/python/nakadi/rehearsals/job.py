@@ -18,11 +18,11 @@ from nakadi.rehearsals.findings import FindingsCollector
 from nakadi.rehearsals.history import HistoryReader, PartitionSpan
 from nakadi.rehearsals.judge import EventJudge
 from nakadi.rehearsals.pacing import Pacer
-from nakadi.streaming.chunks import EventRun, joined_json
+from nakadi.streaming.chunks import EventRun
 
 log = logging.getLogger(__name__)
 
-# The events that are judged at once: a tenth of a millisecond, which is spent in vain if one of them fails.
+# The events that are judged between two looks at the time: a quarter of a millisecond for most of them.
 PIECE_EVENTS = 64
 REPORT_INTERVAL_SECONDS = 2.0
 
@@ -99,24 +99,20 @@ class RehearsalJob:
         return RehearsalState.FINISHED, ""
 
     def _judge_run(self, partition: int, run: EventRun) -> None:
-        while run.count > PIECE_EVENTS:
-            piece, run = run.split(PIECE_EVENTS)
-            self._judge_piece(partition, piece)
-        self._judge_piece(partition, run)
+        texts = run.values
+        for first in range(0, run.count, PIECE_EVENTS):
+            self._judge_piece(partition, run, first, texts[first : first + PIECE_EVENTS])
 
-    def _judge_piece(self, partition: int, piece: EventRun) -> None:
+    def _judge_piece(self, partition: int, run: EventRun, first: int, texts: Sequence[bytes]) -> None:
         findings = self._collector.findings
-        for failure in self._judge.find_failures(joined_json(b"[", [piece], b"]")):
+        for failure in self._judge.find_failures(texts):
             rules = self._judge.broken_rules(failure) if findings.explains_more else ()
+            index = first + failure.index
             self._collector.add_failure(
-                partition,
-                piece.position_at(failure.index),
-                piece.stored_at(failure.index),
-                failure.publisher,
-                rules,
+                partition, run.position_at(index), run.stored_at(index), failure.publisher, rules
             )
             self._pacer.give_way()
-        findings.seen_count += piece.count
+        findings.seen_count += len(texts)
         self._pacer.give_way()
 
     def _report_if_due(self) -> None:

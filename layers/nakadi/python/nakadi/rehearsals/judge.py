@@ -5,7 +5,7 @@ What the broker has added to the metadata is not judged: publishing adds it afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -31,6 +31,10 @@ TOO_MUCH_WORK_RULE = BrokenRule("unknown", "#")
 MOMENT_RULE = BrokenRule("format", "#/metadata/occurred_at")
 
 
+PrepareEvent = Callable[[Event], Event]
+"""Makes of a stored event what is judged of it."""
+
+
 class Failure(Struct, frozen=True):
     """An event that fails, by its index. `event` is as it was judged. `known_rules` are empty if the rules that it
     breaks are still to be found. The publisher is empty if the event does not name one.
@@ -43,30 +47,31 @@ class Failure(Struct, frozen=True):
 
 
 class EventJudge(Struct, frozen=True, kw_only=True):
-    """`text_check` knows most valid events at once. `removed_metadata` is not judged. `is_stopping` ends long work."""
+    """`text_check` knows most valid events, and the validator judges the others. `prepare` takes away what is not
+    judged. `is_stopping` ends long work.
+    """
 
     validator: Validator
     has_metadata: bool
-    text_check: TextCheck | None = None
-    removed_metadata: frozenset[str] = frozenset()
+    text_check: TextCheck
+    prepare: PrepareEvent | None = None
     is_stopping: Callable[[], bool] = client_never_gone
     # Of its own: it waits for nobody, and nobody for it.
     _queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
-    def find_failures(self, array: bytes) -> Iterator[Failure]:
-        """The events of a JSON array that fail."""
-        if self.text_check is not None and self.text_check.accepts(array, [MAX_STEPS]):
-            return
-        stored = orjson.loads(array)
-        events = list(map(self._without_removed, stored)) if self.removed_metadata else stored
-        if self.text_check is None and self.validator.quick_check(array)(events):
+    def find_failures(self, texts: Sequence[bytes]) -> Iterator[Failure]:
+        """The events that fail."""
+        doubtful = list(self.text_check.find_doubtful(texts, [MAX_STEPS]))
+        if not doubtful:
             return
         with closing(WorkBudget(MAX_BATCH_STEPS, self._queue, self.is_stopping)) as budget:
-            for index, event in enumerate(events):
+            for index in doubtful:
+                stored = orjson.loads(texts[index])
+                event = stored if self.prepare is None else self.prepare(stored)
                 accepted = accepts_event(event, self.validator, budget)
                 if not accepted or self._has_bad_moment(event):
                     known = (TOO_MUCH_WORK_RULE,) if accepted is None else (MOMENT_RULE,) if accepted else ()
-                    yield Failure(index, event, publisher_of(stored[index]), known)
+                    yield Failure(index, event, publisher_of(stored), known)
 
     def broken_rules(self, failure: Failure) -> tuple[BrokenRule, ...]:
         """The rules that a failing event breaks, at least one."""
@@ -75,12 +80,13 @@ class EventJudge(Struct, frozen=True, kw_only=True):
     def _has_bad_moment(self, event: Event) -> bool:
         return self.has_metadata and timestamp_problem(event["metadata"]["occurred_at"]) is not None
 
-    def _without_removed(self, event: Event) -> Event:
-        metadata = event.get("metadata")
-        if type(metadata) is not dict:
-            return event
-        kept = {name: value for name, value in metadata.items() if name not in self.removed_metadata}
-        return {**event, "metadata": kept}
+
+def without_added_metadata(event: Event) -> Event:
+    """The event without what the broker has added to its metadata."""
+    metadata = event.get("metadata")
+    if type(metadata) is not dict:
+        return event
+    return {**event, "metadata": {name: value for name, value in metadata.items() if name not in ADDED_BY_BROKER}}
 
 
 def publisher_of(event: Event) -> str:
@@ -98,12 +104,13 @@ def make_judge(event_type: EventType, proposed: EventType, is_stopping: Callable
     validator = compile_event_validator(
         _permitting_added_metadata(effective) if has_metadata else effective, has_metadata=has_metadata
     )
-    removed = ADDED_BY_BROKER if was_enriched and not has_metadata else frozenset()
+    assert validator.batch_check is not None, "a validator of events has one"
+    prepare = without_added_metadata if was_enriched and not has_metadata else None
     return EventJudge(
         validator=validator,
         has_metadata=has_metadata,
-        text_check=None if removed or validator.batch_check is None else make_text_check(validator.batch_check),
-        removed_metadata=removed,
+        text_check=make_text_check(validator.batch_check, prepare),
+        prepare=prepare,
         is_stopping=is_stopping,
     )
 

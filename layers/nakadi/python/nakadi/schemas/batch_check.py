@@ -43,13 +43,26 @@ class PartCheck(Struct, frozen=True):
     accepts_value: AcceptsValue
     lines: Lines | None
 
-    def accepts(self, events: Sequence[Any], steps: RemainingSteps) -> bool:
-        return self.accepts_values(values_at(self.path, events), steps)
-
     def accepts_values(self, values: Sequence[Any], steps: RemainingSteps) -> bool:
         if self.lines is not None and self.lines.accepts(values, steps):
             return True
         return all(map(self.accepts_value, values, repeat(steps)))
+
+    def find_doubtful(self, values: Sequence[Any], steps: RemainingSteps) -> Sequence[int]:
+        """The indexes of the values that are not certainly valid, for want of steps too."""
+        try:
+            if self.lines is not None and self.lines.accepts(values, steps):
+                return ()
+        except StepsExhausted:
+            pass
+        found = []
+        for index, value in enumerate(values):
+            try:
+                if not self.accepts_value(value, steps):
+                    found.append(index)
+            except (StepsExhausted, RecursionError):
+                found.append(index)
+        return found
 
 
 class BatchCheck(Struct, frozen=True):
@@ -59,15 +72,17 @@ class BatchCheck(Struct, frozen=True):
     max_objects: int
     checks_of_parts: Sequence[PartCheck]
 
-    def fits(self, text: bytes) -> bool:
-        """Whether events of this text may be converted: their objects are not too many."""
-        return len(text) <= self.max_objects * _MIN_OBJECT_BYTES or text.count(b"{") <= self.max_objects
+    def fits(self, texts: Sequence[bytes]) -> bool:
+        """Whether the events in these texts may be converted together: their objects are not too many."""
+        if sum(map(len, texts)) <= self.max_objects * _MIN_OBJECT_BYTES:
+            return True
+        return sum(text.count(b"{") for text in texts) <= self.max_objects
 
     def accepts(self, events: Sequence[Any], steps: RemainingSteps) -> bool:
         """Whether all of these are certainly valid. Where the steps do not suffice, that is not certain."""
         try:
             msgspec.convert({"events": events}, self.type)
-            return all(part.accepts(events, steps) for part in self.checks_of_parts)
+            return all(part.accepts_values(values_at(part.path, events), steps) for part in self.checks_of_parts)
         except (msgspec.ValidationError, StepsExhausted, RecursionError):
             return False
 

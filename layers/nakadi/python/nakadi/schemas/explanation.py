@@ -29,9 +29,14 @@ from nakadi.schemas.keywords import (
 from nakadi.schemas.values import RemainingSteps, StepsExhausted, spend_steps
 
 Schema = Mapping[str, Any]
+AcceptsPart = Callable[[Schema, Any, RemainingSteps], bool]
+"""Whether a value is valid by a part of the schema. Each part is compiled when it is needed first."""
 
 # An event may be nested deeper than Python can call; violations so deep inside help no reader.
 _MAX_EXPLANATION_LEVELS = 100
+
+# Code for a part contains that for the parts within it: down to this level, the code is as many times as long.
+_MAX_LEVELS_OF_PARTS = 4
 
 # The first is enough for nearly every event, and takes milliseconds; the second for lists of thousands of objects.
 SHORT_EXPLANATION_MAX_STEPS = 100_000
@@ -60,35 +65,58 @@ def explain_violations(
 
 
 def broken_rules(
-    document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int
+    document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int, accepts_part: AcceptsPart
 ) -> tuple[BrokenRule, ...]:
     """The rules that an event breaks which is known not to be valid, each once, as far as they are found with so many
-    steps. One that nothing is found about has `UNKNOWN_RULE`."""
-    violation = _find_violation(document, patterns, event, [max_steps])
+    steps. One that nothing is found about has `UNKNOWN_RULE`. `accepts_part` tells where there is nothing to find."""
+    violation = _find_violation(document, patterns, event, [max_steps], accepts_part)
     return (UNKNOWN_RULE,) if violation is None else tuple(dict.fromkeys(violation.broken_rules()))
 
 
 def _find_violation(
-    document: SchemaDocument, patterns: SchemaPatterns, event: Any, steps: RemainingSteps
+    document: SchemaDocument,
+    patterns: SchemaPatterns,
+    event: Any,
+    steps: RemainingSteps,
+    accepts_part: AcceptsPart | None = None,
 ) -> SchemaViolation | None:
     try:
-        return _ViolationExplainer(document, patterns, steps).find_violation(document.root, event, "#")
+        return _ViolationExplainer(document, patterns, steps, accepts_part).find_violation(document.root, event, "#")
     except RecursionError:
         return None
 
 
 class _ViolationExplainer:
-    def __init__(self, document: SchemaDocument, patterns: SchemaPatterns, steps: RemainingSteps) -> None:
+    def __init__(
+        self,
+        document: SchemaDocument,
+        patterns: SchemaPatterns,
+        steps: RemainingSteps,
+        accepts_part: AcceptsPart | None,
+    ) -> None:
         self._document = document
         self._patterns = patterns
         self._steps = steps
+        self._accepts_part = accepts_part
+        # Of their own: what they are spent on in vain leaves the search as many as it would have without them.
+        self._steps_of_parts = [steps[0]]
         self._level = 0
         # Once something was not followed to its end, that no violation was found there says nothing.
         self._is_exhaustive = True
 
     def find_violation(self, schema: RawSchema, value: Any, pointer: str) -> SchemaViolation | None:
         """All violations of one schema as one; None when there is none, or none that is worth the search."""
+        if self._is_known_to_be_valid(schema, value):
+            return None
         return self._combine_violations(self._schema_violations(schema, value, pointer), pointer)
+
+    def _is_known_to_be_valid(self, schema: RawSchema, value: Any) -> bool:
+        if self._accepts_part is None or not 0 < self._level <= _MAX_LEVELS_OF_PARTS or self._steps_of_parts[0] < 0:
+            return False
+        try:
+            return isinstance(schema, dict) and self._accepts_part(schema, value, self._steps_of_parts)
+        except (StepsExhausted, RecursionError):
+            return False
 
     def _combine_violations(self, violations: Iterator[SchemaViolation], pointer: str) -> SchemaViolation | None:
         if self._level == _MAX_EXPLANATION_LEVELS or self._steps[0] < 0:

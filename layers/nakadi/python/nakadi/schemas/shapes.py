@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from math import ceil, floor
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
@@ -207,8 +208,10 @@ def _msgspec_string_type(schema: Mapping[str, Any]) -> Any:
 
 
 def msgspec_number_type(kind: type[int | float], schema: Mapping[str, Any]) -> Any:
-    bounds = {"ge": schema.get("minimum"), "le": schema.get("maximum")}
-    for bound in bounds.values():
-        if bound is not None and not (type(bound) is int and abs(bound) <= _MAX_EXACT_FLOAT_INTEGER):
+    least, most = schema.get("minimum"), schema.get("maximum")
+    for bound in (least, most):
+        if bound is not None and not (type(bound) in (int, float) and abs(bound) <= _MAX_EXACT_FLOAT_INTEGER):
             raise _NoMsgspecType
-    return Annotated[kind, Meta(**bounds)]
+    if kind is int:  # whose bounds are integers
+        least, most = None if least is None else ceil(least), None if most is None else floor(most)
+    return Annotated[kind, Meta(ge=least, le=most)]

@@ -1,87 +1,175 @@
-"""Holds all events of a text to their schema at once, without parsing them to dictionaries.
+"""Holds texts of events to their schema, without parsing them to dictionaries.
 
 A check of a batch converts values that were parsed before. Who only wants to know whether events are valid can leave
-out the parsing, which takes half of the time: msgspec reads the text as the type of the schema, and code checks the
-values in it that no type can express. What the check does not accept may be valid all the same.
+out the parsing, which takes half of the time: msgspec reads each text as the type of the schema, and code checks the
+values in it that no type can express, those of all events together. What the check doubts may be valid all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import reduce
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
 from operator import attrgetter
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
+import orjson
 from msgspec import UNSET, Struct, structs
 
 from nakadi.schemas.batch_check import BatchCheck, PartCheck
 from nakadi.schemas.untyped_parts import Elements, PathStep, values_at
-from nakadi.schemas.values import RemainingSteps, StepsExhausted
+from nakadi.schemas.values import RemainingSteps
 
 TakeValues = Callable[[Sequence[Any]], Sequence[Any]]
-"""The values that a step leads to, from all of these values."""
+"""The values within these values, at a step."""
+
+PathOfPart = tuple[Sequence[PathStep], PartCheck]
+
+
+class _NeedsObjects(Exception):
+    """Raised where a part needs objects as they are in the text: a type keeps only the members that it names."""
+
+
+class Step(Struct, frozen=True):
+    """The way to the values within others. With `is_single`, each has at most one."""
+
+    take: TakeValues
+    is_single: bool = False
+
+    def find_origins(self, values: Sequence[Any], taken: Sequence[Any], indexes: Iterable[int]) -> Iterable[int]:
+        """The indexes of the values that the ones at these indexes of `taken` were taken from."""
+        if self.is_single and len(taken) == len(values):
+            return indexes
+        starts = list(accumulate((len(self.take((value,))) for value in values), initial=0))
+        return [bisect_right(starts, each) - 1 for each in indexes]
+
+
+class Place(Struct, frozen=True):
+    """A place in events: what is checked there, and the places within it. Checks of parts that have the first steps in
+    common share them.
+    """
+
+    checks: Sequence[PartCheck]
+    inner: Sequence[tuple[Step, Place]] = ()
+
+    def find_doubtful(self, values: Sequence[Any], steps: RemainingSteps) -> set[int]:
+        """The indexes of the values at this place that, or in which something, is not certainly valid."""
+        found: set[int] = set()
+        for check in self.checks:
+            found.update(check.find_doubtful(values, steps))
+        for step, place in self.inner:
+            taken = step.take(values)
+            doubtful = place.find_doubtful(taken, steps)
+            if doubtful:
+                found.update(step.find_origins(values, taken, doubtful))
+        return found
 
 
 class TextCheck(Struct, frozen=True):
-    """`decode` reads events, in an object that has them as `events`, as the type of their schema. Beside each check of
-    a part are the steps to its values.
+    """`read` makes a value of the text of an event if it has the type of the schema, and else raises. `root` is the
+    place of whole events.
     """
 
     batch_check: BatchCheck
-    decode: Callable[[bytes], Any]
-    checks_of_parts: Sequence[tuple[Sequence[TakeValues], PartCheck]]
+    read: Callable[[bytes], Any]
+    root: Place
 
-    def accepts(self, array: bytes, steps: RemainingSteps) -> bool:
-        """Whether all events of a JSON array are certainly valid. They were published, and so are strict JSON."""
-        if not self.batch_check.fits(array):
-            return False
-        try:
-            events = self.decode(b'{"events":%b}' % array).events
-            return all(part.accepts_values(reduce(_take, taken, events), steps) for taken, part in self.checks_of_parts)
-        except (msgspec.MsgspecError, StepsExhausted, RecursionError):
-            return False
+    def find_doubtful(self, texts: Sequence[bytes], steps: RemainingSteps) -> Iterator[int]:
+        """The indexes of the events that are not certainly valid. They were published, and so are strict JSON."""
+        return self._find_between(texts, 0, len(texts), steps)
+
+    def _find_between(self, texts: Sequence[bytes], first: int, last: int, steps: RemainingSteps) -> Iterator[int]:
+        if self.batch_check.fits(texts[first:last]):
+            yield from self._read_and_check(texts, first, last, steps)
+        elif last - first == 1:
+            yield first
+        else:
+            middle = (first + last) // 2
+            yield from self._find_between(texts, first, middle, steps)
+            yield from self._find_between(texts, middle, last, steps)
+
+    def _read_and_check(self, texts: Sequence[bytes], first: int, last: int, steps: RemainingSteps) -> Sequence[int]:
+        read, values, doubtful = self.read, [], []
+        for index, text in enumerate(texts[first:last], first):
+            try:
+                values.append(read(text))
+            except (msgspec.MsgspecError, RecursionError):
+                doubtful.append(index)
+        found = self.root.find_doubtful(values, steps)
+        if found:
+            unread = frozenset(doubtful)
+            indexes = [index for index in range(first, last) if index not in unread]
+            doubtful += [indexes[each] for each in found]
+        return sorted(doubtful)
 
 
-def make_text_check(batch_check: BatchCheck) -> TextCheck | None:
-    """The check of texts that says the same; None if a part needs objects as they are in the text."""
+def make_text_check(batch_check: BatchCheck, prepare: Callable[[Any], Any] | None = None) -> TextCheck:
+    """The check of texts that says the same as a check of batches. `prepare` changes events before they are checked.
+
+    Events are parsed to dictionaries if they are prepared, or if a part needs objects as they are in the text.
+    """
     events = get_type_hints(batch_check.type, include_extras=True)["events"]
-    found = [
-        (_steps_to_values(_element_type(events, Elements.OF_LIST), each.path), each)
-        for each in batch_check.checks_of_parts
-    ]
-    checks = [(steps, each) for steps, each in found if steps is not None]
-    if len(checks) < len(found):
-        return None
-    return TextCheck(batch_check, msgspec.json.Decoder(batch_check.type).decode, checks)
+    kind = _element_type(events, Elements.OF_LIST)
+    parts = [(each.path, each) for each in batch_check.checks_of_parts]
+    if prepare is None:
+        try:
+            return TextCheck(batch_check, msgspec.json.Decoder(kind).decode, _make_place(kind, parts))
+        except _NeedsObjects:
+            pass
+    return TextCheck(batch_check, _make_reader_of_objects(kind, prepare), _make_untyped_place(parts))
 
 
-def _take(values: Sequence[Any], step: TakeValues) -> Sequence[Any]:
-    return step(values)
+def _make_reader_of_objects(kind: Any, prepare: Callable[[Any], Any] | None) -> Callable[[bytes], Any]:
+    def read(text: bytes) -> Any:
+        value = orjson.loads(text)
+        if prepare is not None:
+            value = prepare(value)
+        msgspec.convert(value, kind)
+        return value
+
+    return read
 
 
-def _steps_to_values(kind: Any, path: Sequence[PathStep]) -> Sequence[TakeValues] | None:
-    """The steps from values of a type to those at a path; None if these are not as they are in the text."""
-    kind = _without_null(kind)
-    if kind is Any:
-        return [lambda values: values_at(path, values)]
-    if not path:
-        return None if _holds_struct(kind) else []
-    step = path[0]
+def _make_place(kind: Any, parts: Sequence[PathOfPart]) -> Place:
+    """The place of values of a type, in which these parts are checked."""
+    if _without_null(kind) is Any:
+        return _make_untyped_place(parts)
+    by_step: dict[PathStep, list[PathOfPart]] = defaultdict(list)
+    for path, part in parts:
+        if path:
+            by_step[path[0]].append((path[1:], part))
+        elif _holds_struct(kind):
+            raise _NeedsObjects
+    return Place([part for path, part in parts if not path], [_make_step(kind, *each) for each in by_step.items()])
+
+
+def _make_untyped_place(parts: Sequence[PathOfPart]) -> Place:
+    """The place of values as they were parsed."""
+    within = [(Step(partial(values_at, path)), Place([part])) for path, part in parts if path]
+    return Place([part for path, part in parts if not path], within)
+
+
+def _make_step(kind: Any, step: PathStep, parts: Sequence[PathOfPart]) -> tuple[Step, Place]:
     if isinstance(step, Elements):
-        rest = _steps_to_values(_element_type(kind, step), path[1:])
-        return None if rest is None else [lambda values: values_at((step,), values), *rest]
-    member = next(each for each in structs.fields(kind) if each.encode_name == step)
-    rest = _steps_to_values(member.type, path[1:])
-    return None if rest is None else [_member_taker(member.name), *rest]
+        return Step(partial(values_at, (step,))), _make_place(_element_type(kind, step), parts)
+    there = _without_null(kind)
+    member = next(each for each in structs.fields(there) if each.encode_name == step)
+    take = _member_taker(member, may_be_null=kind is not there)
+    return Step(take, is_single=True), _make_place(member.type, parts)
 
 
-def _member_taker(name: str) -> TakeValues:
-    member = attrgetter(name)
+def _member_taker(member: structs.FieldInfo, *, may_be_null: bool) -> TakeValues:
+    value_of, is_required = attrgetter(member.name), member.required
+    if is_required and not may_be_null:
+        return lambda values: list(map(value_of, values))
 
     def take(values: Sequence[Any]) -> Sequence[Any]:
-        return [found for found in [member(each) for each in values if each is not None] if found is not UNSET]
+        found = [value_of(each) for each in values if each is not None]
+        return found if is_required else [each for each in found if each is not UNSET]
 
     return take
 

@@ -46,13 +46,14 @@ class Validator:
     once.
     """
 
-    __slots__ = ("_patterns", "batch_check", "check", "document")
+    __slots__ = ("_accepts_by_part", "_patterns", "batch_check", "check", "document")
 
     def __init__(self, document: SchemaDocument, check: AcceptsValue, patterns: SchemaPatterns) -> None:
         self.document = document
         self.check = check
         self.batch_check: BatchCheck | None = None
         self._patterns = patterns
+        self._accepts_by_part: dict[int, AcceptsValue] = {}
 
     def accepts(self, event: Any, steps: RemainingSteps | None = None) -> bool:
         """Whether the event is valid; one that is too deep is not. Raises `StepsExhausted` when its steps are spent."""
@@ -63,7 +64,7 @@ class Validator:
 
     def quick_check(self, text: bytes) -> Callable[[Sequence[Any]], bool]:
         """A function that says whether events of a batch of this text are certainly valid."""
-        if self.batch_check is None or not self.batch_check.fits(text):
+        if self.batch_check is None or not self.batch_check.fits([text]):
             return _knows_of_no_event
         return partial(self.batch_check.accepts, steps=[MAX_STEPS])
 
@@ -80,7 +81,15 @@ class Validator:
     def broken_rules(self, event: Any) -> tuple[BrokenRule, ...]:
         """The rules that an event breaks which is not valid."""
         check_may_block()
-        return broken_rules(self.document, self._patterns, event, SHORT_EXPLANATION_MAX_STEPS)
+        return broken_rules(self.document, self._patterns, event, SHORT_EXPLANATION_MAX_STEPS, self._accepts_part)
+
+    def _accepts_part(self, schema: Schema, value: Any, steps: RemainingSteps) -> bool:
+        accepts = self._accepts_by_part.get(id(schema))
+        if accepts is None:
+            # Two threads may compile it at once, and both get the same.
+            [accepts] = self.compile_parts([schema])
+            self._accepts_by_part[id(schema)] = accepts
+        return accepts(value, steps)
 
     def compile_parts(self, parts: Sequence[Mapping[str, Any]]) -> Sequence[AcceptsValue]:
         """Functions that hold a value to a part of the schema each."""

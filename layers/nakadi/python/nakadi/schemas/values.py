@@ -63,9 +63,14 @@ def equality_key(value: Any, steps: RemainingSteps) -> Hashable:
     return (_BOOLEAN_KEY_MARKER, value) if isinstance(value, bool) else value
 
 
+_SCALARS_WITH_THEIR_OWN_KEY = frozenset({str, int, float, type(None)})
+
+
 def all_differ(values: list[Any], steps: RemainingSteps) -> bool:
     spend_steps(steps, 4 * len(values))
-    return len(values) < 2 or len({equality_key(each, steps) for each in values}) == len(values)
+    if _SCALARS_WITH_THEIR_OWN_KEY.issuperset(map(type, values)):
+        return len(set(values)) == len(values)
+    return len({equality_key(each, steps) for each in values}) == len(values)
 
 
 # Different decimals of this many digits are different floats as well.

@@ -65,6 +65,8 @@ class EventChunk:
     @cached_property
     def values(self) -> list[bytes]:
         """The values of the events; perhaps None for events that not every reader gets."""
+        if self.lazy is not None:
+            return [value for block in self.lazy.blocks for value in block.values()]
         return list(map(attrgetter("value"), self.records))
 
     def run_from_offset(self, offset: int) -> EventRun:
