@@ -335,6 +335,20 @@ def test_housekeeping_is_counted(api, measure_change, running):
     assert ("nakadi_stalled_subscriptions", frozenset()) in scrape(api)
 
 
+def test_rehearsals_are_counted(api, measure_change):
+    """What a rehearsal judges counts by its verdict, and the rehearsal by how it ended."""
+    name = create_event_type(api, a_definition(compatibility_mode="none"))["name"]
+    publish(api, name, 3)
+    schema = {"type": "json_schema", "schema": json.dumps({"properties": {"n": {"maximum": 0}}})}
+    found = api.post(f"/event-types/{name}/schemas/rehearsals", json={"schema": schema, "events": 10}).json()
+    until(lambda: api.get(f"/event-types/{name}/schemas/rehearsals/{found['id']}").json()["state"] == "finished")
+
+    assert measure_change("nakadi_rehearsed_events_total", verdict="accepted") == 1
+    assert measure_change("nakadi_rehearsed_events_total", verdict="refused") == 2
+    until(lambda: measure_change("nakadi_rehearsals_ended_total", state="finished") == 1)
+    until(lambda: value(scrape(api), "nakadi_rehearsals_running") == 0)
+
+
 def test_json_reports_the_same(api):
     """Metrics for Prometheus are in the JSON too, under a name made of the metric's name and its labels. (R245)"""
     name = create_event_type(api)["name"]

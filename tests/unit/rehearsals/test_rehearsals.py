@@ -27,6 +27,7 @@ from nakadi.rehearsals.rehearsals import MAX_RUNNING, RehearsalDraft, Rehearsals
 from nakadi.streaming.access import ReadAccess
 from tests.support.api import a_definition
 from tests.support.clock import HandMovedClock
+from tests.support.metrics import collect_samples, value
 from tests.support.patience import PATIENCE, until
 
 CHUNK = 1000
@@ -84,6 +85,7 @@ class World:
             registry=core.registry,
             clock=self.clock,
             long_work_queue=LongWorkQueue(),
+            metrics=core.metrics,
             answer_within_seconds=0.0,
         )
 
@@ -101,6 +103,10 @@ class World:
             each for each in self.rehearsals.list(self.name, UNAUTHENTICATED) if each.rehearsal.id == rehearsal_id
         ]
         return found.state, found.rehearsal.findings.seen_count, found.rehearsal.findings.failed_count
+
+    def ended(self) -> dict[str, float]:
+        """How the rehearsals that ended did, as metrics have it."""
+        return {state: count for (state,), count in self.broker.metrics.rehearsals_ended.rows().items()}
 
     def open_gate(self, reads: int = 1000) -> None:
         self.log.passes.release(reads)
@@ -151,6 +157,7 @@ def test_a_removed_rehearsal_ends(world):
 
     assert world.log.reads == 1
     assert world.broker.registry.list(REHEARSALS_KIND) == []
+    assert world.ended() == {"removed": 1}
 
 
 def test_a_process_runs_two_at_once(world):
@@ -159,9 +166,12 @@ def test_a_process_runs_two_at_once(world):
     with pytest.raises(TryLater):
         world.start()
     assert len(world.broker.registry.list(REHEARSALS_KIND)) == MAX_RUNNING
+    assert value(collect_samples(world.broker.metrics), "nakadi_rehearsals_running") == MAX_RUNNING
     world.open_gate()
     until(lambda: all(world.read_counts(each)[0] is RehearsalState.FINISHED for each in started))
     world.rehearsals.close()
+    assert world.ended() == {"finished": MAX_RUNNING}
+    assert value(collect_samples(world.broker.metrics), "nakadi_rehearsals_running") == 0
     world.rehearsals = world.open_rehearsals()
     world.log.passes = threading.Semaphore(0)
     assert world.start()
@@ -181,6 +191,7 @@ def test_a_process_that_ends_says_so(world):
     assert (state, seen <= CHUNK) == (RehearsalState.LOST, True)
     [document] = world.broker.registry.list(REHEARSALS_KIND)
     assert document.body["detail"] == LOST_MESSAGE
+    assert world.ended() == {"lost": 1}
 
 
 def test_a_silent_process_counts_as_lost(world):

@@ -490,6 +490,7 @@ class BrokerServices(BrokerCore):
             registry=self.registry,
             clock=self.clock,
             long_work_queue=self.with_turn_metrics("rehearsals", LongWorkQueue()),
+            metrics=self.metrics,
         )
 
     # What accompanies changes

@@ -45,6 +45,7 @@ class Metrics:
             ("Publishing", self._define_publishing),
             ("Streams", self._define_streams),
             ("Subscriptions", self._define_subscriptions),
+            ("Rehearsals", self._define_rehearsals),
             ("The registry", self._define_registry),
             ("The event log in SQLite", self._define_sqlite),
             ("The archive", self._define_archive),
@@ -242,6 +243,21 @@ class Metrics:
             "Attempts to deliver a batch to a sink: `delivered`, `failed`, `later` if it was not reached or asked for"
             " time, `gone` if it answered 410.",
             ("outcome",),
+        )
+
+    def _define_rehearsals(self) -> None:
+        self.rehearsals_running = self._add_gauge(
+            "nakadi_rehearsals_running", "Rehearsals of schemas that run in this process."
+        )
+        self.rehearsals_ended = self._add_counter(
+            "nakadi_rehearsals_ended_total",
+            "Rehearsals that ended here: `finished`, `failed`, `lost` with the process, or `removed` by a client.",
+            ("state",),
+        )
+        self.rehearsed_events = self._add_counter(
+            "nakadi_rehearsed_events_total",
+            "Stored events that rehearsals judged: the proposed schema `accepted` or `refused` them.",
+            ("verdict",),
         )
 
     def _define_registry(self) -> None:

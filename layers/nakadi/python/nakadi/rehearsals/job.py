@@ -8,6 +8,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
+from nakadi.common.metrics import Metrics
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Outcome, TryLater, Unavailable
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 # The events that are judged between two looks at the time: a quarter of a millisecond for most of them.
 PIECE_EVENTS = 64
 REPORT_INTERVAL_SECONDS = 2.0
+
+LOST, REMOVED = RehearsalState.LOST.value, "removed"
+"""How a rehearsal may end other than by itself, in metrics."""
 
 LOST_MESSAGE = "The process that ran the rehearsal has ended"
 FAILED_MESSAGE = "The rehearsal failed inside the broker, whose log says why"
@@ -57,6 +61,7 @@ class RehearsalJob:
         pacer: Pacer,
         registry: Registry,
         clock: Clock,
+        metrics: Metrics,
     ) -> None:
         self._rehearsal = rehearsal
         self._revision = revision
@@ -68,17 +73,22 @@ class RehearsalJob:
         self._pacer = pacer
         self._registry = registry
         self._clock = clock
+        self._metrics = metrics
         self._collector = FindingsCollector()
         self._reported_at = clock.monotonic()
 
     def run(self) -> None:
         """Run to the end, whatever happens."""
+        ending = LOST
         try:
-            self._write(*self._run_to_state())
+            state, detail = self._run_to_state()
+            self._write(state, detail)
+            ending = state.value
         except RehearsalRemoved:
-            pass
+            ending = REMOVED
         except Unavailable:
             log.warning("Writing the rehearsal %s failed, it will count as lost", self._rehearsal.key, exc_info=True)
+        self._metrics.rehearsals_ended.add(1, ending)
 
     def _run_to_state(self) -> tuple[RehearsalState, str]:
         try:
@@ -100,8 +110,13 @@ class RehearsalJob:
 
     def _judge_run(self, partition: int, run: EventRun) -> None:
         texts = run.values
+        failed_before = self._collector.findings.failed_count
         for first in range(0, run.count, PIECE_EVENTS):
             self._judge_piece(partition, run, first, texts[first : first + PIECE_EVENTS])
+        failed = self._collector.findings.failed_count - failed_before
+        self._metrics.rehearsed_events.add(run.count - failed, "accepted")
+        if failed:
+            self._metrics.rehearsed_events.add(failed, "refused")
 
     def _judge_piece(self, partition: int, run: EventRun, first: int, texts: Sequence[bytes]) -> None:
         findings = self._collector.findings

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nakadi.auth.features import Features
 from nakadi.auth.permissions import Permissions
+from nakadi.common.metrics import Metrics
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.positions import next_event_location
@@ -106,6 +107,7 @@ class Rehearsals:
         registry: Registry,
         clock: Clock,
         long_work_queue: LongWorkQueue,
+        metrics: Metrics,
         answer_within_seconds: float = ANSWER_WITHIN_SECONDS,
     ) -> None:
         self._event_types = event_types
@@ -116,6 +118,7 @@ class Rehearsals:
         self._registry = registry
         self._clock = clock
         self._long_work_queue = long_work_queue
+        self._metrics = metrics
         self._answer_within_seconds = answer_within_seconds
         self._threads = ThreadPoolExecutor(MAX_RUNNING, thread_name_prefix="nakadi-rehearsals")
         self._slots = threading.BoundedSemaphore(MAX_RUNNING)
@@ -129,15 +132,14 @@ class Rehearsals:
         with turn_if_check_is_long(draft.schema, self._long_work_queue):
             text = check_schema(draft.schema, proposed).text
             proposed = replace(proposed, schema=replace(proposed.schema, text=text))
-            if not self._slots.acquire(blocking=False):
-                raise TryLater(TOO_MANY_RUNNING_MESSAGE)
+            self._take_slot()
             try:
                 job, rehearsal_id = self._make_job(event_type, proposed, draft.span, subject)
                 running = self._threads.submit(job.run)
             except BaseException:
-                self._slots.release()
+                self._free_slot()
                 raise
-        running.add_done_callback(lambda _: self._slots.release())
+        running.add_done_callback(lambda _: self._free_slot())
         wait([running], timeout=self._answer_within_seconds)
         return self._show(event_type, self._find(event_type, rehearsal_id), subject)
 
@@ -167,6 +169,15 @@ class Rehearsals:
         """End the rehearsals that run here."""
         self._stopping.set()
         self._threads.shutdown()
+
+    def _take_slot(self) -> None:
+        if not self._slots.acquire(blocking=False):
+            raise TryLater(TOO_MANY_RUNNING_MESSAGE)
+        self._metrics.rehearsals_running.add(1)
+
+    def _free_slot(self) -> None:
+        self._metrics.rehearsals_running.add(-1)
+        self._slots.release()
 
     def _find_permitted(self, name: str, subject: Subject) -> EventType:
         """The event type, for one who may read its events and change its schema."""
@@ -208,6 +219,7 @@ class Rehearsals:
             pacer=Pacer(self._pause),
             registry=self._registry,
             clock=self._clock,
+            metrics=self._metrics,
         )
         return job, rehearsal.id
 
