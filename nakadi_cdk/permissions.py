@@ -11,6 +11,7 @@ from aws_cdk import aws_iam as iam
 from nakadi.engines.dynamodb.log_index_keys import IDENTITY_KEY, SEGMENTS_KEY_PREFIX, claim_key, topic_key
 from nakadi.engines.dynamodb.tables import EID_CLAIM_KEY_PREFIX
 from nakadi.event_types.measured_statistics import MEASURED_STATISTICS_KIND as MEASURED_STATISTICS
+from nakadi.event_types.table_runs import TABLE_RUNS_KIND as TABLE_RUNS
 from nakadi.event_types.table_states import TABLE_STATES_KIND as TABLE_STATES
 from nakadi_cdk import msk
 from nakadi_cdk.data import Data
@@ -100,9 +101,11 @@ class Access:
             )
 
 
-# Jobs that write tables also store the state of each table.
+# Jobs that write tables also store the state of each table, and reports of their runs.
 TABLE_JOB_ACCESS = Access(
-    tables={"documents": LOOK_UP, "log-index": LOOK_UP}, writable_keys={"documents": (TABLE_STATES,)}, archive=FETCH
+    tables={"documents": LOOK_UP, "log-index": LOOK_UP},
+    writable_keys={"documents": (TABLE_STATES, TABLE_RUNS)},
+    archive=FETCH,
 )
 
 # Publishers claim the ids of events that are to be stored once.

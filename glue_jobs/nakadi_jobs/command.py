@@ -29,6 +29,7 @@ from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 from nakadi_jobs.leftovers import GATHERED_FOLDER
+from nakadi_jobs.quality import RunLedger
 from nakadi_jobs.reading import Archive
 from nakadi_jobs.reports import NOT_DONE, Report, show_progress
 from nakadi_jobs.session import CATALOGS, BadCatalog, open_spark
@@ -55,6 +56,7 @@ class JobContext(Struct, frozen=True):
     tables: str
     table_files: ArchiveStore
     report: Report
+    runs: RunLedger
     options: argparse.Namespace
 
     def selected_event_types(self) -> Iterator[EventType]:
@@ -231,6 +233,7 @@ def open_context(known: argparse.Namespace, report: Report, clock: Clock, stack:
         tables=tables,
         table_files=table_files,
         report=report,
+        runs=RunLedger(report.job, clock),
         options=known,
     )
 

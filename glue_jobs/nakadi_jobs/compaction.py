@@ -46,11 +46,13 @@ from nakadi_jobs.event_type_tables import (
     take_plain_name,
 )
 from nakadi_jobs.exact_values import MISFIT
+from nakadi_jobs.misfits import Reason, misfit_reasons
 from nakadi_jobs.plain_batches import RECOVERABLE_ERRORS, open_plain_batch
 from nakadi_jobs.plain_lines import NotPlain
+from nakadi_jobs.quality import BatchCounts, report_runs
 from nakadi_jobs.reading import Gathered, Incomplete, Reading
 from nakadi_jobs.reports import first_line
-from nakadi_jobs.tables import PROGRESS_PROPERTY, Change, ChangedMeanwhile, Table
+from nakadi_jobs.tables import PROGRESS_PROPERTY, Added, Change, ChangedMeanwhile, Table
 
 DESCRIPTION = """\
 Keep the tables of the event types up to date with the archive.
@@ -63,16 +65,27 @@ An event is in its table exactly once, however often this runs; what was archive
 
 ATTEMPTS = 5
 
+MAX_EXPLAINED_MISFITS = 1000
+"""The misfits of a batch whose reasons a run looks for."""
+
+NOTHING = Added(0, 0)
+
 BranchWriter = Callable[[Reading], int]
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """The result of a batch."""
 
-    events: int = 0
-    misfits: int = 0
-    empty: int = 0
-    damaged: Sequence[tuple[ArchiveRange, str]] = ()
+    read: Sequence[ArchiveRange]
+    damaged: Sequence[tuple[ArchiveRange, str]]
+    added: Added
+    misfits: int
+    misfit_reasons: Counter[Reason]
+
+    @property
+    def empty(self) -> int:
+        """The offsets that have no event any more."""
+        return _count_offsets(self.read) - self.added.rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,6 +122,7 @@ def compact(work: JobContext) -> None:
     update_all_tables(work, list(work.selected_event_types()))
     table_states.remove_deletion_note(work)
     table_states.warn_of_misfits(work)
+    report_runs(work.registry, work.runs)
     work.show(format_tables(list(all_tables(work.spark, work.database))))
 
 
@@ -171,6 +185,7 @@ def format_tables(tables: Sequence[Table]) -> str:
 
 
 def _run_one(work: JobContext, task: Callable[[EventType], None], event_type: EventType) -> None:
+    begun = work.clock.monotonic()
     try:
         with work.exclusive(event_type.id):
             task(event_type)
@@ -179,6 +194,8 @@ def _run_one(work: JobContext, task: Callable[[EventType], None], event_type: Ev
             work.report.complain(event_type.name, "was deleted during the run; its table was not changed")
         else:
             work.report.complain(event_type.name, f"is not done. {first_line(error)}")
+    finally:
+        work.runs.add_seconds(event_type, work.clock.monotonic() - begun)
 
 
 def _add_gathered(work: JobContext, gathered: Gathered, parts: Sequence[ArchiveRange], event_type: EventType) -> None:
@@ -202,9 +219,7 @@ def _add_gathered(work: JobContext, gathered: Gathered, parts: Sequence[ArchiveR
     except (Py4JError, PySparkException, Incomplete, ChangedMeanwhile) as error:
         work.report.info(event_type.name, f"is read by itself: {first_line(error)}")
         return
-    table_states.store_state(work, event_type, table, batch, outcome.misfits, is_new=progress == NO_PROGRESS)
-    work.report.advance(event_type.name, _count_offsets(batch))
-    _report(work, event_type, table, outcome)
+    _record(work, event_type, table, batch, outcome, is_new=progress == NO_PROGRESS)
 
 
 def update_tables(work: JobContext, event_type: EventType) -> None:
@@ -264,9 +279,32 @@ def _fill(work: JobContext, event_type: EventType, table: Table, columns: Struct
     for batch in split_into_batches(found, work.options.batch_mb * 2**20):
         is_new = progress == NO_PROGRESS
         outcome, progress = _add_batch(work, event_type, table, columns, batch, progress)
-        table_states.store_state(work, event_type, table, batch, outcome.misfits, is_new=is_new)
-        work.report.advance(event_type.name, _count_offsets(batch))
-        _report(work, event_type, table, outcome)
+        _record(work, event_type, table, batch, outcome, is_new=is_new)
+
+
+def _record(
+    work: JobContext,
+    event_type: EventType,
+    table: Table,
+    batch: Sequence[ArchiveRange],
+    outcome: Outcome,
+    *,
+    is_new: bool,
+) -> None:
+    """Record the commit of a batch: in the registry, in the counts of the run, and in its report."""
+    waited = table_states.store_state(work, event_type, table, batch, outcome.misfits, is_new=is_new)
+    counts = BatchCounts(
+        read=outcome.read,
+        damaged=[part for part, _ in outcome.damaged],
+        rows=outcome.added.rows,
+        misfits=outcome.misfits,
+        misfit_reasons=outcome.misfit_reasons,
+        lag_seconds=waited,
+        bytes_written=outcome.added.size,
+    )
+    work.runs.add_batch(event_type, counts)
+    work.report.advance(event_type.name, _count_offsets(batch))
+    _report(work, event_type, table, outcome)
 
 
 def _count_offsets(parts: Sequence[ArchiveRange]) -> int:
@@ -316,23 +354,38 @@ def _write_batch(
 ) -> tuple[Outcome, Progress]:
     following = progress.after_reading(reading.parts, (part for part, _ in reading.damaged))
     with table.change() as change:
-        count, misfits = _append_lines(change, reading, columns, following) if reading.has_lines else (0, 0)
+        added, misfits = _append_lines(change, reading, columns, following) if reading.has_lines else (NOTHING, 0)
         if reading.files or not reading.has_lines:
-            count += change.append_files(reading.files, following.to_text())
+            by_files = change.append_files(reading.files, following.to_text())
+            added = Added(added.rows + by_files.rows, added.size + by_files.size)
+        count = added.rows
         if reading.expected_events() is not None and count != reading.expected_events():
             raise Incomplete(f"{reading.expected_events()} events should be there, {count} are")
         _check_unchanged(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
         if count or following != progress:
             change.publish()
-    return Outcome(count, misfits, _count_offsets(reading.parts) - count, reading.damaged), following
+    reasons = _find_misfit_reasons(work, event_type, reading, columns) if misfits else Counter[Reason]()
+    return Outcome(reading.parts, reading.damaged, added, misfits, reasons), following
 
 
-def _append_lines(change: Change, reading: Reading, columns: Struct, following: Progress) -> tuple[int, int]:
-    """Append the lines as rows. Returns the number of rows, and of those that do not fit the columns."""
+def _append_lines(change: Change, reading: Reading, columns: Struct, following: Progress) -> tuple[Added, int]:
+    """Append the lines as rows. Also returns the number of those that do not fit the columns."""
     seen = Observation()
     rows = make_rows(reading, columns).observe(seen, F.sum(F.col(MISFIT).cast("int")).alias("misfits"))
-    count = change.append(transform.sort_events(rows.drop(MISFIT)), following.to_text())
-    return count, (seen.get["misfits"] or 0) if count else 0
+    added = change.append(transform.sort_events(rows.drop(MISFIT)), following.to_text())
+    return added, (seen.get["misfits"] or 0) if added.rows else 0
+
+
+def _find_misfit_reasons(work: JobContext, event_type: EventType, reading: Reading, columns: Struct) -> Counter[Reason]:
+    """Why events do not fit the columns. This reads the lines again, but only if there are any such events."""
+    texts = make_rows(reading, columns).where(MISFIT).select("nakadi_event").limit(MAX_EXPLAINED_MISFITS)
+    try:
+        misfits = texts.collect()
+    except (Py4JError, PySparkException) as error:
+        # The table has the events already: the run does not fail because of a part of its report.
+        work.report.info(event_type.name, f"no reasons for misfits. {first_line(error)}")
+        return Counter()
+    return Counter(reason for row in misfits for reason in misfit_reasons(row[0], columns))
 
 
 def make_rows(reading: Reading, columns: Struct) -> DataFrame:
@@ -350,7 +403,7 @@ def _check_unchanged(work: JobContext, event_type: EventType, read: Sequence[Arc
 
 
 def _report(work: JobContext, event_type: EventType, table: Table, outcome: Outcome) -> None:
-    work.report.info(event_type.name, f"{outcome.events} events into {table.name}")
+    work.report.info(event_type.name, f"{outcome.added.rows} events into {table.name}")
     if outcome.empty:
         work.report.count("empty_offsets", event_type.name, outcome.empty)
         work.report.info(event_type.name, f"{outcome.empty} offsets had no event any more: compacted away, or erased")

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -25,6 +26,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi_jobs import command, compaction, table_states
 from nakadi_jobs.command import JobContext
+from nakadi_jobs.quality import report_runs
 from nakadi_jobs.reports import Report, show_progress
 
 DESCRIPTION = """\
@@ -104,6 +106,7 @@ class Follower(Struct):
             if each.id in due:
                 self.tidied_at[each.id] = now
         self._sum_up(report)
+        report_runs(self.work.registry, self.work.runs, timedelta(minutes=self.work.options.tidy_minutes))
 
     def _is_tidying_due(self, event_type: EventType, now: float) -> bool:
         options = self.work.options
@@ -161,6 +164,7 @@ def follow(work: JobContext) -> None:
                         break
                     continue
             ending.wait(work.options.every_seconds)
+    report_runs(work.registry, work.runs)
     table_states.remove_deletion_note(work)
 
 

@@ -15,13 +15,14 @@ from nakadi.model.event_type import EventType
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry, RemoveDocument
 from nakadi_jobs.archive_ranges import ArchiveRange, Progress
 from nakadi_jobs.command import JobContext
+from nakadi_jobs.quality import remove_stale_runs
 from nakadi_jobs.tables import Table
 
 
 def store_state(
     work: JobContext, event_type: EventType, table: Table, batch: Sequence[ArchiveRange], misfits: int, *, is_new: bool
-) -> None:
-    """Store what a table has after the commit of a batch, and how long its oldest event had waited.
+) -> float:
+    """Store what a table has after the commit of a batch, and how long its oldest event had waited. Returns that time.
 
     In a new or rebuilt table, misfits are counted from the beginning.
     """
@@ -29,6 +30,7 @@ def store_state(
     work.report.keep_maximum("latency_seconds", event_type.name, round(waited, 3))
     known = None if is_new else _find_state(work, event_type)
     _write(work, event_type, table, misfits + (known.misfit_count if known else 0), waited)
+    return waited
 
 
 def store_missing_state(work: JobContext, event_type: EventType, table: Table) -> None:
@@ -66,11 +68,12 @@ def states_by_name(work: JobContext) -> Mapping[str, TableState]:
 
 
 def remove_deletion_note(work: JobContext) -> None:
-    """Remove the states of event types that are gone."""
+    """Remove the states of event types that are gone, and the reports about them."""
     there = {event_type.id for event_type in work.event_types.all()}
     for document in work.registry.list(TABLE_STATES_KIND):
         if document.key not in there:
             work.registry.write(RemoveDocument(TABLE_STATES_KIND, document.key))
+    remove_stale_runs(work.registry, there)
 
 
 def _find_state(work: JobContext, event_type: EventType) -> TableState | None:

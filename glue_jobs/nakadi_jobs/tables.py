@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -68,6 +68,13 @@ SMALL_BYTES = 32 * 1024 * 1024
 
 MAX_DELETE_FILES = 32
 """If a file has more lists of replaced rows, it is rewritten without these rows."""
+
+
+class Added(NamedTuple):
+    """The rows that a change added to a table, and the bytes of their files."""
+
+    rows: int
+    size: int
 
 
 class ChangedMeanwhile(Exception):
@@ -447,25 +454,23 @@ class Change(msgspec.Struct):
     def path(self) -> str:
         return f"{CATALOG}.`{self.table.database}`.`{self.table.name}`.`branch_{self.branch}`"
 
-    def append(self, rows: DataFrame, progress: str | None) -> int:
-        """Append rows, and store the progress of the table, unless that is stored elsewhere. Returns the number of
-        rows.
-        """
+    def append(self, rows: DataFrame, progress: str | None) -> Added:
+        """Append rows, and store the progress of the table, unless that is stored elsewhere."""
         writer = rows.writeTo(self.path).option("fanout-enabled", "true")
         if progress is not None:
             writer = writer.option(f"snapshot-property.{PROGRESS_PROPERTY}", progress)
         writer.append()
         return self._count_added()
 
-    def append_files(self, files: Sequence[NewFile], progress: str) -> int:
-        """Add existing files. Returns the number of their rows."""
+    def append_files(self, files: Sequence[NewFile], progress: str) -> Added:
+        """Add existing files."""
         jvm: Any = self.table.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         append(self.table._java(), jvm, self.branch, files, {PROGRESS_PROPERTY: progress})  # noqa: SLF001  # the two are one
         return self._count_added()
 
-    def _count_added(self) -> int:
-        snapshot = self.table._java().snapshot(self.branch)  # noqa: SLF001  # the two are one
-        return int(dict(snapshot.summary()).get("added-records", "0"))
+    def _count_added(self) -> Added:
+        summary = dict(self.table._java().snapshot(self.branch).summary())  # noqa: SLF001  # the two are one
+        return Added(int(summary.get("added-records", "0")), int(summary.get("added-files-size", "0")))
 
     def delete(self, condition: str) -> None:
         """Delete rows. The condition must be built from trusted values only."""

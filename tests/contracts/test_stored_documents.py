@@ -12,6 +12,7 @@ from nakadi.engines.common.assignment_json import assignment_from_json, assignme
 from nakadi.engines.common.log_index_json import topic_from_json, topic_json
 from nakadi.event_types.documents import event_type_body, event_type_from_document
 from nakadi.event_types.measured_statistics import measured_statistics_body, measured_statistics_from_body
+from nakadi.event_types.table_runs import table_runs_body, table_runs_from_body
 from nakadi.event_types.table_states import table_state_body, table_state_from_body
 from nakadi.ports.registry import Document
 from nakadi.subscriptions.api.repository import subscription_body, subscription_from_document
@@ -126,6 +127,26 @@ TABLE_STATE = {
     "known_missing": 1,
 }
 
+TABLE_RUNS = {
+    "runs": [
+        {
+            "job": "follow",
+            "started_at": NOON,
+            "ended_at": LATER,
+            "row_count": 9,
+            "missing_count": 1,
+            "misfit_count": 2,
+            "misfit_reasons": [{"rule": "bigint", "path": "a[].b", "event_count": 2}],
+            "late_count": None,
+            "duplicate_count": 3,
+            "lag_seconds": 1.5,
+            "seconds": 2.5,
+            "bytes_read": 800,
+            "bytes_written": 500,
+        }
+    ]
+}
+
 BROUGHT_BACK = {
     "an event type": (EVENT_TYPE, lambda body: event_type_body(event_type_from_document(Document("name", body, 7)))),
     "a subscription": (
@@ -135,6 +156,7 @@ BROUGHT_BACK = {
     "a topic": (TOPIC, lambda body: json.loads(topic_json(topic_from_json(json.dumps(body))))),
     "an assignment": (ASSIGNMENT, lambda body: json.loads(assignment_json(assignment_from_json(json.dumps(body), 7)))),
     "measured statistics": (MEASURED, lambda body: measured_statistics_body(measured_statistics_from_body(body))),
+    "the runs that filled a table": (TABLE_RUNS, lambda body: table_runs_body(table_runs_from_body(body))),
     "the state of a table": (TABLE_STATE, lambda body: table_state_body(table_state_from_body(body))),
 }
 

@@ -110,6 +110,7 @@ class Tour:
         self.ask("list_avro_schemas", "batch.publishing")
         self.ask("get_avro_schema", "batch.publishing", "1")
         self.ask("list_readers", name)
+        self.ask("list_table_runs", name)
         self.ask("check_compatibility", name, "latest", json={"schema": "{}"})
         rehearsal = {"schema": schema, "events": 10}
         self.ask("start_rehearsal", name, json=rehearsal)

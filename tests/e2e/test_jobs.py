@@ -102,8 +102,8 @@ def read_stream(api, name, count):
 
 
 def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
-    """Published events are in the table, offset by offset as in streams, with the same sizes, and their traffic is
-    returned."""
+    """Published events are in the table, offset by offset as in streams, with the same sizes; their traffic, and what
+    the run cost, are returned. (T1, T2)"""
     tables = tmp_path_factory.getbasetemp() / "e2e-tables"
     database = table_name(tmp_path.name)
     places = ["--tables", str(tables), "--database", database, "--master", "local[2]"]
@@ -128,6 +128,7 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
         }
         assert {(row["nakadi_partition"], row["nakadi_offset"]): row["nakadi_size"] for row in rows} == sizes
         told = api.get(f"/event-types/{name}").json()
+        [run] = api.get(f"/event-types/{name}/table-runs").json()["items"]
     assert told["default_statistic"] == statistic
     assert told["measured_statistic"]["write_parallelism"] == 1
     assert told["measured_statistic"]["recommended_partitions"] == 1
@@ -135,6 +136,9 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
     table = told["table"]
     assert (table["name"], table["rows"], table["misfits"], table["missing_events"]) == (table_name(name), 20, 0, 0)
     assert 0 < table["latency_seconds"] < 3600
+    assert (run["job"], run["rows"], run["misfits"], run["missing_events"]) == ("compaction", 20, 0, 0)
+    assert run["lag_seconds"] == table["latency_seconds"]
+    assert min(run["cost"].values()) > 0
 
 
 def comparable_values(event):

@@ -30,6 +30,7 @@ AREAS = {
     "H": "rehearsals",
     "Q": "queries",
     "K": "Spark",
+    "T": "tables",
 }
 FLAGS = ("core", "edge", "internal")
 

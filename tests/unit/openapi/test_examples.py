@@ -27,6 +27,7 @@ IN_ORDER = (
     "list_avro_schemas",
     "get_avro_schema",
     "list_readers",
+    "list_table_runs",
     "start_rehearsal",
     "list_rehearsals",
     "get_schema",

@@ -20,6 +20,7 @@ from nakadi.event_types.measured_statistics import (
     MeasuredStatistics,
     measured_statistics_from_body,
 )
+from nakadi.event_types.table_runs import TABLE_RUNS_KIND, TableRuns, table_runs_from_body
 from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_from_body
 from nakadi.model.event_type import EventType, Schema, Timeline
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
@@ -112,6 +113,11 @@ class EventTypes:
         """The result of the last job that changed its table; None if there is none."""
         document = self._registry.get(TABLE_STATES_KIND, event_type.id)
         return None if document is None else table_state_from_body(document.body)
+
+    def table_runs(self, event_type: EventType) -> TableRuns:
+        """The newest runs of jobs that added events to its table."""
+        document = self._registry.get(TABLE_RUNS_KIND, event_type.id)
+        return TableRuns() if document is None else table_runs_from_body(document.body)
 
     # Writing
 

@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 
 from nakadi.event_types.forecast import ChangeForecast, ForecastChange, SchemaForecast
 from nakadi.event_types.measured_statistics import MeasuredStatistics
+from nakadi.event_types.table_runs import TableRun
 from nakadi.event_types.table_states import TableState, positions_after_table
 from nakadi.http.reader_views import affected_readers_view
 from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, annotation_warnings
@@ -142,6 +143,24 @@ def table_state_view(table: TableState, event_type: EventType) -> View:
         "missing_events": table.unreadable_count,
         "latency_seconds": table.latency_seconds,
         "updated_at": timestamp(table.updated_at),
+    }
+
+
+def table_run_view(run: TableRun) -> View:
+    return {
+        "job": run.job,
+        "started_at": timestamp(run.started_at),
+        "ended_at": timestamp(run.ended_at),
+        "rows": run.row_count,
+        "late_events": run.late_count,
+        "duplicates": run.duplicate_count,
+        "missing_events": run.missing_count,
+        "misfits": run.misfit_count,
+        "misfit_reasons": [
+            {"rule": each.rule, "path": each.path, "events": each.event_count} for each in run.misfit_reasons
+        ],
+        "lag_seconds": run.lag_seconds,
+        "cost": {"seconds": run.seconds, "bytes_read": run.bytes_read, "bytes_written": run.bytes_written},
     }
 
 

@@ -26,6 +26,7 @@ from nakadi.http.views import (
     event_type_view,
     forecast_view,
     measured_statistics_view,
+    table_run_view,
     table_state_view,
 )
 from nakadi.model.annotations import EVENT_TYPE_ANNOTATIONS, annotation_warnings
@@ -123,6 +124,9 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
                 changes_cached_documents=True,
             ),
             Route(method="GET", template=f"{one}/readers", handler=self.list_readers, operation="list_readers"),
+            Route(
+                method="GET", template=f"{one}/table-runs", handler=self.list_table_runs, operation="list_table_runs"
+            ),
         ]
 
     def list(self, request: Request) -> Response:
@@ -174,6 +178,11 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         return json_response(
             event_type_readers_view(self.readers.show(request.path_parameters["name"], request.subject))
         )
+
+    def list_table_runs(self, request: Request) -> Response:
+        event_type = self.event_types.get(request.path_parameters["name"])
+        self.permissions.require(Operation.VIEW, event_type.resource, request.subject)
+        return json_response({"items": [table_run_view(each) for each in self.event_types.table_runs(event_type).runs]})
 
     def _change_response(self, event_type: EventType, status: int, affected: Sequence[AffectedReader] = ()) -> Response:
         warning = self.warnings.warning_header(event_type, affected)

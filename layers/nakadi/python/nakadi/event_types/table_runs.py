@@ -1,0 +1,79 @@
+"""The reports of job runs about the table of an event type: what each run added, and what was wrong with it.
+
+A job writes them into the registry, which keeps the newest ones: `TableRuns.keep` adds a run, and drops the oldest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct, to_builtins
+
+from nakadi.common.converting import Converter
+from nakadi.event_types.documents import DocumentBody
+
+TABLE_RUNS_KIND = "table-runs"
+"""Documents by the id of the event type."""
+
+MAX_KEPT_RUNS = 50
+"""The number of runs that the registry keeps for each event type."""
+
+MAX_MISFIT_REASONS = 20
+"""The number of reasons for misfits in the report of a run."""
+
+
+class MisfitReason(Struct, frozen=True):
+    """Why events do not fit the columns of their table: the type of the column at a path, which does not hold what the
+    events have there.
+    """
+
+    rule: str
+    path: str
+    event_count: int
+
+
+class TableRun(Struct, frozen=True, kw_only=True):
+    """What a run of a job did with the events of one event type.
+
+    `late_count` are events that occurred long before the broker stored them, and `duplicate_count` events with an `eid`
+    that an earlier event has. Both are None if the run did not count them. `missing_count` are events whose part of the
+    archive turned out to be damaged. `lag_seconds` is how long the oldest event had waited until it was in the table;
+    `seconds`, `bytes_read` (from the archive, compressed) and `bytes_written` are the cost of the run.
+    """
+
+    job: str
+    started_at: datetime
+    ended_at: datetime
+    row_count: int
+    missing_count: int
+    misfit_count: int
+    misfit_reasons: Sequence[MisfitReason] = ()
+    late_count: int | None = None
+    duplicate_count: int | None = None
+    lag_seconds: float
+    seconds: float
+    bytes_read: int
+    bytes_written: int
+
+
+class TableRuns(Struct, frozen=True):
+    """The newest runs, newest first."""
+
+    runs: Sequence[TableRun] = ()
+
+    def keep(self, run: TableRun) -> TableRuns:
+        """Add a run that is newer than all others."""
+        return TableRuns([run, *self.runs[: MAX_KEPT_RUNS - 1]])
+
+
+_table_runs = Converter(TableRuns)
+
+
+def table_runs_body(runs: TableRuns) -> DocumentBody:
+    body: DocumentBody = to_builtins(runs)
+    return body
+
+
+def table_runs_from_body(body: DocumentBody) -> TableRuns:
+    return _table_runs.from_builtins(body)
