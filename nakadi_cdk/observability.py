@@ -284,7 +284,7 @@ class Observability(Construct):
 
     def _table_alarms(self, late_seconds: int) -> Iterator[cloudwatch.Alarm]:
         """Housekeeping measures the lag, which also grows while no job runs. Jobs measure the latency, which
-        includes the time until an event is archived."""
+        includes the time until an event is archived, and what is wrong with new events."""
         yield self._create_alarm(
             "TablesAreLate",
             self._function_metric("TableLag", "housekeeping", HOUSEKEEPING_PERIOD, statistic="Maximum"),
@@ -298,6 +298,12 @@ class Observability(Construct):
             late_seconds,
             "Events come to their tables long after they were published",
             periods=2,
+        )
+        yield self._create_alarm(
+            "TablesAreWrong",
+            self._function_metric("TableDefects", "housekeeping", HOUSEKEEPING_PERIOD, statistic="Maximum"),
+            1,
+            "Jobs add events to tables that are misfits, duplicates or not as expected, or cannot read events",
         )
 
     def _subscription_alarms(self) -> Iterator[cloudwatch.Alarm]:

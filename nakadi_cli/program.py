@@ -24,6 +24,10 @@ _COMMANDS = {
         "List, show, create, change, delete and reset subscriptions; see how far behind they are.",
     ),
     "sql": ("nakadi_cli.sql_commands:sql", "Ask events with SQL, those in the jobs' tables and those in the log."),
+    "tables": (
+        "nakadi_cli.table_commands:tables",
+        "Show the quality of the jobs' tables, and describe them for dbt.",
+    ),
     "consume": ("nakadi_cli.consuming:consume", "Consume the events of a subscription, and commit them."),
     "relay": (
         "nakadi_cli.relay_commands:relay",

@@ -41,6 +41,14 @@ def start_table_job_if_due(broker: BrokerServices) -> tuple[float, float]:
     return lags.greatest_lag_seconds, lags.greatest_latency_seconds(TWO_ROUNDS)
 
 
+def count_table_defects(broker: BrokerServices) -> int:
+    """How many events with something wrong jobs have added to tables since the last round. Late ones do not count."""
+    if broker.table_lag_monitor is None:
+        return 0
+    defects = broker.table_lag_monitor.defects(TWO_ROUNDS)
+    return sum(count for (_, kind), count in defects.items() if kind != "late")
+
+
 def start(job: str) -> None:
     """Start a Glue job. If it is running, it will see the news, or another run will follow."""
     import boto3  # noqa: PLC0415  # only rounds with news need it
@@ -70,6 +78,7 @@ def make_handler(counts: FunctionMetrics) -> HandleInvocation:
             ("GapsFound", broker.lost_events_recovery.gap_count),
             ("TableLag", round(table_lag)),
             ("TableLatency", round(table_latency)),
+            ("TableDefects", count_table_defects(broker)),
         ):
             if count:
                 counts.count(name, count)

@@ -133,7 +133,7 @@ def derive_columns(event_type: SchemaOwner, schemas: Iterable[KnownSchema], exis
         if isinstance(schema, RecordType):
             # Such events have metadata whatever their category is, and more in it than has columns.
             described, closed = _AvroEvents(event_type.name), False
-        effective = _effective_schema(described, json_schema_of(schema) if isinstance(schema, RecordType) else schema)
+        effective = whole_event_schema(described, json_schema_of(schema) if isinstance(schema, RecordType) else schema)
         columns = merge_columns(columns, _derive_from_version(described, effective))
         closed = closed and _columns_hold_all_of(effective, SchemaDocument.from_root(effective))
     shallow = Struct(tuple(replace(field, kind=_limit_depth(field.kind, MAX_LEVELS)) for field in columns.fields))
@@ -330,7 +330,7 @@ def _new_inner_columns(existing: Kind, wanted: Kind, path: tuple[str, ...]) -> l
     return []
 
 
-def _effective_schema(event_type: SchemaOwner, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def whole_event_schema(event_type: SchemaOwner, schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema of whole events. The compatibility mode may have been another one before, so only schemas that close
     themselves are closed; an event type that was once compacted may have had keys.
     """

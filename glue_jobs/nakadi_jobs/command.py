@@ -28,10 +28,11 @@ from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
+from nakadi_jobs.file_counts import TableFiles
 from nakadi_jobs.leftovers import GATHERED_FOLDER
-from nakadi_jobs.quality import RunLedger
 from nakadi_jobs.reading import Archive
 from nakadi_jobs.reports import NOT_DONE, Report, show_progress
+from nakadi_jobs.run_ledger import RunLedger
 from nakadi_jobs.session import CATALOGS, BadCatalog, open_spark
 
 MAX_FILE_BYTES = 1 << 20
@@ -63,6 +64,11 @@ class JobContext(Struct, frozen=True):
         """The event types that the command line names, or all."""
         names = self.options.event_types
         return (each for each in self.event_types.all() if not names or each.name in names)
+
+    def files_of_tables(self) -> TableFiles:
+        """Where the files of tables are, for Spark's tasks too."""
+        url = f"{self.tables}?{urlsplit(self.archive.url).query}".rstrip("?")
+        return TableFiles(self.spark, self.table_files, url)
 
     def show(self, table: str) -> None:
         """Print the result of the job to standard output; messages go to standard error."""

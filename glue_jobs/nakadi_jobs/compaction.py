@@ -46,12 +46,14 @@ from nakadi_jobs.event_type_tables import (
     take_plain_name,
 )
 from nakadi_jobs.exact_values import MISFIT
+from nakadi_jobs.expectations import count_unmet
 from nakadi_jobs.misfits import Reason, misfit_reasons
 from nakadi_jobs.plain_batches import RECOVERABLE_ERRORS, open_plain_batch
 from nakadi_jobs.plain_lines import NotPlain
-from nakadi_jobs.quality import BatchCounts, report_runs
+from nakadi_jobs.quality import report_runs
 from nakadi_jobs.reading import Gathered, Incomplete, Reading
 from nakadi_jobs.reports import first_line
+from nakadi_jobs.run_ledger import BatchCounts
 from nakadi_jobs.tables import PROGRESS_PROPERTY, Added, Change, ChangedMeanwhile, Table
 
 DESCRIPTION = """\
@@ -114,6 +116,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     work.add_argument("--orphans-after-days", type=float, default=3.0, help="age at which lost files go, default 3")
     work.add_argument("--read-damaged", action="store_true", help="read again what was damaged when it was read last")
+    work.add_argument(
+        "--late-after-minutes",
+        type=float,
+        default=60.0,
+        help="count events as late that occurred so long before the broker stored them, default 60",
+    )
+    work.add_argument(
+        "--no-quality",
+        action="store_true",
+        help="do not count late events and duplicates, and do not write the table nakadi__runs",
+    )
     work.add_argument("--no-tidying", action="store_true", help="leave small files, old snapshots and lost files alone")
 
 
@@ -122,7 +135,7 @@ def compact(work: JobContext) -> None:
     update_all_tables(work, list(work.selected_event_types()))
     table_states.remove_deletion_note(work)
     table_states.warn_of_misfits(work)
-    report_runs(work.registry, work.runs)
+    report_runs(work)
     work.show(format_tables(list(all_tables(work.spark, work.database))))
 
 
@@ -299,6 +312,7 @@ def _record(
         rows=outcome.added.rows,
         misfits=outcome.misfits,
         misfit_reasons=outcome.misfit_reasons,
+        unmet=count_unmet(work, event_type, outcome.read),
         lag_seconds=waited,
         bytes_written=outcome.added.size,
     )

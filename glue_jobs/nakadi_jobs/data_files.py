@@ -6,6 +6,7 @@ than the change. It uses Iceberg's Java API directly.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -149,6 +150,22 @@ def file_form(java: Any, jvm: Any, time: str) -> FileForm:
         raise UnsupportedForm("its properties say so")
     schema = jvm.org.apache.iceberg.SchemaParser.toJson(java.schema())
     return FileForm(str(schema), str(java.location()), str(fields[0][1].name()))
+
+
+def column_comments(java: Any, jvm: Any) -> Mapping[str, str]:
+    """The comment of each column, by its path; empty if it has none. Elements of an array are called `element`."""
+    return dict(_comments(json.loads(str(jvm.org.apache.iceberg.SchemaParser.toJson(java.schema()))), ""))
+
+
+def _comments(kind: Any, path: str) -> Iterator[tuple[str, str]]:
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            for field in fields:
+                inner = f"{path}.{field['name']}".removeprefix(".")
+                yield inner, field.get("doc", "")
+                yield from _comments(field["type"], inner)
+        case {"type": "list", "element": element}:
+            yield from _comments(element, f"{path}.element")
 
 
 _REQUIRED_PROPERTIES = {

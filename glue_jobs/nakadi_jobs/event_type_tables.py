@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from nakadi.event_types.personal_data import BadPersonalData, personal_data_paths
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.table_layout import BadTableLayout
 from nakadi.model.event_type import EventType
-from nakadi_jobs.columns import Struct, ddl, derive_columns, new_columns, parse_schema
+from nakadi.schemas.avro.types import RecordType
+from nakadi_jobs.columns import (
+    KnownSchema,
+    Struct,
+    ddl,
+    derive_columns,
+    new_columns,
+    parse_schema,
+    whole_event_schema,
+)
+from nakadi_jobs.descriptions import column_descriptions, schema_description
 from nakadi_jobs.layout import KEY_LAYOUT, choose_layout
 from nakadi_jobs.places import ORDER, PLACES, table_name
 from nakadi_jobs.reports import first_line
@@ -21,6 +32,16 @@ from nakadi_jobs.transform import frame_columns
 
 EVENT_TYPE_PROPERTY = "nakadi.event-type"
 EVENT_TYPE_ID_PROPERTY = "nakadi.event-type-id"
+
+COMMENT_PROPERTY = "comment"
+"""The comment of the table: engines and catalogs know it by this name."""
+
+OWNER_PROPERTY = "nakadi.owning-application"
+
+PERSONAL_DATA_PROPERTY = "nakadi.personal-data"
+"""The paths of members that are personal data, with commas between."""
+
+DESCRIBING_PROPERTIES = (COMMENT_PROPERTY, OWNER_PROPERTY, PERSONAL_DATA_PROPERTY)
 
 EXPIRED_BEFORE_PROPERTY = "nakadi.expired-before"
 """A property of a table of all events: expired events from before this moment were removed."""
@@ -124,7 +145,7 @@ def columns_of_all_versions(event_types: EventTypes, event_type: EventType, tabl
 
 
 def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
-    """Create the table if it does not exist, and add the columns that it lacks.
+    """Create the table if it does not exist, add the columns that it lacks, and describe them.
 
     A table of all events is partitioned by day, unless `lay_out` changes that; one of the newest events by key.
     """
@@ -132,17 +153,43 @@ def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: boo
         *PLACES,
         *((field.name, ddl(field.kind), "") for field in columns.fields),
     ]
+    schema = parse_schema(event_type.schema.type, event_type.schema.text)
+    about = _describing_properties(event_type, schema)
     if not table.exists():
         known = {EVENT_TYPE_PROPERTY: event_type.name, EVENT_TYPE_ID_PROPERTY: event_type.id}
-        table.create(described, known, PARTITIONED_BY_DAY if by_day else "")
+        table.create(described, {**known, **about}, PARTITIONED_BY_DAY if by_day else "")
     there = table.columns()
     names = {field.name for field in there.fields}
     table.add([((name,), kind) for name, kind, _ in PLACES if name not in names])
     table.add(new_columns(there, columns))
+    table.describe(_comments(event_type, schema, columns), {**dict.fromkeys(DESCRIBING_PROPERTIES, ""), **about})
     if by_day:
         table.set_order(*ORDER)
     else:
         table.lay_out(KEY_LAYOUT)
+
+
+def _describing_properties(event_type: EventType, schema: KnownSchema) -> Mapping[str, str]:
+    """What the event type says about its table: a comment, the owner, and the paths of personal data."""
+    described = "" if isinstance(schema, RecordType) else schema_description(schema)
+    try:
+        personal = personal_data_paths(event_type.annotations)
+    except BadPersonalData:
+        # Administrators may write what the broker otherwise refuses.
+        personal = ()
+    found = {
+        COMMENT_PROPERTY: described or f"Events of the type {event_type.name}",
+        OWNER_PROPERTY: event_type.owning_application or "",
+        PERSONAL_DATA_PROPERTY: ", ".join(personal),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _comments(event_type: EventType, schema: KnownSchema, columns: Struct) -> Mapping[str, str]:
+    """The comments of columns, from the newest version of the schema. Columns that it does not name keep theirs."""
+    if isinstance(schema, RecordType):
+        return {}
+    return column_descriptions(columns, whole_event_schema(event_type, schema))
 
 
 def lay_out(table: Table, event_type: EventType) -> str:

@@ -139,7 +139,7 @@ def _count_each(store: ArchiveStore, files: Iterable[File], request: CountReques
         yield from pool.map(lambda file: (file.key, _count_file(store, file, request)), files)
 
 
-class _ObjectReader(io.RawIOBase):
+class ObjectReader(io.RawIOBase):
     """An object of a store as a file that reads only requested ranges."""
 
     def __init__(self, store: ArchiveStore, file: File) -> None:
@@ -169,7 +169,7 @@ class _ObjectReader(io.RawIOBase):
 
 def _count_file(store: ArchiveStore, file: File, request: CountRequest) -> FileCounts:
     found: dict[tuple[datetime, str, str | None], Count] = {}
-    with parquet.ParquetFile(_ObjectReader(store, file), pre_buffer=True) as opened:
+    with parquet.ParquetFile(ObjectReader(store, file), pre_buffer=True) as opened:
         there = [name for name in COLUMNS if name in opened.schema_arrow.names]
         for batch in opened.iter_batches(ROWS_PER_READ, columns=there):
             for count in _count_rows(pa.Table.from_batches([batch]), request):

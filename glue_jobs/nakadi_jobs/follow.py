@@ -106,7 +106,7 @@ class Follower(Struct):
             if each.id in due:
                 self.tidied_at[each.id] = now
         self._sum_up(report)
-        report_runs(self.work.registry, self.work.runs, timedelta(minutes=self.work.options.tidy_minutes))
+        report_runs(self.work, timedelta(minutes=self.work.options.tidy_minutes))
 
     def _is_tidying_due(self, event_type: EventType, now: float) -> bool:
         options = self.work.options
@@ -164,7 +164,7 @@ def follow(work: JobContext) -> None:
                         break
                     continue
             ending.wait(work.options.every_seconds)
-    report_runs(work.registry, work.runs)
+    report_runs(work)
     table_states.remove_deletion_note(work)
 
 

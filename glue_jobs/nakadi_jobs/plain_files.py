@@ -199,7 +199,7 @@ def split_into_shares(
         yield share
 
 
-class _Chunk(NamedTuple):
+class Chunk(NamedTuple):
     """Text of members of a topic, and the wanted parts of it."""
 
     topic: str
@@ -212,7 +212,7 @@ def _make_share(
 ) -> CreatedFiles:
     reader, files, left = Reader(target.form), _DayFiles(tables, target), _GatheredLines(tables, target)
     read = doubtful = 0
-    for chunk in _chunks(archive, parts):
+    for chunk in read_chunks(archive, parts):
         if doubtful > MAX_DOUBTFUL_SHARE * read:
             left.add(chunk.text)
             continue
@@ -227,7 +227,7 @@ def _make_share(
     return CreatedFiles(files.made, left.made)
 
 
-def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_Chunk]:
+def read_chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[Chunk]:
     """The text of members; each member is read once, and may be in several chunks. Raises `ArchiveObjectGone` and
     `BadArchive`.
     """
@@ -241,10 +241,10 @@ def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_C
                 texts.append(lines)
                 size += len(lines)
                 if size >= CHUNK_BYTES:
-                    yield _Chunk(topic, b"".join(texts), together)
+                    yield Chunk(topic, b"".join(texts), together)
                     texts, together, size = [], [*here], 0
         if texts:
-            yield _Chunk(topic, b"".join(texts), together)
+            yield Chunk(topic, b"".join(texts), together)
 
 
 def _whole_lines(content: bytes) -> Iterator[bytes]:

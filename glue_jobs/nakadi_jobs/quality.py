@@ -1,119 +1,78 @@
-"""The quality of what a run adds to tables.
+"""Reports the quality of what a run added to tables: to the registry, and to the table of runs.
 
-A `RunLedger` collects counts while a job works. `report_runs` turns them into reports, one for each event type with
-new events, and stores them in the registry. If a run is killed before, there is no report about it.
+If a run is killed before, there is no report about it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from msgspec import Struct, field
+from py4j.protocol import Py4JError
+from pyarrow import ArrowException
+from pyspark.errors import PySparkException
 
-from nakadi.event_types.table_runs import (
-    MAX_MISFIT_REASONS,
-    TABLE_RUNS_KIND,
-    MisfitReason,
-    TableRun,
-    TableRuns,
-    table_runs_body,
-    table_runs_from_body,
+from nakadi.event_types.table_runs import TABLE_RUNS_KIND, TableRun, TableRuns, table_runs_body, table_runs_from_body
+from nakadi.model.event_type import Category, EventType
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveObjectGone
+from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry
+from nakadi_jobs import table_states, tables
+from nakadi_jobs.command import JobContext
+from nakadi_jobs.event_type_tables import events_table
+from nakadi_jobs.file_counts import File
+from nakadi_jobs.leftovers import Unreadable, relative_folder
+from nakadi_jobs.reports import first_line
+from nakadi_jobs.row_counts import MAX_ROWS, RowCounts, compared_times, count_rows
+from nakadi_jobs.run_ledger import RunCounts
+from nakadi_jobs.runs_table import record_runs
+
+ERRORS = (
+    ArchiveObjectGone,
+    Unavailable,
+    OSError,
+    ArrowException,
+    Py4JError,
+    PySparkException,
+    tables.ChangedMeanwhile,
 )
-from nakadi.model.event_type import EventType
-from nakadi.ports.clock import Clock
-from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry, RemoveDocument
-from nakadi_jobs.archive_ranges import ArchiveRange
-from nakadi_jobs.misfits import Reason
+"""Errors that leave a report incomplete. The tables have their events all the same."""
 
 
-class BatchCounts(Struct, frozen=True, kw_only=True):
-    """What a batch added to a table, and how long its oldest event had waited."""
-
-    read: Sequence[ArchiveRange]
-    damaged: Sequence[ArchiveRange]
-    rows: int
-    misfits: int
-    misfit_reasons: Counter[Reason]
-    lag_seconds: float
-    bytes_written: int
-
-
-class RunCounts(Struct, kw_only=True):
-    """What a run has done so far with the events of an event type."""
-
-    event_type: EventType
-    started_at: datetime
-    seconds: float = 0.0
-    batches: list[BatchCounts] = field(default_factory=list)
-
-    def report(self, job: str, now: datetime) -> TableRun:
-        reasons: Counter[Reason] = Counter()
-        for batch in self.batches:
-            reasons.update(batch.misfit_reasons)
-        return TableRun(
-            job=job,
-            started_at=self.started_at,
-            ended_at=now,
-            row_count=sum(batch.rows for batch in self.batches),
-            missing_count=sum(part.end - part.first for batch in self.batches for part in batch.damaged),
-            misfit_count=sum(batch.misfits for batch in self.batches),
-            misfit_reasons=[
-                MisfitReason(rule, path, count) for (rule, path), count in reasons.most_common(MAX_MISFIT_REASONS)
-            ],
-            lag_seconds=round(max(batch.lag_seconds for batch in self.batches), 3),
-            seconds=round(self.seconds, 3),
-            bytes_read=sum(part.location.length for batch in self.batches for part in batch.read),
-            bytes_written=sum(batch.bytes_written for batch in self.batches),
-        )
+def report_runs(work: JobContext, since: timedelta = timedelta()) -> None:
+    """Report about each event type with new events whose counts began at least this long ago."""
+    runs = []
+    for counts in work.runs.take(since):
+        rows = None if work.options.no_quality else _count_rows(work, counts)
+        run = counts.report(work.runs.job, work.clock.now(), rows)
+        _keep(work.registry, counts.event_type, run)
+        table_states.store_last_run(work.registry, counts.event_type, run)
+        runs.append((counts.event_type, run))
+    if work.options.no_quality or not runs:
+        return
+    try:
+        with work.exclusive("runs"):
+            record_runs(work.spark, work.database, runs)
+    except ERRORS as error:
+        work.report.info("runs", f"the table of runs is not complete. {first_line(error)}")
 
 
-class RunLedger(Struct):
-    """The counts of a run by the id of the event type. One thread at a time works on an event type."""
-
-    job: str
-    clock: Clock
-    counts: dict[str, RunCounts] = field(default_factory=dict)
-
-    def add_batch(self, event_type: EventType, batch: BatchCounts) -> None:
-        self._of(event_type).batches.append(batch)
-
-    def add_seconds(self, event_type: EventType, seconds: float) -> None:
-        """Add the time that the run has just spent on an event type."""
-        counts = self._of(event_type)
-        if not counts.seconds:
-            counts.started_at = self.clock.now() - timedelta(seconds=seconds)
-        counts.seconds += seconds
-
-    def take(self, since: timedelta) -> Iterator[RunCounts]:
-        """Take the counts of event types with new events that began at least this long ago. Others stay."""
-        now = self.clock.now()
-        for key, counts in list(self.counts.items()):
-            if not counts.batches:
-                del self.counts[key]
-            elif now - counts.started_at >= since:
-                yield self.counts.pop(key)
-
-    def _of(self, event_type: EventType) -> RunCounts:
-        return self.counts.setdefault(event_type.id, RunCounts(event_type=event_type, started_at=self.clock.now()))
-
-
-def report_runs(registry: Registry, ledger: RunLedger, since: timedelta = timedelta()) -> Sequence[TableRun]:
-    """Store a report for each event type with new events, and return the reports."""
-    reports = []
-    for counts in ledger.take(since):
-        run = counts.report(ledger.job, ledger.clock.now())
-        _keep(registry, counts.event_type, run)
-        reports.append(run)
-    return reports
-
-
-def remove_stale_runs(registry: Registry, there: Container[str]) -> None:
-    """Remove the reports about event types that are gone. `there` has the ids of the others."""
-    for document in registry.list(TABLE_RUNS_KIND):
-        if document.key not in there:
-            registry.write(RemoveDocument(TABLE_RUNS_KIND, document.key))
+def _count_rows(work: JobContext, counts: RunCounts) -> RowCounts | None:
+    """Count late events and duplicates, unless events have no metadata, or there are too many."""
+    event_type, parts = counts.event_type, counts.parts()
+    if event_type.category is Category.UNDEFINED or not parts or sum(each.rows for each in counts.batches) > MAX_ROWS:
+        return None
+    try:
+        found = events_table(work.spark, work.database, event_type).plan_files(compared_times(parts)).files
+        if not all(file.is_plain for file in found):
+            return None
+        files = [File(relative_folder(work.tables, file.path), file.size) for file in found]
+        return count_rows(work.files_of_tables(), files, parts, timedelta(minutes=work.options.late_after_minutes))
+    except Unreadable:
+        # In a catalog that keeps tables elsewhere.
+        return None
+    except ERRORS as error:
+        work.report.info(event_type.name, f"late events and duplicates are not counted. {first_line(error)}")
+        return None
 
 
 def _keep(registry: Registry, event_type: EventType, run: TableRun) -> None:

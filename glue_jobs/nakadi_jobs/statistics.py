@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from py4j.protocol import Py4JError
@@ -37,8 +36,8 @@ from nakadi_jobs.archive_ranges import NO_PROGRESS, ArchiveRange, Progress, unre
 from nakadi_jobs.command import BadArguments, JobContext
 from nakadi_jobs.data_files import FilePlan, TimeRange
 from nakadi_jobs.event_type_tables import events_table
-from nakadi_jobs.file_counts import CountRequest, File, TableFiles
-from nakadi_jobs.history import Measurement, history_table, record, rows_since
+from nakadi_jobs.file_counts import CountRequest, File
+from nakadi_jobs.history import MEASUREMENTS, Measurement, record
 from nakadi_jobs.leftovers import Unreadable, relative_folder
 from nakadi_jobs.measuring import (
     Advice,
@@ -293,7 +292,7 @@ def _count_in_files(work: JobContext, source: Source, request: CountRequest, unt
     try:
         files = [File(relative_folder(work.tables, file.path), file.size) for file in source.plan.files]
         known = file_counts.load(work.table_files, folder)
-        found = file_counts.count_files(_table_files(work), files, known, request, until)
+        found = file_counts.count_files(work.files_of_tables(), files, known, request, until)
         if found.known != known:
             file_counts.save(work.table_files, folder, found.known)
     except Unreadable:
@@ -304,11 +303,6 @@ def _count_in_files(work: JobContext, source: Source, request: CountRequest, unt
         return None
     work.report.count("files_read", name, found.read)
     return found.counts
-
-
-def _table_files(work: JobContext) -> TableFiles:
-    url = f"{work.tables}?{urlsplit(work.archive.url).query}".rstrip("?")
-    return TableFiles(work.spark, work.table_files, url)
 
 
 def _count_with_spark(
@@ -388,7 +382,7 @@ def _write(
         Measurement(each.event_type, window, each.consumers, each.advice) for each in found for window in each.windows
     ]
     with work.exclusive("statistics"):
-        record(history_table(work.spark, work.database), measurements, length, since, until, work.clock.now())
+        record(work.spark, work.database, measurements, length, (since, until), work.clock.now())
     for each in found:
         statistics = MeasuredStatistics(
             statistic=statistic(each.period, each.consumers),
@@ -411,7 +405,7 @@ def _remove_stale_measurements(work: JobContext) -> None:
 
 def _draw(work: JobContext, until: datetime) -> None:
     since = until - timedelta(days=work.options.plot_days)
-    history = rows_since(history_table(work.spark, work.database), since)
+    history = MEASUREMENTS.rows_since(work.spark, work.database, since)
     states = table_states.states_by_name(work)
     for name, content in {**plots.draw_plots(history), **plots.draw_table_plots(states, work.clock.now())}.items():
         command.write(work.options.plots, name, content)

@@ -10,12 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body, table_state_from_body
+from nakadi.event_types.table_runs import TABLE_RUNS_KIND, TableRun
+from nakadi.event_types.table_states import (
+    TABLE_STATES_KIND,
+    LastRun,
+    TableState,
+    table_state_body,
+    table_state_from_body,
+)
 from nakadi.model.event_type import EventType
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry, RemoveDocument
 from nakadi_jobs.archive_ranges import ArchiveRange, Progress
 from nakadi_jobs.command import JobContext
-from nakadi_jobs.quality import remove_stale_runs
 from nakadi_jobs.tables import Table
 
 
@@ -70,10 +76,10 @@ def states_by_name(work: JobContext) -> Mapping[str, TableState]:
 def remove_deletion_note(work: JobContext) -> None:
     """Remove the states of event types that are gone, and the reports about them."""
     there = {event_type.id for event_type in work.event_types.all()}
-    for document in work.registry.list(TABLE_STATES_KIND):
-        if document.key not in there:
-            work.registry.write(RemoveDocument(TABLE_STATES_KIND, document.key))
-    remove_stale_runs(work.registry, there)
+    for kind in (TABLE_STATES_KIND, TABLE_RUNS_KIND):
+        for document in work.registry.list(kind):
+            if document.key not in there:
+                work.registry.write(RemoveDocument(kind, document.key))
 
 
 def _find_state(work: JobContext, event_type: EventType) -> TableState | None:
@@ -95,6 +101,12 @@ def acknowledge(registry: Registry, event_type: EventType) -> TableState | None:
 
     _change(registry, event_type, acknowledge_all)
     return state
+
+
+def store_last_run(registry: Registry, event_type: EventType, run: TableRun) -> None:
+    """Store what was wrong with the events of a run, for the metrics of housekeeping."""
+    last = LastRun(ended_at=run.ended_at, defects=run.defects())
+    _change(registry, event_type, lambda found: found and replace(found, last_run=last))
 
 
 def is_missing_acknowledged(work: JobContext, event_type: EventType, missing: int) -> bool:
@@ -138,6 +150,7 @@ def _write(work: JobContext, event_type: EventType, table: Table, misfits: int, 
             state,
             acknowledged_misfits=min(found.acknowledged_misfits, state.misfit_count),
             acknowledged_unreadable=min(found.acknowledged_unreadable, state.unreadable_count),
+            last_run=found.last_run,
         )
 
     _change(work.registry, event_type, keep_acknowledged)

@@ -29,12 +29,14 @@ from nakadi_jobs.data_files import (
     TimeRange,
     UnsupportedForm,
     append,
+    column_comments,
     field_ids,
     file_form,
     plan_files,
     prepare_rewrite,
     read_contents,
 )
+from nakadi_jobs.exact_values import quote_text
 from nakadi_jobs.layout import TableLayout, layout_properties, order_by, partition_by
 from nakadi_jobs.session import CATALOG
 from nakadi_jobs.transform import frame_columns
@@ -58,7 +60,7 @@ DAY_TAG_PREFIX = "day-"
 BRANCH_LIFETIME = DAY
 """How long the branch of a killed run stays. No run takes longer."""
 
-BOUNDED_COLUMNS = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", "window_start")
+BOUNDED_COLUMNS = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", "window_start", "ended_at")
 """Columns with useful bounds: tables are sorted by them."""
 
 SMALL_FILES = 8
@@ -162,7 +164,7 @@ class Table(msgspec.Struct, frozen=True):
         listed = ", ".join(f"`{name}` {kind} COMMENT '{comment}'" for name, kind, comment in columns)
         bounded = {f"write.metadata.metrics.column.{name}": "full" for name, _, _ in columns if name in BOUNDED_COLUMNS}
         all_properties = {**_DEFAULTS, **bounded, **properties}
-        known = ", ".join(f"'{name}'='{value}'" for name, value in all_properties.items())
+        known = ", ".join(f"'{name}'={quote_text(value)}" for name, value in all_properties.items())
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.`{self.database}`")
         self.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self.path} ({listed}) USING iceberg {clauses} TBLPROPERTIES ({known})"
@@ -205,6 +207,30 @@ class Table(msgspec.Struct, frozen=True):
                 raise
             return False
         return True
+
+    def describe(self, comments: Mapping[str, str], properties: Mapping[str, str]) -> None:
+        """Set comments of columns by their paths, and properties. An empty text removes what was there.
+
+        Nothing depends on it: if another run changes the table at the same moment, the next run does the rest.
+        """
+        java, jvm = self._java(), self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
+        known = column_comments(java, jvm)
+        new = {path: text for path, text in comments.items() if path in known and known[path] != text}
+        there = dict(java.properties())
+        try:
+            if new:
+                update = java.updateSchema()
+                for path, text in new.items():
+                    update = update.updateColumnDoc(path, text or None)
+                update.commit()
+            if any(there.get(name, "") != value for name, value in properties.items()):
+                changed = java.updateProperties()
+                for name, value in properties.items():
+                    changed = changed.set(name, value) if value else changed.remove(name)
+                changed.commit()
+        except Py4JJavaError as error:
+            if not _is_conflict(error):
+                raise
 
     def set(self, name: str, value: str) -> None:
         self._java().updateProperties().set(name, value).commit()

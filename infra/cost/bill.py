@@ -22,7 +22,7 @@ INDEXER_METRICS = 3
 IDLE_METRICS = 1
 """The delay of the index. Streaming tasks also report the number of open streams."""
 
-TABLE_METRICS = 2
+TABLE_METRICS = 3
 """How late tables are, and how long events took to get there."""
 
 METRICS_PER_METHOD = 5

@@ -150,4 +150,12 @@ ALERTS = (
         summary="Events of {{ $labels.event_type }} have waited for their table for more than two hours",
         action="See the last run of the job compaction, and start it again.",
     ),
+    Alert(
+        name="NakadiTablesAreWrong",
+        expression='sum by (event_type) (nakadi_table_defects{kind!="late"}) > 0',
+        minutes=0,
+        severity="warning",
+        summary="{{ $value }} new events of {{ $labels.event_type }} in its table are not as they should be",
+        action="GET /event-types/{name}/table-runs says what is wrong with them, by rule and path.",
+    ),
 )

@@ -125,6 +125,7 @@ TABLE_STATE = {
     "latency": 1.5,
     "known_misfits": 1,
     "known_missing": 1,
+    "last_run": {"ended_at": NOON, "defects": {"late": 1, "misfit": 2}},
 }
 
 TABLE_RUNS = {
@@ -137,6 +138,7 @@ TABLE_RUNS = {
             "missing_count": 1,
             "misfit_count": 2,
             "misfit_reasons": [{"rule": "bigint", "path": "a[].b", "event_count": 2}],
+            "expectations": [{"annotation": "nakadi.io/expect", "condition": "a > 0", "unmet_count": 4}],
             "late_count": None,
             "duplicate_count": 3,
             "lag_seconds": 1.5,

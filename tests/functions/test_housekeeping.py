@@ -16,7 +16,7 @@ from nakadi.common import chores
 from nakadi.event_types.documents import event_type_from_document
 from nakadi.event_types.housekeeping import Housekeeping
 from nakadi.event_types.repository import EVENT_TYPES_KIND
-from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body
+from nakadi.event_types.table_states import TABLE_STATES_KIND, LastRun, TableState, table_state_body
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.registry import PutDocument
 from nakadi.subscriptions.api.stats import TroubledSubscriptions
@@ -171,7 +171,8 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
 def test_reports_how_long_events_took_to_come_into_tables(
     functions, environment, tmp_path, capsys, minutes_ago, reported
 ):
-    """The latency of a commit is reported by the rounds after it, and not for ever: the alarm ends."""
+    """The latency of a commit, and what is wrong with its events except late ones, are reported by the rounds after it,
+    and not for ever: the alarm ends."""
     environment.setenv("NAKADI_LOG_INDEX", f"sqlite:///{tmp_path / 'events.db'}")
     environment.setenv("NAKADI_TABLE_JOB", "nakadi-test-compaction")
     functions.invoke("housekeeping", "schedule/housekeeping")
@@ -190,10 +191,15 @@ def test_reports_how_long_events_took_to_come_into_tables(
             unreadable_count=0,
             updated_at=datetime.now(UTC) - timedelta(minutes=minutes_ago),
             latency_seconds=4242.3,
+            last_run=LastRun(
+                ended_at=datetime.now(UTC) - timedelta(minutes=minutes_ago),
+                defects={"late": 1, "misfit": 2, "unmet": 4240},
+            ),
         )
         registry.write(PutDocument(TABLE_STATES_KIND, event_type.id, table_state_body(state)))
     capsys.readouterr()
     functions.invoke("housekeeping", "schedule/housekeeping")
 
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["TableLatency"][0] for line in told if "TableLatency" in line] == reported
+    for name in ("TableLatency", "TableDefects"):
+        assert [line[name][0] for line in told if name in line] == reported

@@ -9,7 +9,7 @@ from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table
 from nakadi.model.event_type import Category
 from nakadi.ports.registry import PutDocument
 from nakadi_jobs.data_files import TimeRange
-from nakadi_jobs.history import TABLE_NAME
+from nakadi_jobs.history import MEASUREMENTS
 from nakadi_jobs.tables import ChangedMeanwhile, Table
 from tests.support.jobs import STORED_AT, Jobs, order
 from tests.support.table_readers import read_with_duckdb, read_with_pyiceberg, read_with_spark
@@ -164,7 +164,7 @@ def test_event_types_are_counted_together(jobs, data, tables):
 def test_of_two_runs_at_once_one_begins_again(jobs, tables):
     """Days that another run changed meanwhile are not overwritten, and nothing is left of the attempt."""
     jobs.measured(*UNTIL)
-    table = Table(jobs.spark(), jobs.database, TABLE_NAME)
+    table = Table(jobs.spark(), jobs.database, MEASUREMENTS.name)
     times = TimeRange("window_start", STORED_AT - timedelta(days=1), STORED_AT + timedelta(days=1))
 
     def as_there(_, contents):
@@ -178,7 +178,7 @@ def test_of_two_runs_at_once_one_begins_again(jobs, tables):
     with pytest.raises(ChangedMeanwhile):
         table.rewrite(times, meanwhile)
     assert table.rows().count() == 2
-    files = [*(tables / jobs.database / TABLE_NAME).rglob("*.parquet")]
+    files = [*(tables / jobs.database / MEASUREMENTS.name).rglob("*.parquet")]
     known = jobs.spark().table(f"{table.path}.all_files").select("file_path").distinct().collect()
     assert {file.name for file in files} == {row["file_path"].rpartition("/")[2] for row in known}
 
@@ -189,8 +189,8 @@ def test_measurements_are_read_alike(jobs, tables):
     """Spark, DuckDB and pyiceberg read the same measurements, of several days, and of windows of several lengths."""
     jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--hours", "36")
     jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--window-minutes", "120")
-    folder = tables / jobs.database / TABLE_NAME
-    rows = sorted(map(str, read_with_spark(jobs.table(TABLE_NAME))))
+    folder = tables / jobs.database / MEASUREMENTS.name
+    rows = sorted(map(str, read_with_spark(jobs.table(MEASUREMENTS.name))))
     assert len(rows) == 5
     assert sorted(map(str, read_with_duckdb(folder))) == rows
     assert sorted(map(str, read_with_pyiceberg(folder))) == rows

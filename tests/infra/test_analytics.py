@@ -112,6 +112,7 @@ def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(lar
         alarm = alarms[f"nakadi-test-{name}"]
         assert (alarm["MetricName"], alarm["Threshold"]) == (metric, 2 * 10 * 60 + 3600)
         assert (alarm["Statistic"], text(alarm["Dimensions"][0]["Value"])) == ("Maximum", "housekeeping")
+    assert alarms["nakadi-test-TablesAreWrong"]["MetricName"] == "TableDefects"
     starts = [
         (name, statement["Resource"])
         for name, role in large.serving.all("AWS::IAM::Role").items()

@@ -99,6 +99,11 @@ SERIES: Mapping[str, AlertSeries] = {
         quiet={'nakadi_table_lag_seconds{event_type="order"}': "10x40"},
         labels=_ORDER,
     ),
+    "NakadiTablesAreWrong": AlertSeries(
+        firing={'nakadi_table_defects{event_type="order",kind="misfit"}': "2x40"},
+        quiet={'nakadi_table_defects{event_type="order",kind="late"}': "2x40"},
+        labels=_ORDER,
+    ),
 }
 
 

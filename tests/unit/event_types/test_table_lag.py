@@ -14,7 +14,13 @@ from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.compaction_guard import CompactionGuard
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.table_lag import TABLE_JOB_STARTS_KIND, TableLagMonitor
-from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body, table_state_from_body
+from nakadi.event_types.table_states import (
+    TABLE_STATES_KIND,
+    LastRun,
+    TableState,
+    table_state_body,
+    table_state_from_body,
+)
 from nakadi.model.events import OffsetBounds
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.registry import PutDocument, RemoveDocument
@@ -233,6 +239,7 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
             unreadable_count=1,
             updated_at=clock.now(),
             latency_seconds=71.5,
+            last_run=LastRun(ended_at=clock.now(), defects={"late": 3, "misfit": 2}),
         )
         broker.registry.write(PutDocument(TABLE_STATES_KIND, event_type.id, table_state_body(state)))
         index = broker.table_lag_monitor.log_index
@@ -257,6 +264,16 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
             ("nakadi_table_missing_events", 1),
         ):
             assert value(collect_samples(broker.metrics), name, event_type="a.b") == expected
+
+        def defects():
+            samples = collect_samples(broker.metrics)
+            return [value(samples, "nakadi_table_defects", event_type="a.b", kind=kind) for kind in ("late", "misfit")]
+
+        assert defects() == [3, 2]
+        clock.move(3560)
+        assert defects() == [3, 2]
+        clock.move(1)
+        assert not any(defects()), "they are reported for an hour"
 
 
 def history_of(setup, event_type, next_offset, partition=0, hours=48):

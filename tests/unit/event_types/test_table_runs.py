@@ -8,6 +8,7 @@ from nakadi.app.settings import Settings
 from nakadi.event_types.table_runs import (
     MAX_KEPT_RUNS,
     TABLE_RUNS_KIND,
+    ExpectationCount,
     MisfitReason,
     TableRun,
     TableRuns,
@@ -43,7 +44,12 @@ def test_a_client_lists_the_runs_of_a_table():
         assert api.get(path).json() == {"items": []}
         assert api.get("/event-types/unknown/table-runs").status_code == 404
 
-        run = a_run(misfit_count=2, misfit_reasons=[MisfitReason("bigint", "items[].quantity", 2)], missing_count=3)
+        run = a_run(
+            misfit_count=2,
+            misfit_reasons=[MisfitReason("bigint", "items[].quantity", 2)],
+            missing_count=3,
+            expectations=[ExpectationCount("nakadi.io/expect", "total >= 0", 1)],
+        )
         runs = table_runs_body(TableRuns([run]))
         broker.registry.write(PutDocument(TABLE_RUNS_KIND, broker.event_types.get(name).id, runs))
 
@@ -58,6 +64,7 @@ def test_a_client_lists_the_runs_of_a_table():
             "missing_events": 3,
             "misfits": 2,
             "misfit_reasons": [{"rule": "bigint", "path": "items[].quantity", "events": 2}],
+            "expectations": [{"annotation": "nakadi.io/expect", "condition": "total >= 0", "unmet": 1}],
             "lag_seconds": 74.2,
             "cost": {"seconds": 1.5, "bytes_read": 800, "bytes_written": 500},
         }

@@ -22,6 +22,9 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
 from nakadi.rehearsals.documents import remove_expired_rehearsals
 
+DEFECTS_WITHIN = timedelta(hours=1)
+"""How long metrics show what was wrong with the events of a run."""
+
 log = logging.getLogger(__name__)
 
 
@@ -112,6 +115,7 @@ def _show_tables_in_metrics(monitor: TableLagMonitor, metrics: Metrics) -> None:
     metrics.table_missing.add_named_source(
         lambda: {name: each.unreadable_count for name, each in states.copy().items()}
     )
+    metrics.table_defects.add_bounded_source(lambda: monitor.defects(DEFECTS_WITHIN))
     metrics.table_latency.add_named_source(
         lambda: {name: each.latency_seconds for name, each in states.copy().items() if each.latency_seconds is not None}
     )

@@ -101,11 +101,15 @@ class Counter:
 
     def add_named_source(self, read: Callable[[], Mapping[str, float]]) -> None:
         """Read values by the only label, with no more names than other metrics have."""
+        self.add_bounded_source(lambda: {(name,): value for name, value in read().items()})
+
+    def add_bounded_source(self, read: ReadRows) -> None:
+        """Read values by labels, with no more names of event types than other metrics have."""
 
         def bounded() -> MetricRows:
             rows: dict[Labels, float] = {}
-            for name, value in read().items():
-                labels = self.definition.bounded_labels((name,))
+            for all_labels, value in read().items():
+                labels = self.definition.bounded_labels(all_labels)
                 rows[labels] = self.combine(rows[labels], value) if labels in rows else value
             return rows
 

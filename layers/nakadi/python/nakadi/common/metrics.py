@@ -360,6 +360,11 @@ class Metrics:
             "Events that are missing from the table because their part of the archive is damaged.",
             ("event_type",),
         )
+        self.table_defects = self._add_gauge(
+            "nakadi_table_defects",
+            "Events with something wrong in the last run that filled the table, if it ended in the last hour, by kind.",
+            ("event_type", "kind"),
+        )
 
     def _define_machine(self) -> None:
         self.disk_free = self._add_gauge(

@@ -76,6 +76,16 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
         changed = (each for each in self.table_states_by_event_type.copy().values() if each.updated_at >= since)
         return max((each.latency_seconds for each in changed if each.latency_seconds is not None), default=0.0)
 
+    def defects(self, within: timedelta) -> Mapping[tuple[str, ...], int]:
+        """What was wrong with the events of runs that ended lately, by event type and kind."""
+        since = self.clock.now() - within
+        return {
+            (name, kind): count
+            for name, state in self.table_states_by_event_type.copy().items()
+            if state.last_run is not None and state.last_run.ended_at >= since
+            for kind, count in state.last_run.defects.items()
+        }
+
     def claim_job_start(self, job: str, after_seconds: float) -> bool:
         """Whether to start a job now: an event has waited long enough, and no process started a job lately.
 

@@ -1,4 +1,4 @@
-"""The annotations that say whether an event type has a table, and how long that keeps its events."""
+"""The annotations that say whether an event type has a table, what that has, and how long it keeps events."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 
+from nakadi.event_types.expectations import BadExpectation, check_expectations
+from nakadi.event_types.personal_data import BadPersonalData, personal_data_paths
 from nakadi.event_types.table_layout import BadTableLayout, table_layout_from_annotations
 from nakadi.model.annotations import (
     MATERIALIZE_ANNOTATION,
@@ -33,7 +35,9 @@ def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandat
         _check_retention_period(period, annotations.get(RETENTION_REASON_ANNOTATION))
     try:
         table_layout_from_annotations(annotations)
-    except BadTableLayout as reason:
+        check_expectations(annotations)
+        personal_data_paths(annotations)
+    except (BadTableLayout, BadExpectation, BadPersonalData) as reason:
         raise Invalid(str(reason)) from None
     if mandatory and materialize is None:
         raise Invalid(f"Annotation {MATERIALIZE_ANNOTATION} is required")

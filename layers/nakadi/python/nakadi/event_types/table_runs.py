@@ -5,7 +5,7 @@ A job writes them into the registry, which keeps the newest ones: `TableRuns.kee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct, to_builtins
@@ -33,6 +33,14 @@ class MisfitReason(Struct, frozen=True):
     event_count: int
 
 
+class ExpectationCount(Struct, frozen=True):
+    """How many events of a run do not meet an expectation, which is the condition of an annotation."""
+
+    annotation: str
+    condition: str
+    unmet_count: int
+
+
 class TableRun(Struct, frozen=True, kw_only=True):
     """What a run of a job did with the events of one event type.
 
@@ -49,12 +57,24 @@ class TableRun(Struct, frozen=True, kw_only=True):
     missing_count: int
     misfit_count: int
     misfit_reasons: Sequence[MisfitReason] = ()
+    expectations: Sequence[ExpectationCount] = ()
     late_count: int | None = None
     duplicate_count: int | None = None
     lag_seconds: float
     seconds: float
     bytes_read: int
     bytes_written: int
+
+    def defects(self) -> Mapping[str, int]:
+        """The events with something wrong, by kind. A kind that was not counted, or that no event has, is missing."""
+        counts = {
+            "late": self.late_count,
+            "duplicate": self.duplicate_count,
+            "missing": self.missing_count,
+            "misfit": self.misfit_count,
+            "unmet": sum(each.unmet_count for each in self.expectations),
+        }
+        return {kind: count for kind, count in counts.items() if count}
 
 
 class TableRuns(Struct, frozen=True):

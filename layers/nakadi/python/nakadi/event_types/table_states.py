@@ -30,6 +30,15 @@ _STORED_TABLE_STATE_NAMES = {
 }
 
 
+class LastRun(Struct, frozen=True, kw_only=True):
+    """What was wrong with the events that the last run added, by kind: `late`, `duplicate`, `missing`, `misfit` and
+    `unmet` for expectations.
+    """
+
+    ended_at: datetime
+    defects: Mapping[str, int]
+
+
 class TableState(Struct, frozen=True, kw_only=True, rename=_STORED_TABLE_STATE_NAMES):
     """A table of an event type, as the last job that changed it left it.
 
@@ -48,6 +57,7 @@ class TableState(Struct, frozen=True, kw_only=True, rename=_STORED_TABLE_STATE_N
     latency_seconds: float | None = None
     acknowledged_misfits: int = 0
     acknowledged_unreadable: int = 0
+    last_run: LastRun | None = None
 
 
 _table_states = Converter(TableState)

@@ -159,6 +159,10 @@ def table_run_view(run: TableRun) -> View:
         "misfit_reasons": [
             {"rule": each.rule, "path": each.path, "events": each.event_count} for each in run.misfit_reasons
         ],
+        "expectations": [
+            {"annotation": each.annotation, "condition": each.condition, "unmet": each.unmet_count}
+            for each in run.expectations
+        ],
         "lag_seconds": run.lag_seconds,
         "cost": {"seconds": run.seconds, "bytes_read": run.bytes_read, "bytes_written": run.bytes_written},
     }

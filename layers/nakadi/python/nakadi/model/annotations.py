@@ -19,6 +19,9 @@ RETENTION_ANNOTATION = "datalake.zalando.org/retention-period"
 RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
 PARTITION_BY_ANNOTATION = "nakadi.io/table-partition-by"
 SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
+EXPECTATION_ANNOTATION = "nakadi.io/expect"
+"""States an expectation, and so does each annotation whose name begins with this one and a hyphen."""
+PERSONAL_DATA_ANNOTATION = "nakadi.io/personal-data"
 DEDUPLICATION_ANNOTATION = "nakadi.io/deduplication-window-seconds"
 """Means the same as the field `deduplication`, for clients that cannot send unknown fields."""
 
@@ -28,6 +31,8 @@ EVENT_TYPE_ANNOTATIONS = (
     RETENTION_REASON_ANNOTATION,
     PARTITION_BY_ANNOTATION,
     SORT_BY_ANNOTATION,
+    EXPECTATION_ANNOTATION,
+    PERSONAL_DATA_ANNOTATION,
     DEDUPLICATION_ANNOTATION,
 )
 
@@ -42,8 +47,18 @@ MAX_WARNINGS = 5
 def annotation_warnings(keys: Iterable[str], known: Iterable[str]) -> list[str]:
     """A sentence for each unknown key under a prefix of the broker, with the nearest known one."""
     names = tuple(known)
-    strange = sorted(key for key in keys if key.lower().startswith(BROKER_PREFIXES) and key not in names)
+    strange = sorted(
+        key
+        for key in keys
+        if key.lower().startswith(BROKER_PREFIXES)
+        and key not in names
+        and not (EXPECTATION_ANNOTATION in names and is_expectation(key))
+    )
     return [_warning(key, names) for key in strange[:MAX_WARNINGS]]
+
+
+def is_expectation(key: str) -> bool:
+    return key == EXPECTATION_ANNOTATION or key.startswith(f"{EXPECTATION_ANNOTATION}-")
 
 
 def _warning(key: str, known: tuple[str, ...]) -> str:

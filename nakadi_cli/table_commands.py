@@ -1,0 +1,93 @@
+"""`nakadi tables`: what the jobs' tables have, and how good it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nakadi_cli.api import Api, path
+from nakadi_cli.commands import Group, connect, member, note, show
+from nakadi_cli.failures import BadInput
+from nakadi_cli.output import as_yaml
+
+if TYPE_CHECKING:
+    from nakadi_cli.dbt_sources import TableSource
+
+RUN_COLUMNS = {
+    "ENDED": lambda run: run["ended_at"],
+    "JOB": lambda run: run["job"],
+    "ROWS": lambda run: run["rows"],
+    "LATE": lambda run: run["late_events"],
+    "DUPLICATES": lambda run: run["duplicates"],
+    "MISSING": lambda run: run["missing_events"],
+    "MISFITS": lambda run: run["misfits"],
+    "UNMET": lambda run: sum(each["unmet"] for each in run["expectations"]),
+    "LAG": lambda run: f"{run['lag_seconds']:.0f} s",
+    "TOOK": lambda run: f"{run['cost']['seconds']:.1f} s",
+}
+
+
+@click.group("tables", cls=Group)
+def tables() -> None:
+    """Show what the runs of jobs added to tables, and describe tables for dbt."""
+
+
+@member(tables, "runs", "nakadi tables runs order.placed", "nakadi tables runs order.placed -o yaml")
+@click.argument("name")
+def list_runs(name: str) -> None:
+    """List the newest runs that added events to the table of an event type, and what was wrong with these events.
+
+    In other formats than a table, each run has its reasons, by rule and path.
+    """
+    show(connect().get(path("event-types", name, "table-runs"))["items"], RUN_COLUMNS)
+
+
+@member(
+    tables,
+    "dbt",
+    "nakadi tables dbt --to models/nakadi.yml",
+    "nakadi tables dbt 'order.*' --source events --database nakadi",
+    shows=False,
+)
+@click.argument("pattern", default="*")
+@click.option("--source", default="nakadi", show_default=True, help="The name by which models refer to the source.")
+@click.option("--database", default="nakadi", show_default=True, help="The database of the tables: dbt's schema.")
+@click.option("--to", help="The file to write, instead of standard output.")
+def write_dbt(pattern: str, source: str, database: str, to: str | None) -> None:
+    """Write the tables as a source of dbt: their columns, descriptions, owners and personal data.
+
+    The tables are those of the event types whose names match a PATTERN with * and ?, and that have JSON schemas.
+    """
+    from nakadi_cli.dbt_sources import write_sources
+
+    found = list(_find_tables(connect(), pattern))
+    text = as_yaml(write_sources(found, source, database))
+    if to is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(to).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{to} cannot be written: {error.strerror}.") from error
+    note(f"Wrote {to}.")
+
+
+def _find_tables(api: Api, pattern: str) -> Iterator[TableSource]:
+    from nakadi_cli.dbt_sources import TableSource, parse_schemas
+
+    for listed in api.get("/event-types"):
+        name = listed["name"]
+        if not fnmatchcase(name, pattern):
+            continue
+        definition: dict[str, Any] = api.get(path("event-types", name))
+        if "table" not in definition:
+            continue
+        schemas = parse_schemas(api.items(path("event-types", name, "schemas")))
+        if schemas:
+            yield TableSource(definition, schemas)
+        else:
+            note(f"{name} is left out: only tables of JSON schemas can be described.")

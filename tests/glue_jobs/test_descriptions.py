@@ -1,0 +1,108 @@
+"""What the schema of an event type says about the columns and the table."""
+
+import json
+
+from nakadi_jobs.columns import derive_columns
+from nakadi_jobs.data_files import column_comments
+from nakadi_jobs.descriptions import MAX_CHARACTERS, column_descriptions, schema_description
+from nakadi_jobs.event_type_tables import all_tables
+from tests.support.builders import an_event_type
+
+SCHEMA = {
+    "description": "An order\n  of a customer",
+    "definitions": {"money": {"type": "object", "description": "Money", "properties": {"amount": {"type": "number"}}}},
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": 'The customer\'s "number"'},
+        "plain": {"type": "string"},
+        "total": {"$ref": "#/definitions/money"},
+        "net": {"allOf": [{"$ref": "#/definitions/money"}], "description": "Without taxes"},
+        "items": {
+            "type": "array",
+            "description": "What was ordered",
+            "items": {"type": "object", "properties": {"sku": {"type": "string", "description": "The article"}}},
+        },
+        "strange": {"type": "integer", "description": {"de": "seltsam"}},
+        "long": {"type": "integer", "description": "x" * 2000},
+    },
+}
+
+
+def test_descriptions_are_found_wherever_the_schema_has_them():
+    """Beside references and behind them, in parts, in objects and in lists; a property without one has an empty one.
+    (T9)"""
+    columns = derive_columns(an_event_type(), [SCHEMA])
+    assert column_descriptions(columns, SCHEMA) == {
+        "id": 'The customer\'s "number"',
+        "plain": "",
+        "total": "Money",
+        "total.amount": "",
+        "net": "Without taxes",
+        "net.amount": "",
+        "items": "What was ordered",
+        "items.element": "",
+        "items.element.sku": "The article",
+        "strange": "",
+        "long": "x" * MAX_CHARACTERS,
+    }
+    assert schema_description(SCHEMA) == "An order of a customer"
+    assert schema_description({"title": "Orders"}) == "Orders"
+
+
+def test_a_column_of_another_type_has_the_description_of_its_property():
+    """Columns of properties that the newest schema does not have are left out: their tables keep what they say. (T9)"""
+    old = {"properties": {"total": {"type": "string"}, "gone": {"type": "string", "description": "was there"}}}
+    new = {"properties": {"total": {"type": "number", "description": "How much"}}}
+    columns = derive_columns(an_event_type(), [old, new])
+    assert column_descriptions(columns, new) == {"total": "How much", "total__double": "How much"}
+
+
+def test_a_schema_that_refers_to_itself_ends():
+    """Columns end where the schema goes on. (T9)"""
+    schema = {
+        "properties": {"node": {"$ref": "#/definitions/node"}},
+        "definitions": {"node": {"description": "A node", "properties": {"next": {"$ref": "#/definitions/node"}}}},
+    }
+    columns = derive_columns(an_event_type(), [schema])
+    assert column_descriptions(columns, schema)["node"] == "A node"
+
+
+def test_tables_say_what_their_columns_mean(jobs, data):
+    """Comments of columns and of the table, the owner and the personal data, in both tables; they follow the schema and
+    the annotations. (T9)"""
+    orders = data.event_type(
+        "order.placed",
+        SCHEMA,
+        owning_application="it's mine",
+        annotations={"nakadi.io/personal-data": "id, customer.email"},
+    )
+    data.archive_events(orders, [{"id": "c", "items": [{"sku": "s"}]}])
+    jobs.compact()
+
+    comments, properties = described(jobs)
+    assert comments["nakadi_partition"] == "the partition"
+    assert (comments["id"], comments["items.element.sku"], comments["plain"]) == (
+        'The customer\'s "number"',
+        "The article",
+        "",
+    )
+    assert properties == ("An order of a customer", "it's mine", "customer.email, id")
+
+    changed = json.loads(json.dumps(SCHEMA))
+    del changed["description"], changed["properties"]["id"]["description"]
+    changed["properties"]["items"]["items"]["properties"]["sku"]["description"] = "Its article"
+    orders = data.annotate(data.new_schema("order.placed", changed), {})
+    data.archive_events(orders, [{"id": "d"}])
+    jobs.compact()
+
+    comments, properties = described(jobs)
+    assert (comments["id"], comments["items.element.sku"]) == ("", "Its article")
+    assert properties == ("Events of the type order.placed", "it's mine", None)
+
+
+def described(jobs):
+    spark = jobs.spark()
+    [table] = all_tables(spark, jobs.database)
+    found = table.properties()
+    names = ("comment", "nakadi.owning-application", "nakadi.personal-data")
+    return column_comments(table._java(), spark._jvm), tuple(found.get(name) for name in names)
