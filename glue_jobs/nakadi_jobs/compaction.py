@@ -7,6 +7,7 @@ newest event of each key.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -127,6 +128,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not count late events and duplicates, and do not write the table nakadi__runs",
     )
+    work.add_argument(
+        "--lineage-url",
+        default=os.environ.get("OPENLINEAGE_URL"),
+        help="URL of a service that gets OpenLineage events about each run; default OPENLINEAGE_URL, or none",
+    )
+    work.add_argument("--lineage-namespace", default="nakadi", help="what such events call this broker, default nakadi")
     work.add_argument("--no-tidying", action="store_true", help="leave small files, old snapshots and lost files alone")
 
 

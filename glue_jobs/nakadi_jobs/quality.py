@@ -5,6 +5,7 @@ If a run is killed before, there is no report about it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from py4j.protocol import Py4JError
@@ -39,7 +40,9 @@ ERRORS = (
 
 
 def report_runs(work: JobContext, since: timedelta = timedelta()) -> None:
-    """Report about each event type with new events whose counts began at least this long ago."""
+    """Report about each event type with new events whose counts began at least this long ago: to the registry, to the
+    table of runs, and to an OpenLineage service if there is one.
+    """
     runs = []
     for counts in work.runs.take(since):
         rows = None if work.options.no_quality else _count_rows(work, counts)
@@ -47,13 +50,27 @@ def report_runs(work: JobContext, since: timedelta = timedelta()) -> None:
         _keep(work.registry, counts.event_type, run)
         table_states.store_last_run(work.registry, counts.event_type, run)
         runs.append((counts.event_type, run))
-    if work.options.no_quality or not runs:
-        return
+    if runs and not work.options.no_quality:
+        try:
+            with work.exclusive("runs"):
+                record_runs(work.spark, work.database, runs)
+        except ERRORS as error:
+            work.report.info("runs", f"the table of runs is not complete. {first_line(error)}")
+    if runs and work.options.lineage_url:
+        _send_lineage(work, runs)
+
+
+def _send_lineage(work: JobContext, runs: Sequence[tuple[EventType, TableRun]]) -> None:
     try:
-        with work.exclusive("runs"):
-            record_runs(work.spark, work.database, runs)
-    except ERRORS as error:
-        work.report.info("runs", f"the table of runs is not complete. {first_line(error)}")
+        from nakadi_jobs import lineage  # noqa: PLC0415  # it needs a package that need not be installed
+
+        filled = [
+            lineage.FilledTable(run, each.name, events_table(work.spark, work.database, each).location())
+            for each, run in runs
+        ]
+        lineage.send_lineage(work.options.lineage_url, work.options.lineage_namespace, filled)
+    except Exception as error:  # noqa: BLE001  # the client sends with a library, and the tables are complete anyway
+        work.report.warn("lineage", f"{work.options.lineage_url} did not get all events. {first_line(error)}")
 
 
 def _count_rows(work: JobContext, counts: RunCounts) -> RowCounts | None:

@@ -25,7 +25,7 @@ from tests.support.functions import ROOT
 
 NAME = "nakadi-serverless"
 PLAIN = ""
-EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "otel", "relay", "spark", "sql")
+EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "lineage", "otel", "relay", "spark", "sql")
 
 # Each is imported with all of its modules.
 PROMISES = {
@@ -36,6 +36,7 @@ PROMISES = {
     "kafka": ("nakadi.engines.kafka",),
     "jobs": ("nakadi_jobs",),
     "cli": ("nakadi_cli", "nakadi_client"),
+    "lineage": ("nakadi",),
     "otel": ("nakadi.app",),
     "relay": ("nakadi_relay",),
     "spark": ("nakadi_spark",),
@@ -53,6 +54,8 @@ NEEDS_AWS = (
     "nakadi.engines.kinesis",
 )
 NEEDS_KAFKA = ("nakadi.engines.kafka",)
+# It stands on the jobs, whose packages another extra brings.
+NEEDS_LINEAGE = ("nakadi_jobs.lineage",)
 NEEDS_OTEL = ("nakadi.app.open_telemetry",)
 # Python data sources came with Spark 4.
 NEEDS_SPARK_4 = ("nakadi_spark.data_source",)
@@ -62,7 +65,7 @@ NEEDS_PYTEST = ("nakadi.local.pytest_plugin",)
 
 def find_unpromised_modules(extra: str) -> tuple[str, ...]:
     """Prefixes of modules that another extra brings the packages for."""
-    needs = {"aws": NEEDS_AWS, "kafka": NEEDS_KAFKA, "otel": NEEDS_OTEL}
+    needs = {"aws": NEEDS_AWS, "kafka": NEEDS_KAFKA, "lineage": NEEDS_LINEAGE, "otel": NEEDS_OTEL}
     return (
         *NEEDS_PYTEST,
         *NEEDS_SPARK_4,

@@ -1,0 +1,96 @@
+"""The events that an OpenLineage service gets."""
+
+import json
+import threading
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from nakadi.event_types.table_runs import TableRun
+
+pytest.importorskip("openlineage.client", reason="openlineage-python is not installed")
+
+from nakadi_jobs import lineage  # it needs the package
+
+NOON, LATER = datetime(2026, 11, 20, 12, tzinfo=UTC), datetime(2026, 11, 20, 12, 1, tzinfo=UTC)
+RUN = TableRun(
+    job="compaction",
+    started_at=NOON,
+    ended_at=LATER,
+    row_count=9,
+    missing_count=0,
+    misfit_count=2,
+    lag_seconds=74.2,
+    seconds=9.84,
+    bytes_read=800,
+    bytes_written=500,
+)
+
+
+class Service:
+    """An OpenLineage service, which answers each event with this status."""
+
+    def __init__(self, status=201):
+        self.events, self.keys = [], []
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["content-length"]))
+                service.events.append((self.path, json.loads(body)))
+                service.keys.append(self.headers.get("authorization"))
+                self.send_response(status)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("table", "dataset"),
+    [
+        ("s3://events/tables/nakadi/order_placed", ("s3://events", "/tables/nakadi/order_placed")),
+        ("file:/data/tables/nakadi/order_placed", ("file", "/data/tables/nakadi/order_placed")),
+    ],
+)
+def test_a_service_learns_of_the_beginning_and_the_end_of_a_run(monkeypatch, table, dataset):
+    """With the event type that the run read, and the table that it filled. (T12)"""
+    monkeypatch.setenv("OPENLINEAGE_API_KEY", "secret")
+    with Service() as service:
+        lineage.send_lineage(service.url, "shop", [lineage.FilledTable(RUN, "order.placed", table)])
+    assert [path for path, _ in service.events] == ["/api/v1/lineage"] * 2
+    assert set(service.keys) == {"Bearer secret"}
+    begun, ended = (event for _, event in service.events)
+    assert [(each["eventType"], each["eventTime"]) for each in (begun, ended)] == [
+        ("START", "2026-11-20T12:00:00+00:00"),
+        ("COMPLETE", "2026-11-20T12:01:00+00:00"),
+    ]
+    assert begun["run"]["runId"] == ended["run"]["runId"]
+    assert (ended["job"]["namespace"], ended["job"]["name"]) == ("shop", "compaction.order.placed")
+    [read], [filled] = ended["inputs"], ended["outputs"]
+    assert (read["namespace"], read["name"]) == ("shop", "order.placed")
+    assert (filled["namespace"], filled["name"]) == dataset
+    assert (filled["outputFacets"]["outputStatistics"]["rowCount"]) == 9
+
+
+def test_a_service_that_refuses_is_an_error(monkeypatch):
+    """The run says so, and is not done any worse for it. (T12)"""
+    monkeypatch.delenv("OPENLINEAGE_API_KEY", raising=False)
+    with Service(status=400) as service, pytest.raises(Exception, match="400"):
+        lineage.send_lineage(service.url, "shop", [lineage.FilledTable(RUN, "order.placed", "s3://events/t")])
+    assert service.keys == [None]
