@@ -31,7 +31,8 @@ def rounds(monkeypatch):
 
 
 def test_news_are_in_the_table_once_and_rounds_without_news_do_nothing(data, jobs, rounds):
-    """Events archived while it runs are added by the next round, for the event types that have them, until a signal."""
+    """Events archived while it runs are added by the next round, for the event types that have them, until a signal.
+    All rounds are one run. (T1)"""
     busy, quiet = data.event_type("busy"), data.event_type("quiet", partitions=2)
     off = data.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
     just_now = datetime.now(UTC) - timedelta(seconds=30)
@@ -57,7 +58,9 @@ def test_news_are_in_the_table_once_and_rounds_without_news_do_nothing(data, job
     assert [each for each in rounds[1:] if each] == [["busy"]]
     assert jobs.rows("busy") == [(0, offset) for offset in range(7)]
     assert jobs.rows("quiet") == [(1, 0)]
-    assert sorted(jobs.names()) == ["busy", "quiet"]
+    assert sorted(jobs.names()) == ["busy", "nakadi__runs", "quiet"]
+    [run] = data.event_types.table_runs(busy).runs
+    assert (run.job, run.row_count, run.misfit_count) == ("follow", 7, 1)
     known = table_state_from_body(data.registry.get(TABLE_STATES_KIND, busy.id).body)
     assert (known.table_name, known.row_count, known.misfit_count, known.unreadable_count) == ("busy", 7, 1, 0)
     assert known.next_offsets == {(busy.timeline.topic, 0): 7}

@@ -150,7 +150,7 @@ def test_everything_is_on_one_page(serving, large):
     body = json.loads(text(dashboard["DashboardBody"]))
 
     assert dashboard["DashboardName"] == "nakadi-test"
-    # One alarm of direct requests, and two of tables.
-    assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + 10 * len(OF_A_STREAM) + 3
+    # One alarm of direct requests, and three of tables.
+    assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + 10 * len(OF_A_STREAM) + 4
     functions = {name for name in large.serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)}
     assert len(functions) == len(NEEDS)
