@@ -23,6 +23,9 @@ PRODUCER = "https://nakadi.io"
 
 TIMEOUT_SECONDS = 5.0
 
+RETRY = {"total": 2, "backoff_factor": 0.5}
+"""How often the client repeats a request, and after how many seconds: the run waits for it."""
+
 
 class FilledTable(Struct, frozen=True):
     """What a run did: the event type that it read, and the URL of the table that it filled."""
@@ -36,7 +39,8 @@ def send_lineage(url: str, namespace: str, filled: Sequence[FilledTable]) -> Non
     """Send the beginning and the end of each run. Raises the errors of the client, which are of many kinds."""
     key = os.environ.get("OPENLINEAGE_API_KEY")
     auth = {"auth": {"type": "api_key", "api_key": key}} if key else {}
-    client = OpenLineageClient(config={"transport": {"type": "http", "url": url, "timeout": TIMEOUT_SECONDS, **auth}})
+    transport = {"type": "http", "url": url, "timeout": TIMEOUT_SECONDS, "retry": RETRY, **auth}
+    client = OpenLineageClient(config={"transport": transport})
     try:
         for each in filled:
             for event in _make_events(each, namespace):

@@ -59,7 +59,9 @@ def an_event(number, *, occurred_before=timedelta(), at=STORED_AT):
 
 
 def test_a_run_counts_late_events_and_duplicates(jobs, data):
-    """An event is a duplicate of one in the run, or in the hour before. Each run is a row of nakadi__runs. (T7, T8)"""
+    """An event is a duplicate of one in the run, or in the hour before. Each run is a row of nakadi__runs.
+
+    A service for lineage that does not answer is only worth a warning. (T7, T8, T12)"""
     metadata = {"category": Category.BUSINESS, "enrichment_strategies": (EnrichmentStrategy.METADATA,)}
     orders = data.event_type("order.placed", partitions=2, **metadata)
     late = {"occurred_before": timedelta(minutes=90)}
@@ -76,7 +78,9 @@ def test_a_run_counts_late_events_and_duplicates(jobs, data):
     assert jobs.run(compaction.main, "--no-tidying", "--late-after-minutes", "0.001").code == 0
     much_later = STORED_AT + timedelta(minutes=130)
     data.archive_events(orders, [an_event(1, at=much_later)], at=much_later)
-    assert jobs.run(compaction.main, "--no-tidying").code == 0
+    told = jobs.run(compaction.main, "--no-tidying", "--lineage-url", "http://127.0.0.1:1")
+    assert told.code == 0
+    assert "Warning: lineage: http://127.0.0.1:1 did not get all events." in told.told
 
     counts = [(each.row_count, each.late_count, each.duplicate_count) for each in runs_of(data, orders)]
     assert counts == [(1, 0, 0), (3, 1, 1), (6, 1, 2)]
