@@ -17,6 +17,7 @@ from nakadi.event_types.table_runs import (
 from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body
 from nakadi.ports.registry import PutDocument
 from tests.support.builders import A_MOMENT
+from tests.support.patience import PATIENCE
 from tests.support.served import ServedBroker
 
 SCHEMA = {
@@ -56,7 +57,7 @@ A_RUN = TableRun(
 @pytest.fixture(scope="module")
 def url():
     """The URL of a broker whose registry has what jobs leave there for one of two event types."""
-    with ServedBroker() as broker, httpx.Client(base_url=broker.url) as api:
+    with ServedBroker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         for name in ("order.placed", "order.paid"):
             definition = {**DEFINITION, "name": name, "schema": {"type": "json_schema", "schema": json.dumps(SCHEMA)}}
             assert api.post("/event-types", json=definition).status_code == 201
