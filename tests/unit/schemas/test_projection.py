@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nakadi.model.events import EventTextBlock
 from nakadi.schemas.projection import Projection
+from tests.support.builders import A_MOMENT
 
 NAMES = ["a", "b", "metadata", 'q"', "back\\slash", "line\n", "ü", "", "a.b", "\u2028", "😀"]
 
@@ -135,3 +137,28 @@ def test_very_many_objects_need_no_types(monkeypatch):
     projection = Projection([(f"{number}", *steps) for number in range(200)])
     assert not made
     assert json.loads(projection.cut(b'{"7":{"m0":{"m1":1,"x":2}},"x":3}')) == {"7": {"m0": {"m1": None}}}
+
+
+def cut_all(projection, texts):
+    block = EventTextBlock.join(0, A_MOMENT, texts)
+    return projection.cut_all(block.text, block.ends)
+
+
+@given(st.lists(values, min_size=1, max_size=4), paths, st.sampled_from(["", "]", "1,2", '{"a":']))
+def test_many_events_are_cut_like_one(events, paths, broken):
+    """Whether all of them fit, one does not, or one is no JSON. (D11)"""
+    projection = Projection(paths)
+    for texts in (
+        [json.dumps(each).encode("utf-8", "surrogatepass") for each in events],
+        [*[json.dumps({"a": each}).encode("utf-8", "surrogatepass") for each in events], broken.encode()],
+        [b"1,2", b"{}"],
+    ):
+        assert cut_all(projection, texts) == list(map(projection.cut, texts))
+
+
+def test_events_that_fit_are_cut_by_one_call(monkeypatch):
+    """A call for each would take longer. (D11)"""
+    projection = Projection([("a",), ("b", "c")])
+    monkeypatch.setattr(projection, "cut", None)
+    texts = [b'{"a":%d,"b":[{"c":1,"d":2}]}' % number for number in range(3)]
+    assert cut_all(projection, texts) == [b'{"a":%d,"b":[{"c":1}]}' % number for number in range(3)]

@@ -12,8 +12,8 @@ holds for every event of a projection with very many objects, whose type would t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -36,19 +36,37 @@ class Projection:
 
     def __init__(self, paths: Iterable[ReadPath]) -> None:
         self._kept = _KeptObject(paths)
-        self._decode = self._kept.make_decoder()
+        self._decoders = self._kept.make_decoders()
 
     def cut(self, event: bytes | memoryview) -> bytes:
         """The text of an event, reduced to the members that are read. A text that is no JSON, or nested too deep,
         becomes null."""
-        if self._decode is None:
+        if self._decoders is None:
             return self.cut_slowly(event)
         try:
-            return _encode(self._decode(event))
+            return _encode(self._decoders.decode(event))
         except msgspec.ValidationError:
             return self.cut_slowly(event)
         except (msgspec.DecodeError, RecursionError):
             return b"null"
+
+    def cut_all(self, events: bytes, ends: Sequence[int]) -> list[bytes]:
+        """The same for each of some events. Their text has commas between them, and each ends at one of `ends`.
+
+        One call for all of them takes a sixth less time than a call for each. If one does not fit, they are cut one by
+        one.
+        """
+        if self._decoders is not None:
+            try:
+                found = self._decoders.decode_list(b"[%b]" % events)
+            except (msgspec.DecodeError, RecursionError):
+                pass
+            else:
+                # Texts that are no JSON could be another number of values together.
+                if len(found) == len(ends):
+                    return list(map(_encode, found))
+        begins = [0, *[end + 1 for end in ends]]
+        return [self.cut(events[begin:end]) for begin, end in zip(begins, ends, strict=False)]
 
     def cut_slowly(self, event: bytes | memoryview) -> bytes:
         """The same for every event, also for one that does not fit the type."""
@@ -56,6 +74,11 @@ class Projection:
             return _encode(self._kept.cut(Raw(bytes(event).strip())))
         except (msgspec.DecodeError, RecursionError):
             return b"null"
+
+
+class _Decoders(NamedTuple):
+    decode: Callable[[bytes | memoryview], Any]
+    decode_list: Callable[[bytes], Sequence[Any]]
 
 
 class _KeptObject:
@@ -70,11 +93,14 @@ class _KeptObject:
         self.members = {name: None if () in rest else _KeptObject(rest) for name, rest in rests.items()}
         self.objects: int = 1 + sum(each.objects for each in self.members.values() if each is not None)
 
-    def make_decoder(self) -> Callable[[bytes | memoryview], Any] | None:
+    def make_decoders(self) -> _Decoders | None:
+        """What reads such an object, and a list of them; None if there is no type for it."""
         if self.objects > MAX_OBJECTS_IN_TYPE:
             return None
         try:
-            return msgspec.json.Decoder(self.make_type()).decode
+            members = self.make_type()
+            listed = list[members]  # type: ignore[valid-type]  # it is made here
+            return _Decoders(msgspec.json.Decoder(members).decode, msgspec.json.Decoder(listed).decode)
         except ValueError:
             # A Struct has no members whose names are written with escapes.
             return None

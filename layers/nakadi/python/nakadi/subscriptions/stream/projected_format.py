@@ -87,7 +87,7 @@ def projected_run(run: EventRun, projection: Projection) -> EventRun:
 
 
 def _projected_block(block: EventTextBlock, projection: Projection) -> EventTextBlock:
-    return EventTextBlock.join(block.first_offset, block.stored_at, list(map(projection.cut, block.views())))
+    return EventTextBlock.join(block.first_offset, block.stored_at, projection.cut_all(block.text, block.ends))
 
 
 def _projected_event(event: StoredEvent, projection: Projection) -> StoredEvent:
