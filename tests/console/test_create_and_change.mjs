@@ -154,3 +154,20 @@ test("a refused schema change comes with one that is accepted", async (page) => 
   await page.getByRole("button", { name: "Save" }).click();
   await page.getByText("order.proposed is changed").waitFor();
 });
+
+test("an event type with an Avro schema is shown and changed, and keeps the schema", async (page) => {
+  const schema = JSON.stringify({ type: "record", name: "Order", fields: [{ name: "id", type: "string" }] });
+  const draft = { name: "order.avro", owning_application: "shop", category: "undefined", schema: { type: "avro_schema", schema } };
+  await call("POST", "/event-types", draft);
+  await open(page, "#/event-types/order.avro/schema");
+  await page.getByText("It is an Avro schema.").waitFor();
+  await page.getByLabel("Source").getByText('"record"').waitFor();
+  await page.getByRole("link", { name: "Change the schema" }).click();
+  await page.getByLabel("Avro schema").waitFor();
+  assert.equal(await page.getByText("Rehearsal with stored events").count(), 0);
+  await page.getByLabel("Owner").fill("other-shop");
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("order.avro is changed").waitFor();
+  const type = await call("GET", "/event-types/order.avro");
+  assert.deepEqual([type.owning_application, type.schema.type, type.schema.schema], ["other-shop", "avro_schema", schema]);
+});

@@ -105,7 +105,7 @@ export function draftOf(fields: Fields, before?: EventType): Draft {
     category,
     enrichment_strategies: category === "undefined" ? [] : ["metadata_enrichment"],
     // What is laid out for people is sent as it was, unless it is another schema.
-    schema: { type: "json_schema", schema: before && fields.schema === laidOut(before.schema.schema) ? before.schema.schema : fields.schema },
+    schema: { type: before?.schema.type ?? "json_schema", schema: before && fields.schema === laidOut(before.schema.schema) ? before.schema.schema : fields.schema },
     partition_strategy: fields.partition_strategy as Draft["partition_strategy"],
     partition_key_fields: words(fields.partition_key_fields),
     cleanup_policy: fields.cleanup_policy as Draft["cleanup_policy"],

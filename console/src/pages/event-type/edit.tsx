@@ -76,6 +76,7 @@ function Form({ before }: { before?: EventType }) {
     </Labelled>
   );
 
+  const isAvro = before?.schema.type === "avro_schema";
   return (
     <form onSubmit={(event) => (event.preventDefault(), void save())} noValidate>
       <div class="cards">
@@ -109,13 +110,13 @@ function Form({ before }: { before?: EventType }) {
         <section class="card">
           <h2>Schema</h2>
           {!before && <Sample category={fields.category} onSchema={(schema) => set({ schema })} />}
-          <Labelled text="JSON schema" error={reasons.get("schema")}>
+          <Labelled text={isAvro ? "Avro schema" : "JSON schema"} error={reasons.get("schema")}>
             <textarea rows={18} spellcheck={false} value={fields.schema} onInput={(event) => set({ schema: event.currentTarget.value })} />
           </Labelled>
           <Reasons problem={problem} />
           <Readers readers={readersIn(problem)} onForce={(force) => void save(force)} />
           {before && <Meaning type={before} schema={fields.schema} onSchema={(schema) => set({ schema })} />}
-          {before && (
+          {before && !isAvro && (
             <Rehearsal name={before.name} schema={fields.schema} category={fields.category} mode={fields.compatibility_mode} />
           )}
         </section>

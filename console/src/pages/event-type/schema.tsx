@@ -41,6 +41,7 @@ function Versions({ name, all, query }: { name: string; all: Version[]; query: U
   const document = useMemo(() => parsed(shown), [shown]);
   const compared = useMemo(() => parsed(other), [other]);
   if (!shown) return <p>There is no version.</p>;
+  const isAvro = shown.type === "avro_schema";
   const options = all.map((each, index) =>
     [each.version, `${each.version}${index ? "" : " (current)"} of ${moment(each.created_at)}`] as const);
   return (
@@ -53,8 +54,8 @@ function Versions({ name, all, query }: { name: string; all: Version[]; query: U
       <div class="cards">
         <section class="card">
           <h2>Version {shown.version}</h2>
-          <SchemaTree schema={document} />
-          <details>
+          {isAvro ? <p class="faint">It is an Avro schema.</p> : <SchemaTree schema={document} />}
+          <details open={isAvro}>
             <summary>Source</summary>
             <pre class="source" tabIndex={0} aria-label="Source">{JSON.stringify(document, null, 2)}</pre>
           </details>
