@@ -335,3 +335,9 @@ def test_an_unknown_version_is_named(house, an_order_type):
     outcome = publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, version="9" * 500))
     name = an_order_type.name
     assert the_failure(outcome)[1] == f'EventType "{name}" has no schema with version "{"9" * 100}"'
+
+
+def test_nothing_follows_a_payload(house, an_order_type):
+    """(P171)"""
+    outcome = publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD + b"xy"))
+    assert the_failure(outcome)[1] == "The payload cannot be read. 2 bytes follow the end of the value"

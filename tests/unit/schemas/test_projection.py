@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nakadi.model.events import EventTextBlock
@@ -144,6 +144,7 @@ def cut_all(projection, texts):
     return projection.cut_all(block.text, block.ends)
 
 
+@settings(max_examples=30)
 @given(st.lists(values, min_size=1, max_size=4), paths, st.sampled_from(["", "]", "1,2", '{"a":']))
 def test_many_events_are_cut_like_one(events, paths, broken):
     """Whether all of them fit, one does not, or one is no JSON. (D11)"""
