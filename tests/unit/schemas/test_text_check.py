@@ -72,6 +72,14 @@ def test_among_many_only_the_doubtful_ones_are_found():
     assert doubtful(check, *({"a": values.get(number, "x")} for number in range(64))) == list(values)
 
 
+def test_an_event_is_found_by_any_of_its_values():
+    """Though another has none, or null, where the first has several."""
+    lists = text_check_of({"a": {"type": "array", "items": TEXT}})
+    assert doubtful(lists, {"a": ["x", "y"]}, {"a": []}) == [0]
+    inner = {"type": ["object", "null"], "required": ["b"], "properties": {"b": TEXT}}
+    assert doubtful(text_check_of({"a": inner}), {"a": None}, {"a": {"b": "x"}}, {"a": {"b": "y"}}) == [2]
+
+
 def test_what_takes_too_much_is_not_known():
     """Neither with too few steps, nor with too many objects, nor where it is no JSON."""
     check = text_check_of({"a": {"type": "array", "uniqueItems": True}})
