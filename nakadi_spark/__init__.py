@@ -4,13 +4,14 @@
     orders.groupBy("customer.country").count().show()
 
 `reading.py` is the whole story: what the jobs' table has is read by Spark itself, and what it lacks by tasks that read
-the log. `shares.py` runs in these tasks.
+the log. `shares.py` runs in these tasks. `writing.py` publishes rows.
 """
 
 from __future__ import annotations
 
 from nakadi_spark.brokers import Broker
-from nakadi_spark.errors import BadRead
+from nakadi_spark.errors import BadRead, BadWrite
 from nakadi_spark.reading import read
+from nakadi_spark.writing import write
 
-__all__ = ["BadRead", "Broker", "read"]
+__all__ = ["BadRead", "BadWrite", "Broker", "read", "write"]

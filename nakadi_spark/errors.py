@@ -3,5 +3,9 @@
 from __future__ import annotations
 
 
+class BadWrite(Exception):
+    """Raised for an event type that cannot be written."""
+
+
 class BadRead(Exception):
     """Raised for event types, columns or times that cannot be read."""

@@ -125,7 +125,8 @@ def _read_one(
     names: Sequence[str],
 ) -> DataFrame:
     wanted = Wanted(planned.event_type, planned.columns, names, *times)
-    rows = _rows_of_log(spark, planned.broker, wanted, source.plan(planned.event_type, *times))
+    ranges = source.pin(planned.event_type, source.plan(planned.event_type, *times))
+    rows = _rows_of_log(spark, planned.broker, wanted, ranges)
     if planned.table is None:
         return rows
     return rows.unionByName(_rows_of_table(planned.table, wanted), allowMissingColumns=True)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import msgspec
 from httpx import HTTPError
+from msgspec.structs import replace
 
 from nakadi.model.cloud_events import BATCH_MEDIA_TYPE
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy, SchemaType
@@ -93,12 +94,6 @@ class LogRange(msgspec.Struct, frozen=True):
         return self.after == BEGIN or _read_offset(self.after) < self.last
 
 
-def ranges_between(start: Mapping[str, str], end: Mapping[str, str]) -> Sequence[LogRange]:
-    """The ranges from the offsets of partitions to later ones. A partition that is new begins at its beginning."""
-    ranges = [LogRange(name, start.get(name, BEGIN), _read_offset(offset)) for name, offset in end.items()]
-    return [each for each in ranges if each.has_any()]
-
-
 class HttpSource:
     """The event types of a broker. `note` gets sentences about what a result may lack.
 
@@ -175,6 +170,13 @@ class HttpSource:
             lasts = {name: min(last, _read_offset(ends[name])) for name, last in lasts.items()}
         ranges = [LogRange(name, starts[name], last) for name, last in lasts.items()]
         return [each for each in ranges if each.has_any()]
+
+    def pin(self, event_type: EventTypeInfo, ranges: Sequence[LogRange]) -> Sequence[LogRange]:
+        """The ranges with places instead of BEGIN: reading them later fails if the log has lost events of them."""
+        if all(each.after != BEGIN for each in ranges):
+            return ranges
+        first = self.first_offsets(event_type)
+        return [replace(each, after=first[each.partition]) if each.after == BEGIN else each for each in ranges]
 
     def first_offsets(self, event_type: EventTypeInfo, since: datetime | None = None) -> Mapping[str, str]:
         """For each partition, the offset before the first event that there is, or that was stored then or later."""

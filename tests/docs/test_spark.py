@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
+from nakadi_client import read
 from tests.support.jobs import open_reading_session
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE
@@ -28,11 +29,15 @@ def url():
         for name in ("order.placed", "order.paid"):
             assert api.post("/event-types", json=placed | {"name": name}).status_code == 201
             assert api.post(f"/event-types/{name}/events", json=batch).status_code == 200
+        counts = {"properties": {"country": {"type": "string"}, "count": {"type": "integer"}}}
+        schema = {"type": "json_schema", "schema": json.dumps(counts)}
+        counted = placed | {"name": "country.counted", "schema": schema, "partition_key_fields": ["country"]}
+        assert api.post("/event-types", json=counted).status_code == 201
         yield broker.url
 
 
 def test_the_examples_work(url, tmp_path):
-    """What the page shows runs as it stands, but for the place of the broker and that of a file. (K1, K4, K5)"""
+    """What the page shows runs as it stands, but for the place of the broker and that of a file. (K1, K4, K5, K7)"""
     spark = open_reading_session(f"file://{tmp_path}/tables")
     names = {"spark": spark}
     with redirect_stdout(StringIO()) as shown:
@@ -40,4 +45,6 @@ def test_the_examples_work(url, tmp_path):
             text = example.replace("http://localhost:8080", url).replace("recent-orders", f"{tmp_path}/recent-orders")
             exec(compile(text, "docs/spark.md", "exec"), names)
     assert "order.paid" in shown.getvalue()
+    [batch] = read(url, "country.counted", start="begin", follow=False)
+    assert [(event["country"], event["count"]) for event in batch.events] == [("DK", 3)]
     assert spark.read.parquet(f"{tmp_path}/recent-orders").count() == 3

@@ -10,6 +10,7 @@ import nakadi_spark
 from nakadi_client import Refused
 from nakadi_spark import BadRead, Broker
 from nakadi_sql import HttpSource
+from nakadi_sql.http_source import LogRange
 from tests.spark.conftest import TWO
 from tests.support.api import a_business_definition, a_definition, create_event_type
 from tests.support.patience import PATIENCE
@@ -104,6 +105,20 @@ def test_a_time_limits_what_is_read_of_the_log(orders):
         assert source.plan(found, tomorrow) == []
         assert source.plan(found, None, long_ago) == []
         assert len(source.plan(found, long_ago, tomorrow)) == 2
+
+
+def test_a_range_begins_at_a_place(orders):
+    """What is read later begins where it began when it was planned. If the log has lost that, reading fails, rather
+    than begin at what is left. (K2)
+    """
+    with Broker(orders.url).open() as source:
+        found = replace(source.find(orders.name), table="", seam={})
+        ranges = source.pin(found, source.plan(found))
+        assert {each.after for each in ranges} == {"001-0001--1"}
+        events = [event for each in ranges for piece in source.read(found, each) for event in piece]
+        assert len(events) == orders.count
+        with pytest.raises(Refused, match="offset"):
+            [*source.read(found, LogRange("0", "001-0000-000000000000000007", (1, 9)))]
 
 
 def test_several_event_types_are_read_together(orders):

@@ -1,0 +1,148 @@
+"""Writes the rows of a DataFrame as events, in batches, each by the task that has it.
+
+An event of a row has the members that its columns say. If a task runs again, its events have the same `eid` as before:
+an event type with a window of deduplication stores each of them once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from hashlib import sha256
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row
+
+from nakadi.model.event_type import Category
+from nakadi_client import Closed, Connection, Delivery, Metadata, NakadiError, Producer, key_at
+from nakadi_jobs.columns import RESERVED_PREFIX
+from nakadi_spark.brokers import Broker
+from nakadi_spark.errors import BadWrite
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where rows go. `run` is the same whenever the same rows are written again.
+
+    Events with the same values at the paths of `key` stay in their order; without paths, all events of a task do.
+    """
+
+    broker: Broker
+    event_type: str
+    has_metadata: bool
+    key: Sequence[str]
+    run: str
+
+
+def write(
+    frame: DataFrame,
+    broker: str | Broker,
+    event_type: str,
+    *,
+    key: str | Sequence[str] = (),
+    run: str | None = None,
+) -> None:
+    """Publish each row as an event, and return when all are stored. Raises `BadWrite`, and Spark's error of a task.
+
+    Columns are the members of the event; one that is null is left out, and so are those that begin with `nakadi_`. The
+    column `metadata` may have metadata; what it lacks is made.
+
+    key    A column, or the path to a member such as `customer.id`, or several: the `partition_key_fields` of the event
+           type. Rows of one key and one partition of the DataFrame are published in their order.
+    run    A text that stays the same if the same rows are written again, such as the number of the batch of a stream:
+           then their events have the same `eid`. Without it, only tasks that Spark repeats write the same.
+    """
+    found = Broker(broker) if isinstance(broker, str) else broker
+    target = plan_writing(found, event_type, key, run or str(uuid4()))
+    frame.foreachPartition(partial(_write_partition, target))
+
+
+def plan_writing(broker: Broker, event_type: str, key: str | Sequence[str], run: str) -> Target:
+    """Find out what the events of an event type need. Raises `BadWrite`."""
+    with broker.open() as source:
+        found = source.find(event_type)
+    if found is None:
+        raise BadWrite(f"There is no event type {event_type}.")
+    paths = [key] if isinstance(key, str) else [*key]
+    return Target(broker, event_type, found.category is not Category.UNDEFINED, paths, run)
+
+
+def publish_rows(target: Target, partition: int, rows: Iterable[Row]) -> int:
+    """Publish the rows of a partition, and return how many there were. Raises what ended the first one that failed."""
+    failures: list[NakadiError] = []
+
+    def note_failure(delivery: Delivery) -> None:
+        if isinstance(delivery.outcome, NakadiError):
+            failures.append(delivery.outcome)
+
+    count = 0
+    with (
+        suppress(Closed),
+        Producer[Mapping[str, Any]](
+            Connection(target.broker.url, token=target.broker.token),
+            target.event_type,
+            key=key_at(*target.key) if target.key else None,
+            metadata=Metadata() if target.has_metadata else None,
+            on_failure="stop",
+            on_delivery=note_failure,
+            stop_on_signals=False,
+        ) as producer,
+    ):
+        for event in events_of_rows(target, partition, rows):
+            producer.send(event)
+            count += 1
+    if failures:
+        raise failures[0]
+    return count
+
+
+def events_of_rows(target: Target, partition: int, rows: Iterable[Row]) -> Iterator[Mapping[str, Any]]:
+    """The events of rows. Their `eid` follows from the run, the partition and the row; equal rows are counted."""
+    seen: Counter[bytes] = Counter()
+    for row in rows:
+        event = {
+            name: value for name, value in _members(row.asDict(recursive=True)) if not name.startswith(RESERVED_PREFIX)
+        }
+        if target.has_metadata:
+            digest = sha256(f"{target.run}\n{partition}\n".encode() + _ENCODER.encode(event)).digest()
+            eid = UUID(bytes=sha256(digest + str(seen[digest]).encode()).digest()[:16], version=5)
+            seen[digest] += 1
+            event["metadata"] = {"eid": str(eid), **event.get("metadata", {})}
+        yield event
+
+
+def _write_partition(target: Target, rows: Iterable[Row]) -> None:
+    publish_rows(target, partition_number(), rows)
+
+
+def partition_number() -> int:
+    """The partition of the DataFrame that this task has."""
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+def _members(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((name, _plain(value)) for name, value in values.items() if value is not None)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it. Python has Spark's moments without a zone, in that of the machine."""
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case Decimal():
+            return msgspec.Raw(f"{value:f}".encode())
+        case Mapping():
+            return dict(_members(value))
+        case list():
+            return [_plain(each) for each in value]
+    return value
