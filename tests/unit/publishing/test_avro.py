@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.common.waiting import run_blocking
+from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Feature
 from nakadi.model.event_type import (
     Category,
@@ -18,7 +19,7 @@ from nakadi.model.event_type import (
     SchemaType,
     Version,
 )
-from nakadi.model.outcomes import Malformed, TooLarge
+from nakadi.model.outcomes import Malformed, TooLarge, TryLater
 from nakadi.publishing.avro import PayloadForms
 from nakadi.publishing.batch import BatchLimits, BatchStatus
 from nakadi.publishing.publisher import BatchSender
@@ -341,3 +342,23 @@ def test_nothing_follows_a_payload(house, an_order_type):
     """(P171)"""
     outcome = publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD + b"xy"))
     assert the_failure(outcome)[1] == "The payload cannot be read. 2 bytes follow the end of the value"
+
+
+def test_what_becomes_large_waits_for_its_turn(house):
+    """Few bytes may be much work: beyond the free room, it is not done beside other long work. (P171)"""
+    queue = LongWorkQueue(max_waiting=0)
+    house.publisher = replace(house.publisher, long_work_queue=queue)
+    event_type = house.add(avro_type(a_record(a_field("a", {"type": "array", "items": "null"}))))
+    envelope = an_envelope(event_type.name, number(1 << 40))
+    with queue.wait_for_turn(client_never_gone), pytest.raises(TryLater):
+        publish(house, event_type, envelope)
+    assert "Event too large" in the_failure(publish(house, event_type, envelope))[1]
+
+
+def test_the_memory_of_events_is_counted(house, an_order_type):
+    """A body in Avro is small beside its events in JSON. (P171)"""
+    taken = []
+    sender = BatchSender(subject=UNAUTHENTICATED, flow_id="flow", take_memory=taken.append)
+    body = a_batch(*[an_envelope(an_order_type.name, PAYLOAD)] * 2)
+    run_blocking(house.publisher.avro_task(an_order_type.name, body, sender))
+    assert taken == [2 * len(each.value) for each in house.records(an_order_type)]
