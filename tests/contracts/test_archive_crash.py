@@ -27,9 +27,10 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
     order, without gaps; objects that the index does not know are cleared away."""
     acknowledged: dict[int, list[str]] = defaultdict(list)
     kills = 0
-    # A busy machine may need some more of them until anything is in the archive alone.
+    # A busy machine may need more of them, and longer lives, until anything is in the archive alone.
     while kills < KILLS or (kills < MOST_KILLS and not count_archived_only(tmp_path)):
-        for line in lines_until_killed("archive_until_killed.py", tmp_path, kills, between=(0.05, 0.5)):
+        life = (0.05, 0.5 + kills / 10)
+        for line in lines_until_killed("archive_until_killed.py", tmp_path, kills, between=life):
             partition, *names = line.split()
             acknowledged[int(partition)] += names
         kills += 1

@@ -33,6 +33,8 @@ EVENT_TYPE = {
     "schema": {"type": "json_schema", "schema": "{}"},
 }
 CONTINUE = "Expect: 100-continue"
+ESTABLISHED, LISTENING = "01", "0A"
+"""The states of connections in Linux's list."""
 EVENTS = f"/event-types/{EVENT_TYPE['name']}/events"
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="it asks Linux for its processes")
@@ -67,13 +69,16 @@ def has_ended(process):
 
 
 def accepts_waiting(port):
-    """How many connections to a port are established, and not accepted yet."""
-    [line] = [
-        fields
-        for each in Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if (fields := each.split())[1].endswith(f":{port:04X}") and fields[3] == "0A"
-    ]
-    return int(line[4].partition(":")[2], 16)
+    """How many connections to a port are established, and not accepted yet; -1 if Linux does not list the port, as it
+    may happen if the list changes while it is read."""
+    return max(
+        (
+            int(fields[4].partition(":")[2], 16)
+            for each in Path("/proc/net/tcp").read_text().splitlines()[1:]
+            if (fields := each.split())[1].endswith(f":{port:04X}") and fields[3] == LISTENING
+        ),
+        default=-1,
+    )
 
 
 class Publishers:
@@ -280,16 +285,25 @@ def client_of_a_worker(program):
 
 def holds_other_end(process, connection):
     """Whether a process has the server's end of a connection, by the number that Linux gives to its socket."""
-    server, client = connection.getpeername()[1], connection.getsockname()[1]
-    [inode] = [
-        fields[9]
-        for each in Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if (fields := each.split())[1].endswith(f":{server:04X}") and fields[2].endswith(f":{client:04X}")
-    ]
+    ends = (f":{connection.getpeername()[1]:04X}", f":{connection.getsockname()[1]:04X}")
+    sockets: set[str] = set()
+
+    def is_listed():
+        # Linux may list a connection twice, or not at all, if the list changes while it is read. Connections of the
+        # past that had the same ports are there too, in another state.
+        lines = [each.split() for each in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        sockets.update(
+            f"socket:[{each[9]}]"
+            for each in lines
+            if each[3] == ESTABLISHED and each[1].endswith(ends[0]) and each[2].endswith(ends[1])
+        )
+        return sockets
+
+    until(is_listed)
     with suppress(OSError):
         for each in Path(f"/proc/{process}/fd").iterdir():
             with suppress(OSError):
-                if str(each.readlink()) == f"socket:[{inode}]":
+                if str(each.readlink()) in sockets:
                     return True
     return False
 
