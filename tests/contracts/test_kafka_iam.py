@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 from base64 import urlsafe_b64decode
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 
 import pytest
@@ -43,7 +43,8 @@ class Server:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection):
-        with connection, connection.makefile("rb") as incoming:
+        # A client that gives up closes its connection at any moment, also within a request.
+        with suppress(OSError, struct.error), connection, connection.makefile("rb") as incoming:
             while size := incoming.read(4):
                 body = incoming.read(struct.unpack(">i", size)[0])
                 key, _, number, client = struct.unpack(">hhih", body[:10])
