@@ -2,6 +2,7 @@
 
 import pytest
 
+from nakadi.delivery.courier import COMMIT_SECONDS
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EventTypePartition, Standstill
 from nakadi.subscriptions.api.lease_watch import CLOCK_MARGIN, LEASE_DURATION
@@ -156,6 +157,18 @@ class TestStalled:
         assert not self.is_stalled(house, subscription)
         house.wait(31)
         assert self.is_stalled(house, subscription)
+
+    def test_is_a_sink_that_delivers_nothing_for_a_minute(self, house):
+        """The stream of a sink goes on while its receiver is down, and counts as stalled like any other. (S340)"""
+        name = house.event_type(events=1)
+        subscription = house.subscription(name)
+        session = house.session(subscription, commit_timeout=COMMIT_SECONDS)
+        house.wait(59)
+        assert not self.is_stalled(house, subscription)
+        house.wait(2)
+        assert self.is_stalled(house, subscription)
+        house.commit(subscription, session, a_cursor(name, "0", 0))
+        assert not self.is_stalled(house, subscription)
 
     def test_is_not_who_has_just_begun(self, house):
         """A stream that takes over has its own time. (S280)"""

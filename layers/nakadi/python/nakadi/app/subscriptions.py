@@ -79,6 +79,7 @@ def make_subscription_services(core: BrokerCore, coordination: Coordination) -> 
         leases=leases,
         logs=core.logs,
         clock=core.clock,
+        max_commit_seconds=core.settings.max_commit_timeout_seconds,
     )
     return SubscriptionServices(
         subscriptions=subscriptions,

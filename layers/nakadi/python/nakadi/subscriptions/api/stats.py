@@ -81,11 +81,15 @@ class _AssignmentSnapshot(Struct, frozen=True):
         entry = self.entries.get(partition)
         return None if entry is None or entry.owner is None else self.sessions.get(entry.owner)
 
-    def is_stalled(self, partition: EventTypePartition, since: datetime | None, now: datetime) -> bool:
+    def is_stalled(
+        self, partition: EventTypePartition, since: datetime | None, now: datetime, max_commit_seconds: float
+    ) -> bool:
         """Whether streams make no progress in a partition where events wait: several in a row have ended at its
         present offset, or the current one has committed nothing since then, for too long."""
         standstill, owner = self.standstills.get(partition), self.reading_session(partition)
-        is_overdue = owner is not None and since is not None and is_commit_overdue(owner, since, now)
+        is_overdue = (
+            owner is not None and since is not None and is_commit_overdue(owner, since, now, max_commit_seconds)
+        )
         return is_overdue or (
             standstill is not None
             and standstill.streams >= MIN_STREAMS_OF_STALLED
@@ -102,6 +106,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     leases: LeaseWatch
     logs: EventLogs
     clock: Clock
+    max_commit_seconds: float
 
     def stats_of(self, subscription_id: str, subject: Subject, *, with_lag: bool) -> StatsByEventType:
         subscription = self.subscription_repository.get(subscription_id)
@@ -189,7 +194,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         suspects = {
             each.event_type
             for each, offset in shared.offsets.items()
-            if shared.is_stalled(each, offset.changed_at, now)
+            if shared.is_stalled(each, offset.changed_at, now, self.max_commit_seconds)
         }
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
         stats = [
@@ -231,14 +236,14 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         unconsumed = self._count_unconsumed(event_type, name, offset.position, newest)
         # The offset was last written by a commit, or when its owner changed.
         now = self.clock.now()
-        suspicious = unconsumed > 0 and shared.is_stalled(partition, offset.changed_at, now)
+        suspicious = unconsumed > 0 and shared.is_stalled(partition, offset.changed_at, now, self.max_commit_seconds)
         look = suspicious or (with_lag and unconsumed > 0)
         since = self._oldest_unconsumed_stored_at(event_type, name, offset.position) if look else None
         return replace(
             found,
             unconsumed_events=unconsumed,
             lag_seconds=lag_seconds(unconsumed, since, now) if with_lag else None,
-            stalled=suspicious and shared.is_stalled(partition, since, now),
+            stalled=suspicious and shared.is_stalled(partition, since, now, self.max_commit_seconds),
         )
 
     def _count_unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
@@ -286,9 +291,13 @@ def stats_of_reader(partition: EventTypePartition, shared: _AssignmentSnapshot) 
     )
 
 
-def is_commit_overdue(owner: Session, since: datetime, now: datetime) -> bool:
-    """Whether a stream has had more time since then than it may take for a commit."""
-    return now - since > timedelta(seconds=owner.commit_timeout)
+def is_commit_overdue(owner: Session, since: datetime, now: datetime, max_commit_seconds: float) -> bool:
+    """Whether a stream has had more time since then than it may take for a commit.
+
+    The stream of a sink waits for as long as its receiver is down. It is overdue after the longest time that a client
+    may ask for.
+    """
+    return now - since > timedelta(seconds=min(owner.commit_timeout, max_commit_seconds))
 
 
 def lag_cause(partition: PartitionStats, entry: PartitionAssignment | None, *, is_hot: bool) -> LagCause:
