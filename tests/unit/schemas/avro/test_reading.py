@@ -256,6 +256,12 @@ def test_a_number_with_other_digits_is_no_decimal(value):
             write(of, value)
 
 
+@pytest.mark.parametrize(("value", "raw"), [(-1.28, b"\x80"), (1.27, b"\x7f"), (1.28, b"\x00\x80"), (0.0, b"\x00")])
+def test_a_decimal_has_as_few_bytes_as_possible(value, raw):
+    """As Java writes them. (S184)"""
+    assert write(a_decimal(9, 2), value) == encode("bytes", raw)
+
+
 def test_nothing_else_is_written_as_a_decimal():
     """A mistake in the broker is an error. (P152)"""
     with pytest.raises(TypeError):
@@ -266,6 +272,7 @@ def test_nothing_else_is_written_as_a_decimal():
     "changes",
     [
         {"precision": 0},
+        {"precision": 0, "scale": 0},
         {"precision": 1001},
         {"precision": True},
         {"precision": None},
