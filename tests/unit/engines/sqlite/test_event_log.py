@@ -152,6 +152,40 @@ class TestCleaning:
         assert max(parts.writer.rows_of_steps) <= 60
         assert log.bounds("t", [0])[0].oldest == 3000
 
+    def test_in_vain_writes_nothing(self, log, parts):
+        """Housekeeping trims each partition every minute, also those without old events, and without any."""
+        fill(log, 30)
+        parts.cleaner.trim("t", 0, 10)
+        written = len(parts.writer.rows_of_steps)
+        assert written
+        for partition, oldest in ((0, 10), (0, 0), (1, 0)):
+            parts.cleaner.trim("t", partition, oldest)
+        assert len(parts.writer.rows_of_steps) == written
+        with pytest.raises(UnknownTopic):
+            parts.cleaner.trim("unknown", 0, 10)
+
+    def test_is_finished_by_the_next_trim(self, path, log, parts):
+        """A process that is killed after the first step leaves rows behind that nobody can read any more."""
+        fill(log, 30)
+        with locked_file(path) as connection:
+            connection.execute("UPDATE logs SET oldest = 20 WHERE id = 1")
+            connection.commit()
+        assert (rows_in(path), log.bounds("t", [0])[0].oldest) == (3, 20)
+        parts.cleaner.trim("t", 0, 20)
+        assert rows_in(path) == 1
+
+    def test_removes_the_emptied_row_once_another_is_the_last(self, path, log, parts):
+        """The last row stays, empty, for the number that comes next; its successor takes over."""
+        fill(log, 10)
+        parts.cleaner.trim("t", 0, 10)
+        written = len(parts.writer.rows_of_steps)
+        parts.cleaner.trim("t", 0, 10)
+        assert (rows_in(path), len(parts.writer.rows_of_steps)) == (1, written)
+        fill(log, 10)
+        assert rows_in(path) == 2
+        parts.cleaner.trim("t", 0, 10)
+        assert (rows_in(path), log.bounds("t", [0])[0]) == (1, OffsetBounds(10, 20))
+
     def test_lets_appends_in_between(self, log, clock, monkeypatch):
         """Events are stored while old ones are being removed, not only afterwards."""
         monkeypatch.setattr(event_log, "MAX_BYTES_PER_STEP", 10_000)

@@ -223,7 +223,13 @@ class LogCleaner:
         self._thread.start()
 
     def trim(self, topic: str, partition: int, oldest_offset: int) -> None:
-        """Remove the events before this offset: for readers in the first step, from the file in the others."""
+        """Remove the events before this offset: for readers in the first step, from the file in the others.
+
+        Housekeeping trims each partition every minute, mostly in vain: that writes nothing.
+        """
+        with self._file.read_connection() as connection:
+            if _is_trimmed(connection, topic, partition, oldest_offset):
+                return
         log = self._writer.run(lambda connection: _raise_oldest_offset(connection, topic, partition, oldest_offset))
         self.run_steps_until_done(partial(_remove_some_trimmed_rows, log))
 
@@ -287,6 +293,25 @@ class LogCleaner:
     def _read_logs_without_topic(self) -> Sequence[int]:
         with self._file.read_connection() as connection:
             return [log for (log,) in connection.execute("SELECT id FROM logs WHERE topic IS NULL").fetchall()]
+
+
+# A row that an earlier trim could not remove any more, because the process was killed. The last row of a log stays,
+# without its events.
+SELECT_IS_TRIMMED = """
+    SELECT logs.oldest >= :oldest AND NOT EXISTS (
+        SELECT 1 FROM (SELECT first, count, size FROM frames WHERE log = logs.id ORDER BY first LIMIT 1)
+        WHERE first + count <= logs.oldest
+            AND (size > 0 OR first < (SELECT max(first) FROM frames WHERE log = logs.id)))
+    FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = :partition WHERE topics.name = :topic
+"""
+
+
+def _is_trimmed(connection: sqlite3.Connection, topic: str, partition: int, oldest_offset: int) -> bool:
+    """Whether no event is left before this offset; False also if the partition is unknown."""
+    found = connection.execute(
+        SELECT_IS_TRIMMED, {"topic": topic, "partition": partition, "oldest": oldest_offset}
+    ).fetchone()
+    return bool(found and found[0])
 
 
 def _raise_oldest_offset(connection: sqlite3.Connection, topic: str, partition: int, oldest_offset: int) -> int:

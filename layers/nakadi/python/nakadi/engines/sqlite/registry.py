@@ -50,11 +50,13 @@ from nakadi.ports.registry import (
     change_bucket,
 )
 
-# One row, however many documents there are: SQLite's binding lets other threads run at every row.
+# One row, however many documents there are: SQLite's binding lets other threads run at every row. One lower bound,
+# because SQLite looks up only one: with `key >= :prefix AND key > :after`, it would read all documents up to `after`,
+# and the pages of a long list would take the square of their number.
 LIST_DOCUMENTS = """
     SELECT '[' || coalesce(group_concat(entry), '') || ']' FROM (
         SELECT entry FROM documents
-        WHERE kind = :kind AND key >= :prefix AND key > :after AND (:end IS NULL OR key < :end)
+        WHERE kind = :kind AND key >= max(:prefix, :after) AND +key > :after AND (:end IS NULL OR key < :end)
         ORDER BY key LIMIT :limit)
 """
 
