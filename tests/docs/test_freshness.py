@@ -52,7 +52,23 @@ def test_the_rule_names_metrics_that_are_there():
     assert used - names == set()
 
 
-def test_the_number_to_scale_by_is_in_the_answer():
-    """The trigger reads a member of the status."""
+def test_the_number_to_scale_by_is_read_as_keda_reads_it(api):
+    """A path of members leads to a number, which is 0 while nothing waits: then KEDA needs no consumer. (O9)"""
+    subscription = create_subscription(api, create_event_type(api)["name"], objective=REQUEST)
     [trigger] = SCALING["triggers"]
-    assert trigger["metadata"]["valueLocation"] in STATUS
+    answer = api.get(
+        httpx.URL(trigger["metadata"]["url"].replace("0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11", subscription["id"])).path
+    )
+    assert answer.headers["content-type"].startswith("application/json")
+    location = trigger["metadata"]["valueLocation"]
+    assert [read_as_keda(each, location) for each in (answer.json(), STATUS)] == [0, STATUS["pressure"]]
+    assert float(trigger["metadata"]["targetValue"]) > 0
+
+
+def read_as_keda(answer, location):
+    """Its scaler `metrics-api` follows a dotted path, and takes a number, or a text that is a quantity."""
+    for name in location.split("."):
+        answer = answer[name]
+    assert isinstance(answer, int | float)
+    assert not isinstance(answer, bool)
+    return answer
