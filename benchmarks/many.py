@@ -49,6 +49,8 @@ EVENT = {"field_0": "an event"}
 IDLE_SECONDS = 65.0
 """Longer than the pause between two rounds of housekeeping."""
 FRAME_EVENTS = 1_000
+STREAMS_AT_ONCE = 200
+"""The broker refuses requests while about a thousand of them wait."""
 
 
 def main() -> None:
@@ -124,10 +126,10 @@ def measure_streams(folder: Path, size: int) -> dict[str, float]:
     with running_broker(folder) as broker:
         figures = broker.measure_start()
         memory, began, cpu = broker.memory(), time.monotonic(), broker.cpu_seconds()
-        streams = [connect(broker.url, target) for target in stream_targets(broker, size)]
-        for stream in streams:
-            stream.settimeout(300)
-            assert stream.recv(100).startswith(b"HTTP/1.1 200"), "a stream was refused"
+        streams: list[socket.socket] = []
+        targets = stream_targets(broker, size)
+        for first in range(0, size, STREAMS_AT_ONCE):
+            streams += open_streams(broker, targets[first : first + STREAMS_AT_ONCE])
         figures["open all: s"] = time.monotonic() - began
         figures["open one: ms of CPU"] = (broker.cpu_seconds() - cpu) / size * 1e3
         figures["memory of a stream: KiB"] = (broker.memory() - memory) / size / 1024
@@ -380,6 +382,14 @@ def stream_targets(broker: RunningBroker, size: int) -> list[str]:
         page = answer["_links"].get("next", {}).get("href", "")
     low_level = [f"/event-types/{TYPE}/events?{keep_alive}"] * (size - size // 2)
     return low_level + own[: size // 2]
+
+
+def open_streams(broker: RunningBroker, targets: Sequence[str]) -> list[socket.socket]:
+    streams = [connect(broker.url, target) for target in targets]
+    for stream in streams:
+        stream.settimeout(300)
+        assert stream.recv(100).startswith(b"HTTP/1.1 200"), "a stream was refused"
+    return streams
 
 
 def read_until(stream: socket.socket, mark: bytes) -> None:

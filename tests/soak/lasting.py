@@ -33,7 +33,7 @@ import psutil
 from tests.soak.growth import Growth, Limit, measure_growth
 from tests.soak.growth_plot import draw_samples
 from tests.soak.mixed_load import RETENTION_MS, MixedLoad, fail_now_and_then
-from tests.soak.samples import Folders, Sample, Stopwatch, take_sample, write_samples
+from tests.soak.samples import Folders, Sample, Stopwatch, recording, take_sample
 from tests.soak.soak import Server
 from tests.support.processes import ROOT_ENVIRONMENT
 from tests.support.receiver import Receiver
@@ -58,12 +58,13 @@ LIMITS = (
         settles_after=180,
         begins_with_life=True,
     ),
+    # Each thread has its own descriptors of the data file, and the last of the threads begins after minutes.
     Limit(
         series=DESCRIPTORS,
         value=lambda sample: sample.descriptors,
         share=0.1,
         amount=5,
-        settles_after=180,
+        settles_after=360,
         begins_with_life=True,
     ),
     Limit(
@@ -71,7 +72,7 @@ LIMITS = (
         value=lambda sample: sample.threads,
         share=0.1,
         amount=3,
-        settles_after=180,
+        settles_after=360,
         begins_with_life=True,
     ),
     # The hot part of the log is full after its retention time, and two rounds of the worker that trims it.
@@ -177,7 +178,12 @@ class LastingServer(Server):
         return self._process.pid
 
 
-def run_load(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> Run:
+def run_load(
+    plan: Plan,
+    folder: Path,
+    say: Callable[[str], None] = print,
+    record: Callable[[Sample], None] = lambda _: None,
+) -> Run:
     folders = Folders(data=folder / "data", temporary=folder / "temporary")
     for each in (folders.data, folders.temporary):
         each.mkdir()
@@ -190,7 +196,10 @@ def run_load(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> Ru
         around.enter_context(load.running())
         if plan.runs_jobs:
             around.enter_context(_following_job(folders))
-        run = Run(_watch(plan, server, folders, load, say))
+        run = Run()
+        for sample in _take_samples(plan, server, folders, load, say):
+            record(sample)
+            run.samples.append(sample)
     for limit in plan.limits:
         growth = measure_growth(run.samples, limit)
         if growth is None:
@@ -207,11 +216,10 @@ def run_load(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> Ru
     return run
 
 
-def _watch(
+def _take_samples(
     plan: Plan, server: LastingServer, folders: Folders, load: MixedLoad, say: Callable[[str], None]
-) -> list[Sample]:
+) -> Iterator[Sample]:
     """Take samples until the time is over, and restart the server now and then."""
-    samples: list[Sample] = []
     watch, life, restart_at = Stopwatch(), 0, plan.restart_seconds
     ends_of_life = cycle([signal.SIGTERM, signal.SIGKILL])
     while (now := watch.seconds()) < plan.seconds:
@@ -222,10 +230,8 @@ def _watch(
             life, restart_at = life + 1, restart_at + plan.restart_seconds
             say(f"after {now:.0f} s the server was ended by {how.name}, and is back")
         with suppress(psutil.NoSuchProcess):
-            sample = take_sample(server.process_id, folders, seconds=watch.seconds(), life=life, events=load.events)
-            samples.append(sample)
+            yield take_sample(server.process_id, folders, seconds=watch.seconds(), life=life, events=load.events)
         time.sleep(max(0.0, now + plan.sample_seconds - watch.seconds()))
-    return samples
 
 
 @contextmanager
@@ -280,12 +286,11 @@ def main() -> int:
         runs_jobs=options.jobs,
         seed=options.seed,
     )
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, recording(options.output / "samples.csv") as record:
         try:
-            run = run_load(plan, Path(folder))
+            run = run_load(plan, Path(folder), record=record)
         finally:
             shutil.copy(Path(folder) / "data" / "server.log", options.output)
-    write_samples(run.samples, options.output / "samples.csv")
     (options.output / "samples.svg").write_bytes(draw_samples(run.samples))
     print(run)
     return 0 if run.is_good else 1

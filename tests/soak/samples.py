@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -99,12 +99,18 @@ def _list_files(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield path, path.stat().st_size
 
 
-def write_samples(samples: Sequence[Sample], path: Path) -> None:
-    """As CSV, a line for each sample."""
+@contextmanager
+def recording(path: Path) -> Iterator[Callable[[Sample], None]]:
+    """What is called with a sample writes it as a line of CSV at once: a run that is interrupted leaves its samples."""
     with path.open("w", newline="") as file:
         rows = csv.DictWriter(file, [each.name for each in fields(Sample)])
         rows.writeheader()
-        rows.writerows(asdict(each) for each in samples)
+
+        def record(sample: Sample) -> None:
+            rows.writerow(asdict(sample))
+            file.flush()
+
+        yield record
 
 
 def read_samples(path: Path) -> list[Sample]:

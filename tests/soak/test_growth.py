@@ -10,7 +10,7 @@ import pytest
 
 from tests.soak.growth import Limit, measure_growth
 from tests.soak.growth_plot import draw_samples
-from tests.soak.samples import Folders, Sample, read_samples, take_sample, write_samples
+from tests.soak.samples import Folders, Sample, read_samples, recording, take_sample
 
 LIMIT = Limit(series="memory", value=lambda sample: sample.memory, share=0.05, amount=0, settles_after=60)
 MB = 1_000_000
@@ -91,8 +91,9 @@ def test_samples_are_taken_written_read_and_drawn(tmp_path):
     assert (sample.log, sample.tables, sample.temporary_files, sample.other_files) == (2, 0, 1, 0)
     assert sample.memory > MB
     assert sample.threads >= 1
-    write_samples([sample], tmp_path / "samples.csv")
-    assert read_samples(tmp_path / "samples.csv") == [sample]
+    with recording(tmp_path / "samples.csv") as record:
+        record(sample)
+        assert read_samples(tmp_path / "samples.csv") == [sample]
     texts = {each.text for each in ET.fromstring(draw_samples([sample])).iter() if each.tag.endswith("text")}
     assert {"memory, MB", "archive, objects", "minutes"} <= texts
     assert "tables, MB" not in texts
