@@ -474,6 +474,28 @@ def test_a_paused_sink_gets_nothing(api, receiver):
     receiver.wait_for(2)
 
 
+def test_what_was_counted_outlasts_a_pause(api, receiver):
+    """And a new secret; a sink that is removed and registered again begins at zero. (X19)"""
+    subscription = create_subscription(api, read_from="begin")
+    [name] = subscription["event_types"]
+
+    def counted() -> dict[str, Any]:
+        return dict(api.get(path(subscription)).json().get("deliveries", {}))
+
+    register(api, subscription, receiver)
+    publish(api, name, 1)
+    until(lambda: counted().get("delivered_batches") == 1)
+    assert api.post(path(subscription, "pause")).status_code == 204
+    assert api.post(path(subscription, "resume")).status_code == 204
+    assert api.post(path(subscription, "secret", "rotate")).status_code == 200
+    publish(api, name, 1)
+    until(lambda: counted().get("delivered_batches") == 2)
+    assert [each["events"] for each in counted()["recent_attempts"]] == [1, 1]
+    assert api.delete(path(subscription)).status_code == 204
+    register(api, subscription, receiver)
+    until(lambda: counted().get("delivered_batches") == 0)
+
+
 def test_resuming_tries_at_once(api, receiver, monkeypatch):
     """Also a sink that is not paused, and whose next attempt is far away. (X8)"""
     monkeypatch.setattr(lanes, "MIN_PAUSE_SECONDS", lanes.MAX_PAUSE_SECONDS)

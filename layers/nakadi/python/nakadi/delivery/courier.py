@@ -161,14 +161,15 @@ class ReportDigest(Struct, frozen=True):
 
 
 class Courier:
-    def __init__(self, sink: Sink, parts: CourierParts) -> None:
+    def __init__(self, sink: Sink, parts: CourierParts, tally: DeliveryTally) -> None:
+        """It continues a tally: a sink that is paused, or changed, gets another courier."""
         self.sink = sink
         self._parts = parts
         self._is_stopping = False
         # What it waits for between two streams. An event would take several times as much memory.
         self._pausing: asyncio.Future[None] | None = None
         self._delivery: Delivery | None = None
-        self._tally = DeliveryTally()
+        self._tally = tally
         self._problem = ""
 
     def stop(self) -> None:
@@ -312,7 +313,7 @@ class AttemptRecord(Struct, frozen=True):
 
 
 class DeliveryTally:
-    """Counts the deliveries to one sink."""
+    """Counts the deliveries of this process to one sink."""
 
     def __init__(self) -> None:
         self.batches = 0

@@ -13,13 +13,14 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from datetime import datetime
 from typing import TypeVar
 from uuid import uuid4
 
 from msgspec import Struct
 
 from nakadi.delivery.answers import Answer
-from nakadi.delivery.courier import Courier, CourierParts, ReportDigest
+from nakadi.delivery.courier import Courier, CourierParts, DeliveryTally, ReportDigest
 from nakadi.delivery.senders import Attempt, Sender
 from nakadi.delivery.sinks import SinkRepository
 from nakadi.model.outcomes import TryLater
@@ -93,6 +94,8 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._couriers: dict[str, tuple[Courier, asyncio.Task[None]]] = {}
         self._reported: dict[str, ReportDigest] = {}
+        # By the sink's name, and by when it was created: one that was removed and registered again begins at zero.
+        self._tallies: dict[tuple[str, datetime], DeliveryTally] = {}
         self._found = _Look("", (), {}, {})
         self._senders: dict[SinkType, Sender] = {}
 
@@ -152,7 +155,7 @@ class Dispatcher:
                 courier.look()
             # First: a courier that has ended has a last word.
             await self._write_reports(found.known)
-            self._follow(found.sinks)
+            self._follow(found.sinks, found.known)
         except _NoThreads:
             raise
         except Exception:  # the next look may succeed; until then the couriers go on
@@ -181,8 +184,11 @@ class Dispatcher:
         own = {each: sink for each, sink in active.items() if delivering_process(each, processes) == name}
         return _Look(name, processes, known, own)
 
-    def _follow(self, sinks: Mapping[str, Sink]) -> None:
-        """Have a courier for each of these sinks, as it is configured now, and for no other."""
+    def _follow(self, sinks: Mapping[str, Sink], known: Mapping[str, Sink]) -> None:
+        """Have a courier for each of these sinks, as it is configured now, and for no other.
+
+        Of the known sinks, those that are paused have none, and this process may well deliver to them again.
+        """
         for name, (courier, task) in tuple(self._couriers.items()):
             wanted = sinks.get(name)
             if task.done():
@@ -192,8 +198,12 @@ class Dispatcher:
                 courier.stop()
         for name, sink in sinks.items():
             if name not in self._couriers:
-                courier = Courier(sink, self._parts)
+                tally = self._tallies.setdefault((name, sink.created_at), DeliveryTally())
+                courier = Courier(sink, self._parts, tally)
                 self._couriers[name] = (courier, asyncio.create_task(courier.run()))
+        kept = {(name, each.created_at) for name, each in known.items() if name in sinks or each.pause is not None}
+        for gone in self._tallies.keys() - kept:
+            del self._tallies[gone]
 
     async def _stop_all(self) -> None:
         for courier, _ in self._couriers.values():
