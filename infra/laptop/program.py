@@ -11,9 +11,7 @@ from queue import SimpleQueue
 
 from infra.laptop.cloud import LENIENT, STRICT, DeploymentFailed, Strictness
 from infra.laptop.laptop import Front, Laptop
-from infra.laptop.roles import OWNER
 from infra.laptop.synthesis import CACHE_FOLDER, SynthesisFailed
-from infra.laptop.templates import REGION
 from nakadi.app.settings import read_settings
 from nakadi.app.shutdown import SignalHandler
 from nakadi.model.outcomes import BadSetting
@@ -72,7 +70,8 @@ def _greeting(laptop: Laptop, front: Front, strictness: Strictness, *, authorize
         '{"name":"hello.world","owning_application":"me","category":"undefined",'
         '"schema":{"type":"json_schema","schema":"{}"}}'
     )
-    endpoints = "\n".join(f"export AWS_ENDPOINT_URL_{name.upper()}={at}" for name, at in laptop.cloud.endpoints.items())
+    variables = laptop.cloud.environment()
+    exports = "\n".join(f"export {each}={variables[each]}" for each in sorted(variables))
     strict = (
         STRICT_NOTE.format(names=", ".join(laptop.deployment.roles), log=CACHE_FOLDER / "logs")
         if strictness.roles
@@ -86,9 +85,8 @@ It keeps all data in memory until it ends. The logs of functions are in {CACHE_F
   curl{token} -H 'Content-Type: application/json' -d '{example}' {front.url}/event-types
   curl{token} {front.url}/event-types
 
-With these variables, the AWS command line finds tables, streams and archive:
+With these variables, the AWS command line finds tables, streams and the archive, and creates queues for sinks:
 
-{endpoints}
-export AWS_ACCESS_KEY_ID={OWNER} AWS_SECRET_ACCESS_KEY={OWNER} AWS_DEFAULT_REGION={REGION}
+{exports}
 {strict}
 Ctrl-C ends it."""
