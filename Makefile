@@ -9,6 +9,7 @@ ENGINES := .cache/engines
 CONSOLE := .cache/console
 KAFKA_JARS := .cache/kafka
 KOTLIN := .cache/kotlin
+SPARK4 := .cache/spark4
 STAGE  ?= dev
 PREFIX ?= nakadi
 
@@ -18,7 +19,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 
-.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-install simulate mutants soak lasting storms attacks clients types check format bench bench-aws bench-kafka bench-console compare calls lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-spark test-install simulate mutants soak lasting storms attacks clients types check format bench bench-aws bench-kafka bench-console compare calls lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=1 uses one core'
@@ -42,6 +43,7 @@ help:
 	@echo 'make soak [MINUTES=10] [ENGINE=kafka] [WORKERS=2]  kill consumers and servers of a subscription, and count what arrives; or ENGINE=aws-local'
 	@echo 'make lasting [MINUTES=60] [ENGINE=kafka] [JOBS=1]  everything that clients do, and what grows meanwhile; files go to lasting/'
 	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count losses'
+	@echo 'make test-spark                    the sources and targets of Spark 4, with a Spark of its own (minutes)'
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'
 	@echo 'make clients                       generate clients in Python and Java, and use them (Java needs Maven and a JDK)'
 	@echo 'make types                         compile what `nakadi types` writes, in each language (Kotlin needs Maven and a JDK)'
@@ -114,6 +116,10 @@ test-install: $(VENV)/.test
 test-workers: $(VENV)/.test
 	@TWO_WORKERS=all $(BIN)/python -m pytest $(or $(ARGS),tests/e2e) -k two-workers
 
+# The jobs have another Spark, so this one is in a folder of its own, before theirs.
+test-spark: $(VENV)/.test $(SPARK4)/.installed
+	@PYTHONPATH='$(CURDIR)/$(SPARK4)' $(BIN)/python -m pytest tests/spark4 -m long $(ARGS)
+
 check: $(VENV)/.test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -185,6 +191,7 @@ lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/run.in -o requirements/run.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/build.in -o requirements/build.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/kafka.in -o requirements/kafka.txt
+	$(BIN)/uv pip compile -q $(LOCK) requirements/spark4.in -o requirements/spark4.txt
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/deploy.in -o requirements/deploy.txt
 	$(BIN)/uv pip compile -q $(LOCK_LAYER) -c requirements/test.txt layers/dependencies/requirements.in \
 		-o layers/dependencies/requirements.txt
@@ -230,7 +237,7 @@ LOCK_LAYER := --python-version 3.13 --python-platform aarch64-manylinux_2_28 --o
         --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 clean:
-	rm -rf $(VENV) $(NODE) $(CONSOLE) console/node_modules $(ENGINES) $(KAFKA_JARS) $(KOTLIN) .mypy_cache .pytest_cache .ruff_cache cdk.out
+	rm -rf $(VENV) $(NODE) $(CONSOLE) console/node_modules $(ENGINES) $(KAFKA_JARS) $(KOTLIN) $(SPARK4) .mypy_cache .pytest_cache .ruff_cache cdk.out
 
 # The stamps say what is installed; a changed requirement file installs again.
 $(VENV)/.venv:
@@ -317,6 +324,12 @@ $(KOTLIN)/.jars: tests/support/types/kotlin.pom.xml
 	@mkdir -p $(KOTLIN)
 	@mvn -B -q -Dstyle.color=never -f tests/support/types/kotlin.pom.xml '-Dtarget=$(CURDIR)/$(KOTLIN)' \
 		'-Dmaven.repo.local=$(CURDIR)/$(KOTLIN)/maven' dependency:copy-dependencies
+	@touch $@
+
+$(SPARK4)/.installed: requirements/spark4.txt | $(VENV)/.venv
+	@echo 'Setting up Spark 4 (once)...'
+	@rm -rf $(SPARK4)
+	@$(BIN)/pip install -q --disable-pip-version-check --target $(SPARK4) -r requirements/spark4.txt
 	@touch $@
 
 # The CDK's command line, and node for it.

@@ -4,7 +4,8 @@
     orders.groupBy("customer.country").count().show()
 
 `reading.py` is the whole story: what the jobs' table has is read by Spark itself, and what it lacks by tasks that read
-the log. `shares.py` runs in these tasks. `writing.py` publishes rows.
+the log. `shares.py` runs in these tasks. `writing.py` publishes rows. `data_source.py`, for Spark 4, has both as a
+source and a target with the name `nakadi`.
 """
 
 from __future__ import annotations

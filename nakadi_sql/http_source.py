@@ -94,6 +94,12 @@ class LogRange(msgspec.Struct, frozen=True):
         return self.after == BEGIN or _read_offset(self.after) < self.last
 
 
+def ranges_between(start: Mapping[str, str], end: Mapping[str, str]) -> Sequence[LogRange]:
+    """The ranges from the offsets of partitions to later ones. A partition that is new begins at its beginning."""
+    ranges = [LogRange(name, start.get(name, BEGIN), _read_offset(offset)) for name, offset in end.items()]
+    return [each for each in ranges if each.has_any()]
+
+
 class HttpSource:
     """The event types of a broker. `note` gets sentences about what a result may lack.
 

@@ -1,0 +1,187 @@
+"""Events as a source and a target of Spark 4, by its own interface: `make test-spark`."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from nakadi_client import read
+from tests.support.api import a_business_definition, create_event_type
+from tests.support.environment import plain_environment
+from tests.support.everything import SEED, choose_count
+from tests.support.patience import PATIENCE, until
+from tests.support.served import ServedBroker
+
+pytest.importorskip("pyspark.sql.datasource", reason="Spark 4 is not here: make test-spark")
+pytestmark = [
+    pytest.mark.long,
+    # Spark forgets to close the sockets through which it passes results.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+]
+
+TWO = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer"},
+        "price": {"type": "number", "multipleOf": 0.01},
+        "customer": {"type": "object", "properties": {"id": {"type": "string"}}},
+        "texts": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}
+KILLS = choose_count(3, 50)
+
+
+class Orders:
+    """An event type of two partitions, and a publisher of numbered events."""
+
+    def __init__(self, api, url, **changes):
+        definition = a_business_definition(schema=SCHEMA, default_statistic=TWO, **changes)
+        self.name = create_event_type(api, definition)["name"]
+        self.url, self.count = url, 0
+        self._api = api
+
+    def publish(self, count):
+        events = [
+            {
+                "n": n,
+                "price": 1.25,
+                "customer": {"id": f"c{n % 3}"},
+                "texts": {"a": "b"},
+                "metadata": {"eid": f"00000000-0000-4000-8000-{n:012d}", "occurred_at": "2026-11-20T10:00:00Z"},
+            }
+            for n in range(self.count, self.count + count)
+        ]
+        self.count += count
+        assert self._api.post(f"/event-types/{self.name}/events", json=events).status_code == 200
+
+    def found(self):
+        """The events that the broker has."""
+        return [event for batch in read(self.url, self.name, start="begin", follow=False) for event in batch.events]
+
+
+@pytest.fixture(scope="module")
+def make_orders():
+    with ServedBroker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+        yield lambda **changes: Orders(api, broker.url, **changes)
+
+
+@pytest.fixture(scope="module")
+def spark():
+    from tests.support.spark_stream import open_spark4  # noqa: PLC0415  # it needs Spark 4
+
+    spark = open_spark4()
+    yield spark
+    spark.stop()
+
+
+def test_a_dataframe_has_each_event_once(spark, make_orders):
+    """`format("nakadi")` reads the events of the log, with the columns of the event type, or with some of them.
+    (K9)
+    """
+    orders = make_orders()
+    orders.publish(20)
+    source = spark.read.format("nakadi").options(url=orders.url, event_type=orders.name)
+    rows = [row.asDict(recursive=True) for row in source.load().orderBy("n").collect()]
+    assert [row["n"] for row in rows] == [*range(20)]
+    assert str(rows[4]["price"]) == "1.25"
+    assert (rows[4]["customer"], rows[4]["texts"]) == ({"id": "c1"}, {"a": "b"})
+    some = source.option("columns", "customer, n").load()
+    assert some.columns == ["customer", "n"]
+    assert some.where("customer.id = 'c1'").count() == 7
+    assert source.option("from", "2999-01-01T00:00:00Z").load().count() == 0
+
+
+def test_bad_options_are_named(spark, make_orders):
+    """A missing option, a time that is none, an unknown column and an unknown event type are refused. (K9)"""
+    orders = make_orders()
+    for options, message in (
+        ({}, "The option event_type is missing"),
+        ({"event_type": "no.such"}, "There is no event type no.such"),
+        ({"event_type": orders.name, "columns": "m"}, "has no column m"),
+        ({"event_type": orders.name, "from": "noon"}, "no time such as"),
+    ):
+        with pytest.raises(Exception, match=message):
+            spark.read.format("nakadi").options(url=orders.url, **options).load()
+
+
+def test_rows_are_published(spark, make_orders):
+    """`format("nakadi")` is a target of DataFrames: each row is an event. What is there is not replaced. (K7)"""
+    orders = make_orders()
+    frame = spark.range(10).selectExpr("id AS n", "named_struct('id', 'c') AS customer")
+    frame.write.format("nakadi").options(url=orders.url, event_type=orders.name, key="customer.id").mode(
+        "append"
+    ).save()
+    assert sorted(event["n"] for event in orders.found()) == [*range(10)]
+    with pytest.raises(Exception, match="append"):
+        frame.write.format("nakadi").options(url=orders.url, event_type=orders.name).mode("overwrite").save()
+
+
+def test_a_batch_of_a_stream_is_published_once(spark, make_orders, tmp_path):
+    """If Spark repeats a batch, because it was killed before it noted the end, its events have the same `eid`: where
+    the event type says so, each is stored once. (K8)
+    """
+    orders, copies = make_orders(), make_orders(deduplication={"window_seconds": 300})
+    orders.publish(10)
+
+    def copy():
+        rows = spark.readStream.format("nakadi").options(url=orders.url, event_type=orders.name, columns="n").load()
+        sink = rows.writeStream.format("nakadi").options(url=copies.url, event_type=copies.name)
+        query = sink.option("checkpointLocation", str(tmp_path)).start()
+        query.processAllAvailable()
+        query.stop()
+
+    copy()
+    for note in (tmp_path / "commits").glob("*0*"):
+        note.unlink()
+    copy()
+    assert sorted(event["n"] for event in copies.found()) == [*range(10)]
+
+
+@contextmanager
+def stream(orders, folder, *more):
+    command = [sys.executable, "-m", "tests.support.spark_stream", orders.url, orders.name, str(folder), *more]
+    environment = plain_environment(PYTHONPATH=os.pathsep.join(sys.path), JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1")
+    with (
+        (folder / "log").open("a") as log,
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True) as process,
+    ):
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_killed_stream_goes_on_at_its_checkpoint(make_orders, tmp_path, record_property):
+    """A stream that is killed again and again, at any moment of a batch, has each event once: its offsets are cursors.
+    (K10)
+    """
+    drawn = random.Random(SEED)
+    orders = make_orders()
+
+    def notes():
+        """How many beginnings and ends of batches Spark has noted."""
+        return sum(each.name.isdecimal() for each in (tmp_path / "checkpoint").glob("*/*"))
+
+    for _ in range(KILLS):
+        orders.publish(20)
+        before = notes()
+        with stream(orders, tmp_path) as process:
+            until(lambda process=process, before=before: notes() > before or process.poll() is not None, 5 * PATIENCE)
+            assert process.poll() is None, (tmp_path / "log").read_text()[-5000:]
+            orders.publish(5)
+            # The end of a batch takes less: a kill finds any moment of it, or of the next.
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(drawn.uniform(0, 1))
+    with stream(orders, tmp_path, "finish") as process:
+        assert process.wait(10 * PATIENCE) == 0, (tmp_path / "log").read_text()[-5000:]
+    found = json.loads((tmp_path / "numbers.json").read_text())
+    assert found == [*range(orders.count)]
+    record_property("figures", f"kills {KILLS} events {orders.count} lost 0 doubled 0")
