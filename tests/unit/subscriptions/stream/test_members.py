@@ -20,6 +20,7 @@ from nakadi.subscriptions.stream.members import (
 )
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_place, a_session, an_assignment
+from tests.support.patience import wait_on_loop
 
 PATIENCE_SECONDS = 60
 
@@ -158,6 +159,30 @@ def test_a_stream_that_leaves_while_its_watch_begins_leaves_no_watch(clock):
             return await asyncio.to_thread(ended.wait, PATIENCE_SECONDS)
 
     assert asyncio.run(leave())
+
+
+def test_an_idle_subscription_has_no_task_and_is_read_again(coordination, clock, monkeypatch):
+    """A change whose report was lost is found by the next regular read; between two reads a timer is all there is.
+    (S247)"""
+    monkeypatch.setattr("nakadi.subscriptions.stream.members.FULL_READ_INTERVAL_SECONDS", 0.05)
+
+    async def heard():
+        states = asyncio.Queue()
+        with ThreadPoolExecutor(1) as threads:
+            members = SubscriptionSessions(coordination, "s", clock, execute_reset=print)
+            end = SubscriptionWatch(threads).follow(members, states.put_nowait)
+            try:
+                await asyncio.wait_for(states.get(), PATIENCE_SECONDS)
+                await wait_on_loop(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+                members.join(a_session("second"))
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    while (await states.get()).assignment.session("second") is None:
+                        pass
+            finally:
+                end()
+            await wait_on_loop(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+
+    asyncio.run(heard())
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a mistake"), OSError("no such file"), KeyError("gone")])

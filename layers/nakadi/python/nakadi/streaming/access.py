@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -144,8 +144,16 @@ class StreamAccessMonitor:
 
     @contextmanager
     def monitor(self, driver: StreamDriver, subject: Subject | None, event_type: EventType) -> Iterator[None]:
-        """Inform a driver of changes while the block runs; without a subject, only of those of the event type. To be
-        entered on the driver's loop."""
+        """`follow` while the block runs."""
+        stop = self.follow(driver, subject, event_type)
+        try:
+            yield
+        finally:
+            stop()
+
+    def follow(self, driver: StreamDriver, subject: Subject | None, event_type: EventType) -> Callable[[], None]:
+        """Inform a driver of changes, without a subject only of those of the event type; the returned function ends
+        that. Both are to be called on the driver's loop."""
         key = (subject, event_type.id)
         readers = self._readers.setdefault(key, MonitoredReaders(subject, event_type))
         readers.drivers.add(driver)
@@ -155,15 +163,17 @@ class StreamAccessMonitor:
             self._loop = asyncio.get_running_loop()
             self._requested = asyncio.Event()
             self._task = self._loop.create_task(self._check_regularly())
-        try:
-            yield
-        finally:
+        return partial(self._stop_following, key, driver)
+
+    def _stop_following(self, key: tuple[Subject | None, str], driver: StreamDriver) -> None:
+        readers = self._readers.get(key)
+        if readers is not None:
             readers.drivers.discard(driver)
             if not readers.drivers:
-                self._readers.pop(key, None)
-            if not self._readers and self._task is not None:
-                self._task.cancel()
-                self._task = self._loop = None
+                del self._readers[key]
+        if not self._readers and self._task is not None:
+            self._task.cancel()
+            self._task = self._loop = None
 
     def close(self) -> None:
         """Called when no stream is open any longer. A check that waits for the registry is abandoned."""

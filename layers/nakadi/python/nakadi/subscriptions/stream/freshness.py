@@ -7,8 +7,8 @@ the reports now and then, and when the last stream of a subscription ends, which
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -42,17 +42,17 @@ class FreshnessRecorder:
         self._lock = threading.Lock()
         self._followed: dict[str, _FollowedSubscription] = {}
 
-    @contextmanager
-    def follow(self, subscription: Subscription) -> Iterator[None]:
-        """Know the objective of a subscription as long as a stream of it is open."""
+    def follow(self, subscription: Subscription) -> Callable[[], None]:
+        """Know the objective of a subscription from now on, until a stream of it ends and calls the returned
+        function."""
         with self._lock:
             followed = self._followed.setdefault(subscription.id, _FollowedSubscription(subscription.objective))
             followed.streams += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                followed.streams -= 1
+        return partial(self._stop_following, followed)
+
+    def _stop_following(self, followed: _FollowedSubscription) -> None:
+        with self._lock:
+            followed.streams -= 1
 
     def has_objective(self, subscription_id: str) -> bool:
         return self._followed[subscription_id].objective is not None

@@ -247,12 +247,27 @@ class SubscriptionWatch:
 
 
 class _WatchedSubscription:
-    """The streams of one subscription, and the task that reads its state for them.
+    """The streams of one subscription, and the reads of its state for them.
 
     Threads of the store call `add_change`, which only notes the change and wakes the loop. There commits are passed
-    on at once. For everything else the task reads, and takes the notes before: changes during the read are noted
-    again, and wait for its end.
+    on at once. For everything else a task reads, and takes the notes before: changes during the read are noted again,
+    and wait for its end. Between two reads there is no task, only a timer: most subscriptions are idle.
     """
+
+    __slots__ = (
+        "_changes",
+        "_is_read_due",
+        "_lock",
+        "_loop",
+        "_reading",
+        "_stop",
+        "_task",
+        "_threads",
+        "_timer",
+        "listeners",
+        "members",
+        "state_reader",
+    )
 
     def __init__(self, members: SubscriptionSessions, threads: Executor) -> None:
         self.members = members
@@ -263,9 +278,10 @@ class _WatchedSubscription:
         self._lock = threading.Lock()
         self._changes: set[SubscriptionChangeNotice] = set()
         self._reading = False
-        self._woken = asyncio.Event()
+        self._is_read_due = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._stop: Callable[[], None] | None = None
-        self._task = self._loop.create_task(self._keep_reading())
 
     def add_change(self, change: SubscriptionChangeNotice) -> None:
         """May be called from any thread. However much changes, the loop is woken once until it looks."""
@@ -281,10 +297,14 @@ class _WatchedSubscription:
         # longer.
         if self._stop is not None:
             self._stop()
-        self._task.cancel()
+        self._stop_timer()
+        if self._task is not None:
+            self._task.cancel()
 
     def _process_changes(self) -> None:
         """Pass on the moves of commits, unless something has to be read, or is being read."""
+        if not self.listeners:
+            return  # it was closed after the change
         with self._lock:
             # `_reading` changes on the loop alone, which is here. While it is set, a thread has the state reader.
             is_all = not self._reading and self.state_reader.add_commits(self._changes)
@@ -293,16 +313,25 @@ class _WatchedSubscription:
         if is_all:
             self._inform_listeners(self.listeners)
         else:
-            self._woken.set()
+            self._begin_reading()
 
-    async def _keep_reading(self) -> None:
+    def _begin_reading(self) -> None:
+        """Have the state read soon: by the task that reads already, or by a new one."""
+        self._stop_timer()
+        self._is_read_due = True
+        if self._task is None:
+            self._task = self._loop.create_task(self._read_while_due())
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _read_while_due(self) -> None:
         pause = MIN_STATE_RETRY_PAUSE_SECONDS
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FULL_READ_INTERVAL_SECONDS):
-                    await self._woken.wait()
-            # Before the notes are taken: a change behind that wakes the task again.
-            self._woken.clear()
+        while self._is_read_due:
+            # Before the notes are taken: after a change behind that, the state is read once more.
+            self._is_read_due = False
             try:
                 # The watch before the first read: changes in between are noted, and read once more.
                 if self._stop is None:
@@ -316,9 +345,13 @@ class _WatchedSubscription:
                     pause,
                     exc_info=True,
                 )
-                self._woken.set()
+                self._is_read_due = True
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_STATE_RETRY_PAUSE_SECONDS)
+        # No await since no read was due: a change from now on begins a new task.
+        self._task = None
+        if self.listeners:
+            self._timer = self._loop.call_later(FULL_READ_INTERVAL_SECONDS, self._begin_reading)
 
     async def _watch(self) -> None:
         """Have changes noted. In a thread, for an engine reads how far its changes are."""
