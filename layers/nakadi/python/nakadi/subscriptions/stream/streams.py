@@ -14,7 +14,6 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.common.chores import run_and_log_failure
 from nakadi.common.counting import Labels, MetricRows
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.snapshot import CursorResolver
@@ -96,6 +95,15 @@ class StreamBounds(Struct, frozen=True, kw_only=True):
     max_seconds_between_lines: float | None = None
     pick_seconds: PickSeconds = random.randint
     redrive_event_type: str = ""
+
+
+def _end_all(endings: Endings) -> None:
+    """The last first. One that fails must not keep the others from their end."""
+    for end in reversed(endings):
+        try:
+            end()
+        except Exception:  # whatever it was, the stream is over
+            log.exception("A part of a stream did not end properly")
 
 
 class SubscriptionStreams:
@@ -262,8 +270,7 @@ class SubscriptionStreams:
             with count_stream(self._metrics, "subscription", lambda: driver.session.end):
                 await self._run(driver, joined, endings)
         finally:
-            for end in reversed(endings):
-                run_and_log_failure("end of a stream", joined.subscription.id, end)
+            _end_all(endings)
 
     async def _run(self, driver: SubscriptionDriver, joined: JoinedStream, endings: Endings) -> None:
         # Before anything waits: the lease is renewed while there are drivers, and this one relies on it.
