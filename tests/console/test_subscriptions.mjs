@@ -194,7 +194,7 @@ test("a reset shows how many events will wait before it is made", async (page) =
   await picture(page, "subscription-reset");
   assert.equal(await waiting(), 0);
   const [{ oldest_available_offset: oldest }] = await call("GET", "/event-types/reset.it/partitions");
-  await dialog.getByLabel("Behind an offset of one partition").check();
+  await dialog.getByLabel("Behind an offset of one partition").click();
   await dialog.getByRole("combobox").selectOption("reset.it 0");
   await dialog.getByRole("textbox", { name: "Offset" }).fill(oldest);
   await dialog.getByText("19 events will wait.").waitFor();
@@ -202,10 +202,10 @@ test("a reset shows how many events will wait before it is made", async (page) =
   await dialog.waitFor({ state: "detached" });
   assert.equal(await waiting(), 19);
   await page.getByRole("button", { name: "Reset…" }).click();
-  await dialog.getByLabel("A time").check();
+  await dialog.getByLabel("A time").click();
   await dialog.locator("input[type=datetime-local]").fill("2020-01-01T00:00:00");
   await dialog.getByText("1 event more than now: they come again.").waitFor();
-  await dialog.getByLabel("Events published from now on").check();
+  await dialog.getByLabel("Events published from now on").click();
   await dialog.getByText("19 events fewer than now: they are skipped.").waitFor();
   await dialog.getByRole("button", { name: "Reset", exact: true }).click();
   await dialog.waitFor({ state: "detached" });
