@@ -114,7 +114,7 @@ NEEDS: Mapping[str, Needs] = {
     "housekeeping": _needs(
         *STORE_SETTINGS,
         *AUDIT_SETTINGS,
-        "coordination",
+        *SUBSCRIPTION_SETTINGS,
         "auth",
         "default_admin",
         "all_data_access",

@@ -226,14 +226,20 @@ def test_it_goes_to_a_thread(stage, scene):
 @pytest.mark.parametrize(("scene", "what_sends"), SCENES, ids=IDS)
 def test_what_forgets_to_go_to_a_thread_is_noticed(stage, guard, scene, what_sends):
     """Without it, the guard notices the call."""
-    steps = scene(stage)
-    next(steps)
-    forgotten = Staying() if what_sends.endswith("LEAVE_LOOP") else lambda: None
-    # An error raised on the loop is answered as a fault of the broker.
-    with patch(f"nakadi.{what_sends}", forgotten), suppress(AssertionError):
-        next(steps, None)
-    steps.close()
-    assert guard.take()
+
+    def is_noticed():
+        steps = scene(stage)
+        next(steps)
+        forgotten = Staying() if what_sends.endswith("LEAVE_LOOP") else lambda: None
+        # An error raised on the loop is answered as a fault of the broker.
+        with patch(f"nakadi.{what_sends}", forgotten), suppress(AssertionError):
+            next(steps, None)
+        steps.close()
+        return bool(guard.take())
+
+    # On a busy machine, something that the broker keeps may expire before the request, which then goes to a thread
+    # for another reason.
+    assert any(is_noticed() for _ in range(5))
 
 
 def test_a_worker_that_forgets_to_go_to_a_thread_is_noticed(tmp_path):

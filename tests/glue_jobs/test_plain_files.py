@@ -108,7 +108,7 @@ def test_chunks_are_of_whole_lines_and_bounded(monkeypatch):
         parts.append(a_range(number, len(content)))
         store.put(f"object-{number}", content)
 
-    chunks = list(plain_files._chunks(store, parts))
+    chunks = list(plain_files.read_chunks(store, parts))
 
     assert b"".join(chunk.text for chunk in chunks) == b"".join(lines)
     assert all(chunk.text.endswith(b"\n") and len(chunk.text) < 3000 for chunk in chunks)
