@@ -252,11 +252,11 @@ def _count_sources(
     work: JobContext, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
 ) -> Sequence[tuple[EventType, Sequence[Count]]]:
     """Count events in tables and in the archive in one job."""
-    counts = _count_by_source(work, sources, since, until, length)
+    counts = _count_each_source(work, sources, since, until, length)
     earlier = [number for number, found in counts.items() if any(map(measuring.lacks_measurements, found))]
     if earlier:
         lines = [_find_archive_source(work, sources[each].event_type, since, until) for each in earlier]
-        recounted = _count_by_source(work, lines, since, until, length)
+        recounted = _count_each_source(work, lines, since, until, length)
         counts |= {number: recounted.get(at, []) for at, number in enumerate(earlier)}
     for number, source in enumerate(sources):
         _report_gone(work, source)
@@ -265,7 +265,7 @@ def _count_sources(
     return [(source.event_type, counts[number]) for number, source in enumerate(sources) if counts.get(number)]
 
 
-def _count_by_source(
+def _count_each_source(
     work: JobContext, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
 ) -> dict[int, list[Count]]:
     """Counts by the number of their source."""

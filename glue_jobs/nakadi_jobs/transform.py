@@ -126,7 +126,7 @@ def select_placed(lines: DataFrame, parts: Sequence[ArchiveRange]) -> DataFrame:
 
     They may include copies of an event in replaced objects; the number of lines reveals that.
     """
-    return lines.where(" or ".join(_conditions(parts)) or "false")
+    return lines.where(" or ".join(_offset_range_conditions(parts)) or "false")
 
 
 def _place_columns(parts: Sequence[ArchiveRange]) -> Mapping[str, Column]:
@@ -145,7 +145,7 @@ def _timeline_cases(parts: Sequence[ArchiveRange]) -> Iterator[str]:
         yield "when false then 0"
 
 
-def _conditions(parts: Sequence[ArchiveRange]) -> Iterator[str]:
+def _offset_range_conditions(parts: Sequence[ArchiveRange]) -> Iterator[str]:
     """One condition for each stretch of offsets without a hole."""
     for timeline, partition, first, end in join_ranges(
         (each.timeline, each.partition, each.first, each.end) for each in parts
@@ -186,7 +186,7 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
     """
     line = _line(columns)
     misfit = F.col("misfit")
-    lacking = F.expr(f"{count_column_members('line', line)} < {count_names('value')}")
+    lacking = F.expr(f"{count_column_members('line', line)} < {member_count_expression('value')}")
     incomplete = misfit | (F.col("doubtful") & lacking if columns.closed else lacking)
     has_event = F.contains(F.col("value"), F.lit(EVENT_MARKER))
     event = F.expr(f"substring(value, instr(value, '{EVENT_MARKER}') + {len(EVENT_MARKER)}, length(value))")
@@ -266,7 +266,7 @@ def _line(columns: Struct) -> Struct:
     )
 
 
-def count_names(text: str) -> str:
+def member_count_expression(text: str) -> str:
     """An expression for at least the number of members."""
     return f"((octet_length({text}) - octet_length(replace({text}, '\":', ''))) div 2)"
 
@@ -356,5 +356,6 @@ def _count_json_members(value: str) -> str:
     """An expression for at most the number of members. A text that is neither object nor array was another value
     originally.
     """
-    certain = f"({count_names(value)} - (octet_length({value}) - octet_length(replace({value}, '\\\\\":', ''))) div 3)"
+    escaped = f"(octet_length({value}) - octet_length(replace({value}, '\\\\\":', ''))) div 3"
+    certain = f"({member_count_expression(value)} - {escaped})"
     return f"coalesce(if(substring({value}, 1, 1) in ('{{', '['), {certain}, -1), 0)"

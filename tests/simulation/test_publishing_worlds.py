@@ -43,7 +43,7 @@ MUTANTS = {
     ),
     "an append begins however late": ("> CLAIMS_HOLD_FOR.total_seconds()", "> 1e9"),
     "claims are removed though the outcome is unknown": (
-        "            yield from self._note_end([(each, self._ended_claim(each)) for each in claims])\n",
+        "            yield from self._note_end([(each, self._soon_settled_claim(each)) for each in claims])\n",
         "            yield partial(self.claims.remove, claims)\n",
     ),
     "what was refused is over at once": (
@@ -51,7 +51,7 @@ MUTANTS = {
         "self.clock.now()",
     ),
     "refused events are confirmed": (
-        "self._ended_claim(each) if each.partition in refused else self._confirmed_claim(each, now)",
+        "self._soon_settled_claim(each) if each.partition in refused else self._confirmed_claim(each, now)",
         "self._confirmed_claim(each, now)",
     ),
     "events in front of the claim are taken for its own": (" and event.offset >= start_of[eid]", ""),

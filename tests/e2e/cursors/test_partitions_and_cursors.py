@@ -32,7 +32,7 @@ def switch_timeline(api: httpx.Client, name: str) -> None:
     assert answer.status_code == 201, answer.text
 
 
-def ends(api: httpx.Client, name: str, partition: str = "0") -> tuple[str, str]:
+def oldest_and_newest_offset(api: httpx.Client, name: str, partition: str = "0") -> tuple[str, str]:
     one = api.get(f"/event-types/{name}/partitions/{partition}").json()
     return one["oldest_available_offset"], one["newest_available_offset"]
 
@@ -64,8 +64,8 @@ def test_what_was_published_is_counted_at_once(api):
     name = an_event_type(api, partitions=2)
     publish(api, name, 2, "0")
     publish(api, name, 5, "1")
-    assert ends(api, name, "0") == ("001-0001-000000000000000000", "001-0001-000000000000000001")
-    assert ends(api, name, "1") == ("001-0001-000000000000000000", "001-0001-000000000000000004")
+    assert oldest_and_newest_offset(api, name, "0") == ("001-0001-000000000000000000", "001-0001-000000000000000001")
+    assert oldest_and_newest_offset(api, name, "1") == ("001-0001-000000000000000000", "001-0001-000000000000000004")
     asked = json.dumps([{"partition": "1", "offset": "BEGIN"}])
     listed = api.get(f"/event-types/{name}/partitions", params={"cursors": asked}).json()
     assert [each.get("unconsumed_events") for each in listed] == [None, 5]
@@ -78,12 +78,12 @@ def test_lag_is_not_changed_by_an_empty_timeline(api):
     """A switch to another timeline changes no lag and no end until something is published. (C15, C53)"""
     name = an_event_type(api)
     publish(api, name, 2)
-    before = ends(api, name), lags(api, name, "BEGIN", "0")
+    before = oldest_and_newest_offset(api, name), lags(api, name, "BEGIN", "0")
     switch_timeline(api, name)
     switch_timeline(api, name)
-    assert (ends(api, name), lags(api, name, "BEGIN", "0")) == before
+    assert (oldest_and_newest_offset(api, name), lags(api, name, "BEGIN", "0")) == before
     publish(api, name, 1)
-    assert ends(api, name) == ("001-0001-000000000000000000", "001-0003-000000000000000000")
+    assert oldest_and_newest_offset(api, name) == ("001-0001-000000000000000000", "001-0003-000000000000000000")
     assert lags(api, name, "BEGIN", "0", "001-0001-000000000000000001", "001-0003--1") == [3, 2, 1, 1]
 
 
@@ -142,9 +142,9 @@ def test_partitions_can_be_added(api):
     for _ in range(2):
         assert api.put(f"/event-types/{name}/partition-count", json={"partition_count": 3}).status_code == 204
     publish(api, name, 4, "2")
-    assert ends(api, name, "0") == ("001-0001-000000000000000000", "001-0002-000000000000000000")
-    assert ends(api, name, "1") == ("001-0002-000000000000000000", "001-0002--1")
-    assert ends(api, name, "2") == ("001-0002-000000000000000000", "001-0002-000000000000000003")
+    assert oldest_and_newest_offset(api, name, "0") == ("001-0001-000000000000000000", "001-0002-000000000000000000")
+    assert oldest_and_newest_offset(api, name, "1") == ("001-0002-000000000000000000", "001-0002--1")
+    assert oldest_and_newest_offset(api, name, "2") == ("001-0002-000000000000000000", "001-0002-000000000000000003")
     assert lags(api, name, "BEGIN", "001-0001--1", "001-0002-000000000000000000", partition="2") == [4, 4, 3]
 
 

@@ -61,10 +61,10 @@ def test_all_portions_together_are_the_most():
     with a_budget(most=6_000_000) as budget:
         portions = [budget.steps[0]]
         for larger in (False, False, True, False):
-            budget.add_steps(doubled=larger)
+            budget.grant_more_steps(doubled=larger)
             portions.append(budget.steps[0])
         with pytest.raises(StepsExhausted):
-            budget.add_steps()
+            budget.grant_more_steps()
     assert portions == [200_000, 1_000_000, 1_000_000, 2_000_000, 1_800_000]
 
 

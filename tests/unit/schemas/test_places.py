@@ -34,7 +34,7 @@ def test_added_properties_are_shown_without_the_others():
         ({"properties": {"a": {"anyOf": [S]}}}, {"properties": {"a": {"anyOf": [S, INT]}}}, ([S], [S, INT])),
     ],
 )
-def test_values_are_those_of_the_keyword(old, new, expected):
+def test_a_change_of_a_keyword_shows_both_values(old, new, expected):
     """A change of a keyword shows its two values. (R296)"""
     assert values(old, new) == expected
 

@@ -12,28 +12,28 @@ from tests.support.patience import PATIENCE
 from tests.support.subscriptions import create_subscription, cursors, offset_text, publish, reset
 
 
-def positions(count):
+def a_position_for_each(count):
     return {a_place(number): Position(1, number) for number in range(count)}
 
 
 class TestAdding:
     def test_fills_up_what_is_missing(self):
         """Partitions without an entry get one, without an owner; those that have one keep it. (S100, S293)"""
-        new, added = with_next_missing_entries(an_assignment("a"), positions(3))
+        new, added = with_next_missing_entries(an_assignment("a"), a_position_for_each(3))
         assert format_partitions(new.entries) == ["a", "", ""]
         assert added == {a_place(1): Position(1, 1), a_place(2): Position(1, 2)}
 
     def test_says_when_it_is_complete(self):
         """Only with its last partition is a subscription initialised; then nothing is added any more. (S100, S319)"""
-        first, added = with_next_missing_entries(EMPTY_ASSIGNMENT, positions(150))
+        first, added = with_next_missing_entries(EMPTY_ASSIGNMENT, a_position_for_each(150))
         assert (first.initialised, len(first.entries), len(added)) == (
             False,
             MAX_PARTITIONS_PER_WRITE,
             MAX_PARTITIONS_PER_WRITE,
         )
-        second, added = with_next_missing_entries(first, positions(150))
+        second, added = with_next_missing_entries(first, a_position_for_each(150))
         assert (second.initialised, len(second.entries), len(added)) == (True, 150, 51)
-        assert with_next_missing_entries(second, positions(150)) == (second, {})
+        assert with_next_missing_entries(second, a_position_for_each(150)) == (second, {})
 
     def test_is_in_order(self):
         """Entries are ordered by event type, then by number. (S237)"""

@@ -46,10 +46,12 @@ def test_a_partition_that_is_not_committed_in_time():
     table.arrive(1)
     table.wait(5)
     table.change(entry(0, f"{ME}>other"))
-    for offset in range(2):
+    for offset, seconds in enumerate((10, 9.5)):
         table.arrive(1, start=offset, partition=1)
         table.commit(offset, partition=1)
-        table.wait(10)
+        table.wait(seconds)
+    assert table.session.reason is None
+    table.wait(0.5)
     assert table.session.reason is SessionEnd.RELEASE_TIMEOUT
     assert table.take_messages() == [f"0:0-0 {STARTED}", "1:0-0", "1:1-1"]
 

@@ -83,8 +83,8 @@ def event_type_draft(body: ObjectReader) -> EventTypeDraft:
         category=body.enum_value("category", Category),
         schema=None if schema is None else schema_draft(schema),
         partition_key_fields=body.texts("partition_key_fields") or (),
-        ordering_key_fields=_schema_field_paths(body, "ordering_key_fields"),
-        ordering_instance_ids=_schema_field_paths(body, "ordering_instance_ids"),
+        ordering_key_fields=_read_paths_into_schema(body, "ordering_key_fields"),
+        ordering_instance_ids=_read_paths_into_schema(body, "ordering_instance_ids"),
         default_statistic=None if statistic is None else _statistics_draft(statistic),
         retention_time=None if options is None else options.integer("retention_time"),
         authorization=None if authorization is None else authorization_draft(authorization),
@@ -104,7 +104,7 @@ def _deduplication_draft(body: ObjectReader) -> DeduplicationDraft | None:
     return DeduplicationDraft(window_seconds=deduplication.integer("window_seconds", bits=32))
 
 
-def _schema_field_paths(body: ObjectReader, name: str) -> tuple[str, ...]:
+def _read_paths_into_schema(body: ObjectReader, name: str) -> tuple[str, ...]:
     """Paths that must be in the schema. Null is as invalid there as an empty path."""
     return tuple(each or "" for each in body.texts(name) or ())
 

@@ -307,8 +307,8 @@ class WorkBudget:
             # Only now is there a turn to give back: waiting for it may have failed.
             self._held = held
 
-    def add_steps(self, *, doubled: bool = False) -> None:
-        """Add steps; `doubled` doubles their number from now on, for events that needed more.
+    def grant_more_steps(self, *, doubled: bool = False) -> None:
+        """Grant the next steps; `doubled` doubles their number from now on, for events that needed more.
 
         Raises `StepsExhausted` when there are none left, and `TryLater` when this is no time for long work.
         """
@@ -326,7 +326,7 @@ class WorkBudget:
         self.steps[0] -= number
         while self.steps[0] < 0:
             missing = self.steps[0]
-            self.add_steps()
+            self.grant_more_steps()
             self.steps[0] += missing
 
     def close(self) -> None:

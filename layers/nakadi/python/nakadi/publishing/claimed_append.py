@@ -196,7 +196,7 @@ class ClaimedAppend(Struct, kw_only=True):
             yield partial(self.claims.remove, claims)
             raise
         except Unavailable:
-            yield from self._note_end([(each, self._ended_claim(each)) for each in claims])
+            yield from self._note_end([(each, self._soon_settled_claim(each)) for each in claims])
             raise
         now = self.clock.now()
         refused = {partition: each for partition, each in results.items() if isinstance(each, Refused)}
@@ -205,7 +205,10 @@ class ClaimedAppend(Struct, kw_only=True):
                 self.fates[index] = refused[partition]
         yield from self._note_end(
             [
-                (each, self._ended_claim(each) if each.partition in refused else self._confirmed_claim(each, now))
+                (
+                    each,
+                    self._soon_settled_claim(each) if each.partition in refused else self._confirmed_claim(each, now),
+                )
                 for each in claims
             ]
         )
@@ -221,7 +224,7 @@ class ClaimedAppend(Struct, kw_only=True):
         expires_at = stored_at + self.ids.window + CLAIMS_KEPT_BEHIND_WINDOW
         return replace(claim, is_stored=True, since=stored_at, expires_at=expires_at)
 
-    def _ended_claim(self, claim: EidClaim) -> EidClaim:
+    def _soon_settled_claim(self, claim: EidClaim) -> EidClaim:
         return replace(claim, settled_at=min(claim.settled_at, self.clock.now() + APPEND_SETTLES_AFTER_ITS_END))
 
     # The places of events

@@ -332,7 +332,7 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
     larger = False
     while True:
         try:
-            budget.add_steps(doubled=larger)
+            budget.grant_more_steps(doubled=larger)
         except StepsExhausted:
             return None
         try:
