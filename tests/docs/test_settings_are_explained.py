@@ -1,8 +1,11 @@
 """The reference of the settings."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import fields
 
+from nakadi.app import engines
 from nakadi.app.settings import Settings
 from scripts.settings_reference import REFERENCE, SOURCE, reference
 
@@ -29,6 +32,13 @@ def test_a_setting_without_a_description_is_refused():
     """A new setting needs a description."""
     with pytest.raises(ValueError, match="speed has no description"):
         reference("class Settings:\n    # Speed\n    speed: int = 1\n    limit: int = 2\n    '''The limit.'''\n")
+
+
+@pytest.mark.parametrize("openers", [name for name in vars(engines) if name.endswith("_OPENERS")])
+def test_the_form_of_each_url_is_shown(openers):
+    """The scheme of each engine is among the settings, or in the docstring of the function that opens it."""
+    shown = REFERENCE.read_text() + Path(engines.__file__).read_text()
+    assert [scheme for scheme in getattr(engines, openers) if f"`{scheme}:" not in shown] == []
 
 
 def format_default(default):

@@ -20,7 +20,6 @@ from nakadi.ports.clock import SystemClock
 from tests.support.clock import HandMovedClock
 from tests.support.engines import COORDINATIONS, EID_CLAIMS, EVENT_LOGS, LOG_INDEXES, REGISTRIES
 from tests.support.environment import plain_environment
-from tests.support.pages import ROOT
 
 
 def test_a_scheme_names_an_engine():
@@ -36,13 +35,6 @@ def test_an_unknown_scheme_is_answered_with_those_there_are(url):
         engines.open_event_log(url, HandMovedClock())
     with pytest.raises(BadSetting, match=r"memory, sqlite"):
         engines.open_registry(url)
-
-
-@pytest.mark.parametrize("openers", [name for name in vars(engines) if name.endswith("_OPENERS")])
-def test_the_form_of_each_url_is_shown(openers):
-    """Each scheme of an engine is in the settings' documentation, or in the docstring of the function that opens it."""
-    shown = (ROOT / "docs" / "settings.md").read_text() + Path(engines.__file__).read_text()
-    assert [scheme for scheme in getattr(engines, openers) if f"`{scheme}:" not in shown] == []
 
 
 def test_an_engine_is_imported_when_it_is_asked_for():
