@@ -118,7 +118,8 @@ def measure_subscriptions(folder: Path, size: int) -> dict[str, float]:
 
 
 def measure_streams(folder: Path, size: int) -> dict[str, float]:
-    """Half read an event type, and half each a subscription of its own. All are idle, but for their keep-alives."""
+    """Half of the streams read an event type; each of the others reads its own subscription. All are idle except for
+    keep-alives."""
     prepare(folder)
     with changing_data_file(folder) as file:
         clone_event_types(file, 100)

@@ -156,7 +156,7 @@ def draft_of(schema: Any, **changes: Any) -> dict[str, Any]:
 
 
 def with_greatest_price(percent: int) -> dict[str, Any]:
-    """The schema, with a greatest price that about so many events exceed."""
+    """The schema, with a maximum price that about this many events exceed."""
     line = ORDER["lines"]["items"]
     price = {"type": "number", "maximum": 99.99 * (1 - percent / 300)}
     lines = {"type": "array", "items": {**line, "properties": {**line["properties"], "price": price}}}

@@ -61,7 +61,7 @@ class Orders:
         self.count += count
         assert self._api.post(f"/event-types/{self.name}/events", json=events).status_code == 200
 
-    def found(self):
+    def read_events(self):
         """The events that the broker has."""
         return [event for batch in read(self.url, self.name, start="begin", follow=False) for event in batch.events]
 
@@ -118,7 +118,7 @@ def test_rows_are_published(spark, make_orders):
     frame.write.format("nakadi").options(url=orders.url, event_type=orders.name, key="customer.id").mode(
         "append"
     ).save()
-    assert sorted(event["n"] for event in orders.found()) == [*range(10)]
+    assert sorted(event["n"] for event in orders.read_events()) == [*range(10)]
     with pytest.raises(Exception, match="append"):
         frame.write.format("nakadi").options(url=orders.url, event_type=orders.name).mode("overwrite").save()
 
@@ -141,7 +141,7 @@ def test_a_batch_of_a_stream_is_published_once(spark, make_orders, tmp_path):
     for note in (tmp_path / "commits").glob("*0*"):
         note.unlink()
     copy()
-    assert sorted(event["n"] for event in copies.found()) == [*range(10)]
+    assert sorted(event["n"] for event in copies.read_events()) == [*range(10)]
 
 
 @contextmanager

@@ -479,21 +479,21 @@ def test_what_was_counted_outlasts_a_pause(api, receiver):
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
 
-    def counted() -> dict[str, Any]:
+    def read_counts() -> dict[str, Any]:
         return dict(api.get(path(subscription)).json().get("deliveries", {}))
 
     register(api, subscription, receiver)
     publish(api, name, 1)
-    until(lambda: counted().get("delivered_batches") == 1)
+    until(lambda: read_counts().get("delivered_batches") == 1)
     assert api.post(path(subscription, "pause")).status_code == 204
     assert api.post(path(subscription, "resume")).status_code == 204
     assert api.post(path(subscription, "secret", "rotate")).status_code == 200
     publish(api, name, 1)
-    until(lambda: counted().get("delivered_batches") == 2)
-    assert [each["events"] for each in counted()["recent_attempts"]] == [1, 1]
+    until(lambda: read_counts().get("delivered_batches") == 2)
+    assert [each["events"] for each in read_counts()["recent_attempts"]] == [1, 1]
     assert api.delete(path(subscription)).status_code == 204
     register(api, subscription, receiver)
-    until(lambda: counted().get("delivered_batches") == 0)
+    until(lambda: read_counts().get("delivered_batches") == 0)
 
 
 def test_resuming_tries_at_once(api, receiver, monkeypatch):

@@ -144,7 +144,7 @@ class StreamAccessMonitor:
 
     @contextmanager
     def monitor(self, driver: StreamDriver, subject: Subject | None, event_type: EventType) -> Iterator[None]:
-        """`follow` while the block runs."""
+        """Inform a driver of changes while the block runs, as `follow` does."""
         stop = self.follow(driver, subject, event_type)
         try:
             yield

@@ -67,7 +67,7 @@ CALL_THREAD_COUNT = 8
 CANNOT_CONTINUE = "Failed to continue streaming"
 
 Endings = list[Callable[[], None]]
-"""What ends with a stream, in the order in which it began."""
+"""The functions that end the parts of a stream, in the order in which the parts began."""
 
 
 class JoinedStream(Struct, frozen=True, kw_only=True):
