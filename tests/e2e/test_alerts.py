@@ -224,6 +224,7 @@ def test_an_indexer_that_is_behind_is_found(api, broken, watch):
     name = create_event_type(api)["name"]
     aside = broken.archive.with_name("aside")
     before = watch()
+    broken.archive.mkdir(exist_ok=True)
     broken.archive.rename(aside)
     broken.archive.write_text("")
     failed = value(scrape(api), "nakadi_archive_failures_total", operation="archiving")
@@ -235,7 +236,8 @@ def test_an_indexer_that_is_behind_is_found(api, broken, watch):
         assert before.fires("NakadiIndexerIsBehind")
     finally:
         broken.archive.unlink()
-        aside.rename(broken.archive)
+        # From this moment on, the next attempt makes the folder itself.
+        shutil.copytree(aside, broken.archive, dirs_exist_ok=True)
 
     until(lambda: not before.fires("NakadiIndexerIsBehind"))
     assert b'"n":0' in read_first_event(broken, name)
