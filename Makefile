@@ -161,6 +161,7 @@ bench: $(VENV)/.test
 	@mkdir -p $(BENCH)
 	$(BIN)/python benchmarks/schemas.py
 	$(BIN)/python benchmarks/registry.py
+	$(BIN)/python benchmarks/event_shapes.py --json $(BENCH)/event_shapes.json
 	$(BIN)/python benchmarks/publish.py --json $(BENCH)/publish.json
 	$(BIN)/python benchmarks/workers.py --workers 2,4,8 --rounds 3 --json $(BENCH)/workers.json
 	$(BIN)/python benchmarks/stream.py --json $(BENCH)/stream.json

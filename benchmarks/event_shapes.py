@@ -1,6 +1,6 @@
 """What publishing an event costs by its shape: CPU of a whole batch in one process, on the memory engine.
 
-PYTHONPATH=layers/nakadi/python .venv/bin/python benchmarks/event_shapes.py [--rounds 7] [--only pattern]
+PYTHONPATH=layers/nakadi/python .venv/bin/python benchmarks/event_shapes.py [--rounds 7] [--only pattern] [--json FILE]
 
 Each round publishes a batch of every shape in turn; a shape's figure is its least. The last column is the cost of a
 kilobyte as a multiple of that of the plain order: what it adds to parsing and storing text.
@@ -15,6 +15,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -103,6 +104,8 @@ NODE = {
 CARD = {"type": "object", "required": ["card"], "properties": {"card": TEXT}}
 BANK = {"type": "object", "required": ["iban"], "properties": {"iban": TEXT}}
 
+SMALLEST = "100 bytes"
+
 SHAPES: Mapping[str, Shape] = {
     "plain": shape(),
     "pattern": shape({"order_number": {"type": "string", "pattern": "^o-[0-9]+$"}}),
@@ -164,7 +167,7 @@ SHAPES: Mapping[str, Shape] = {
     "blanks": shape(spell=lambda events: json.dumps(events).encode()),
     "pretty": shape(spell=lambda events: orjson.dumps(events, option=orjson.OPT_INDENT_2)),
     "large integers": shape(make_event=lambda: order(n=2**62 + DRAW.getrandbits(40))),
-    "100 bytes": shape(make_event=lambda: {"metadata": metadata(), "order_number": "1"}),
+    SMALLEST: shape(make_event=lambda: {"metadata": metadata(), "order_number": "1"}),
     "10 KB": shape(make_event=lambda: order(note=words(1100))),
     "200 numbers": shape(
         {"values": {"type": "array", "items": {"type": "number"}}},
@@ -179,6 +182,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=10, help="of each shape, in a round")
     parser.add_argument("--only", help="shapes with this in their name")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     shapes = {name: each for name, each in SHAPES.items() if options.only is None or options.only in name}
     shapes = {"plain": SHAPES["plain"], **shapes}
@@ -190,7 +194,9 @@ def main() -> None:
     for _ in range(1 + options.rounds):  # the first one meets members, and compiles
         for number, name in enumerate(shapes):
             least[name] = min(least[name], seconds_of(broker, f"type-{number}", bodies[name], options.batches))
-    report(least, bodies)
+    figures = report(least, bodies)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 def register(broker: BrokerServices, name: str, each: Shape) -> None:
@@ -222,14 +228,22 @@ def seconds_of(broker: BrokerServices, name: str, body: bytes, batches: int) -> 
     return (time.process_time() - begin) / batches
 
 
-def report(least: Mapping[str, float], bodies: Mapping[str, bytes]) -> None:
+def report(least: Mapping[str, float], bodies: Mapping[str, bytes]) -> Mapping[str, float]:
+    """Print the figures, and return those that have an aim."""
     per_kilobyte = {name: 1e6 * seconds / (len(bodies[name]) / 1024) for name, seconds in least.items()}
     print(f"{'':30} {'bytes':>7} {'us an event':>12} {'us a KB':>8} {'of plain, a KB':>15}")
     for name, seconds in least.items():
         size, ratio = len(bodies[name]) // BATCH_SIZE, per_kilobyte[name] / per_kilobyte["plain"]
         print(f"{name:30} {size:7} {1e6 * seconds / BATCH_SIZE:12.2f} {per_kilobyte[name]:8.2f} {ratio:15.2f}")
-    ratios = [each / per_kilobyte["plain"] for name, each in per_kilobyte.items() if name != "plain"]
-    print(f"median {statistics.median(ratios):.2f}, most {max(ratios):.2f}")
+    of_plain = {name: each / per_kilobyte["plain"] for name, each in per_kilobyte.items() if name != "plain"}
+    median, most = statistics.median(of_plain.values()), max(of_plain.values())
+    print(f"median {median:.2f}, most {most:.2f}")
+    return {
+        "median_of_plain": median,
+        "most_of_plain": most,
+        "most_of_plain_but_small": max(each for name, each in of_plain.items() if name != SMALLEST),
+        **{f"{name}_us_per_kb": each for name, each in per_kilobyte.items()},
+    }
 
 
 if __name__ == "__main__":
