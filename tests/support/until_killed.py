@@ -6,16 +6,27 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.environment import plain_environment
+from tests.support.patience import until
 
 ROOT = Path(__file__).parents[2]
 
 
 def lines_until_killed(script: str, *arguments: object, between: tuple[float, float]) -> list[str]:
     """Start a script of this folder, kill it this many seconds after its first line, and return its whole lines."""
+    return _lines_until(lambda: time.sleep(random.uniform(*between)), script, *arguments)
+
+
+def lines_until_condition(script: str, *arguments: object, condition: Callable[[], object]) -> list[str]:
+    """The same, but the script is killed as soon as a condition holds."""
+    return _lines_until(lambda: until(condition), script, *arguments)
+
+
+def _lines_until(wait: Callable[[], None], script: str, *arguments: object) -> list[str]:
     command = [sys.executable, str(ROOT / "tests/support" / script), *map(str, arguments)]
     environment = plain_environment(PYTHONPATH=str(ROOT / "layers/nakadi/python"))
     with (
@@ -27,7 +38,7 @@ def lines_until_killed(script: str, *arguments: object, between: tuple[float, fl
             assert process.stdout.readline() == b"ready\n"
             first = process.stdout.readline()
             rest = reader.submit(process.stdout.read)
-            time.sleep(random.uniform(*between))
+            wait()
         finally:
             process.kill()
     said = (first + rest.result()).decode()
