@@ -1,6 +1,7 @@
 """All followers of a partition share one reader."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -368,6 +369,39 @@ def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
         assert len(stage.log.reads) == reads
 
     play(scenario)
+
+
+@pytest.mark.parametrize("trouble", [OffsetUnavailable("gone"), UnknownTopic("gone"), Unavailable("down")])
+def test_an_error_that_nobody_waits_for_any_more_is_not_reported(trouble):
+    """When the last follower leaves during a read that fails, asyncio logs no error that was never looked at."""
+    reported: list[str] = []
+
+    class HeldUp(ObservedLog):
+        def __init__(self) -> None:
+            super().__init__()
+            self.is_reading, self.may_fail = threading.Event(), threading.Event()
+
+        def read(self, *_place: Any, **_limits: Any) -> EventSlice:
+            self.is_reading.set()
+            assert self.may_fail.wait(PATIENCE)
+            raise trouble
+
+    async def scenario(stage: Stage) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+        stage.log = log = HeldUp()
+        log.create_topic(stage.timeline.topic, 1)
+        stage.feeds.close()
+        stage.feeds = Feeds(log, threads=1)
+        follower = await stage.follow()
+        assert follower.take_run() is None
+        assert await asyncio.to_thread(log.is_reading.wait, PATIENCE)
+        follower.release()
+        log.may_fail.set()
+        await stage.idle()
+        gc.collect()
+
+    play(scenario)
+    assert reported == []
 
 
 def test_an_event_published_while_a_read_is_under_way_is_found():

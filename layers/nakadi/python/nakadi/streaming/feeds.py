@@ -61,9 +61,12 @@ class RetryingReader:
     def _pass_on_or_retry(
         self, start: int, done: Callable[[ReadOutcome], None], future: asyncio.Future[EventChunk]
     ) -> None:
-        if self._closed or future.cancelled():
+        if future.cancelled():
             return
+        # Also if nobody wants the result any more: asyncio would log an error that is never looked at.
         error = future.exception()
+        if self._closed:
+            return
         if isinstance(error, Unavailable):
             log.warning("Reading is tried again in %s s: %s", self._pause, error)
             asyncio.get_running_loop().call_later(self._pause, self.read, start, done)
