@@ -103,7 +103,7 @@ ASSIGNMENT = {
     "entries": [["e", "0", "s-1", "s-2", 3, [1, 9], ["r", 1, 8, ["k"]]], ["e", "1", None, None, 0, None]],
     "sessions": [
         ["s-1", "process", NOON, 60.0, [["e", "0"]]],
-        ["s-2", "process", NOON, 60.0, [], True, 2, 1, NOON],
+        ["s-2", "process", NOON, 60.0, [], True, 2, 1, NOON, 30.0],
     ],
     "timed_out": [["s-0", NOON, 2.5]],
     "standstills": [[["e", "0"], {"timeline": 1, "offset": 7}, 3]],

@@ -104,6 +104,24 @@ def test_a_commit_that_comes_too_late_is_told_so(api, consumer):
     assert problem(api.post(f"/subscriptions/{stream.subscription['id']}/streams/{stream.id}/extend"), 404) == refused
 
 
+def test_a_consumer_whose_batch_is_not_full_yet_is_not_stalled(api, consumer):
+    """An event that has waited for longer than the commit timeout was not sent yet if its batch waits for others.
+    (S340)"""
+    subscription = subscribe_from_beginning(api, events=1)
+    query = {"show_time_lag": True}
+    with consumer(subscription, commit_timeout=1, batch_limit=2, batch_flush_timeout=3600):
+
+        def find_partition():
+            return api.get(f"/subscriptions/{subscription['id']}/stats", params=query).json()["items"][0]["partitions"][
+                0
+            ]
+
+        until(lambda: find_partition()["consumer_lag_seconds"] >= 2)
+        found = find_partition()
+        assert found["stream_id"]
+        assert "stalled" not in found
+
+
 def test_a_consumer_that_fails_at_one_event_is_stalled(api, consumer):
     """Streams end without a commit at the same event, by the commit timeout or because their client leaves: the
     partition is stalled between them, too, until a commit. (S340)"""

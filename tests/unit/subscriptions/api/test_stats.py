@@ -170,6 +170,19 @@ class TestStalled:
         house.commit(subscription, session, a_cursor(name, "0", 0))
         assert not self.is_stalled(house, subscription)
 
+    def test_is_not_who_has_received_nothing_yet(self, house):
+        """An event that waits for its batch to be full is sent after the flush timeout, and the time for its commit
+        begins then. (S340)"""
+        name = house.event_type(events=1)
+        subscription = house.subscription(name)
+        session = house.session(subscription, commit_timeout=5.0, flush_timeout=30.0)
+        house.wait(35)
+        assert not self.is_stalled(house, subscription)
+        house.wait(1)
+        assert self.is_stalled(house, subscription)
+        house.commit(subscription, session, a_cursor(name, "0", 0))
+        assert not self.is_stalled(house, subscription)
+
     def test_is_not_who_has_just_begun(self, house):
         """A stream that takes over has its own time. (S280)"""
         subscription = house.subscription(house.event_type(events=1))

@@ -155,7 +155,8 @@ class Session(Struct, frozen=True, kw_only=True, array_like=True):
 
     Any process may write a request for the process that serves it: `is_leaving` asks it to end now, and
     `extensions_requested` counts requests for more time to commit. The session answers with `extensions_granted`, and
-    with `commit_by`, the time that the latest extension grants. Older versions of the broker write none of these.
+    with `commit_by`, the time that the latest extension grants. `flush_timeout` is how many seconds an event may wait
+    until it is sent in a batch with others. Older versions of the broker write none of these.
     """
 
     id: str
@@ -167,6 +168,7 @@ class Session(Struct, frozen=True, kw_only=True, array_like=True):
     extensions_requested: int = 0
     extensions_granted: int = 0
     commit_by: datetime | None = None
+    flush_timeout: float = 0.0
 
 
 class TimedOutSession(Struct, frozen=True, array_like=True):

@@ -292,12 +292,12 @@ def stats_of_reader(partition: EventTypePartition, shared: _AssignmentSnapshot) 
 
 
 def is_commit_overdue(owner: Session, since: datetime, now: datetime, max_commit_seconds: float) -> bool:
-    """Whether a stream has had more time since then than it may take for a commit.
+    """Whether a stream has had more time since then than it may take to send an event and get a commit.
 
-    The stream of a sink waits for as long as its receiver is down. It is overdue after the longest time that a client
-    may ask for.
+    An event waits until its batch is full or the flush timeout has passed. The stream of a sink waits for as long as
+    its receiver is down. It is overdue after the longest time that a client may ask for.
     """
-    return now - since > timedelta(seconds=min(owner.commit_timeout, max_commit_seconds))
+    return now - since > timedelta(seconds=owner.flush_timeout + min(owner.commit_timeout, max_commit_seconds))
 
 
 def lag_cause(partition: PartitionStats, entry: PartitionAssignment | None, *, is_hot: bool) -> LagCause:

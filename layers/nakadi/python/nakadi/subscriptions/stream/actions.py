@@ -69,6 +69,11 @@ class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
     sends_at_once: bool = False
     max_seconds_between_lines: float = MAX_SECONDS_BETWEEN_LINES
 
+    @property
+    def sends_each_event_at_once(self) -> bool:
+        """Whether no event waits for others of its batch."""
+        return self.sends_at_once or self.batch_limit == 1
+
 
 def stream_limits(
     asked: SubscriptionStreamParameters,

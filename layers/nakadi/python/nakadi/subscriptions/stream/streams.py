@@ -494,4 +494,5 @@ class SubscriptionStreams:
             started_at=self._clock.now(),
             commit_timeout=limits.commit_seconds,
             requested_partitions=partitions,
+            flush_timeout=0.0 if limits.sends_each_event_at_once else limits.flush_seconds,
         )
