@@ -8,8 +8,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from nakadi.engines.kafka import reading
 from nakadi.engines.kafka.client import ClusterAddress
-from nakadi.engines.kafka.reading import TailReader
-from tests.support.patience import PATIENCE
+from nakadi.engines.kafka.reading import CatchUpReader, TailReader
+from tests.support.patience import PATIENCE, started_threads, until
 
 
 class Message:
@@ -169,3 +169,55 @@ def test_a_topic_is_looked_up_before_it_is_followed(monkeypatch, is_away, calls)
         consumer.let.release()
         assert consumer.polling.acquire(timeout=PATIENCE)
         assert [" ".join(each) for each in consumer.calls] == calls
+
+
+class ReadyConsumer(FollowingConsumer):
+    """Has each event of the partition that it is assigned at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closed = False
+
+    def assign(self, partitions):
+        self.incremental_assign(partitions)
+
+    def poll(self, _seconds):
+        self._next += 1
+        return Message(self._next - 1)
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_a_consumer_that_nobody_uses_is_closed(monkeypatch):
+    """A consumer that has caught up, or whose stream has ended, would ask for events a hundred times a second. The
+    next read has another one, and no thread stays behind."""
+    made = []
+
+    def make_consumer(*_, **__):
+        made.append(ReadyConsumer())
+        return made[-1]
+
+    monkeypatch.setattr(reading, "new_consumer", make_consumer)
+    monkeypatch.setattr(reading, "UNUSED_READER_TIMEOUT_SECONDS", 0.01)
+    reader = CatchUpReader(ClusterAddress("any"))
+    with started_threads() as find_threads:
+        for start in (0, 7):
+            found = reader.read(("t", 0), start, limit=1, max_bytes=1_000, end=100)
+            assert [each.offset for each in found.events] == [start]
+            until(lambda: all(each.is_closed for each in made))
+            until(lambda: not find_threads())
+        assert len(made) == 2
+        reader.close()
+
+
+def test_a_consumer_that_is_used_again_and_again_stays(monkeypatch):
+    """Reads that follow each other share a consumer, and what it has fetched ahead."""
+    made = []
+    monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: made.append(ReadyConsumer()) or made[-1])
+    reader = CatchUpReader(ClusterAddress("any"))
+    for offset in range(20):
+        assert reader.read(("t", 0), offset, limit=1, max_bytes=1_000, end=100).next_offset == offset + 1
+    assert len(made) == 1
+    reader.close()
+    assert made[0].is_closed

@@ -51,6 +51,10 @@ MAX_IDLE_READERS = 8
 READER_REUSE_DELAY_SECONDS = 1.0
 """Seconds after which such a consumer may be used for another place."""
 
+UNUSED_READER_TIMEOUT_SECONDS = 10.0
+"""Seconds after which such a consumer is closed. Until then it fetches ahead: at the end of its partition, that is a
+hundred requests a second."""
+
 QUEUE_BACKOFF_MILLISECONDS = 5
 """Milliseconds after which the library looks whether its queue has room again. By default it rests for a second, in
 which a reader that is quick waits for it."""
@@ -301,6 +305,8 @@ class CatchUpReader:
         self._lock = threading.Lock()
         self._idle: list[_PositionedReader] = []
         self._closed = False
+        self._closing = threading.Event()
+        self._closer: threading.Thread | None = None
 
     def known_end(self, partition: TopicPartition, start: int) -> int | None:
         """Where the partition ends as far as a reader at this place knows, if it has not come there yet.
@@ -340,8 +346,12 @@ class CatchUpReader:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
+            closer = self._closer
+        self._closing.set()
         for reader in idle:
             reader.consumer.close()
+        if closer is not None:
+            closer.join()
 
     def _fetch_messages(self, reader: _PositionedReader, limit: int, end: int) -> Sequence[Any]:
         """Messages that have already arrived; if there are none, wait for some."""
@@ -397,11 +407,33 @@ class CatchUpReader:
             kept = not self._closed and not reader.is_lost and len(self._idle) < MAX_IDLE_READERS
             if kept:
                 self._idle.append(reader)
+                self._begin_closing_unused_readers()
         if reader.is_lost:
             # Perhaps its servers are away, and perhaps it would not find them when they are back.
             discard_client(reader.consumer)
         elif not kept:
             reader.consumer.close()
+
+    def _begin_closing_unused_readers(self) -> None:
+        """Have a thread that lives as long as there are idle readers. The caller holds the lock."""
+        if self._closer is None:
+            self._closer = threading.Thread(target=self._close_unused_readers, name="kafka-unused-readers", daemon=True)
+            self._closer.start()
+
+    def _close_unused_readers(self) -> None:
+        while not self._closing.wait(UNUSED_READER_TIMEOUT_SECONDS):
+            unused_since = time.monotonic() - UNUSED_READER_TIMEOUT_SECONDS
+            with self._lock:
+                unused = [each for each in self._idle if each.last_used <= unused_since]
+                self._idle = [each for each in self._idle if each.last_used > unused_since]
+                is_last = not self._idle
+                if is_last:
+                    # In one step with the look: a reader that is returned from now on begins another thread.
+                    self._closer = None
+            for each in unused:
+                each.consumer.close()
+            if is_last:
+                return
 
     def _new_consumer(self) -> Consumer:
         return new_consumer(
