@@ -65,6 +65,38 @@ def test_events_are_removed_after_their_retention_time(broker, clock):
     assert values(broker, event_type) == [b"young"]
 
 
+def test_partitions_are_trimmed_as_often_as_their_retention_time_needs(broker, clock, monkeypatch):
+    """A round looks at the partitions that it has not trimmed for a hundredth of their retention time. A trim that
+    fails is due in the next round, and a partition that is gone is forgotten. (R128)"""
+    event_type, event_log = register(broker), broker.logs.for_storage("default")
+    trims, trim = [], event_log.trim
+    failures = []
+
+    def observed_trim(topic, *arguments):
+        if topic == event_type.timeline.topic:
+            trims.append(clock.monotonic())
+            if failures:
+                raise failures.pop()
+            trim(topic, *arguments)
+
+    monkeypatch.setattr(event_log, "trim", observed_trim)
+    began = clock.monotonic()
+    for _ in range(5):
+        broker.housekeeping.run()
+        clock.move(0.004 * RETENTION.total_seconds())
+    assert [round((each - began) / RETENTION.total_seconds(), 3) for each in trims] == [0, 0.012]
+
+    failures.append(Unavailable("not now"))
+    clock.move(0.01 * RETENTION.total_seconds())
+    for _ in range(3):
+        broker.housekeeping.run()
+    assert len(trims) == 4
+
+    broker.event_types.remove(event_type)
+    broker.housekeeping.run()
+    assert event_type.timeline.topic not in {topic for topic, _ in broker.housekeeping.trimmed_at}
+
+
 @pytest.mark.parametrize(
     ("policy", "left"),
     [

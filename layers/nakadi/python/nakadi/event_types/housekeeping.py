@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from nakadi.event_types.repository import EventTypes, cleanup_note
 from nakadi.event_types.timeline_states import TimelineFact, TimelineState, timeline_after, timeline_state
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
+from nakadi.model.events import TopicPartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs, UnknownTopic
 from nakadi.ports.registry import ChangedMeanwhile
@@ -34,6 +36,10 @@ log = logging.getLogger(__name__)
 # are kept for a day more, so that a reader further behind sees them.
 COMPACTION_LAG = timedelta(minutes=1)
 TOMBSTONE_RETENTION = timedelta(days=1)
+
+TRIM_INTERVAL_SHARE = 0.01
+"""How often expired events of a partition are removed, as a share of their retention time, which they may outlast by as
+much. A round looks at few partitions, however many there are."""
 
 
 class Housekeeping(Struct, frozen=True, kw_only=True):
@@ -51,6 +57,8 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     metrics: Metrics = field(default_factory=Metrics)
     stop_requested: threading.Event = field(default_factory=threading.Event)
     """Set by `stop`. Long tasks check it."""
+    trimmed_at: dict[TopicPartition, float] = field(default_factory=dict)
+    """When expired events were last removed, by the steady clock."""
 
     def run(self) -> None:
         """Run each task once. A failure is logged and counted, and the task is tried again in the next round."""
@@ -71,8 +79,12 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
         self.stop_requested.set()
 
     def _run_for_all_event_types(self) -> None:
+        existing: set[TopicPartition] = set()
         for event_type in self.event_types.all():
             self._run_for_event_type(event_type)
+            existing.update((each.topic, number) for each in event_type.timelines for number in range(each.partitions))
+        for gone in self.trimmed_at.keys() - existing:
+            del self.trimmed_at[gone]
 
     def _run_for_event_type(self, event_type: EventType) -> None:
         now = self.clock.now()
@@ -129,10 +141,15 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
         return current is not None and current.id == event_type.id
 
     def _delete_expired_events(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
-        """Remove the events that are older than the retention time, unless the event type is only compacted."""
-        if event_type.cleanup_policy is not CleanupPolicy.COMPACT:
-            before = now - timedelta(milliseconds=event_type.retention_time)
-            self.logs.for_storage(timeline.storage_id).trim(timeline.topic, partition, before)
+        """Remove the events that are older than the retention time, unless the event type is only compacted, or that
+        was done a moment ago."""
+        if event_type.cleanup_policy is CleanupPolicy.COMPACT:
+            return
+        retention = timedelta(milliseconds=event_type.retention_time)
+        place, moment = (timeline.topic, partition), self.clock.monotonic()
+        if moment - self.trimmed_at.get(place, -inf) >= TRIM_INTERVAL_SHARE * retention.total_seconds():
+            self.logs.for_storage(timeline.storage_id).trim(timeline.topic, partition, now - retention)
+            self.trimmed_at[place] = moment
 
     def _compact_partition(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
         if event_type.cleanup_policy.compacts:
