@@ -69,7 +69,7 @@ def chosen_partitions(api: Api, event_type: str, only: str | None = None) -> lis
 
 
 def cursors_of_newest(api: Api, event_type: str, count: int) -> dict[str, str]:
-    """Return for each partition the offset behind which its newest `count` events are."""
+    """Return for each partition the offset after which its newest `count` events are."""
     found = fetch_partitions(api, event_type)
     pairs = [
         {

@@ -127,7 +127,7 @@ def publish(
     "start",
     default="end",
     show_default=True,
-    help="Where to start: begin, end, a time, an age (90s, 15m, 2h, 7d), or an offset behind which to start.",
+    help="Where to start: begin, end, a time, an age (90s, 15m, 2h, 7d), or an offset after which to start.",
 )
 @click.option(
     "--where", help="Show only events that meet this condition, such as 'data.total > 100 and not data.test'."

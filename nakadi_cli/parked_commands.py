@@ -30,7 +30,7 @@ def parked() -> None:
 @click.option("--partition", help="Only events of this partition.")
 @click.option("--key", help="Only events with this key.")
 def list_parked(subscription: str, event_type: str | None, partition: str | None, key: str | None) -> None:
-    """List the parked events of a subscription, including those that wait behind them with the same key."""
+    """List the parked events of a subscription, including those that wait after them with the same key."""
     filters: dict[str, Any] = {"event_type": event_type, "partition": partition, "key": key}
     chosen = {name: value for name, value in filters.items() if value is not None}
     found = list(connect().items(path("subscriptions", subscription, "parked-events"), **chosen))

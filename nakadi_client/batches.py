@@ -81,7 +81,7 @@ class Batch(Generic[Event]):
         """Return a cursor that covers only events which the loop is done with, or None if none is known.
 
         Offsets of single events are not sent, and numbers may be missing between them. An event has at least the number
-        of the place before the batch plus its own place in it: committing that number covers nothing behind it.
+        of the place before the batch plus its own place in it: committing that number covers nothing after it.
         """
         before, last = _OFFSET.fullmatch(self.before or ""), _OFFSET.fullmatch(self.offset)
         if not self.progress or before is None or last is None or before[1] != last[1]:

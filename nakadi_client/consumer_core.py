@@ -530,7 +530,7 @@ class ConsumerCore:
             session.clock_since = now
 
     def handle_committed_offsets(self, committed: Mapping[Place, str]) -> None:
-        """Take the committed offsets: batches in hand begin behind them."""
+        """Take the committed offsets: batches in hand begin after them."""
         look, self._request = self._request, None
         assert isinstance(look, Look)
         session = self._sessions.get(look.stream_id)

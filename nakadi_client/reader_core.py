@@ -56,7 +56,7 @@ EMPTY_LINES_AT_END = 5
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A cursor of an event type: an offset behind which to continue."""
+    """A cursor of an event type: an offset after which to continue."""
 
     partition: str
     offset: str
@@ -73,7 +73,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class OpenStream(msgspec.Struct, frozen=True):
-    """Open a stream behind these cursors. `stream_limit` is 0 if it has no end."""
+    """Open a stream after these cursors. `stream_limit` is 0 if it has no end."""
 
     cursors: Sequence[Place]
     batch_limit: int
@@ -102,7 +102,7 @@ class ReaderCore:
         self._draw = draw
         self._decoder = CloudEventDecoder(model) if options.cloud_events else LineDecoder(model)
         self._pauses = pauses or Pauses()
-        # The offset behind which each partition continues; None until the partitions are known.
+        # The offset after which each partition continues; None until the partitions are known.
         self._at: dict[str, str] | None = _offsets(options.start) if isinstance(options.start, Mapping) else None
         # The last offset that each partition had at the beginning, of those that are not read up to it.
         self._ends: dict[str, str] | None = None
@@ -252,7 +252,7 @@ def _offsets(start: Mapping[str, str]) -> dict[str, str]:
 
 
 def _write_time(moment: Any) -> str:
-    """Write a time as an offset. Nakadi Serverless begins at the first event behind it."""
+    """Write a time as an offset. Nakadi Serverless begins at the first event after it."""
     return str(moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
 
 

@@ -1,7 +1,7 @@
 """SIGTERM ends a process when its consumers and producers have finished.
 
 If there are consumers, they stop: the batch in hand is finished and committed, the loop ends, and the program
-continues behind it. Otherwise the producers flush, and the signal then has its usual effect. A second SIGTERM
+continues after it. Otherwise the producers flush, and the signal then has its usual effect. A second SIGTERM
 ends the process at once.
 
 A handler of the application's own is never replaced: such a program calls `consumer.stop()` itself. Handlers can be set

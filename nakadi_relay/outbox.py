@@ -103,7 +103,7 @@ class Outbox:
         """Lock up to this many slots with rows, and give the oldest rows in them, until the block ends.
 
         Statements about rows within the block hold when it has ended. Rows of paused event types are left out, and so
-        are those whose key waits behind a refused row.
+        are those whose key waits after a refused row.
         """
         with self._connection.transaction():
             locked = self._lock_slots(slots, paused)

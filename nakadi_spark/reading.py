@@ -1,7 +1,7 @@
 """Reads events as a DataFrame: the rows of tables by Spark itself, and the rest of the log by tasks.
 
 The order matters, as for queries: first the broker says up to where the tables have the events, and only then they are
-read. Rows behind that place are taken from the log. So no event is missing, and none is there twice, whatever jobs do
+read. Rows after that place are taken from the log. So no event is missing, and none is there twice, whatever jobs do
 meanwhile. What is read is fixed then: each action on the DataFrame has the same events, as long as they are kept.
 """
 

@@ -83,7 +83,7 @@ _CLOUD_EVENTS = msgspec.json.Decoder(list[_CloudEvent])
 
 
 class LogRange(msgspec.Struct, frozen=True):
-    """The events of a partition behind a cursor, up to and including the last place."""
+    """The events of a partition after a cursor, up to and including the last place."""
 
     partition: str
     after: str

@@ -1,7 +1,7 @@
 """Answers a query: a database in memory with the event types that the query names, and nothing else.
 
 The order matters. First the source says up to where the tables have the events, and only then a state of each table is
-chosen, which has at least these. Rows behind that place are taken from the log, and not from the table: so no event is
+chosen, which has at least these. Rows after that place are taken from the log, and not from the table: so no event is
 missing, and none is there twice, whatever jobs do meanwhile.
 """
 

@@ -48,7 +48,7 @@ class EventSource(Protocol):
         """An event type that may be read; None if it does not exist."""
 
     def events(self, event_type: EventTypeInfo) -> Iterator[Sequence[LoggedEvent]]:
-        """The events behind the seam that are there now, in pieces."""
+        """The events after the seam that are there now, in pieces."""
 
 
 def is_in_table(seam: Seam, timeline: int, partition: int, offset: int) -> bool:

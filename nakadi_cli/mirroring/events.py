@@ -88,7 +88,7 @@ def is_reached(offset: str, copied: str) -> bool:
 def read_batches(
     broker: Api, name: str, offsets: Mapping[str, str], batch_events: int | None = None
 ) -> Iterator[Batch[Any]]:
-    """The events behind these offsets that exist now, as they are stored, and perhaps some that come meanwhile.
+    """The events after these offsets that exist now, as they are stored, and perhaps some that come meanwhile.
 
     The original Nakadi says that a partition has nothing more while it still fetches events. So the newest offsets
     decide when everything is read. Raises `Failed` if they are not reached.

@@ -1,7 +1,7 @@
 """Moves a subscription: it goes on in the target with the first event that is not committed in the source.
 
 Offsets differ between two brokers, so events are recognized by their eid. In each partition of the target, the
-subscription begins with the first event that is not committed in the source. What is committed and stands behind it
+subscription begins with the first event that is not committed in the source. What is committed and stands after it
 comes again; with the partition strategies `hash` and `user_defined`, and with one partition, that is nothing, because
 both brokers have the same events in the same order.
 """
@@ -84,7 +84,7 @@ def _require_copied(name: str, committed: Mapping[str, str], copied: Mapping[str
 
 
 def _uncommitted(source: Api, name: str, committed: Mapping[str, str]) -> frozenset[bytes]:
-    """The events behind the cursors; some may not be copied yet."""
+    """The events after the cursors; some may not be copied yet."""
     return frozenset(
         identity(bytes(event))[0] for batch in read_batches(source, name, committed) for event in batch.events
     )

@@ -29,7 +29,7 @@ class Reader(Generic[Event]):
             handle(batch.events)
 
     The keywords are explained at `ReadOptions`. Nothing is committed: when a connection breaks, the next one
-    continues behind the last event, and a new reader begins at its own `start`. The end of the loop closes the
+    continues after the last event, and a new reader begins at its own `start`. The end of the loop closes the
     connection.
     """
 

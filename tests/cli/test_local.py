@@ -47,7 +47,7 @@ def test_a_job_that_there_is_not_is_refused(run):
 
 
 def test_jobs_are_explained(run, monkeypatch):
-    """The command has its own help; behind the name of a job, the help is the job's."""
+    """The command has its own help; after the name of a job, the help is the job's."""
     asked = []
     monkeypatch.setattr("runpy.run_module", lambda *_, **__: asked.append(sys.argv))
 

@@ -168,7 +168,7 @@ def test_what_was_refused_can_be_sent_again(run, orders, tmp_path):
 
 
 def test_where_publishing_ends_the_rest_is_kept(run, orders, tmp_path):
-    """Without --keep-going the batch with the refused event is kept, and everything behind it."""
+    """Without --keep-going the batch with the refused event is kept, and everything after it."""
     kept = tmp_path / "refused.ndjson"
     text = lines(0, 1, 2) + '{"n": "three"}\n' + lines(4, 5)
 

@@ -68,7 +68,7 @@ def test_some_partitions_are_read(run, numbers):
 
 
 def test_an_offset_is_a_place_in_one_partition(run, numbers):
-    """`--from` takes the offset behind which to start, with one partition or by partition."""
+    """`--from` takes the offset after which to start, with one partition or by partition."""
     lines = run("tail", numbers, "--from", "begin", "--no-follow", "--partitions", "0", "-o", "table").out.splitlines()
     first = run("event-types", "partitions", numbers, "-o", "json").json[0]["oldest_available_offset"]
 

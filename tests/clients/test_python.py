@@ -133,7 +133,7 @@ def test_events_can_be_published_and_streamed(ask: Ask) -> None:
 
 
 def test_the_example_of_a_generated_client_reads_on(ask: Ask) -> None:
-    """The loop of docs/reading-streams.md begins each response behind the last one, and misses nothing."""
+    """The loop of docs/reading-streams.md begins each response after the last one, and misses nothing."""
     page = (Path(__file__).parents[2] / "docs/reading-streams.md").read_text("utf-8")
     source = page.split("<!-- run: generated -->\n```python\n")[1].split("```")[0]
     example: dict[str, Any] = {}

@@ -97,7 +97,7 @@ class TestCompact:
         assert log.values(topic) == ["2", "3", "4"]
 
     def test_leaves_holes_that_reads_step_over(self, log: LogUnderTest):
-        """A read that starts in a hole returns the next event behind it; the bounds stay the same."""
+        """A read that starts in a hole returns the next event after it; the bounds stay the same."""
         topic = log.a_topic()
         for number in range(10):
             log.store(topic, a_record(f"{number}", "k"))

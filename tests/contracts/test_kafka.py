@@ -176,7 +176,7 @@ class TestTwoProcesses:
                 assert len(reading.result(PATIENCE).events) == 1
 
     def test_take_nothing_once_one_of_them_has_sealed(self, log, another):
-        """No event is stored behind the end that a process sees after another one has sealed the topic."""
+        """No event is stored after the end that a process sees after another one has sealed the topic."""
 
         def append_until_sealed(writer: int) -> int:
             stored = 0

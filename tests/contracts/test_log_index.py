@@ -47,7 +47,7 @@ def a_segment(first: int, count: int = 10, archived: str | None = "object") -> I
 
 
 def add_segments(index: LogIndex, topic: str, counts: list[int], partition: int = 0) -> list[IndexSegment]:
-    """Segments of these sizes, one behind the other."""
+    """Segments of these sizes, one after the other."""
     added = []
     for revision, count in enumerate(counts):
         segment = a_segment(sum(counts[:revision]), count)

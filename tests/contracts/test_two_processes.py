@@ -98,7 +98,7 @@ class TestEventLog:
         end()
 
     def test_takes_nothing_once_the_other_sealed(self, log, neighbour):
-        """After another process has sealed a topic, nothing is stored behind its visible end."""
+        """After another process has sealed a topic, nothing is stored after its visible end."""
         with ThreadPoolExecutor(2) as threads:
             publishing = [threads.submit(append_until_sealed, log) for _ in range(2)]
             assert log.read("t", 0, 0, wait=PATIENCE).events

@@ -73,7 +73,7 @@ def adopt(api, name, *timelines):
 
 
 def events(api, name, begin="BEGIN", count=1):
-    """The events of partition 0 behind an offset, with their cursors."""
+    """The events of partition 0 after an offset, with their cursors."""
     found, parameters = [], {"stream_limit": count, "batch_limit": 1, "batch_flush_timeout": 1}
     cursors = json.dumps([{"partition": "0", "offset": begin}])
     path = f"/event-types/{name}/events"
@@ -116,7 +116,7 @@ def test_events_of_another_broker_are_read_as_they_are(api, other_broker):
 
 
 def test_cursors_of_subscriptions_come_along(api, other_broker):
-    """A subscription continues behind the cursors of the other broker; its topics outlive the event type. (R281)"""
+    """A subscription continues after the cursors of the other broker; its topics outlive the event type. (R281)"""
     topic = other_broker.topic(1)
     other_broker.publish(topic, *(an_event(f"{number}") for number in range(10)))
     name = create_event_type(api)["name"]

@@ -142,7 +142,7 @@ def wanted_range(server):
 
 
 def test_a_stream_that_is_cut_goes_on_where_it_was(cutting_server):
-    """Half a line is read again, an event that came is not, and nothing behind the last one is taken."""
+    """Half a line is read again, an event that came is not, and nothing after the last one is taken."""
     cutting_server.answers = [
         lines(1) + b'{"cursor":{"part',
         b'{"cursor":{"partition":"0","offset":"1"}}\n',

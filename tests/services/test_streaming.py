@@ -94,7 +94,7 @@ def test_connections_of_the_load_balancer_stay_open_behind_streams(shared_enviro
 
 @pytest.mark.long
 def test_it_ends_cleanly_from_every_moment_of_its_start(shared_environment):
-    """Ctrl-C before its first line ends it with 130, SIGTERM and both behind that line with 0, never with a trace."""
+    """Ctrl-C before its first line ends it with 130, SIGTERM and both after that line with 0, never with a trace."""
     for end in end_at_each_step("services.streaming", "--port=0", environment=variables(shared_environment)):
         ready = "Streaming on port" in end.said
         assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end

@@ -214,7 +214,7 @@ def test_a_stream_that_is_none_ends_the_query(monkeypatch):
 
 
 def test_events_that_left_the_log_too_early_are_counted():
-    """If the log begins behind the end of the table, a note says how many offsets no table has. (Q4)"""
+    """If the log begins after the end of the table, a note says how many offsets no table has. (Q4)"""
     notes = []
 
     class WithTable(PlayedBroker):

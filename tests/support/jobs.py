@@ -123,7 +123,7 @@ class DataFolder:
         apart: timedelta = timedelta(seconds=1),
         other_topics: Iterable[EventType] = (),
     ) -> IndexSegment:
-        """Archive events behind the existing ones, as one member of an object. None is a tombstone, bytes are taken
+        """Archive events after the existing ones, as one member of an object. None is a tombstone, bytes are taken
         as such.
 
         `other_topics` have their part in the object too.
@@ -139,7 +139,7 @@ class DataFolder:
     def archive_together(
         self, events: Sequence[tuple[EventType, Sequence[Any]]], *, at: datetime = STORED_AT
     ) -> Sequence[IndexSegment]:
-        """Archive events of several event types behind the existing ones, in one object."""
+        """Archive events of several event types after the existing ones, in one object."""
         content = b""
         key = f"log/{self.index.identity()}/together/{at:%Y-%m-%d}/{uuid4().hex}.json.gz"
         members = []

@@ -162,7 +162,7 @@ class _Connection:
         if fault.code is not None:
             self._answer(_refusal(request, fault.code))
         elif fault.held_back:
-            # Later answers wait as well, as they would behind a slow one.
+            # Later answers wait as well, as they would after a slow one.
             fault.ended.wait()
             self._answer(answer)
         else:

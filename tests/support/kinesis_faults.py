@@ -46,7 +46,7 @@ class FaultyClient:
         self._refusals.extend(refusals)
 
     def forgets(self, sequence: int, *, strict: bool = False) -> None:
-        """Records before this one are too old. A reader that begins there is refused, or begins behind it."""
+        """Records before this one are too old. A reader that begins there is refused, or begins after it."""
         self._forgotten, self._strict = sequence, strict
 
     def get_shard_iterator(self, **asked: Any) -> dict[str, Any]:

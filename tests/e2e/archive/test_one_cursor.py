@@ -183,7 +183,7 @@ def test_retention_reaches_into_the_archive(archiving: ArchivingBroker):
 
 def test_damage_is_never_stepped_over(archiving: ArchivingBroker, caplog):
     """A stream delivers nothing behind an archive object that is damaged, and the log has its offsets; a reader that
-    begins behind it reads on."""
+    begins after it reads on."""
     archiving.publish(*range(4))
     assert archiving.archive_everything() == 3
     archiving.publish(*range(4, 8))

@@ -180,7 +180,7 @@ def a_moment_later() -> str:
 
 
 def test_stream_starts_behind_a_shifted_cursor(api):
-    """A stream can begin at a shifted cursor, and continues behind it. (C59, L33, L67)"""
+    """A stream can begin at a shifted cursor, and continues after it. (C59, L33, L67)"""
     name = an_event_type(api)
     publish(api, name, 3)
     switch_timeline(api, name)

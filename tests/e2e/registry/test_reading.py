@@ -60,7 +60,7 @@ def test_no_match_is_an_empty_list(api):
 
 
 def test_the_list_can_be_had_in_parts(api):
-    """A part has the requested number of items, behind a name; filters narrow the counted ones. (R87)"""
+    """A part has the requested number of items, after a name; filters narrow the counted ones. (R87)"""
     application = a_name("app")
     prefix = a_name("parts")
     stored = [create_event_type(api, name=f"{prefix}.{n}", owning_application=application)["name"] for n in range(5)]

@@ -37,7 +37,7 @@ def test_every_batch_is_an_event_with_its_cursor_as_id(stream, publish):
 
 
 def test_a_browser_that_comes_back_goes_on_where_it_was(stream, publish):
-    """`Last-Event-ID` resumes behind the last event, in every partition, and beats the cursors header. (L77)"""
+    """`Last-Event-ID` resumes after the last event, in every partition, and beats the cursors header. (L77)"""
     publish("0", *"ab")
     publish("1", *"cd")
     start = cursors(_0="BEGIN", _1="BEGIN")

@@ -53,7 +53,7 @@ def items(api, subscription):
 
 
 def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
-    """Later events of a parked key are parked behind it, and others are sent."""
+    """Later events of a parked key are parked after it, and others are sent."""
     [name] = subscription["event_types"]
     stream = consumer(subscription, batch_flush_timeout=1)
     assert receive_and_commit(stream, 2) == ["b1", "b2"]

@@ -296,7 +296,7 @@ def test_a_filter_leaves_events_out_and_commits_them(api, receiver):
     sink = register(api, subscription, receiver, filter="n >= 10 and n < 20 or n == 30", batch_limit=5)
     assert sink["filter"] == "n >= 10 and n < 20 or n == 30"
     assert numbers(receiver.wait_for(11)) == [*range(10, 20), 30]
-    # Also those behind the last one that was delivered.
+    # Also those after the last one that was delivered.
     until(lambda: cursors(api, subscription)[name, "0"] == offset_text(49))
     assert [len(each.events) for each in receiver.received] == [5, 5, 1]
 

@@ -28,7 +28,7 @@ def test_what_a_shard_takes_in_a_moment(size, taken):
 
 
 def test_a_shard_takes_more_a_second_later():
-    """A large record makes those behind it wait for as long as it would have taken."""
+    """A large record makes those after it wait for as long as it would have taken."""
     shard = Shard()
     assert shard.accept(3 * KB * KB, 1.0)
     assert not shard.accept(1, 2.9)

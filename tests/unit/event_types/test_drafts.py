@@ -180,6 +180,6 @@ def test_annotations_and_labels_are_checked():
 
 
 def test_all_violations_are_reported_at_once():
-    """All violations are reported together, a line each, with a line break behind the last. (R18, R19)"""
+    """All violations are reported together, a line each, with a line break after the last. (R18, R19)"""
     detail = Violations(rule_violations(replace(SOUND, name="?", category=None))).detail
     assert detail == 'Field "name" format not allowed\nField "category" must not be null\n'

@@ -210,7 +210,7 @@ def test_a_time_before_expired_events_is_before_the_oldest_event():
 
 @pytest.mark.parametrize("offset", ["001-0001-000000000000000003", "001-0001-4", "8", "BEGIN", "001-0001-8"])
 def test_cursor_from_before_the_oldest_to_the_newest_is_readable(offset):
-    """Reading can continue behind any existing event, and behind the place before the oldest. (L33, L35, S92)"""
+    """Reading can continue after any existing event, and after the place before the oldest. (L33, L35, S92)"""
     assert a_view(Generation([9], expired=[4])).start_positions([Cursor("0", offset)])["0"].timeline == 1
 
 

@@ -245,7 +245,7 @@ POST = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
 )
 @pytest.mark.parametrize("at_once", [True, False])
 def test_bodies_that_two_readers_could_cut_differently_are_refused(wire, head, body, at_once):
-    """A body with a doubtful length is 400, and nothing behind it counts as a request."""
+    """A body with a doubtful length is 400, and nothing after it counts as a request."""
     hidden = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
     if at_once:
         wire.socket.sendall(POST + head + b"\r\n\r\n" + body + hidden)

@@ -79,7 +79,7 @@ def send_last(steps: Any, result: Any) -> Any:
 
 
 def test_what_settles_while_the_log_is_read_is_not_taken_over(here):
-    """An attempt that was under way when the log was read may have stored its event behind that. (P158)"""
+    """An attempt that was under way when the log was read may have stored its event after that. (P158)"""
     here.attempt_until("_append_to")
     here.clock.move(APPEND_SETTLES_AFTER.total_seconds() - 1)
     steps, read = here.attempt_until("_read_events")

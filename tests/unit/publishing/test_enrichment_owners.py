@@ -106,7 +106,7 @@ def test_an_owner_in_metadata_is_for_other_formats(house_with_owners):
 
 
 def test_a_validation_failure_among_owned_events(house_with_owners):
-    """With owners, events behind the failing one count as being validated already. (P123)"""
+    """With owners, events after the failing one count as being validated already. (P123)"""
     event_type = house_with_owners.add(a_business_type(event_owner_selector=STATIC))
     outcome = house_with_owners.publish(event_type, [{}, {"metadata": metadata()}], ANN)
     assert steps(outcome) == [("failed", "validating"), ("aborted", "validating")]

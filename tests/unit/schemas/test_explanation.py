@@ -268,7 +268,7 @@ def test_schemas_within_schemas(schema, lines):
 
 
 def test_a_combinator_at_a_place():
-    """A combinator's violation has a second pointer behind its place; its causes have their own places. (P71)"""
+    """A combinator's violation has a second pointer after its place; its causes have their own places. (P71)"""
     assert explain({"properties": {"v": {"anyOf": [{"type": "null"}]}}}, {"v": {}}).split("\n") == [
         "#/v: #: no subschema matched out of the total 1 subschemas",
         "#/v: expected: null, found: JSONObject",

@@ -149,7 +149,7 @@ def test_reads_escapes_and_numbers(text, value):
     ],
 )
 def test_messages_tell_what_and_where(text, message):
-    """A refusal names the symbol, and the place behind it or behind the whole number, in UTF-16 units.
+    """A refusal names the symbol, and the place after it or after the whole number, in UTF-16 units.
 
     (R9, R10, P29, P30, P31, P32, P33, P34)
     """

@@ -122,7 +122,7 @@ def test_no_event_of_stored_text_is_made_to_be_sent(monkeypatch):
 
 @pytest.mark.parametrize(("offset", "expected"), [(10, b'"a","b"'), (11, b'"b"'), (12, b"")])
 def test_a_run_begins_anywhere_in_a_chunk(offset, expected):
-    """A chunk finds the events behind an offset, also in its middle. (L33)"""
+    """A chunk finds the events after an offset, also in its middle. (L33)"""
     assert bytes_of(a_chunk("a", "b", start=10).run_from_offset(offset)) == expected
 
 

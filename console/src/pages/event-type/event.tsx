@@ -69,7 +69,7 @@ export function SingleEvent({ names: [name = "", partition = "", offset = ""] }:
   );
 }
 
-/** Streams begin behind a cursor: behind the place before the event. */
+/** Streams begin after a cursor: after the place before the event. */
 async function at(name: string, partition: string, offset: string, signal: AbortSignal) {
   const shifted = await body(
     api.POST("/event-types/{name}/shifted-cursors", {

@@ -1,4 +1,4 @@
-/** The events that no consumer could process, and those that wait behind them with the same key. */
+/** The events that no consumer could process, and those that wait after them with the same key. */
 
 import { useState } from "preact/hooks";
 import { api, body, type Schemas, type Subscription, useLoad } from "../../api";
@@ -161,7 +161,7 @@ function columnsOf(
       title: "Why",
       cell: (each) => each.state === "redriving" ? <span class="warn">is being redriven</span>
         : each.failed_commits ? <span class="error">failed {plural(each.failed_commits, "time")}</span>
-        : "waits behind another one",
+        : "waits after another one",
     },
     { title: "Behind it", right: true, cell: (each) => behind.get(each.id) },
     { title: "Parked", wide: true, cell: (each) => moment(each.parked_at) },

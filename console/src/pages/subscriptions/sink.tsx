@@ -230,7 +230,7 @@ function Failing({ subscription, failure, mayBeAhead, nextAt, retry, again }: {
       {skipping && (
         <ConfirmByName name={partition} title="Skip the event" action="Skip" onConfirm={skip} onClose={() => setSkipping(false)}>
           <p>
-            This sets the cursor of partition {partition} of {event_type} behind the event. The sink never gets it. Open streams
+            This sets the cursor of partition {partition} of {event_type} after the event. The sink never gets it. Open streams
             of the subscription end, and new ones begin. This may take a minute.
           </p>
         </ConfirmByName>

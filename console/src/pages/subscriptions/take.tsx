@@ -1,4 +1,4 @@
-/** Takes a partition from the stream that reads it, shows what it is at, and gives it back, or goes on behind that. */
+/** Takes a partition from the stream that reads it, shows what it is at, and gives it back, or goes on after that. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address, api, type Problem, problemFrom, problemOf, type Schemas, send } from "../../api";

@@ -30,7 +30,7 @@ def test_a_member_holds_events_to_the_byte():
 
 
 def test_an_object_is_a_plain_gzip_of_lines():
-    """Members one behind the other are a file that every tool can read, one JSON object a line."""
+    """Members one after the other are a file that every tool can read, one JSON object a line."""
     content = member_format.pack_member("t", 0, EVENTS[:2]) + member_format.pack_member("u", 3, EVENTS[2:4])
     lines = [json.loads(line) for line in gzip.decompress(content).splitlines()]
     assert lines == [

@@ -69,7 +69,7 @@ def test_more_than_a_page_is_listed(store, monkeypatch):
 
 
 def test_a_shorter_object_is_not_out_of_reach(store):
-    """A range that begins behind the end of an object is empty, so that its reader notices that something is
+    """A range that begins after the end of an object is empty, so that its reader notices that something is
     missing."""
     store.put("a", b"content")
     assert store.read_range(ArchiveLocation("a", 100, 7)) == b""

@@ -123,7 +123,7 @@ class TestSeam:
         assert tiered_fixture.log.first_offset_since("t", 0, began + HOUR / 2) == 1
 
     def test_has_nothing_in_front_of_a_gap(self, tiered_fixture: TieredLogFixture):
-        """After a time without an archive, in which the hot half removed events, the log begins behind them."""
+        """After a time without an archive, in which the hot half removed events, the log begins after them."""
         tiered_fixture.store_hours(4)
         tiered_fixture.log.archive()
         tiered_fixture.store_hours(4)

@@ -22,7 +22,7 @@ def address(tmp_path):
 
 
 def test_settings_of_the_library_stand_in_a_file(address):
-    """Comments and empty lines mean nothing; a value is all behind the first equals sign."""
+    """Comments and empty lines mean nothing; a value is all after the first equals sign."""
     settings = address.client_settings()
 
     assert settings["security.protocol"] == "sasl_plaintext"

@@ -122,7 +122,7 @@ def test_an_event_with_more_than_a_line_of_text_is_read_by_itself(other):
 
 
 def test_what_seals_a_topic_is_no_event():
-    """A reader never sees the record behind the last event of a topic that was sealed."""
+    """A reader never sees the record after the last event of a topic that was sealed."""
     seal = Message(None, headers=record_headers(SEAL_MARKER), offset=8)
 
     assert [each.offset for each in events_from_messages([Message(offset=7), seal])] == [7]

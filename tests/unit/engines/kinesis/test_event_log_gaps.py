@@ -38,7 +38,7 @@ def publish(kinesis_hours: Hours, name: str, *values: int, partition: int = 0) -
 
 
 def follow(kinesis_hours: Hours, name: str, log, after: Position, partition: int = 0) -> list[tuple[Position, int]]:
-    """The events that a consumer gets behind its position, in the event type's current timelines."""
+    """The events that a consumer gets after its position, in the event type's current timelines."""
     event_type = kinesis_hours.broker.event_types.get(name)
     found = []
     while True:
@@ -165,7 +165,7 @@ def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: Hour
 
 
 def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(kinesis_hours: Hours, name: str):
-    """A timeline that was announced keeps its place behind all others."""
+    """A timeline that was announced keeps its place after all others."""
     event_type = kinesis_hours.broker.event_types.get(name)
     announced = next_timeline(event_type, "default", kinesis_hours.broker.clock.now())
     kinesis_hours.broker.logs.for_storage("default").create_topic(announced.topic, 1)
@@ -207,7 +207,7 @@ def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: Hours
 
 
 def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(kinesis_hours: Hours, name: str):
-    """An offset that was given out behind the end of a timeline is unavailable for a moment, and not for ever."""
+    """An offset that was given out after the end of a timeline is unavailable for a moment, and not for ever."""
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
 

@@ -167,7 +167,7 @@ def publishing_while(faulty_kinesis: FaultyKinesis, meanwhile):
 
 
 def test_what_comes_behind_the_seal_is_not_acknowledged(faulty_kinesis: FaultyKinesis, topic):
-    """An append that was begun before a seal and stored behind it is not there, and its publisher learns so."""
+    """An append that was begun before a seal and stored after it is not there, and its publisher learns so."""
     other = faulty_kinesis.a_log(lease_options(0.05))
     log = publishing_while(faulty_kinesis, lambda: other.seal_topic(topic))
     with pytest.raises(SealedTopic):

@@ -264,7 +264,7 @@ def test_a_log_that_is_gone_is_noticed(working_file, tmp_path):
 
 
 def test_a_log_that_was_changed_is_noticed_without_a_mark(working_file, tmp_path):
-    """Whole transactions behind a damaged place of the log were acknowledged once, marked or not."""
+    """Whole transactions after a damaged place of the log were acknowledged once, marked or not."""
     for _ in range(5):
         working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)

@@ -148,7 +148,7 @@ def test_an_empty_list_has_an_empty_response(operation):
 
 
 def test_lag_counts_events_behind_cursors():
-    """Each cursor is answered, in order, by its partition's ends and the events behind it. (C51, C52, C56)"""
+    """Each cursor is answered, in order, by its partition's ends and the events after it. (C51, C52, C56)"""
     response = Api(Generation([2, 0])).post("cursors-lag", [cursor("BEGIN", "1"), cursor("BEGIN"), cursor("0")])
     assert response.status_code == 200
     fresh, whole, rest = response.json()

@@ -41,7 +41,7 @@ def test_partitions_are_listed_with_their_ends():
 
 
 def test_partitions_of_given_cursors_have_unconsumed_events():
-    """The number of events behind a cursor is returned for the partitions of the request. (C12, C19, C20, C27)"""
+    """The number of events after a cursor is returned for the partitions of the request. (C12, C19, C20, C27)"""
     asked = [cursor("BEGIN", "2"), cursor("001-0001-1", "0"), cursor("0", "3")]
     listed = Api(Generation([2, 5, 5, 3])).get(f"{NAME}/partitions", cursors=asked).json()
     assert [each.get("unconsumed_events") for each in listed] == [0, None, 5, 2]
@@ -176,7 +176,7 @@ def test_one_partition_is_returned_with_its_ends():
 
 
 def test_one_partition_has_its_unconsumed_events():
-    """With a consumed offset, the number of events behind it is returned. (C34, C27)"""
+    """With a consumed offset, the number of events after it is returned. (C34, C27)"""
     api = Api(Generation([2, 7]))
     assert api.get(f"{NAME}/partitions/1", consumed_offset="001-0001-000000000000000004").json() == {
         "partition": "1",

@@ -110,7 +110,7 @@ def test_many_are_put_away_in_several_steps():
 
 
 def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
-    """When an event is given up, events that were read behind it are read again, because they may have to follow.
+    """When an event is given up, events that were read after it are read again, because they may have to follow.
     (S259, S260)"""
     table = SessionHarness(
         entries=[PartitionAssignment(a_place(0), ME, failed_streams=3, search_end=at(4))],

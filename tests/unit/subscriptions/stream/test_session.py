@@ -177,7 +177,7 @@ def test_positions_are_counted_not_events():
 
 
 def test_a_commit_of_what_was_not_sent():
-    """A commit beyond the sent events drops those that it covers; reading continues behind it. (S207, S127, S209)"""
+    """A commit beyond the sent events drops those that it covers; reading continues after it. (S207, S127, S209)"""
     table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=2)
     table.arrive(6)
     table.take_messages()

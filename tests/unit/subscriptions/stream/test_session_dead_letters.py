@@ -142,7 +142,7 @@ def test_the_search_goes_on_in_the_next_stream():
 
 
 def test_an_event_is_dropped():
-    """An event that was sent alone this often without a commit is not sent again; the search continues behind it.
+    """An event that was sent alone this often without a commit is not sent again; the search continues after it.
     (S259, S260)"""
     table = a_table(fails=3, search_end=4)
     table.arrive(3)

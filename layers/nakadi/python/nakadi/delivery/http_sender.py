@@ -100,7 +100,7 @@ class HttpSender:
         """Read an answer. Its status counts even if the rest is broken or does not arrive."""
         retry_after = parse_retry_after(response.headers.get("retry-after"), self._now())
         if response.content.at_eof():
-            # As most answers are, without anything behind the head.
+            # As most answers are, without anything after the head.
             return Answer(response.status, "", retry_after)
         beginning = b""
         try:

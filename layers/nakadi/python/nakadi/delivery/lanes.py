@@ -136,7 +136,7 @@ class Lane:
     def __init__(self, of: PartitionDeliveries, runs: Runs) -> None:
         self.of = of
         self.state = LaneState.READY
-        # What is being sent, or is to be sent again as it is; and what is to be sent behind it.
+        # What is being sent, or is to be sent again as it is; and what is to be sent after it.
         self.batch: DeliveryBatch | None = None
         self.rest: Runs = runs
         self.due_at = inf
@@ -201,7 +201,7 @@ class Lane:
         self._enter_state_after(LaneFact.DUE)
 
     def take_surplus(self) -> Runs:
-        """Take the events that need not stay in the lane: all behind an event that is tried alone."""
+        """Take the events that need not stay in the lane: all after an event that is tried alone."""
         if not self.is_alone and self.state is not LaneState.ENDED:
             return ()
         surplus, self.rest = self.rest, ()
@@ -343,7 +343,7 @@ class DeliverySession:
 
     def end_commit(self, partition: EventTypePartition, now: float, *, is_committed: bool) -> Sequence[DeliveryAction]:
         """A commit has ended. If it failed, what was delivered will be sent again by the next stream, so that nothing
-        may be delivered behind it, nor given up: the next stream would take another event for the one that failed."""
+        may be delivered after it, nor given up: the next stream would take another event for the one that failed."""
         of = self._partitions[partition]
         of.is_committing = False
         if not is_committed:

@@ -28,7 +28,7 @@ class LostEventsRecovery(Struct, kw_only=True):
     """Begins new timelines for event types that may have lost events.
 
     A log that another process indexes may lose events before they are indexed. It reports such a gap, and indexes
-    nothing behind it. The event types concerned get new timelines for later events, so that their consumers notice
+    nothing after it. The event types concerned get new timelines for later events, so that their consumers notice
     the loss; then the gap is closed. Each step can be repeated, also by several processes at the same time.
     """
 
@@ -88,7 +88,7 @@ class LostEventsRecovery(Struct, kw_only=True):
 
 
 def _end_offsets_by_topic(timelines: Iterable[Timeline]) -> Mapping[str, Mapping[int, int] | None]:
-    """The offset behind the last event of each partition, by topic; None for a topic that is open."""
+    """The offset after the last event of each partition, by topic; None for a topic that is open."""
     return {
         each.topic: None
         if each.latest_positions is None

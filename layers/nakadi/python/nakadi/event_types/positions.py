@@ -86,7 +86,7 @@ def canonical_position(event_type: EventType, position: Position, partition: int
 
 
 def next_event_location(event_type: EventType, position: Position, partition: int) -> tuple[Timeline, int]:
-    """The timeline and the offset of the event behind a position. Timelines whose events were deleted are skipped."""
+    """The timeline and the offset of the event after a position. Timelines whose events were deleted are skipped."""
     timeline = timeline_with_order(event_type, position.timeline)
     if timeline is None:
         raise CursorError(CursorErrorKind.UNAVAILABLE, event_type=event_type.name)

@@ -28,7 +28,7 @@ class TimelineState(Enum):
 class TimelineFact(Enum):
     SWITCHED = "the one before is closed"
     ENDED = "its topic is sealed"
-    LOST = "events were lost behind it"
+    LOST = "events were lost after it"
     EXPIRED = "its retention time has ended"
     MISSED = "its topic is gone"
 

@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._awaits_go_ahead = False
         self._in_head = False
-        # The newest request; the one that is being answered, and those behind it.
+        # The newest request; the one that is being answered, and those after it.
         self._newest: Exchange | None = None
         self._current: Exchange | None = None
         # A list: there is hardly ever more than one, and an empty deque would be a tenth of an idle connection.

@@ -276,7 +276,7 @@ MAX_OFFSET_RANGES = 1000
 
 
 def joined_ranges(ranges: Iterable[OffsetRange], behind: Position) -> tuple[OffsetRange, ...]:
-    """The least ranges for the same offsets behind a position, in their order; the first `MAX_OFFSET_RANGES`."""
+    """The least ranges for the same offsets after a position, in their order; the first `MAX_OFFSET_RANGES`."""
     joined: list[OffsetRange] = []
     for each in sorted(ranges):
         if joined and joined[-1].timeline == each.timeline and each.first <= joined[-1].last + 1:

@@ -191,7 +191,7 @@ def _violations_of_error(error: Any) -> Iterator[Violation]:
 
 
 def _is_beyond_max_items(limits: Mapping[str, int], path: str) -> bool:
-    """Whether a path leads into a list behind the last item that the list may have."""
+    """Whether a path leads into a list after the last item that the list may have."""
     return any(
         path[: index.start()] in limits and int(index[1]) >= limits[path[: index.start()]]
         for index in _INDEX_PATTERN.finditer(path)

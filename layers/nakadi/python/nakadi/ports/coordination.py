@@ -26,7 +26,7 @@ CommitResultByPartition = Mapping["EventTypePartition", "CommitResult"]
 """What became of each partition of a commit."""
 
 DoneAheadByPartition = Mapping["EventTypePartition", Sequence["OffsetRange"]]
-"""Which events behind the position of a partition are consumed as well."""
+"""Which events after the position of a partition are consumed as well."""
 
 
 MAX_PARTITIONS_PER_WRITE = 99
@@ -81,7 +81,7 @@ class Coordination(Protocol):
         come with its position; none may disappear. At most `MAX_PARTITIONS_PER_WRITE` partitions get another owner or
         position.
 
-        With another position, no event counts as done ahead any longer: the events behind the position are consumed
+        With another position, no event counts as done ahead any longer: the events after the position are consumed
         again. An entry whose replay only sends parked events again stays unchanged.
         """
 
@@ -131,7 +131,7 @@ class Coordination(Protocol):
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
     ) -> Sequence[ParkedEventInfo]:
-        """The first parked events behind this position, of the subscription or of one partition, at most `limit`.
+        """The first parked events after this position, of the subscription or of one partition, at most `limit`.
 
         They are in the order of event types, partitions (both as texts) and positions.
         """

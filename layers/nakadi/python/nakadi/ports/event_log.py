@@ -113,12 +113,12 @@ class LossReportingLog(Protocol):
     """An indexed event log that may forget events before they are counted, and then says so."""
 
     def gaps(self) -> Sequence[ShardGap]:
-        """The places where events were lost before they were counted. Counting continues behind a gap once it is
+        """The places where events were lost before they were counted. Counting continues after a gap once it is
         closed."""
 
     def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         """The topics that continue this one, in their order; if it may have lost events in these gaps, the last one
-        begins behind them. They take the events appended to any of them. Raises `UnknownTopic`.
+        begins after them. They take the events appended to any of them. Raises `UnknownTopic`.
         """
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:

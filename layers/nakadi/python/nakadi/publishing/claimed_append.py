@@ -176,7 +176,7 @@ class ClaimedAppend(Struct, kw_only=True):
             self.fates |= dict.fromkeys(lost, Refused(UNDER_WAY_MESSAGE))
 
     def _renew_starts(self, indices: Sequence[int]) -> Generator[Step, Any, None]:
-        """Let claims begin behind the events of earlier windows, which would be mistaken for theirs."""
+        """Let claims begin after the events of earlier windows, which would be mistaken for theirs."""
         partitions = sorted({self.wanted[index].partition for index in indices})
         if partitions:
             event_log = self.logs.for_storage(self.storage_id)

@@ -209,7 +209,7 @@ def _skip_blanks_and_commas(body: bytes, at: int) -> int:
 
 
 def _end_of_event(body: bytes, at: int, last: int, number: int, limits: BatchLimits) -> int:
-    """The position behind the event that begins here, in a list that is closed at `last`."""
+    """The position after the event that begins here, in a list that is closed at `last`."""
     if body[at] != _OPENING_BRACE:
         raise _malformed_body(f"Illegal character at position {_utf16_position(body, at)}")
     end = _position_after_closing_brace(body, at, last, number)

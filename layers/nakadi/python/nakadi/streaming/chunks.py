@@ -157,7 +157,7 @@ class EventRun:
             yield kind, EventRun(self.chunk, self.first + same[0], self.first + same[-1] + 1)
 
     def part_after(self, position: Position) -> EventRun:
-        """The part behind a position that may lie inside of it."""
+        """The part after a position that may lie inside of it."""
         if self.chunk.order != position.timeline or self.chunk.offset_at(self.first) > position.offset:
             return self
         first = self.chunk.run_from_offset(position.offset + 1).first
@@ -177,7 +177,7 @@ def runs_in_steps(runs: Sequence[EventRun], max_bytes: int) -> Iterator[EventRun
 
 
 def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
-    """The events of runs with commas between them, behind a head without line breaks; the text is safe to split.
+    """The events of runs with commas between them, after a head without line breaks; the text is safe to split.
 
     Events are most of the bytes of a stream, so they are copied as rarely as can be.
     """

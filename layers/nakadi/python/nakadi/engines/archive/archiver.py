@@ -168,7 +168,7 @@ class Archiver:
                     topic, partition, offset, limit=EVENTS_PER_HOT_READ, max_bytes=BYTES_PER_HOT_READ
                 )
             except OffsetUnavailable:
-                return None, 0  # removed by retention: the next one begins behind it
+                return None, 0  # removed by retention: the next one begins after it
             if not piece.events:
                 break
             packer.add_events(piece.events)

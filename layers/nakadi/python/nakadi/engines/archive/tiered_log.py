@@ -110,7 +110,7 @@ class TieredLog:
                 found = self._read_hot(topic, partition, offset, limit, max_bytes, wait)
             if found is None or found.events or found.next_offset == offset:
                 break
-            # Compaction has left nothing there, so continue behind it.
+            # Compaction has left nothing there, so continue after it.
             offset = found.next_offset
         if found is None:
             raise OffsetUnavailable(f"{start} is neither in the archive nor behind it")

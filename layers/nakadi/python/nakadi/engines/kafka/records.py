@@ -23,7 +23,7 @@ RECORD_OVERHEAD_BYTES = 80
 """More bytes than Kafka needs for a record beside its value, key and headers, with its share of the batch's head."""
 
 SEAL_MARKER = Record(None, directed_to="\0")
-"""What a topic may have behind its last event when it was sealed: no event, and nothing that can be published."""
+"""What a topic may have after its last event when it was sealed: no event, and nothing that can be published."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

@@ -6,7 +6,7 @@ A stream forgets the records of a shard in their order. So what follows a positi
 * it is not long ago that nothing was missing there: a stream keeps everything for a day at least.
 
 When neither holds, there is a gap: events may have been lost before they were indexed, and nothing tells the numbers of
-those behind it. Housekeeping ends the topics concerned, and has them continued; until then no process counts on.
+those after it. Housekeeping ends the topics concerned, and has them continued; until then no process counts on.
 
 Clocks differ. If a position is younger than `SURELY_KEPT_MILLISECONDS`, no machine can have found it older than
 `CERTAIN_GAP_AGE_MILLISECONDS`.
@@ -141,7 +141,7 @@ class ShardCursor:
                 else self._stream.request_iterator_behind(mark)
             )
         except SequenceUnavailable:
-            # The stream no longer keeps records that old: those that it has lie behind this one.
+            # The stream no longer keeps records that old: those that it has lie after this one.
             return self._stream.request_iterator_from_start(self.shard)
 
     def _go_back_to(self, sequence: int | None) -> None:
@@ -189,12 +189,12 @@ class GapCheckingCursor(ShardCursor):
         return fresh
 
     def confirm_no_gap(self, patience: GrowingPauses) -> None:
-        """Raise unless, even at this moment, no record is forgotten behind the position where the last page began."""
+        """Raise unless, even at this moment, no record is forgotten after the position where the last page began."""
         confirm_no_gap(self._shard_trees, self.shard, self._read_behind, patience)
 
 
 def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgress, patience: GrowingPauses) -> None:
-    """Raise `GapFound` when something behind a position was forgotten, `Unavailable` when that is not known yet.
+    """Raise `GapFound` when something after a position was forgotten, `Unavailable` when that is not known yet.
 
     Call it after reading on: records that are complete now were complete when they were read.
     """

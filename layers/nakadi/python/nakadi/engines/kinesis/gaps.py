@@ -3,7 +3,7 @@
 Compaction rewrites the archive of a partition without the events that newer ones replaced. The stream itself never
 changes. From then on, readers take compacted events only from the archive.
 
-A gap is where events were forgotten too early. Nothing tells the numbers of the events behind a gap, and readers may
+A gap is where events were forgotten too early. Nothing tells the numbers of the events after a gap, and readers may
 have shown some of them. So no number of the topic is used again: each partition ends where it is indexed, and another
 topic continues it, whose numbers start again. It counts the same records, under the same keys, so publishers need not
 learn of it, and the stream's remaining records are kept.

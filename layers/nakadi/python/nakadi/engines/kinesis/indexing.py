@@ -8,7 +8,7 @@ result:
   counted are skipped.
 * A head moves on only from where it was found, so of two who count the same events one finds the work done.
 * The note comes last: everything that it covers is in the heads.
-* Nothing is counted behind a gap: first it is known for which topics the records count, and then confirmed that the
+* Nothing is counted after a gap: first it is known for which topics the records count, and then confirmed that the
   stream has forgotten nothing. So if a gap is declared later, those topics are ended, and records read before cannot
   be added.
 """

@@ -256,7 +256,7 @@ class StreamReader:
     def _read_from_archive(
         self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> EventSlice | None:
-        """The events behind an offset in its segment and those that follow. None if the object is gone."""
+        """The events after an offset in its segment and those that follow. None if the object is gone."""
         assert self._archive is not None
         try:
             return self._archive.read_from_segment(segment, topic, partition, start, limit, max_bytes)

@@ -169,7 +169,7 @@ class MemoryCoordination:
 
     def remove_subscription_state(self, subscription: str) -> None:
         with self._lock_while_open():
-            # A commit that comes behind this finds no offset, and a session that joins behind it begins a new state,
+            # A commit that comes after this finds no offset, and a session that joins after it begins a new state,
             # which it removes when it finds its subscription gone.
             self._kept.pop(subscription, None)
         self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)

@@ -291,7 +291,7 @@ class SqliteCoordination:
         self._changing.run(lambda connection: remove_parked_events(connection, subscription, partition, positions))
 
     def remove_subscription_state(self, subscription: str) -> None:
-        # All in one transaction. A commit that comes behind it finds no offset, and is not its session's; a session
+        # All in one transaction. A commit that comes after it finds no offset, and is not its session's; a session
         # that joins behind it writes a new assignment, and removes that when it finds its subscription gone.
         def work(connection: sqlite3.Connection) -> int:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))

@@ -129,7 +129,7 @@ class EidMemory:
         self._connection, self._version = connection, version
 
     def _read_rows(self, connection: sqlite3.Connection, limit: int) -> int:
-        """Read rows behind the last one that was read or indexed; how many there were."""
+        """Read rows after the last one that was read or indexed; how many there were."""
         last_indexed = last_row_with_old_eids(connection)
         if self._last_row < last_indexed:
             self.forget_all()
@@ -196,7 +196,7 @@ class EidMemory:
         return find_old_eids(connection, eids) if self._last_row_in_file_index else ()
 
     def note_stored(self, connection: sqlite3.Connection, new: NewEids) -> None:
-        """Continue behind the rows of a commit."""
+        """Continue after the rows of a commit."""
         for row, count in new.counts_by_row():
             self._note_row(connection, row, count)
 
@@ -232,7 +232,7 @@ class EidMemory:
         return _places_by_partition(ids.partitions, found)
 
     def _note_row(self, connection: sqlite3.Connection, row: int, count: int) -> None:
-        """Continue behind a row whose ids the index has in the open run."""
+        """Continue after a row whose ids the index has in the open run."""
         self._last_row = row
         # Ids that came while there was room are not counted: there would be millions to index at once.
         self._left_to_index = self._left_to_index + EIDS_INDEXED_PER_NEW_ONE * count if self._index.is_crowded else 0

@@ -95,7 +95,7 @@ TABLES_ADDED_BY_VERSION = {
             key BLOB PRIMARY KEY, expires_at INTEGER NOT NULL, body BLOB NOT NULL) WITHOUT ROWID""",
         "CREATE INDEX eid_claims_by_expiry ON eid_claims (expires_at)",
     ),
-    # The events consumed behind an offset. Few subscriptions have it, so commits of the others do not carry it.
+    # The events consumed after an offset. Few subscriptions have it, so commits of the others do not carry it.
     5: (
         """CREATE TABLE done_ahead (
             subscription TEXT NOT NULL, event_type TEXT NOT NULL, partition TEXT NOT NULL, ranges TEXT NOT NULL,

@@ -194,10 +194,10 @@ def _describe_damage(path: Path, connection: sqlite3.Connection) -> str | None:
 
 
 def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
-    """Whether SQLite's log contains durable transactions behind the place where it ends.
+    """Whether SQLite's log contains durable transactions after the place where it ends.
 
     SQLite reads the log up to the first damaged frame. A transaction is on the disk before the next one begins. So if
-    two ends of transactions lie behind that place, the first was whole once: it was changed later. One alone may be
+    two ends of transactions lie after that place, the first was whole once: it was changed later. One alone may be
     the remains of a transaction that was never acknowledged, after a power cut. (The formats:
     https://www.sqlite.org/walformat.html and fileformat2.html#walformat.)
     """
@@ -245,7 +245,7 @@ def _read_valid_frame_count(index: BinaryIO) -> int:
 
 
 def _count_transaction_ends_behind(frames: BinaryIO, valid: int) -> int:
-    """How many frames behind the valid ones end a transaction, of those written since the log began again."""
+    """How many frames after the valid ones end a transaction, of those written since the log began again."""
     page_size, salts = struct.unpack(">8xI4x8s", frames.read(24))
     length, size = 24 + page_size, frames.seek(0, os.SEEK_END)
     ends = 0
@@ -309,7 +309,7 @@ class Marker:
         self._seen = seen
 
     def _truncate_log(self) -> None:
-        """Truncate the log, if no other process is running: pages that a crash left behind its end are useless."""
+        """Truncate the log, if no other process is running: pages that a crash left after its end are useless."""
         self._connection.execute("PRAGMA busy_timeout = 0").close()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
         self._connection.execute(f"PRAGMA busy_timeout = {int(WRITE_TIMEOUT_SECONDS * 1000)}").close()

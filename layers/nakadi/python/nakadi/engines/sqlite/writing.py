@@ -437,7 +437,7 @@ def _remember_eids(
     next_offsets: dict[TopicPartition, int],
     now: int,
 ) -> PlacesByPartition:
-    """Remember the ids of an append; its duplicates. Offsets are moved on behind the events that are not."""
+    """Remember the ids of an append; its duplicates. Offsets are moved on after the events that are not."""
     own = {number: next_offsets[append.topic, number] for _, number in append.partitions}
     duplicates = eids.remember(connection, ids, own, now)
     next_offsets.update({(append.topic, number): offset for number, offset in own.items()})

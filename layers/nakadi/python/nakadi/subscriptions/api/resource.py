@@ -416,7 +416,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     def _target_subscriptions_behind(
         self, event_type: EventType, partition: str, position: Position
     ) -> Iterator[tuple[set[str], Position]]:
-        """The subscriptions behind a position, stretch by stretch: the names in it, and its end."""
+        """The subscriptions after a position, stretch by stretch: the names in it, and its end."""
         number = int(partition)
         while True:
             timeline, offset = self.cursor_resolver.next_event_location(event_type, position, partition)

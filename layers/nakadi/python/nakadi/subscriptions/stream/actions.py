@@ -144,7 +144,7 @@ class SendKeepAlive(Struct, frozen=True):
 
 
 class OpenPartition(Struct, frozen=True):
-    """Find out where reading continues behind a position, and call `handle_opening`; this closes any open source.
+    """Find out where reading continues after a position, and call `handle_opening`; this closes any open source.
 
     With a `replay` parked events come first.
     """
@@ -316,7 +316,7 @@ class ProcessLease(Struct):
 
 IsDeliverable = Callable[[EventTypePartition, Record], bool]
 MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
-"""How many events lie behind the first position, up to and including the second."""
+"""How many events lie after the first position, up to and including the second."""
 
 
 class ReadingRules(Protocol):

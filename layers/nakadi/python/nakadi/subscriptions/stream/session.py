@@ -147,7 +147,7 @@ class SubscriptionSession:
         return self._next_actions(now)
 
     def handle_parking_end(self, call: ParkEvents, now: float) -> list[SessionAction]:
-        """Events were parked: those behind them may be sent."""
+        """Events were parked: those after them may be sent."""
         partition = self._partitions.get(call.partition)
         if partition is not None and partition.opening_number == call.opening_number:
             partition.end_parking()

@@ -394,7 +394,7 @@ class SubscriptionStreams:
 
     async def _renew_lease_regularly(self) -> None:
         loop = asyncio.get_running_loop()
-        # Asked on the loop, where streams begin: one that begins behind this look finds the task done, and begins
+        # Asked on the loop, where streams begin: one that begins after this look finds the task done, and begins
         # another.
         while self._drivers or self._keeper.has_unremoved_sessions:
             try:
