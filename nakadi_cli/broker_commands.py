@@ -198,7 +198,7 @@ def block(kind: str, name: str) -> None:
 def unblock(kind: str, name: str) -> None:
     """Lift a block."""
     connect().delete(path("settings", "blacklist", kind, name))
-    note(f"{kind} {name} is not blocked.")
+    note(f"Unblocked {kind} {name}.")
 
 
 def _switch(feature: str, *, on: bool) -> None:

@@ -68,7 +68,7 @@ def check_schema(file: str, event_type: str | None, version: str, annotations: s
     verdict = connect().post(
         path("event-types", source.event_type, "schemas", version, "compatibility-check"), {"schema": source.text}
     )
-    findings = list(list_findings(verdict, source))
+    findings = list(findings_in(verdict, source))
     if annotations == "github":
         click.echo("\n".join(github_command(each, file) for each in findings), nl=bool(findings))
     elif annotations == "gitlab":
@@ -117,7 +117,7 @@ def read_schema(file: str, event_type: str | None) -> SchemaSource:
     return SchemaSource(file, content, steps, event_type, schema_text(document))
 
 
-def list_findings(verdict: Mapping[str, Any], source: SchemaSource) -> Iterator[Finding]:
+def findings_in(verdict: Mapping[str, Any], source: SchemaSource) -> Iterator[Finding]:
     """Give each change that a verdict names its line. A broker that names no changes has one finding at most."""
     if "changes" not in verdict and not verdict["compatible"]:
         yield Finding("INCOMPATIBLE", "#/", find_line(source.content, source.steps), "major", True, verdict["error"])

@@ -233,7 +233,7 @@ class Consumer(Generic[Event]):
                 self._todo.notify_all()
 
     def _next(self) -> Batch[Event] | None:
-        """Wait for the next batch; None at the end that was asked for."""
+        """Wait for the next batch; None once the requested end is reached."""
         while True:
             with self._lock:
                 step = self._core.work_step(time.monotonic())

@@ -105,7 +105,7 @@ def publish_rows(target: Target, partition: int, rows: Iterable[Row]) -> int:
 
 
 def events_of_rows(target: Target, partition: int, rows: Iterable[Row]) -> Iterator[Mapping[str, Any]]:
-    """The events of rows. Their `eid` follows from the run, the partition and the row; equal rows are counted."""
+    """The events of rows. An `eid` is derived from the run, the partition, the row, and its number among equal rows."""
     seen: Counter[bytes] = Counter()
     for row in rows:
         event = {

@@ -1,4 +1,4 @@
-"""Makes sample events that a schema accepts: candidates from its keywords, of which the broker's validator takes some.
+"""Makes sample events that a schema accepts: candidates from its keywords that the broker's validator accepts.
 
 The same schema gives the same events each time.
 """

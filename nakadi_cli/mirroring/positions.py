@@ -1,9 +1,9 @@
 """Moves a subscription: it goes on in the target with the first event that is not committed in the source.
 
 Offsets differ between two brokers, so events are recognized by their eid. In each partition of the target, the
-subscription begins with the first event that is not committed in the source. What is committed and stands after it
-comes again; with the partition strategies `hash` and `user_defined`, and with one partition, that is nothing, because
-both brokers have the same events in the same order.
+subscription begins with the first event that is not committed in the source. Committed events after that one are
+delivered again; with the partition strategies `hash` and `user_defined`, and with one partition, there are none,
+because both brokers have the same events in the same order.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Consumer(Generic[Event]):
         self._stops_on_signals = False
 
     async def _next(self) -> Batch[Event] | None:
-        """Wait for the next batch; None at the end that was asked for."""
+        """Wait for the next batch; None once the requested end is reached."""
         while True:
             now = time.monotonic()
             step = self._core.work_step(now)

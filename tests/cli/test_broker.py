@@ -72,20 +72,20 @@ def test_features_are_switched(run, empty):
 def test_admins_are_added_and_removed(run, empty):
     """`admin add` and `remove` change one entry of one list, and leave the others."""
 
-    def list_storages():
+    def list_admins():
         return run("admin", "list", "-o", "json", url=empty.url).json
 
-    before = list_storages()
+    before = list_admins()
     assert run("admin", "add", "writers", "service:shop", url=empty.url).code == 0
-    between = list_storages()
+    between = list_admins()
     assert run("admin", "add", "writers", "service:shop", url=empty.url).code == 0
-    assert list_storages() == between
+    assert list_admins() == between
     assert run("admin", "remove", "writers", "service:shop", url=empty.url).code == 0
 
     new = {"role": "writers", "data_type": "service", "value": "shop"}
     assert new in between
     assert len(between) == len(before) + 1
-    assert list_storages() == before
+    assert list_admins() == before
     assert run("admin", "remove", "writers", "service:shop", url=empty.url).code == 2
     assert run("admin", "add", "writers", "shop", url=empty.url).code == 2
 

@@ -303,7 +303,7 @@ class TestCommit:
         assert set(coordination.committed_offsets(SUBSCRIPTION)) == {a_place(0)}
 
     def test_is_judged_partition_by_partition(self, coordination: Coordination):
-        """One commit of several partitions moves each for itself. (S119, S120)"""
+        """A commit of several partitions moves each one independently. (S119, S120)"""
         begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
         found = run_blocking(coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(3) for n in range(4)}, LATER))

@@ -143,7 +143,7 @@ def finds_the_end(log, topic):
     assert seal["max.message.bytes"] != "1"
 
 
-def makes(log, topic):
+def creates(log, topic):
     log.create_topic(f"{topic}-made", 1)
 
 
@@ -170,13 +170,13 @@ WORK = {
     "read": [reads],
     "remove": [reads, removes],
     "write": [reads, publishes, finds_the_end],
-    "manage": [reads, publishes, makes, grows, compacts, seals, deletes],
+    "manage": [reads, publishes, creates, grows, compacts, seals, deletes],
 }
 
 NEEDED_TO = {
     "AlterTopic": grows,
     "AlterTopicDynamicConfiguration": compacts,
-    "CreateTopic": makes,
+    "CreateTopic": creates,
     "DeleteTopic": removes,
     "DescribeTopicDynamicConfiguration": finds_the_end,
     "ReadData": reads,
@@ -200,7 +200,7 @@ def test_a_role_is_enough(secured_server, topic, role):
             work(log, topic)
     with secured_server.log_of(ROLES[role], prefix="others.") as log:
         assert fails(publishes, log, topic)
-        assert fails(makes, log, topic)
+        assert fails(creates, log, topic)
 
 
 @pytest.mark.parametrize(

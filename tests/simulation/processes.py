@@ -245,7 +245,7 @@ class Process:
         return bool(self.streams) or self.host.has_unremoved_sessions
 
     @property
-    def is_to_look(self) -> bool:
+    def should_read_state(self) -> bool:
         """Whether there are news, or have been none for so long that some may have been lost."""
         return bool(self.news) or self.clock.monotonic() >= self.looked_at + FULL_READ_INTERVAL_SECONDS
 

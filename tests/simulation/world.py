@@ -196,7 +196,7 @@ class World:
         for process in [each for each in self.processes if each.awake]:
             if process.has_duties:
                 process.renew_and_clean_up()
-            if process.is_to_look:
+            if process.should_read_state:
                 process.look()
             for stream in tuple(process.streams):
                 self._stream_moves(stream)
@@ -287,7 +287,7 @@ class World:
 
     def _let_a_process_read_news(self) -> None:
         process = self._some_process()
-        if process is not None and process.is_to_look:
+        if process is not None and process.should_read_state:
             self._do_exclusively(f"{process.name} looks", process.look)
 
     def _turn(self) -> None:

@@ -217,11 +217,11 @@ class Voyage:
         for batch in self._acknowledged[place]:
             self.figures.acknowledged += len(batch)
             self.figures.lost += sum(value not in where for value in batch)
-            self.figures.torn += not _together([where[value] for value in batch if value in where])
+            self.figures.torn += not _are_consecutive([where[value] for value in batch if value in where])
         for batch in self._doubtful[place]:
             self.figures.doubtful += len(batch)
             there = [where[value] for value in batch if value in where]
-            self.figures.torn += len(there) not in {0, len(batch)} or not _together(there)
+            self.figures.torn += len(there) not in {0, len(batch)} or not _are_consecutive(there)
         firsts = [where[batch[0]] for batch in self._acknowledged[place] if batch[0] in where]
         self.figures.changed += firsts != sorted(firsts)
 
@@ -281,7 +281,7 @@ def _read_all(log: KinesisLog, place: int) -> Iterator[bytes]:
             yield event.record.value or b""
 
 
-def _together(offsets: Sequence[int]) -> bool:
+def _are_consecutive(offsets: Sequence[int]) -> bool:
     return all(offset == offsets[0] + at for at, offset in enumerate(offsets))
 
 

@@ -68,18 +68,13 @@ EVENT_LOGS: Mapping[str, str] = {
     **KINESALITE,
     **KAFKA,
 }
-LOGS_WITH_CLAIMS = ("kinesis", *KAFKA)
-"""Event logs that remember no ids by themselves, and so have their events claimed."""
-
-DEDUPLICATING_LOGS = {
-    **{name: EVENT_LOGS[name] for name in ("memory", "sqlite", "sqlite-shared", "tiered", "tiered-cold")},
-    **{name: EVENT_LOGS[name] for name in LOGS_WITH_CLAIMS},
-    "claims": "memory:",
-}
 COMPACT_LATER = frozenset(KAFKA)
 """Event logs that are compacted by their store, at a time that the store chooses."""
 LONG = frozenset({"kinesis-local", "kinesis-pushed"})
 """Event logs that `make test` leaves out: an engine that has its tests on another emulation, or without fan-out."""
+
+DEDUPLICATING_LOGS = {**{name: url for name, url in EVENT_LOGS.items() if name not in LONG}, "claims": "memory:"}
+"""All event logs, and one that does not use its own memory of ids. Ids of events are claimed for logs without one."""
 
 
 def event_log_params(*left_out: str) -> Sequence[object]:

@@ -12,6 +12,7 @@ from nakadi.auth.blacklist import Blacklist
 from nakadi.auth.features import Features
 from nakadi.auth.permissions import Permissions
 from nakadi.common.caching import Cache
+from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import Task, run_blocking
 from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.engines.memory.event_log import MemoryLog
@@ -111,6 +112,7 @@ class House:
             deduplication=LogDeduplication(self, MemoryEidClaims, self.clock),
             clock=self.clock,
             limits=BatchLimits(),
+            metrics=Metrics(),
             sleep=self._pause,
             draw_random_number=self._draw,
         )

@@ -80,7 +80,7 @@ _SPELLED = json.JSONDecoder(
 
 
 def spelled_members(text: str) -> tuple[Any, Any]:
-    """The members of an event as pairs, but for metadata, and these. Numbers are texts as written."""
+    """The members of an event as pairs, without metadata, and the metadata. Numbers stay as they were written."""
     _, *pairs = _SPELLED.decode(text)
     names = [name for name, _ in pairs]
     assert len(set(names)) == len(names), text

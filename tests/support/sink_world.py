@@ -158,7 +158,7 @@ class SinkWorld:
             return
         self.taken[partition] = end - 1
         wanted = [each for each in range(start, end) if not self.is_consumed((partition, each))]
-        runs = [self.a_run(partition, list(group)) for group in neighbours(wanted)]
+        runs = [self.a_run(partition, list(group)) for group in consecutive_groups(wanted)]
         self.carry_out(self.session.receive(partition, runs, self.now))
 
     def a_run(self, partition: EventTypePartition, offsets: list[int]) -> EventRun:
@@ -283,7 +283,7 @@ def events_of(batch: DeliveryBatch) -> list[Event]:
     return [(batch.partition, int(value)) for value in values(batch.runs)]
 
 
-def neighbours(offsets: Iterable[int]) -> list[list[int]]:
+def consecutive_groups(offsets: Iterable[int]) -> list[list[int]]:
     """The offsets in groups that follow each other."""
     groups: list[list[int]] = []
     for each in offsets:

@@ -183,7 +183,7 @@ def test_a_head_request_takes_no_slot(api, consumer):
 
 
 def test_who_may_stream(ann, bob):
-    """Streaming takes the right to read the subscription and every one of its event types. (S78, S81, S159, S304)"""
+    """Streaming requires the right to read the subscription and every one of its event types. (S78, S81, S159, S304)"""
     name = create_event_type(ann, a_definition(authorization=an_authorization(readers="ann bob")))["name"]
     other = create_event_type(ann, a_definition(authorization=an_authorization(readers="ann")))["name"]
     readers = [{"data_type": "user", "value": "ann"}, {"data_type": "user", "value": "bob"}]

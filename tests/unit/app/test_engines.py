@@ -31,9 +31,9 @@ def test_a_scheme_names_an_engine():
 @pytest.mark.parametrize("url", ["", "memory", "redis://here", "/data/nakadi.db"])
 def test_an_unknown_scheme_is_answered_with_those_there_are(url):
     """A URL that no engine knows is refused, and the message names those that are known."""
-    with pytest.raises(BadSetting, match=r"memory, sqlite"):
+    with pytest.raises(BadSetting, match=r"memory.*sqlite"):
         engines.open_event_log(url, HandMovedClock())
-    with pytest.raises(BadSetting, match=r"memory, sqlite"):
+    with pytest.raises(BadSetting, match=r"memory.*sqlite"):
         engines.open_registry(url)
 
 
@@ -83,7 +83,7 @@ def test_an_engine_that_is_new_counts_as_shared_and_as_changed_by_others():
 def test_every_event_log_has_a_type_of_storage():
     """An engine without one is an error, and never counts as embedded."""
     assert engines.STORAGE_TYPES.keys() == engines.EVENT_LOG_OPENERS.keys()
-    with pytest.raises(BadSetting, match=r"memory, sqlite"):
+    with pytest.raises(BadSetting, match=r"memory.*sqlite"):
         engines.storage_type("redis://here")
 
 

@@ -120,7 +120,7 @@ def test_statistics_must_be_complete():
 
 
 def test_statistics_have_minimums():
-    """The numbers of a statistic have a least value each. (R72)"""
+    """Each number of a statistic has a minimum. (R72)"""
     least = StatisticsDraft(messages_per_minute=0, message_size=1, read_parallelism=1, write_parallelism=1)
     less = StatisticsDraft(messages_per_minute=-1, message_size=0, read_parallelism=0, write_parallelism=0)
     assert violations_of(default_statistic=least) == []

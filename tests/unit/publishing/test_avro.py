@@ -121,7 +121,7 @@ def test_a_moment_is_in_a_year(house, an_order_type, name, moment):
 
 @pytest.mark.parametrize("count", [10_001, -10_001, 1 << 62, -(1 << 63)])
 def test_a_count_is_checked_before_the_first_event(house, an_order_type, count):
-    """However it is written. (P151)"""
+    """A batch with too many events is refused however its count is encoded. (P151)"""
     length = number(1) if count < 0 else b""
     with pytest.raises(TooLarge):
         publish(house, an_order_type, body=HEAD + number(count) + length)

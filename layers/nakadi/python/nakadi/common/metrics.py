@@ -362,7 +362,7 @@ class Metrics:
         )
         self.table_defects = self._add_gauge(
             "nakadi_table_defects",
-            "Events with something wrong in the last run that filled the table, if it ended in the last hour, by kind.",
+            "Events that the last run of the table's job found faulty, by kind, if it ended within the last hour.",
             ("event_type", "kind"),
         )
 

@@ -54,7 +54,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     """Tasks of other packages, by name."""
     compaction_guard: CompactionGuard | None = None
     """Delays compaction, if there may be tables."""
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics
     stop_requested: threading.Event = field(default_factory=threading.Event)
     """Set by `stop`. Long tasks check it."""
     trimmed_at: dict[TopicPartition, float] = field(default_factory=dict)

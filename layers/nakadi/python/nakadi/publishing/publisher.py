@@ -227,7 +227,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     clock: Clock
     limits: BatchLimits
     long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics
     max_wait_seconds: float = 40.0
     sleep: Callable[[float], None] = time.sleep
     draw_random_number: DrawRandomNumber = random.random

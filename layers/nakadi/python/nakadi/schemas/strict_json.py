@@ -256,7 +256,7 @@ def count_colons(text: bytes) -> int:
 
 def holds_too_long_integer(text: bytes) -> bool:
     """Whether a text without blanks has an integer beyond 64 bits."""
-    if not any(map(_exceeds_64_bits, repeat(b""), _long_digits(text))):
+    if not any(map(_exceeds_64_bits, repeat(b""), _runs_of_19_digits(text))):
         return False
     found = _LONG_INTEGER_PATTERN.findall(JSON_STRING_PATTERN.sub(b'""', text))
     return any(_exceeds_64_bits(sign, digits) for sign, digits in found)
@@ -266,7 +266,7 @@ def _exceeds_64_bits(sign: bytes, digits: bytes) -> bool:
     return len(digits) > 19 or digits > _MAX_INTEGER_BY_SIGN[sign]
 
 
-def _long_digits(text: bytes) -> Iterator[bytes]:
+def _runs_of_19_digits(text: bytes) -> Iterator[bytes]:
     """All runs of 19 digits and more, as part of any value."""
     zeros = text.translate(_DIGITS_TO_ZERO)
     at = zeros.find(_NINETEEN_ZEROS)

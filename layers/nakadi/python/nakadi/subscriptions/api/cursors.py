@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
@@ -48,7 +48,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     initialisation: OffsetInitialisation
     reset_requests: ResetRequests
     clock: Clock
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics
 
     def committed_positions(
         self, subscription_id: str, subject: Subject

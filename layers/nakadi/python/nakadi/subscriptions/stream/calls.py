@@ -11,7 +11,7 @@ from typing import Any, assert_never
 from uuid import uuid4
 
 import orjson
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
@@ -167,7 +167,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
     publisher: Publisher
     clock: Clock
     event_type_name: str
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics
 
     def publish_or_skip(self, subscription: Subscription, dropped: GiveUpOnEvent) -> None:
         """Drop an unprocessable event as its subscription's policy says: into the queue, or for good."""

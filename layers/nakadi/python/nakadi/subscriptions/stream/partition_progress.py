@@ -52,7 +52,7 @@ class PartitionProgress:
     """Positions only grow here: committed <= sent <= taken. A partition that is set back gets a new object.
 
     `stored` is the committed offset as it was last read. `committed` is at least where reading began, so that no commit
-    is expected of events that expired before they could be sent. `parked_keys` are the keys of parked events.
+    is expected for events that expired before they could be sent. `parked_keys` are the keys of parked events.
     """
 
     __slots__ = (
