@@ -9,7 +9,8 @@ Expressions are Spark SQL as text: a wide table has thousands of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from nakadi_jobs.columns import (
     DOUBLE,
@@ -58,7 +59,9 @@ MISFIT = "nakadi_misfit"
 
 _OPTIONS = ("mode", "PERMISSIVE", "columnNameOfCorruptRecord", MISFIT)
 
-_EXPONENT = r"[:,\[]\s*-?[0-9.]+[eE]"
+_HIDDEN = r"[:,\[]\s*(?:-0[^0-9.]|-?[0-9.]+[eE])"
+"""A number of which the value that Spark reads may not show how it was written."""
+_FRACTION = r"[:,\[]-?[0-9]+[.]"
 _DECIMALS = r"[:,\[]\s*-?[0-9]+[.][0-9]{%d}[0-9]*\s*[,}\]eE]"
 _LONG_SECOND = r"[0-9]{2}[.][0-9]{7}"
 _MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6}0*)?([Zz]|[-+][0-9]{2}:[0-9]{2})$"
@@ -99,9 +102,10 @@ def may_differ(text: str, read: str, line: Struct) -> str:
         found.append(f"{text} rlike {quote_text(_DECIMALS % (decimals + 1))}")
     if TIMESTAMP in leaves(line):
         found.append(f"{text} rlike {quote_text(_LONG_SECOND)}")
-    extreme = _extreme_condition(read, line, 0)
-    if extreme:
-        found.append(f"(coalesce({extreme}, false) and {text} rlike {quote_text(_EXPONENT)})")
+    if hidden := _leaf_condition(read, line, _MAY_HIDE):
+        found.append(f"(coalesce({hidden}, false) and {text} rlike {quote_text(_HIDDEN)})")
+    if respelled := _leaf_condition(read, line, _IS_RESPELLED):
+        found.append(f"coalesce({respelled}, false)")
     return f"({' or '.join(found)})"
 
 
@@ -121,45 +125,64 @@ def _is_inexact(line: Struct) -> bool:
     return any(each in (DOUBLE, TIMESTAMP) or isinstance(each, Json) or is_decimal(each) for each in leaves(line))
 
 
-def _extreme_condition(value: str, kind: Kind, depth: int) -> str:
-    """Whether a number may be near the limit of its type; empty if there are no such numbers.
-
-    The text of a number with an exponent does not show how many decimals it has.
+class _LeafConditions(NamedTuple):
+    """Conditions on a value without parts, and on a list of such values; empty for none. Spark compiles no lambdas, so
+    the conditions on lists have none.
     """
+
+    on_value: Callable[[str, Kind], str]
+    on_list: Callable[[str, Kind], str]
+
+
+def _leaf_condition(value: str, kind: Kind, on: _LeafConditions, depth: int = 0) -> str:
+    """Whether a condition holds for any value inside it; empty if there is no condition on any."""
     match kind:
         case Struct(fields):
-            found = (_extreme_condition(f"{value}.`{field.name}`", field.kind, depth) for field in fields)
+            found = (_leaf_condition(f"{value}.`{field.name}`", field.kind, on, depth) for field in fields)
             return " or ".join(each for each in found if each)
         case Array(element):
-            return " or ".join(_extreme_conditions_in_list(value, element, depth))
-        case Scalar(name) if name.startswith("decimal"):
-            return f"{value} is not null"
-        case Json():
-            return f"{value} is not null"
-    return f"not (abs({value}) between 1e-290 and 1e290)" if kind == DOUBLE else ""
+            return " or ".join(_leaf_conditions_in_list(value, element, on, depth))
+    return on.on_value(value, kind)
 
 
-def _extreme_conditions_in_list(values: str, kind: Kind, depth: int) -> Iterator[str]:
-    """The same for a list. Spark does not compile lambdas, so this uses one only for a list inside another, for each
-    outer list.
-
-    A `float` is zero for every number near zero.
-    """
+def _leaf_conditions_in_list(values: str, kind: Kind, on: _LeafConditions, depth: int) -> Iterator[str]:
+    """The same for a list. A lambda is only used for a list inside another, for each outer list."""
     match kind:
         case Struct(fields):
             for field in fields:
-                yield from _extreme_conditions_in_list(f"{values}.`{field.name}`", field.kind, depth)
+                yield from _leaf_conditions_in_list(f"{values}.`{field.name}`", field.kind, on, depth)
         case Array(element):
-            inside = " or ".join(_extreme_conditions_in_list(f"each{depth}", element, depth + 1))
+            inside = " or ".join(_leaf_conditions_in_list(f"each{depth}", element, on, depth + 1))
             if inside:
                 yield f"exists({values}, each{depth} -> coalesce({inside}, false))"
-        case Scalar("double"):
-            yield f"array_max({values}) > 1e290 or array_min({values}) < -1e290"
-            yield f"array_contains(cast({values} as array<float>), float(0))"
-        case Scalar(name) if name.startswith("decimal"):
-            yield f"size({values}) > 0"
-        case Json():
-            yield f"size({values}) > 0"
+        case _ if condition := on.on_list(values, kind):
+            yield condition
+
+
+def _may_hide(value: str, kind: Kind) -> str:
+    """Whether a number may be near the limit of its type, or in a text that Spark has written."""
+    if isinstance(kind, Json) or is_decimal(kind):
+        return f"{value} is not null"
+    return f"not (abs({value}) between 1e-290 and 1e290)" if kind == DOUBLE else ""
+
+
+def _list_may_hide(values: str, kind: Kind) -> str:
+    """The same for a list. A `float` is zero for every number near zero."""
+    if isinstance(kind, Json) or is_decimal(kind):
+        return f"size({values}) > 0"
+    if kind != DOUBLE:
+        return ""
+    small = f"array_contains(cast({values} as array<float>), float(0))"
+    return f"array_max({values}) > 1e290 or array_min({values}) < -1e290 or {small}"
+
+
+_MAY_HIDE = _LeafConditions(_may_hide, _list_may_hide)
+
+# Spark writes the text of an open object anew: 1.10 becomes 1.1, and 0.0001 becomes 1.0E-4.
+_IS_RESPELLED = _LeafConditions(
+    lambda value, kind: f"{value} rlike {quote_text(_FRACTION)}" if isinstance(kind, Json) else "",
+    lambda values, kind: f"concat_ws(',', {values}) rlike {quote_text(_FRACTION)}" if isinstance(kind, Json) else "",
+)
 
 
 def _mark(text: str) -> str:

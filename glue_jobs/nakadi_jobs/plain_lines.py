@@ -1,16 +1,22 @@
 """Reads plain lines of the archive as Arrow rows. A line is plain if none of its values could become another one.
 
 The text of a line decides whether Spark has to read it, before any value is parsed. Arrow decides too: it rejects long
-numbers, exponents, halves of surrogate pairs, other spellings of moments, and values of another type. An event with a
-member that has no column gets a row that also holds its text.
+numbers, exponents, halves of surrogate pairs, other spellings of moments, and values of another type. Arrow cannot give
+the text of an open object; msgspec takes it from the line, as it is written there.
+
+An event with a member that has no column gets a row that also holds its text: members are counted in the line, and in
+the columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -23,9 +29,11 @@ from nakadi_jobs.columns import (
     STRING,
     Array,
     Field,
+    Json,
     Kind,
     Scalar,
     Struct,
+    Texts,
     contains_several_types,
     is_decimal,
     leaves,
@@ -40,7 +48,6 @@ FIELD_ID = b"PARQUET:field_id"
 FEW_LINES = 64
 """If one of this many lines is unreadable, all of them are left to Spark."""
 
-_NULL = r":\s*null"
 _NUMBER = rf"[:,\[]\s*-?[0-9](?:[0-9.]{{{EXACT_DIGITS + 1}}}|[0-9]{{{EXACT_DIGITS}}}|[0-9.]*[eE])"
 """A number that may have more digits than a double holds, or has an exponent."""
 _CODE = r"\\u000[0-3]"
@@ -52,6 +59,17 @@ _PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
 _MOMENT = (
     r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[-+](0[0-9]|1[0-7]):[0-5][0-9])$"
 )
+
+MEMBER = '":'
+"""What stands between a member's name and its value, and seldom anywhere else."""
+
+_BLANKS_BEFORE_COLONS = (b" :", b"\t:", b"\r:")
+_MEMBER_WITH_BLANKS = r'"[ \t\r]*:'
+
+_NOTHING = msgspec.Raw()
+_NULL = b"null"
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_TEXTS = msgspec.json.Decoder(dict[str, str | None])
 
 _ICEBERG_TYPES = {"string": "string", "bigint": "long", "int": "int", "double": "double", "boolean": "boolean"}
 _ICEBERG_TIME = "timestamptz"
@@ -88,12 +106,18 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """True for some of the rows."""
 
 
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+"""A number for each row."""
+
+CountMembers = Callable[[bytes], int]
+
+
 class _Column(NamedTuple):
-    """A column, where it is doubtful, and where something has no column; None for nowhere."""
+    """A column, where it is doubtful, and how many members of objects its values have; None for nowhere and none."""
 
     values: pa.Array
     doubtful: Mask | None
-    lacking: Mask | None
+    members: Counts | None
 
 
 class Reader:
@@ -110,11 +134,15 @@ class Reader:
         read_as = _reading_type(line)
         assert read_as is not None
         self._line = line
-        self._options = arrow_json.ParseOptions(explicit_schema=pa.schema(list(read_as)))
+        self._options = arrow_json.ParseOptions(
+            explicit_schema=pa.schema(list(read_as)), unexpected_field_behavior="ignore"
+        )
+        self._opened = msgspec.json.Decoder(_open_type(line))
+        self._opened_names = [f'"{name}"'.encode() for name in _opened_names(line)]
         is_inexact = any(each == DOUBLE or is_decimal(each) for each in leaves(form.columns))
         patterns = [_CODE, *([_NUMBER] if is_inexact else [])]
         self._doubtful = "|".join(patterns)
-        self._suspicious = "|".join([_NULL, _HALF, *patterns])
+        self._suspicious = "|".join([_HALF, *patterns])
 
     def read(self, text: bytes, topic: str, timeline: int) -> Rows:
         """Read lines of a topic, each with a newline at its end. Lines of other topics have no row."""
@@ -132,7 +160,7 @@ class Reader:
         here = text if (first, end) == (0, len(text)) else text[first:end]
         try:
             found = self._rows(here, starts - first, topic)
-        except (pa.ArrowException, ValueError):
+        except (pa.ArrowException, msgspec.MsgspecError, ValueError):
             if len(starts) <= FEW_LINES:
                 doubtful += [text[begin:stop] for begin, stop in pairwise(starts.tolist())]
                 return
@@ -143,18 +171,20 @@ class Reader:
         doubtful += found.doubtful
         yield found.rows
 
+    def _may_have_opened(self, text: bytes) -> bool:
+        """Whether a line may have an open object. A name may be written with codes of its characters."""
+        return bool(self._opened_names) and (rb"\u" in text or any(name in text for name in self._opened_names))
+
     def _rows(self, text: bytes, starts: Any, topic: _Topic) -> Rows:
-        """Raises ValueError or an Arrow exception if one of the lines is not plain."""
+        """Raises ValueError, or an exception of Arrow or msgspec, if one of the lines is not plain."""
         if not text.isascii():
             text.decode()
         count = len(starts) - 1
         lines = pa.LargeStringArray.from_buffers(count, pa.py_buffer(starts), pa.py_buffer(text))
         suspicious = compute.match_substring_regex(lines, self._suspicious)
-        lacking: Mask = np.zeros(count, np.bool_)
         doubtful: Mask = np.zeros(count, np.bool_)
         if compute.any(suspicious).as_py():
             at, found = np.flatnonzero(_to_numpy(suspicious)), lines.filter(suspicious)
-            lacking[at] = _to_numpy(compute.match_substring_regex(found, _NULL))
             doubtful[at] = _to_numpy(compute.match_substring_regex(found, self._doubtful)) | _lone_halves_mask(found)
         options = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         table = arrow_json.read_json(pa.BufferReader(text), read_options=options, parse_options=self._options)
@@ -164,9 +194,16 @@ class Reader:
             [column.combine_chunks() for column in table.columns], names=table.column_names
         )
         event = line.field("event")
-        made = _convert(event, self.columns, _column_types(self.schema, self.columns))
-        for more in (made.lacking, _other_members_mask(line, self._line)):
-            lacking = lacking if more is None else lacking | more
+        has_blanks = any(each in text for each in _BLANKS_BEFORE_COLONS)
+        opened = self._opened.decode_lines(text) if self._may_have_opened(text) else []
+        made = _convert(
+            event,
+            self.columns,
+            _column_types(self.schema, self.columns),
+            _Opened(opened, _count_with_blanks if has_blanks else _count_members).members(len(HEADER)),
+        )
+        members = _count_in_columns(line, self._line, made)
+        lacking: Mask = _count_in_lines(lines, has_blanks=has_blanks) > members
         doubtful = doubtful if made.doubtful is None else doubtful | made.doubtful
         heads = _to_numpy(compute.find_substring(lines, EVENT_MARKER)).astype(np.int64)
         for name in ("partition", "offset", "time"):
@@ -209,9 +246,31 @@ class _Topic(NamedTuple):
     timeline: int
 
 
+def _is_opened(kind: Kind) -> bool:
+    """Whether it consists of open objects or lists, of which msgspec reads the text."""
+    return isinstance(kind, Json | Texts) or (isinstance(kind, Array) and _is_opened(kind.of))
+
+
+def _has_opened(kind: Kind) -> bool:
+    return any(isinstance(each, Json | Texts) for each in leaves(kind))
+
+
+def _opened_names(kind: Kind) -> Iterator[str]:
+    """The names of the members with open objects."""
+    match kind:
+        case Struct(fields):
+            for field in fields:
+                if _is_opened(field.kind):
+                    yield field.name
+                else:
+                    yield from _opened_names(field.kind)
+        case Array(element):
+            yield from _opened_names(element)
+
+
 def _reading_type(kind: Kind) -> pa.DataType | None:
-    """The type with which Arrow reads values; None if only Spark reads them. Moments are texts until their spelling is
-    known.
+    """The type with which Arrow reads values; None for open objects and what consists of them. Moments are texts until
+    their spelling is known.
     """
     match kind:
         case Struct(fields):
@@ -226,6 +285,27 @@ def _reading_type(kind: Kind) -> pa.DataType | None:
             return pa.float64()
         case Scalar(name) if name in _ICEBERG_TYPES:
             return _ARROW_TYPES[_ICEBERG_TYPES[name]]
+    return None
+
+
+def _open_type(kind: Kind) -> Any:
+    """The type with which msgspec reads the texts of open objects inside it; None if there are none."""
+    if _is_opened(kind):
+        return msgspec.Raw
+    match kind:
+        case Struct(fields):
+            # Fields have names of their own, as a member may be called `class`.
+            found = ((f"f{number}", _open_type(field.kind)) for number, field in enumerate(fields))
+            known = [
+                (name, each, _NOTHING) if each is msgspec.Raw else (name, each | None, None)
+                for name, each in found
+                if each is not None
+            ]
+            names = {f"f{number}": field.name for number, field in enumerate(fields)}
+            return msgspec.defstruct("Opened", known, rename=names, gc=False) if known else None
+        case Array(element):
+            inner = _open_type(element)
+            return None if inner is None else types.GenericAlias(list, inner | None)
     return None
 
 
@@ -275,8 +355,9 @@ def _check_same(kind: Kind, existing: Any) -> None:
             return
         case Scalar(name), str() if _ICEBERG_TYPES.get(name) == existing or name == existing.replace(" ", ""):
             return
-    if _reading_type(kind) is not None:
-        raise NotPlain(f"a column that is {existing}")
+        case (Json(), "string") | (Texts(), {"type": "map", "key": "string", "value": "string"}):
+            return
+    raise NotPlain(f"a column that is {existing}")
 
 
 def _column_types(schema: pa.Schema, columns: Struct) -> pa.StructType:
@@ -285,15 +366,29 @@ def _column_types(schema: pa.Schema, columns: Struct) -> pa.StructType:
     return pa.struct([field for field in schema if field.name.lower() in names])
 
 
-def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType) -> _Column:
+class _Opened(NamedTuple):
+    """What msgspec has read for each value of a column, if there are open objects in it, and how to count members."""
+
+    found: Sequence[Any]
+    count: CountMembers
+
+    def members(self, number: int) -> _Opened:
+        name = f"f{number}"
+        return self._replace(found=[None if each is None else getattr(each, name, None) for each in self.found])
+
+    def elements(self) -> _Opened:
+        return self._replace(found=[*chain.from_iterable(each for each in self.found if each is not None)])
+
+
+def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType, opened: _Opened) -> _Column:
     """A column of the table, from the values that were read for it."""
     match kind:
         case Struct():
-            return _convert_structure(found, kind, wanted)
+            return _convert_structure(found, kind, wanted, opened)
         case Array(element):
-            inner = _convert(found.values, element, wanted.value_type)
+            inner = _convert(found.values, element, wanted.value_type, opened.elements())
             values = pa.ListArray.from_arrays(found.offsets, inner.values, type=wanted, mask=_null_mask(found))
-            return _Column(values, _list_mask(inner.doubtful, found), _list_mask(inner.lacking, found))
+            return _Column(values, _list_mask(inner.doubtful, found), _sum_by_list(inner.members, found))
         case Scalar("timestamp"):
             return _convert_moments(found)
         case Scalar(name) if name.startswith("decimal"):
@@ -301,38 +396,81 @@ def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType) -> _Column:
     return _Column(found, None, None)
 
 
-def _convert_structure(found: pa.StructArray, kind: Struct, wanted: pa.StructType) -> _Column:
-    doubtful, lacking = _unread_mask(found, kind), _other_members_mask(found, kind)
-    kinds = {field.name.lower(): field for field in kind.fields if found.type.get_field_index(field.name) >= 0}
+def _convert_structure(found: pa.StructArray, kind: Struct, wanted: pa.StructType, opened: _Opened) -> _Column:
+    doubtful: Mask | None = None
+    members: Counts = np.zeros(len(found), np.int64)
+    kinds = {field.name.lower(): (number, field) for number, field in enumerate(kind.fields)}
     values = []
-    for field in wanted:
-        known = kinds.get(field.name.lower())
-        if known is None or _reading_type(known.kind) is None:
-            values.append(pa.nulls(len(found), field.type))
+    for column in wanted:
+        number, field = kinds.get(column.name.lower(), (0, None))
+        if field is None:
+            values.append(pa.nulls(len(found), column.type))
             continue
-        made = _convert(found.field(known.name), known.kind, field.type)
+        inner = opened.members(number) if _has_opened(field.kind) else _Opened((), opened.count)
+        if _is_opened(field.kind):
+            made = _convert_opened(inner.found or [None] * len(found), field.kind, column.type, opened.count)
+        else:
+            made = _convert(found.field(field.name), field.kind, column.type, inner)
         values.append(made.values)
-        doubtful, lacking = _either(doubtful, made.doubtful), _either(lacking, made.lacking)
-    return _Column(pa.StructArray.from_arrays(values, fields=list(wanted), mask=_null_mask(found)), doubtful, lacking)
+        doubtful = _either(doubtful, made.doubtful)
+        members += _validity(made.values)
+        if made.members is not None:
+            members += made.members
+    return _Column(pa.StructArray.from_arrays(values, fields=list(wanted), mask=_null_mask(found)), doubtful, members)
 
 
-def _unread_mask(found: pa.StructArray, kind: Struct) -> Mask | None:
-    """Where there is a value that only Spark reads."""
-    return _presence_mask(found, [field.name for field in kind.fields if _reading_type(field.kind) is None])
+def _convert_opened(
+    texts: Sequence[msgspec.Raw | None], kind: Kind, wanted: pa.DataType, count: CountMembers
+) -> _Column:
+    """A column of open objects, or of what consists of them. A value of another kind is doubtful."""
+    doubtful: Mask = np.zeros(len(texts), np.bool_)
+    members: Counts = np.zeros(len(texts), np.int64)
+    values: list[Any] = [None] * len(texts)
+    for at, raw in enumerate(texts):
+        text = b"" if raw is None else bytes(raw)
+        if text and text != _NULL:
+            try:
+                values[at], members[at] = _read_opened(text, kind, count)
+            except (ValueError, msgspec.MsgspecError):
+                doubtful[at] = True
+    return _Column(pa.array(values, wanted), doubtful, members)
 
 
-def _other_members_mask(found: pa.StructArray, kind: Struct) -> Mask | None:
-    """Where there is a member without a column."""
-    names = {field.name for field in kind.fields}
-    return _presence_mask(found, [field.name for field in found.type if field.name not in names])
+def _read_opened(text: bytes, kind: Kind, count: CountMembers) -> tuple[Any, int]:
+    """A value and the number of members in it. Raises ValueError or `MsgspecError` for another kind of value."""
+    match kind:
+        case Array(element):
+            found = [_read_opened(raw, element, count) for raw in map(bytes, _ELEMENTS.decode(text))]
+            return [value for value, _ in found], sum(members for _, members in found)
+        case Texts():
+            texts = _TEXTS.decode(text)
+            return [*texts.items()], len(texts)
+    if text[:1] not in (b"{", b"["):
+        raise ValueError("neither an object nor a list")
+    return text.decode(), count(text)
 
 
-def _presence_mask(found: pa.StructArray, names: Iterable[str]) -> Mask | None:
-    mask: Mask | None = None
-    for name in names:
-        if found.type.get_field_index(name) >= 0:
-            mask = _either(mask, _validity(found.field(name)))
-    return mask
+def _count_members(text: bytes) -> int:
+    return text.count(MEMBER.encode())
+
+
+def _count_with_blanks(text: bytes) -> int:
+    return len(re.findall(_MEMBER_WITH_BLANKS.encode(), text))
+
+
+def _count_in_lines(lines: pa.Array, *, has_blanks: bool) -> Counts:
+    """At least the number of members of each line."""
+    counted = compute.count_substring_regex if has_blanks else compute.count_substring
+    counts: Counts = _to_numpy(counted(lines, _MEMBER_WITH_BLANKS if has_blanks else MEMBER))
+    return counts
+
+
+def _count_in_columns(line: pa.StructArray, kind: Struct, event: _Column) -> Counts:
+    """The number of members of each line that have a column."""
+    counts: Counts = np.zeros(len(line), np.int64)
+    for field in kind.fields:
+        counts += _validity(line.field(field.name))
+    return counts if event.members is None else counts + event.members
 
 
 def _list_mask(mask: Mask | None, lists: pa.ListArray) -> Mask | None:
@@ -342,6 +480,13 @@ def _list_mask(mask: Mask | None, lists: pa.ListArray) -> Mask | None:
     before = np.concatenate(([0], np.cumsum(mask)))[_to_numpy(lists.offsets)]
     found: Mask = np.diff(before) > 0
     return found
+
+
+def _sum_by_list(members: Counts | None, lists: pa.ListArray) -> Counts | None:
+    if members is None:
+        return None
+    sums: Counts = np.diff(np.concatenate(([0], np.cumsum(members)))[_to_numpy(lists.offsets)])
+    return sums
 
 
 def _convert_moments(found: pa.Array) -> _Column:

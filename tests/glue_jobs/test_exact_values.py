@@ -40,6 +40,37 @@ def test_numbers_are_exact_or_missing(jobs, data):
     ]
 
 
+SPELLINGS = ("1.10", "1e5", "1E+2", "-0", "-0.0", "12345678.9", "0.0001", "100", "-7", "1e-400", "1e400", "1" * 30)
+"""Ways to write numbers, most of which Spark would change."""
+
+
+def test_open_objects_keep_how_numbers_are_written(jobs, data):
+    """The text of an open object, or of a list of anything, has every digit, every member and their order."""
+    opened = {"type": "object"}
+    schema = {
+        "properties": {
+            "o": opened,
+            "a": {"type": "array"},
+            "l": {"type": "array", "items": {"properties": {"o": opened}}},
+            "ll": {"type": "array", "items": {"type": "array", "items": opened}},
+        }
+    }
+    inner = [f'{{"b":1,"a":{{"x":[{number}]}},"b":2}}' for number in SPELLINGS]
+    events = [
+        *(f'{{"o":{each}}}' for each in inner),
+        *(f'{{"a":[{each}]}}' for each in SPELLINGS),
+        *(f'{{"l":[{{"o":{each}}}]}}' for each in inner),
+        *(f'{{"ll":[[{each}]]}}' for each in inner),
+    ]
+    data.archive_events(data.event_type("order.placed", schema=schema), [event.encode() for event in events])
+
+    assert jobs.compact().code == 0
+
+    columns = ("o", "a", "l[0].o", "ll[0][0]")
+    found = ["".join(filter(None, row)) for row in jobs.rows("order_placed", *columns)]
+    assert found == [*inner, *(f"[{each}]" for each in SPELLINGS), *inner, *inner]
+
+
 @pytest.mark.long("tests/glue_jobs/test_exact_values.py::test_numbers_are_exact_or_missing")
 def test_numbers_in_lists_are_exact_or_missing(jobs, data):
     """The same for numbers of objects in lists, and of lists in them."""

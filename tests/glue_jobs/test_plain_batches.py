@@ -12,7 +12,7 @@ from nakadi.model.annotations import SORT_BY_ANNOTATION
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Category
 from nakadi_jobs import compaction, plain_files
-from nakadi_jobs.columns import BIGINT, DOUBLE, STRING, TIMESTAMP, Field, Scalar, Struct
+from nakadi_jobs.columns import BIGINT, DOUBLE, STRING, TIMESTAMP, Array, Field, Json, Scalar, Struct, Texts
 from nakadi_jobs.plain_lines import NotPlain, Reader
 from tests.support.jobs import STORED_AT, order
 from tests.support.table_forms import make_form
@@ -284,6 +284,61 @@ def test_numbers_of_15_digits_are_plain(number, is_plain):
     read = a_reader(Struct((Field("n", DOUBLE),))).read(line(0, b'{"n":%b}' % number.encode()), "t", 1)
     assert read.rows["n"].to_pylist() == ([float(number)] if is_plain else [])
     assert len(read.doubtful) == (not is_plain)
+
+
+OPENED = Struct(
+    (
+        Field("o", Json()),
+        Field("a", Array(Json())),
+        Field("t", Texts()),
+        Field("l", Array(Struct((Field("n", BIGINT), Field("o", Json()))))),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("event", "found"),
+    [
+        (r'{"o":{"x":[1.10, 1e5]}}', {"o": '{"x":[1.10, 1e5]}'}),
+        (r'{"o":{"\ud83d\ude00":"ä"},"a":[[-0],{}]}', {"o": r'{"\ud83d\ude00":"ä"}', "a": ["[-0]", "{}"]}),
+        ('{"t":{"a":"b"}}', {"t": [("a", "b")]}),
+        ('{"l":[{"n":1},{"o":{"y":2}},null],"o":[]}', {"l": [(1, None), (None, '{"y":2}'), None], "o": "[]"}),
+        ('{"o":{"a" :1},"l" : []}', {"o": '{"a" :1}', "l": []}),
+    ],
+)
+def test_open_objects_are_as_they_were_written(event, found):
+    """Their texts come from the line, whatever is beside them; nothing is lacking then."""
+    other = line(1, b'{"a":[{"z":1}]}')
+    read = a_reader(OPENED).read(line(0, event.encode()) + other, "t", 1)
+    assert (read.doubtful, read.rows["nakadi_event"].to_pylist()) == ([], [None, None])
+    row, another = read.rows.select(["o", "a", "t", "l"]).to_pylist()
+    row["l"] = row["l"] and [each and (each["n"], each["o"]) for each in row["l"]]
+    assert row == dict.fromkeys(("o", "a", "t", "l")) | found
+    assert another["a"] == ['{"z":1}']
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        '{"x":1}',
+        '{"x" :1}',
+        '{"o":{"a" :1},"x" :1}',
+        '{"o":null}',
+        '{"l":[{"z":1}]}',
+        '{"o":{"a":1},"o":{"b":1}}',
+        '{"t":{"a":"b","a":"c"}}',
+    ],
+)
+def test_what_no_column_has_is_counted(event):
+    """The row has the text of an event with a member that is in no column: unknown, null or repeated."""
+    read = a_reader(OPENED).read(line(0, event.encode()), "t", 1)
+    assert (read.doubtful, read.rows["nakadi_event"].to_pylist()) == ([], [event])
+
+
+@pytest.mark.parametrize("event", ['{"o":1}', '{"a":["x"]}', '{"a":[null]}', '{"a":{}}', '{"t":{"a":1}}', '{"t":[]}'])
+def test_other_values_than_open_objects_are_doubtful(event):
+    read = a_reader(OPENED).read(line(0, event.encode()), "t", 1)
+    assert (len(read.rows), len(read.doubtful)) == (0, 1)
 
 
 def test_a_line_ends_with_a_newline_only():

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 
 from pyspark.sql import Row
 
@@ -53,8 +53,39 @@ def _check_stamps(event: dict[str, Any] | None, published: Mapping[str, Any]) ->
     }
 
 
+class _Number(Decimal):
+    """A number that knows how it is written."""
+
+    def __new__(cls, text: str) -> Self:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+
+class _Object(dict[str, Any]):
+    """An object that knows its members as they are written: their order, and those of one name."""
+
+    def __init__(self, members: list[tuple[str, Any]]) -> None:
+        super().__init__(members)
+        self.members = members
+
+
 def _read(text: str) -> Any:
-    return json.loads(text, parse_float=Decimal, parse_int=Decimal)
+    return json.loads(text, parse_float=_Number, parse_int=_Number, object_pairs_hook=_Object)
+
+
+def _spelling(value: Any) -> Any:
+    """What a JSON text says, and how: the digits of numbers, and members in their order."""
+    match value:
+        case _Object():
+            return "object", [(name, _spelling(each)) for name, each in value.members]
+        case list():
+            return [_spelling(each) for each in value]
+        case _Number():
+            return "number", value.text
+    return value
 
 
 def _agrees(found: Any, published: Any) -> bool:  # noqa: PLR0911  # one for each type of value
@@ -78,7 +109,7 @@ def _agrees(found: Any, published: Any) -> bool:  # noqa: PLR0911  # one for eac
         case datetime():
             return isinstance(published, str) and _moment(published) == found.astimezone(UTC)
         case str():
-            return found == published if isinstance(published, str) else _as_json(found) == published
+            return found == published if isinstance(published, str) else _is_text_of(found, published)
     return False
 
 
@@ -99,14 +130,13 @@ def _moment(text: str) -> datetime | None:
         return None
 
 
-_NO_JSON = object()
-
-
-def _as_json(text: str) -> Any:
+def _is_text_of(text: str, published: Any) -> bool:
+    """Whether a text is the JSON of a value. Of an object or a list, it has every digit and every member."""
     try:
-        return _read(text)
+        found = _read(text)
     except json.JSONDecodeError:
-        return _NO_JSON
+        return False
+    return bool(_spelling(found) == _spelling(published) if isinstance(published, dict | list) else found == published)
 
 
 def _is_complete(found: Any, published: Any) -> bool:

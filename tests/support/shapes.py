@@ -57,7 +57,19 @@ STRANGE_NAMES = (
 
 NUMBERS = (
     *("0", "-1.5", "0.30000000000000004", "1e5", "9007199254740993", "0.1000000000000000000001", "12.340", "1e-300"),
-    *("-0", "-0.0", "5e-324", "2.2250738585072014e-308", "1.7976931348623157E+308", "1E0", "100000000000000000000.5"),
+    *(
+        "-0",
+        "-0.0",
+        "1.10",
+        "12345678.9",
+        "0.0001",
+        "-1E+2",
+        "5e-324",
+        "2.2250738585072014e-308",
+        "1.7976931348623157E+308",
+        "1E0",
+        "100000000000000000000.5",
+    ),
 )
 INTEGERS = ("0", "-7", "1", "9223372036854775807", "-9223372036854775808", "9007199254740993")
 TEXTS = (
@@ -206,6 +218,8 @@ class Shapes:
             taken = {*shapes, self._without}
             free = [name for name in ("z", *self._names) if name not in taken]
             members += [(name, more.value()) for name in self._drawn.sample(free, self._drawn.randrange(3))]
+        if self._hostile and members and self._drawn.random() < 0.1:
+            members.append(self._drawn.choice(members))
         self._drawn.shuffle(members)
         return "{" + ",".join(f"{self._string(name)}:{value}" for name, value in members) + "}"
 
