@@ -103,11 +103,6 @@ class SchemaOwner(Protocol):
     def category(self) -> Category: ...
 
 
-class _AvroEvents(msgspec.Struct, frozen=True):
-    name: str
-    category: Category = Category.BUSINESS
-
-
 KnownSchema = Mapping[str, Any] | RecordType
 """A JSON schema, or the record of an Avro schema."""
 
@@ -129,13 +124,11 @@ def derive_columns(event_type: SchemaOwner, schemas: Iterable[KnownSchema], exis
     """
     columns, closed = Struct(()), True
     for schema in schemas:
-        described = event_type
-        if isinstance(schema, RecordType):
-            # Such events have metadata whatever their category is, and more in it than has columns.
-            described, closed = _AvroEvents(event_type.name), False
-        effective = whole_event_schema(described, json_schema_of(schema) if isinstance(schema, RecordType) else schema)
-        columns = merge_columns(columns, _derive_from_version(described, effective))
-        closed = closed and _columns_hold_all_of(effective, SchemaDocument.from_root(effective))
+        effective = whole_event_schema(event_type, schema)
+        is_avro = isinstance(schema, RecordType)
+        columns = merge_columns(columns, _derive_from_version(effective, stamped=is_avro or _is_stamped(event_type)))
+        # The metadata of Avro events have more in them than has columns.
+        closed = closed and not is_avro and _columns_hold_all_of(effective, SchemaDocument.from_root(effective))
     shallow = Struct(tuple(replace(field, kind=_limit_depth(field.kind, MAX_LEVELS)) for field in columns.fields))
     columns = shallow if existing is None else _keep_existing_types(shallow, existing)
     kept = _limit_fields(columns, existing or Struct(()))
@@ -330,25 +323,32 @@ def _new_inner_columns(existing: Kind, wanted: Kind, path: tuple[str, ...]) -> l
     return []
 
 
-def whole_event_schema(event_type: SchemaOwner, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of whole events. The compatibility mode may have been another one before, so only schemas that close
-    themselves are closed; an event type that was once compacted may have had keys.
+def whole_event_schema(event_type: SchemaOwner, schema: KnownSchema) -> Mapping[str, Any]:
+    """The JSON schema of whole events. The compatibility mode may have been another one before, so only schemas that
+    close themselves are closed; an event type that was once compacted may have had keys. Avro events have metadata
+    whatever their category is.
     """
-    policy = CleanupPolicy.DELETE if event_type.category is Category.UNDEFINED else CleanupPolicy.COMPACT
+    category = Category.BUSINESS if isinstance(schema, RecordType) else event_type.category
+    policy = CleanupPolicy.DELETE if category is Category.UNDEFINED else CleanupPolicy.COMPACT
     return effective_schema(
-        schema,
+        json_schema_of(schema) if isinstance(schema, RecordType) else schema,
         event_type=event_type.name,
-        category=event_type.category,
+        category=category,
         mode=CompatibilityMode.FORWARD,
         cleanup_policy=policy,
     )
 
 
-def _derive_from_version(event_type: SchemaOwner, effective: Mapping[str, Any]) -> Struct:
+def _is_stamped(event_type: SchemaOwner) -> bool:
+    """Whether the broker adds to the metadata of events."""
+    return event_type.category is not Category.UNDEFINED
+
+
+def _derive_from_version(effective: Mapping[str, Any], *, stamped: bool) -> Struct:
     kind = derive_kind(effective, SchemaDocument.from_root(effective))
     fields = kind.fields if isinstance(kind, Struct) else ()
     fields = tuple(field for field in fields if not field.name.lower().startswith(RESERVED_PREFIX))
-    return Struct(tuple(map(_add_broker_metadata, fields)) if event_type.category is not Category.UNDEFINED else fields)
+    return Struct(tuple(map(_add_broker_metadata, fields)) if stamped else fields)
 
 
 def _columns_hold_all_of(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> bool:

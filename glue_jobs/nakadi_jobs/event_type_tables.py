@@ -12,6 +12,7 @@ from nakadi.event_types.personal_data import BadPersonalData, personal_data_path
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.table_layout import BadTableLayout
 from nakadi.model.event_type import EventType
+from nakadi.schemas.avro.json_schema import json_schema_of
 from nakadi.schemas.avro.types import RecordType
 from nakadi_jobs.columns import (
     KnownSchema,
@@ -24,7 +25,7 @@ from nakadi_jobs.columns import (
 )
 from nakadi_jobs.descriptions import column_descriptions, schema_description
 from nakadi_jobs.layout import KEY_LAYOUT, choose_layout
-from nakadi_jobs.places import ORDER, PLACES, table_name
+from nakadi_jobs.places import LATEST_SUFFIX, ORDER, PLACES, table_name
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.session import CATALOG
 from nakadi_jobs.tables import PROGRESS_PROPERTY, Table
@@ -45,9 +46,6 @@ DESCRIBING_PROPERTIES = (COMMENT_PROPERTY, OWNER_PROPERTY, PERSONAL_DATA_PROPERT
 
 EXPIRED_BEFORE_PROPERTY = "nakadi.expired-before"
 """A property of a table of all events: expired events from before this moment were removed."""
-
-LATEST_SUFFIX = "__latest"
-"""The suffix of the table with the newest event of each key. No event type's own table has two adjacent underscores."""
 
 PARTITIONED_BY_DAY = "PARTITIONED BY (days(nakadi_time))"
 
@@ -171,7 +169,7 @@ def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: boo
 
 def _describing_properties(event_type: EventType, schema: KnownSchema) -> Mapping[str, str]:
     """What the event type says about its table: a comment, the owner, and the paths of personal data."""
-    described = "" if isinstance(schema, RecordType) else schema_description(schema)
+    described = schema_description(json_schema_of(schema) if isinstance(schema, RecordType) else schema)
     try:
         personal = personal_data_paths(event_type.annotations)
     except BadPersonalData:
@@ -187,8 +185,6 @@ def _describing_properties(event_type: EventType, schema: KnownSchema) -> Mappin
 
 def _comments(event_type: EventType, schema: KnownSchema, columns: Struct) -> Mapping[str, str]:
     """The comments of columns, from the newest version of the schema. Columns that it does not name keep theirs."""
-    if isinstance(schema, RecordType):
-        return {}
     return column_descriptions(columns, whole_event_schema(event_type, schema))
 
 

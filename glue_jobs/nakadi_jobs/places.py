@@ -29,6 +29,9 @@ PLACES = (
 ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
 """The columns that identify an event. Tables are sorted by them."""
 
+LATEST_SUFFIX = "__latest"
+"""The suffix of the table with the newest event of each key. No event type's own table has two adjacent underscores."""
+
 
 def table_name(event_type: str) -> str:
     """A name that every query engine accepts."""

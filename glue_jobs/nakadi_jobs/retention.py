@@ -49,7 +49,6 @@ from nakadi_jobs.event_type_tables import (
     EVENT_TYPE_ID_PROPERTY,
     EVENT_TYPE_PROPERTY,
     EXPIRED_BEFORE_PROPERTY,
-    LATEST_SUFFIX,
     all_tables,
     find_tables,
 )
@@ -57,7 +56,7 @@ from nakadi_jobs.failed_events import dead_letters, remove_parked_events, search
 from nakadi_jobs.in_tasks import run_in_tasks
 from nakadi_jobs.namespaces import namespaces_of_broker
 from nakadi_jobs.old_versions import remove_old_versions
-from nakadi_jobs.places import ORDER, PLACES
+from nakadi_jobs.places import LATEST_SUFFIX, ORDER, PLACES
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.session import make_frame
 from nakadi_jobs.tables import BRANCH_LIFETIME, ChangedMeanwhile, Table

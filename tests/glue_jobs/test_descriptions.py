@@ -2,7 +2,9 @@
 
 import json
 
-from nakadi_jobs.columns import derive_columns
+from nakadi.model.event_type import SchemaType
+from nakadi.schemas.avro.json_schema import json_schema_of
+from nakadi_jobs.columns import derive_columns, parse_schema, whole_event_schema
 from nakadi_jobs.data_files import column_comments
 from nakadi_jobs.descriptions import MAX_CHARACTERS, column_descriptions, schema_description
 from nakadi_jobs.event_type_tables import all_tables
@@ -47,6 +49,30 @@ def test_descriptions_are_found_wherever_the_schema_has_them():
     }
     assert schema_description(SCHEMA) == "An order of a customer"
     assert schema_description({"title": "Orders"}) == "Orders"
+
+
+def test_avro_schemas_have_descriptions_too():
+    """What an Avro schema says of a record or a field is its `doc`, if that is a text. (T9)"""
+    money = {"type": "record", "name": "Money", "doc": "Money", "fields": [{"name": "amount", "type": "long"}]}
+    fields = [
+        {"name": "id", "type": "string", "doc": "The number"},
+        {"name": "total", "type": ["null", money], "doc": "With taxes"},
+        {"name": "net", "type": "Money"},
+        {"name": "strange", "type": "int", "doc": 1},
+    ]
+    text = json.dumps({"type": "record", "name": "Order", "doc": "An order", "fields": fields})
+    event_type, schema = an_event_type(), parse_schema(SchemaType.AVRO, text)
+    columns = derive_columns(event_type, [schema])
+    found = column_descriptions(columns, whole_event_schema(event_type, schema))
+    assert {name: each for name, each in found.items() if not name.startswith("metadata")} == {
+        "id": "The number",
+        "total": "With taxes",
+        "total.amount": "",
+        "net": "Money",
+        "net.amount": "",
+        "strange": "",
+    }
+    assert schema_description(json_schema_of(schema)) == "An order"
 
 
 def test_a_column_of_another_type_has_the_description_of_its_property():

@@ -34,7 +34,8 @@ from nakadi.local import Broker
 from nakadi.model.event_type import EventType
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import compaction, retention, statistics
-from nakadi_jobs.event_type_tables import LATEST_SUFFIX, events_table
+from nakadi_jobs.event_type_tables import events_table
+from nakadi_jobs.places import LATEST_SUFFIX
 from nakadi_jobs.session import open_spark
 from nakadi_jobs.tables import Change, Table
 from tests.support.api import a_definition, create_event_type

@@ -69,11 +69,18 @@ def _records_within(of: AvroType) -> Iterator[RecordType]:
 
 def _object_schema(record: RecordType, repeated: frozenset[str]) -> JsonSchema:
     return {
+        **_description(record.doc),
         "type": "object",
-        "properties": {each.name: _schema_of(each.type, repeated) for each in record.known_fields},
+        "properties": {
+            each.name: {**_schema_of(each.type, repeated), **_description(each.doc)} for each in record.known_fields
+        },
         "required": [each.name for each in record.known_fields],
         "additionalProperties": False,
     }
+
+
+def _description(doc: str) -> JsonSchema:
+    return {"description": doc} if doc else {}
 
 
 def _schema_of(of: AvroType, repeated: frozenset[str]) -> JsonSchema:  # noqa: PLR0911  # one for each type

@@ -91,6 +91,7 @@ class RecordField(Struct, eq=False):
     type: AvroType
     default: Any = UNSET
     aliases: tuple[str, ...] = ()
+    doc: str = ""
 
 
 class RecordType(Struct, eq=False):
@@ -98,6 +99,7 @@ class RecordType(Struct, eq=False):
 
     name: str
     fields: tuple[RecordField, ...] | None = None
+    doc: str = ""
 
     kind = "record"
 
@@ -213,7 +215,7 @@ class _SchemaReader:
             case "fixed":
                 self._named[name] = _read_fixed(name, schema)
             case _:
-                record = self._named[name] = RecordType(name)
+                record = self._named[name] = RecordType(name, doc=_doc_of(schema))
                 record.fields = tuple(self._read_fields(schema, _space_of(name)))
         return self._named[name]
 
@@ -231,7 +233,8 @@ class _SchemaReader:
             if name in seen:
                 raise _invalid(f"Duplicate field {name} in record")
             seen.add(name)
-            field = RecordField(name, self._read_field_type(name, each["type"], space), aliases=_aliases_of(each))
+            of = self._read_field_type(name, each["type"], space)
+            field = RecordField(name, of, aliases=_aliases_of(each), doc=_doc_of(each))
             if "default" in each:
                 field.default = _checked_default(field, each["type"], each["default"])
             yield field
@@ -312,6 +315,11 @@ def _name_of(schema: Mapping[str, Any], space: str) -> str:
     name = _required_text(schema, "name", f"No name in schema: {_display_text(schema)}")
     own = schema.get("namespace")
     return full_name(name, own if isinstance(own, str) else space)
+
+
+def _doc_of(schema: Mapping[str, Any]) -> str:
+    doc = schema.get("doc")
+    return doc if isinstance(doc, str) else ""
 
 
 def _required_text(schema: Mapping[str, Any], key: str, problem: str) -> str:
