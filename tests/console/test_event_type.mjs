@@ -67,6 +67,30 @@ test("partitions show their events, where they begin and end, and what comes in"
   await picture(page, "partitions");
 });
 
+test("runs that filled the table are listed, with what was wrong", async (page) => {
+  await eventType("order.tabled");
+  await open(page, "#/event-types/order.tabled/table");
+  await page.getByRole("heading", { name: "No run has added events to a table" }).waitFor();
+  const run = (minute, more) => ({
+    job: "compaction", started_at: `2026-11-20T02:0${minute}:04Z`, ended_at: `2026-11-20T02:0${minute}:17Z`,
+    rows: 18250, late_events: null, duplicates: 0, missing_events: 0, misfits: 0, misfit_reasons: [], expectations: [],
+    lag_seconds: 74.2, cost: { seconds: 9.8, bytes_read: 1840211, bytes_written: 1120034 }, ...more,
+  });
+  const wrong = { misfits: 2, misfit_reasons: [{ rule: "bigint", path: "customer.points", events: 2 }],
+    expectations: [{ annotation: "nakadi.io/expect", condition: "total >= 0", unmet: 3 }], late_events: 12 };
+  await page.route(/\/table-runs/, (route) => route.fulfill({ json: { items: [run(7, wrong), run(2, wrong), run(1, {})] } }));
+  await page.reload();
+  const runs = page.getByRole("region", { name: "Runs" });
+  await runs.getByText("18,250").first().waitFor();
+  assert.equal(await runs.getByText("not counted").count(), 1);
+  assert.match(await page.getByRole("region", { name: "Misfits" }).textContent(), /customer\.points.*bigint.*4/);
+  assert.match(await page.getByRole("region", { name: "Expectations" }).textContent(), /total >= 0.*6/);
+  const plot = page.getByRole("img", { name: /Events with something wrong/ });
+  assert.match(await plot.locator("path").first().getAttribute("d"), /^M.*L.*L/);
+  await accessible(page);
+  await picture(page, "table-runs");
+});
+
 test("who subscribes is listed, and without anyone it says how to subscribe", async (page) => {
   await eventType("order.read");
   await open(page, "#/event-types/order.read/subscriptions");

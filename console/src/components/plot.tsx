@@ -21,12 +21,14 @@ export function Sparkline({ label, points }: { label: string; points: Point[] })
   );
 }
 
-/** Some lines with a common scale, from `from` to `to`; gaps of more than a minute stay open. */
-export function Plot({ title, lines, from, to, shown }: {
+/** Some lines with a common scale, from `from` to `to`; gaps that are longer than `gap` stay open. */
+export function Plot({ title, lines, from, to, gap = 60_000, shown }: {
   title: string;
   lines: Line[];
   from: number;
   to: number;
+  /** In milliseconds: a minute without it. */
+  gap?: number;
   /** A value as text, with its unit. */
   shown: (value: number) => string;
 }) {
@@ -43,7 +45,7 @@ export function Plot({ title, lines, from, to, shown }: {
       </figcaption>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img"
         aria-label={`${title}. ${last.join(", ")}. At most ${shown(top)}.`}>
-        {lines.map(({ name, points }, at) => <path key={name} class={`line-${at}`} d={path(points, from, to, top)} />)}
+        {lines.map(({ name, points }, at) => <path key={name} class={`line-${at}`} d={path(points, from, to, top, gap)} />)}
       </svg>
       <div class="scale" aria-hidden="true">
         <span>{moment(new Date(from).toISOString()).slice(11, 16)}</span>
@@ -58,13 +60,13 @@ function largest(lines: Point[][]): number {
   return lines.flat().reduce((most, { value }) => Math.max(most, value), 0);
 }
 
-function path(points: Point[], from: number, to: number, top: number): string {
+function path(points: Point[], from: number, to: number, top: number, gap = 60_000): string {
   const x = (at: number) => (((at - from) / Math.max(1, to - from)) * WIDTH).toFixed(1);
   const y = (value: number) => (HEIGHT - 2 - (value / (top || 1)) * (HEIGHT - 4)).toFixed(1);
   return points
     .map(({ at, value }, index) => {
       const before = points[index - 1];
-      const follows = before && at - before.at < 60_000;
+      const follows = before && at - before.at < gap;
       return `${follows ? "L" : "M"}${x(at)} ${y(value)}`;
     })
     .join("");

@@ -12,6 +12,7 @@ import { Partitions } from "./event-type/partitions";
 import { Publish } from "./event-type/publish";
 import { Schema } from "./event-type/schema";
 import { Subscriptions as SubscriptionsOfType } from "./event-type/subscriptions";
+import { TableRuns } from "./event-type/table-runs";
 import { EventTypes } from "./event-types";
 import { Subscriptions } from "./subscriptions/list";
 import { OneSubscription } from "./subscriptions/one";
@@ -35,6 +36,7 @@ export const pages: Page[] = [
   { path: ["event-types", ":name", "publish"], page: Publish },
   { path: ["event-types", ":name", "partitions"], page: Partitions },
   { path: ["event-types", ":name", "subscriptions"], page: SubscriptionsOfType },
+  { path: ["event-types", ":name", "table"], page: TableRuns },
   { path: ["subscriptions"], page: Subscriptions, menu: "Subscriptions" },
   { path: ["subscriptions", ":id"], page: OneSubscription },
   { path: ["dead-letters"], page: DeadLetters, menu: "Dead letters" },

@@ -16,6 +16,7 @@ const TABS: [text: string, at: string][] = [
   ["Publish", "publish"],
   ["Partitions", "partitions"],
   ["Subscriptions", "subscriptions"],
+  ["Table", "table"],
 ];
 
 /** The address of a tab of an event type. */
