@@ -26,6 +26,7 @@ from pyarrow import json as arrow_json
 
 from nakadi_jobs.columns import (
     DOUBLE,
+    MAX_DIGITS,
     STRING,
     Array,
     Field,
@@ -35,6 +36,7 @@ from nakadi_jobs.columns import (
     Struct,
     Texts,
     contains_several_types,
+    decimal_scale,
     is_decimal,
     leaves,
 )
@@ -138,9 +140,9 @@ class Reader:
             explicit_schema=pa.schema(list(read_as)), unexpected_field_behavior="ignore"
         )
         self._opened = msgspec.json.Decoder(_open_type(line))
-        self._opened_names = [f'"{name}"'.encode() for name in _opened_names(line)]
+        self._opened_names = [f'"{name}"'.encode() for name in _names_of(line, _is_opened)]
         is_inexact = any(each == DOUBLE or is_decimal(each) for each in leaves(form.columns))
-        patterns = [_CODE, *([_NUMBER] if is_inexact else [])]
+        patterns = [_CODE, *([_NUMBER] if is_inexact else []), *_texts_for_decimals(line)]
         self._doubtful = "|".join(patterns)
         self._suspicious = "|".join([_HALF, *patterns])
 
@@ -255,17 +257,21 @@ def _has_opened(kind: Kind) -> bool:
     return any(isinstance(each, Json | Texts) for each in leaves(kind))
 
 
-def _opened_names(kind: Kind) -> Iterator[str]:
-    """The names of the members with open objects."""
+def _names_of(kind: Kind, is_meant: Callable[[Kind], bool]) -> Iterator[str]:
+    """The names of the members with such values, or lists of them."""
     match kind:
         case Struct(fields):
             for field in fields:
-                if _is_opened(field.kind):
+                if is_meant(field.kind) or (isinstance(field.kind, Array) and is_meant(_innermost(field.kind))):
                     yield field.name
                 else:
-                    yield from _opened_names(field.kind)
+                    yield from _names_of(field.kind, is_meant)
         case Array(element):
-            yield from _opened_names(element)
+            yield from _names_of(element, is_meant)
+
+
+def _innermost(kind: Kind) -> Kind:
+    return _innermost(kind.of) if isinstance(kind, Array) else kind
 
 
 def _reading_type(kind: Kind) -> pa.DataType | None:
@@ -282,7 +288,7 @@ def _reading_type(kind: Kind) -> pa.DataType | None:
         case Scalar("timestamp"):
             return pa.string()
         case Scalar(name) if name.startswith("decimal"):
-            return pa.float64()
+            return pa.decimal128(MAX_DIGITS, decimal_scale(name))
         case Scalar(name) if name in _ICEBERG_TYPES:
             return _ARROW_TYPES[_ICEBERG_TYPES[name]]
     return None
@@ -307,6 +313,13 @@ def _open_type(kind: Kind) -> Any:
             inner = _open_type(element)
             return None if inner is None else types.GenericAlias(list, inner | None)
     return None
+
+
+def _texts_for_decimals(line: Struct) -> Iterator[str]:
+    """A pattern for texts where decimals should be: Arrow would read them as numbers."""
+    names = sorted({*_names_of(line, is_decimal)})
+    if names:
+        yield rf'"(?:{"|".join(names)})"\s*:\s*(?:"|\[[-+0-9.,eE\s\[\]]*")'
 
 
 def _arrow_field(named: Mapping[str, Any], described: Mapping[str, Any], key: str = "id") -> pa.Field:
@@ -391,8 +404,6 @@ def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType, opened: _Opened) 
             return _Column(values, _list_mask(inner.doubtful, found), _sum_by_list(inner.members, found))
         case Scalar("timestamp"):
             return _convert_moments(found)
-        case Scalar(name) if name.startswith("decimal"):
-            return _convert_decimals(found, wanted)
     return _Column(found, None, None)
 
 
@@ -495,15 +506,6 @@ def _convert_moments(found: pa.Array) -> _Column:
     if strange.any():
         found = compute.if_else(usual, found, pa.scalar(None, pa.string()))
     return _Column(compute.cast(found, UTC_TIME), strange, None)
-
-
-def _convert_decimals(found: pa.Array, wanted: pa.Decimal128Type) -> _Column:
-    """Decimals from doubles, if they have so few digits that the decimal is exactly what was written."""
-    few = compute.less(compute.abs(found), 10.0 ** (EXACT_DIGITS - wanted.scale))
-    values = compute.cast(compute.if_else(few, found, pa.scalar(None, pa.float64())), wanted)
-    same = compute.and_(few, compute.equal(compute.cast(values, pa.float64()), found))
-    # A number that became null has changed.
-    return _Column(values, _validity(found) & ~_to_numpy(compute.fill_null(same, fill_value=False)), None)
 
 
 def _lone_halves_mask(lines: pa.Array) -> Mask:

@@ -233,11 +233,13 @@ def test_one_bad_line_leaves_the_others(monkeypatch):
 @pytest.mark.parametrize(
     ("scale", "plain", "doubtful"),
     [
-        (2, ["1", "1.25", "-0.1", "9999999999.99", "null"], ["1.255", "0.001", "10000000000000", "1e2"]),
-        (18, ["0.0001", "-0.0005", "0"], ["0.1", "12345.67"]),
+        (2, ["1", "1.25", "96.46", "-0.10", "9999999999.99", "99999999999999", "null"], ["1.255", "0.001", "1e2"]),
+        (2, [], ["99999999999999999999999999999999999999", '"1.5"', ' "1"']),
+        (18, ["0.0001", "-0.0005", "0", "0.1", "12345.67", "123456789012.34"], ["0.1234567890123456789"]),
     ],
 )
-def test_decimals_are_as_they_were_written(scale, plain, doubtful):
+def test_decimals_are_as_they_were_written(monkeypatch, scale, plain, doubtful):
+    monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
     reader = a_reader(Struct((Field("d", Scalar(f"decimal(38,{scale})")),)))
     text = b"".join(line(at, f'{{"d":{number}}}'.encode()) for at, number in enumerate([*plain, *doubtful]))
     found = reader.read(text, "t", 1)
@@ -333,6 +335,13 @@ def test_what_no_column_has_is_counted(event):
     """The row has the text of an event with a member that is in no column: unknown, null or repeated."""
     read = a_reader(OPENED).read(line(0, event.encode()), "t", 1)
     assert (read.doubtful, read.rows["nakadi_event"].to_pylist()) == ([], [event])
+
+
+def test_texts_in_lists_of_decimals_are_no_numbers():
+    kind = Array(Array(Scalar("decimal(38,2)")))
+    lines = [line(0, b'{"d":[[1,2],[3]]}'), line(1, b'{"d":[[1,2], ["3"]]}')]
+    read = a_reader(Struct((Field("d", kind),))).read(b"".join(lines), "t", 1)
+    assert (len(read.rows), read.doubtful) == (1, lines[1:])
 
 
 @pytest.mark.parametrize("event", ['{"o":1}', '{"a":["x"]}', '{"a":[null]}', '{"a":{}}', '{"t":{"a":1}}', '{"t":[]}'])
