@@ -142,6 +142,7 @@ class HttpSource:
             table=table["name"] if seam else "",
             seam=seam,
             has_owners=found.get("event_owner_selector") is not None,
+            has_current_state=_has_current_state(found),
         )
 
     def events(self, event_type: EventTypeInfo) -> Iterator[Sequence[LoggedEvent]]:
@@ -219,20 +220,21 @@ class HttpSource:
     def _read_partition(self, where: str, start: _Cursor, last: _Place) -> Iterator[tuple[_Place, bytes]]:
         """The events of a partition from a cursor to a place, each with its place: a batch has an event and its offset.
 
-        The last events may be of those that nobody gets, such as tombstones. Then the broker says again and again that
-        there is nothing; once does not suffice, because it says so too if its log is slow.
+        The last events may be of those that nobody gets, such as tombstones. Then the broker says that there is nothing
+        up to their place. Another broker only says again and again that there is nothing; once does not suffice,
+        because it says so too if its log is slow.
         """
         cursor, silences, failures = start, 0, 0
         while True:
             try:
                 for line in self._stream_lines(where, cursor, {"batch_limit": 1}, JSON_STREAM):
                     batch = _BATCH.decode(line)
+                    place = _place(batch.cursor["offset"])
                     if not batch.events:
                         silences += 1
-                        if silences == self._silences:
+                        if place >= last or silences == self._silences:
                             return
                         continue
-                    place = _read_offset(batch.cursor["offset"])
                     if place > last:
                         return
                     cursor, silences, failures = {**start, "offset": batch.cursor["offset"]}, 0, 0
@@ -346,6 +348,13 @@ class HttpSource:
         return msgspec.json.decode(answer.body)
 
 
+def _has_current_state(event_type: Mapping[str, Any]) -> bool:
+    """As for the jobs, which keep a table of the newest events."""
+    has_keys = event_type["partition_strategy"] == PartitionStrategy.HASH
+    is_compacted = CleanupPolicy(event_type["cleanup_policy"]).compacts
+    return is_compacted or (event_type["category"] == Category.DATA and has_keys)
+
+
 def _key_paths(event_type: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
     """Where the log takes the keys of events from: what is compacted by, or else what is partitioned by."""
     if CleanupPolicy(event_type["cleanup_policy"]).compacts:
@@ -408,7 +417,11 @@ def _time_text(moment: datetime) -> str:
 
 def _later(offset: str, other: str) -> str:
     """The later of two offsets."""
-    return max(offset, other, key=lambda each: (-1, 0) if each == BEGIN else _read_offset(each))
+    return max(offset, other, key=_place)
+
+
+def _place(offset: str) -> _Place:
+    return (-1, 0) if offset == BEGIN else _read_offset(offset)
 
 
 def _offset_text(timeline: int, offset: int) -> str:

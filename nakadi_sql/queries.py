@@ -25,13 +25,15 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nakadi.model.event_type import Category
 from nakadi_jobs.columns import Field, derive_columns
 from nakadi_jobs.columns import Struct as Columns
+from nakadi_jobs.places import LATEST_SUFFIX
 from nakadi_sql.buckets import bucket_secret
 from nakadi_sql.columns import PLACE_COLUMNS, database_type, kind_of_database, quoted, quoted_text
 from nakadi_sql.errors import BadQuery, QueryStopped
 from nakadi_sql.rows import RowMaker
-from nakadi_sql.sources import EventSource, EventTypeInfo, Seam, find_event_type, seam_condition
+from nakadi_sql.sources import EventSource, EventTypeInfo, find_event_type, seam_condition
 from nakadi_sql.statements import TableNames, table_names
 from nakadi_sql.tables import TableFiles, Tables
 
@@ -102,19 +104,36 @@ def ask(query: str, source: EventSource, tables: Tables | None, limits: Limits) 
     database = _Database(limits)
     try:
         names = database.names_in(query)
-        event_types = {name: find_event_type(source, name) for name in sorted(names.needed)}
+        wanted = {name: _find(source, name) for name in sorted(names.needed)}
         for name in sorted(names.shadowed):
             with suppress(BadQuery):
-                event_types[name] = find_event_type(source, name)
-        folders = [
-            folder
-            for name, event_type in event_types.items()
-            if (folder := database.add(name, event_type, source, tables))
-        ]
+                wanted[name] = _find(source, name)
+        folders = [folder for name, each in wanted.items() for folder in database.add(name, each, source, tables)]
         return Answer(database, database.run(query, folders), limits.rows)
     except BaseException:
         database.close()
         raise
+
+
+class _Wanted(Struct, frozen=True):
+    """An event type that a query reads: all of its events, or only the newest one of each key."""
+
+    event_type: EventTypeInfo
+    only_newest: bool = False
+
+
+def _find(source: EventSource, name: str) -> _Wanted:
+    """What a query means by the name of a table. Raises `BadQuery`."""
+    base = name.removesuffix(LATEST_SUFFIX)
+    try:
+        return _Wanted(find_event_type(source, name))
+    except BadQuery:
+        if base == name:
+            raise
+        event_type = find_event_type(source, base)
+    if not event_type.has_current_state:
+        raise BadQuery(f"{event_type.name} is neither compacted nor data by key, so no event is the newest of its key.")
+    return _Wanted(event_type, only_newest=True)
 
 
 class _Database:
@@ -159,21 +178,32 @@ class _Database:
         with self.errors():
             return table_names(self._connection, query)
 
-    def add(self, name: str, event_type: EventTypeInfo, source: EventSource, tables: Tables | None) -> str:
-        """Add an event type under the name that the query has for it. Returns the folder of its table, if any."""
+    def add(self, name: str, wanted: _Wanted, source: EventSource, tables: Tables | None) -> Sequence[str]:
+        """Add an event type under the name that the query has for it. Returns the folders of its tables."""
+        event_type = wanted.event_type
         # Whether somebody may read single events, only the broker decides.
         has_table = event_type.table and not event_type.has_owners
         table = tables.find(event_type.table) if has_table and tables else None
+        folders: list[str] = []
         with self.errors():
             existing = None if table is None else self._columns_of_table(table)
             columns = derive_columns(event_type, event_type.schemas, existing)
             log = f"{name} (log)"
             self._add_log(log, columns, event_type if table else replace(event_type, table="", seam={}), source)
-            parts = [f"SELECT * FROM {quoted(log)}"]  # noqa: S608  # the name is quoted
-            if table is not None and existing is not None:
-                parts.insert(0, _select_from_table(table, existing, columns, event_type.seam))
-            self._connection.execute(f"CREATE VIEW {quoted(name)} AS {' UNION ALL BY NAME '.join(parts)}")
-        return "" if table is None else table.folder
+            selected = [f"SELECT *, false AS nakadi_tombstone FROM {quoted(log)}"]  # noqa: S608  # the name is quoted
+            if table is not None and existing is not None and tables is not None:
+                folders.append(table.folder)
+                where = seam_condition(event_type.seam, _pick_end)
+                selected.append(_select_from_table(table, existing, columns, where))
+                if wanted.only_newest and (newest := _find_newest(tables, event_type)):
+                    folders.append(newest.folder)
+                    selected.append(_select_from_table(newest, self._columns_of_table(newest), columns, where))
+            rows = " UNION ALL BY NAME ".join(selected)
+            if wanted.only_newest:
+                rows = _select_newest(rows, has_operations=event_type.category is Category.DATA)
+            view = f"SELECT * EXCLUDE (nakadi_tombstone) FROM ({rows}) WHERE NOT nakadi_tombstone"  # noqa: S608  # as above
+            self._connection.execute(f"CREATE VIEW {quoted(name)} AS {view}")
+        return folders
 
     def run(self, query: str, folders: Sequence[str]) -> pa.RecordBatchReader:
         """Lock the database, and run the query. It can read the files of its tables, and nothing else."""
@@ -266,14 +296,32 @@ def _unique_names(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _select_from_table(table: TableFiles, existing: Columns, columns: Columns, seam: Seam) -> str:
-    """The rows of a table up to the seam, with the columns of the query, as SQL."""
+def _find_newest(tables: Tables, event_type: EventTypeInfo) -> TableFiles | None:
+    """The table of the newest events. The job makes it after that of all events, which has the same ones until then."""
+    with suppress(BadQuery):
+        return tables.find(event_type.table + LATEST_SUFFIX)
+    return None
+
+
+def _select_newest(rows: str, *, has_operations: bool) -> str:
+    """The newest row of each key, which may be a tombstone, as SQL."""
+    place = ("nakadi_timeline", "nakadi_time", "nakadi_partition", "nakadi_offset")
+    newness = ", ".join(f"{each} DESC" for each in place)
+    gone = "nakadi_tombstone OR coalesce(data_op = 'D', false)" if has_operations else "nakadi_tombstone"
+    return (
+        f"SELECT * REPLACE ({gone} AS nakadi_tombstone) FROM ({rows}) WHERE nakadi_key IS NOT NULL "  # noqa: S608  # quoted
+        f"QUALIFY row_number() OVER (PARTITION BY nakadi_key ORDER BY {newness}) = 1"
+    )
+
+
+def _select_from_table(table: TableFiles, existing: Columns, columns: Columns, where: str) -> str:
+    """The rows of a table, with the columns of the query, as SQL."""
     known = {field.name.lower(): database_type(field.kind) for field in existing.fields}
     selected = ", ".join(
         _column(field, known.get(field.name.lower())) for field in (*PLACE_COLUMNS.fields, *columns.fields)
     )
-    delivered = "NOT coalesce(nakadi_tombstone, false) AND nakadi_directed_to IS NULL"
-    return f"SELECT {selected} FROM {_scan(table)} WHERE {delivered} AND {seam_condition(seam, _pick_end)}"  # noqa: S608  # quoted
+    tombstone = "coalesce(nakadi_tombstone, false) AS nakadi_tombstone"
+    return f"SELECT {selected}, {tombstone} FROM {_scan(table)} WHERE nakadi_directed_to IS NULL AND {where}"  # noqa: S608  # quoted
 
 
 def _column(field: Field, existing: str | None) -> str:

@@ -26,7 +26,8 @@ class EventTypeInfo(Struct, frozen=True, kw_only=True):
 
     The key of an event is made of the values at `key_paths`; without paths, events have none.
 
-    With `has_owners`, single events may have an owner, whom alone the broker lets read them.
+    With `has_owners`, single events may have an owner, whom alone the broker lets read them. With `has_current_state`,
+    the newest event of a key is its current state.
     """
 
     name: str
@@ -36,6 +37,7 @@ class EventTypeInfo(Struct, frozen=True, kw_only=True):
     table: str = ""
     seam: Seam = {}
     has_owners: bool = False
+    has_current_state: bool = False
 
 
 class EventSource(Protocol):

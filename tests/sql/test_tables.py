@@ -4,6 +4,7 @@ import json
 from contextlib import closing, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from uuid import uuid4
 
 import boto3
 import httpx
@@ -64,6 +65,35 @@ def publish(api, numbers):
     assert answer.status_code == 200, answer.text
 
 
+KEYED = {
+    "state.compacted": {
+        "cleanup_policy": "compact",
+        "schema": {"type": "object", "properties": {"n": {"type": "integer"}}},
+    },
+    "state.data": {
+        "category": "data",
+        "partition_strategy": "hash",
+        "partition_key_fields": ["key"],
+        "schema": {"type": "object", "properties": {"key": {"type": "string"}, "n": {"type": "integer"}}},
+    },
+}
+"""Event types of which the newest event of a key is its current state."""
+
+
+def publish_changes(api, name, changes):
+    """Publish changes of keys, such as `a:1` and, for what deletes, `a:-`."""
+    for key, value in (change.split(":") for change in changes.split()):
+        metadata = {"eid": str(uuid4()), "occurred_at": "2026-11-20T10:00:00Z"}
+        where, number = "events", {} if value == "-" else {"n": int(value)}
+        if name == "state.data":
+            event = {"data_type": "x", "data_op": "U" if number else "D", "data": {"key": key, **number}}
+        else:
+            metadata["partition_compaction_key"] = key
+            where, event = "events" if number else "deleted-events", number
+        answer = api.post(f"/event-types/{name}/{where}", json=[{"metadata": metadata, **event}])
+        assert answer.status_code == 200, answer.text
+
+
 def rows(query, source, tables):
     with ask(query, source, tables, LIMITS) as answer:
         return [dict(zip(answer.names, row, strict=True)) for row in answer.rows()]
@@ -87,13 +117,18 @@ def broker_with_tables(tmp_path_factory):
         HttpSource(Connection(broker.url), print) as source,
     ):
         create_event_type(api, a_business_definition(name=NAME, schema=SCHEMA, default_statistic=STATISTIC))
+        for name, definition in KEYED.items():
+            create_event_type(api, a_business_definition(name=name, **definition))
+            publish_changes(api, name, "a:1 b:1 c:1 b:-")
+            wait_until_archived(file, broker.services.event_types.get(name).timeline.topic, 4)
         publish(api, range(20))
         before = rows("from order_placed order by n", source, None)
         wait_until_archived(file, broker.services.event_types.get(NAME).timeline.topic, 20)
         messages = StringIO()
         with redirect_stderr(messages), redirect_stdout(messages):
-            arguments = ["--data", str(folder), "--master", "local[2]", "--memory", "1g", "--event-types", NAME]
-            assert compaction.main([*arguments, "--no-tidying"]) == 0, messages.getvalue()
+            arguments = ["--data", str(folder), "--master", "local[2]", "--memory", "1g", "--no-tidying"]
+            names = ",".join((NAME, *KEYED))
+            assert compaction.main([*arguments, "--event-types", names]) == 0, messages.getvalue()
         yield api, source, FolderTables(str(folder / "tables")), before
 
 
@@ -140,6 +175,29 @@ def test_each_event_is_there_once_wherever_the_table_ends(broker_with_tables):
         )
         assert rows(query, moved, tables) == every
     assert rows(query, source, None) == every
+
+
+@pytest.mark.parametrize(("name", "number"), [("state.compacted", "n"), ("state.data", "data.n")])
+def test_the_newest_event_of_a_key_is_found_at_once(broker_with_tables, name, number):
+    """`…__latest` has the newest event of each key, wherever it is, and no key that is deleted. Deletions of a
+    compacted event type count once a job has seen them. (Q10)
+    """
+    api, source, tables, _ = broker_with_tables
+    query = f"select nakadi_key as k, {number} as n from {name.replace('.', '_')}__latest order by 1"
+    assert rows(query, source, tables) == [{"k": "a", "n": 1}, {"k": "c", "n": 1}]
+    publish_changes(api, name, "a:2 d:1 a:3 b:2")
+    found = [{"k": "a", "n": 3}, {"k": "b", "n": 2}, {"k": "c", "n": 1}, {"k": "d", "n": 1}]
+    assert rows(query, source, tables) == found
+    publish_changes(api, name, "c:-")
+    gone = "c" if name == "state.data" else ""
+    assert rows(query, source, tables) == [row for row in found if row["k"] != gone]
+
+
+def test_only_keys_have_a_newest_event(broker_with_tables):
+    """Of an event type without a current state, there is no `…__latest`. (Q10)"""
+    _, source, tables, _ = broker_with_tables
+    with pytest.raises(BadQuery, match=f"{NAME} is neither compacted nor data by key"):
+        rows("from order_placed__latest", source, tables)
 
 
 def test_a_newer_schema_has_its_columns_over_an_older_table(broker_with_tables):
