@@ -37,6 +37,7 @@ from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application
+from nakadi.http.memory import tune_allocator
 from nakadi.http.message import Request, Response, empty_response
 from nakadi.http.router import Route
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
@@ -236,6 +237,7 @@ def seconds_of_call(call: Callable[[], object]) -> float:
 
 
 def serve_broker(listening: socket.socket, folder: str) -> None:
+    tune_allocator()
     url = f"sqlite:///{folder}/nakadi.db"
     broker = open_broker(Settings(registry=url, event_log=url))
     for strategy in PARTITIONS:

@@ -19,6 +19,7 @@ from nakadi.app.routes import DIRECT_AREAS, STREAMING_AREAS, make_application
 from nakadi.app.settings import read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.http.asgi import RequestLimits
+from nakadi.http.memory import tune_allocator
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.model.outcomes import BadSetting, Unavailable
 from services.streaming.certificate import tls
@@ -30,6 +31,7 @@ CLOSING_SECONDS = 5.0
 
 def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
     options = _options(arguments)
+    tune_allocator()
     logs.set_up_logging(json_lines=True, level=options.log_level, access_log=False)
     try:
         _run(options, os.environ, signals)

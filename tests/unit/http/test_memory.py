@@ -74,12 +74,17 @@ def test_requests_that_no_one_counts_have_no_limit():
     assert UNLIMITED_SHARE.taken == 0
 
 
-def test_memory_is_returned_where_the_system_can(monkeypatch):
-    """The C library returns its free memory; one without the function is left alone."""
+def test_the_allocator_is_told_where_the_system_can(monkeypatch):
+    """The C library keeps little free memory, and returns it; one without these functions is left alone."""
     called = []
-    monkeypatch.setattr(memory, "_find_malloc_trim", lambda: called.append)
-    memory.trim_memory()
-    monkeypatch.setattr(memory, "_find_malloc_trim", lambda: None)
-    memory.trim_memory()
 
-    assert called == [0]
+    def find_function(name):
+        return lambda *arguments: called.append((name, *arguments))
+
+    for find in (find_function, lambda _: None):
+        monkeypatch.setattr(memory, "_find_c_function", find)
+        memory.tune_allocator()
+        memory.trim_memory()
+
+    options = [("mallopt", *each) for each in memory.ALLOCATOR_OPTIONS.items()]
+    assert called == [*options, ("malloc_trim", 0)]

@@ -8,15 +8,17 @@ import time
 
 import pytest
 
+from nakadi.http import asgi, server
 from nakadi.http.application import Application
 from nakadi.http.asgi import AsgiApplication
 from nakadi.http.connection import Connection, ServerState
 from nakadi.http.message import empty_response
 from nakadi.http.router import Route
+from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.http_server import H2C, JSON, digest
 from tests.support.logs import records_of
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.wire import Wire
 
 # Bodies.
@@ -330,6 +332,16 @@ def test_bad_urls_are_problems(wire, target):
     assert json.loads(wire.response()[2])["status"] == 400
 
     assert wire.send("GET /echo HTTP/1.1").response()[0] == 200
+
+
+def test_memory_is_returned_to_the_system_again_and_again(monkeypatch):
+    """A server that runs returns what its process has freed, without waiting for a large request."""
+    trimmed = []
+    monkeypatch.setattr(asgi, "trim_memory", lambda: trimmed.append(threading.current_thread().name))
+    monkeypatch.setattr(server, "MEMORY_TRIM_INTERVAL_SECONDS", 0.001)
+    with ServerThread(Application([], lambda _: UNAUTHENTICATED)):
+        until(lambda: len(trimmed) >= 3)
+    assert "nakadi-server" not in trimmed
 
 
 def test_a_head_that_does_not_come_is_given_up(serving, monkeypatch):

@@ -118,6 +118,10 @@ class AsgiApplication:
         for outlet in tuple(self._outlets):
             outlet.mark_draining()
 
+    async def trim_memory(self) -> None:
+        """Return freed memory to the system, in a thread."""
+        await self._run_in_thread(Lane.REGISTRY, trim_memory)
+
     def shut_down_threads(self) -> None:
         """Let the threads end after their work."""
         for threads in self._threads.values():
@@ -178,7 +182,7 @@ class AsgiApplication:
             sent = await self._run_in_thread(lane, compress, request, answer) if is_long else compress(request, answer)
             await _send_response(sent, send)
         if share.taken > MIN_BYTES_TO_TRIM:
-            await self._run_in_thread(lane, trim_memory)
+            await self.trim_memory()
         return stream
 
     async def _compute_answer(

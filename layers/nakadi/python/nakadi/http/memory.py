@@ -1,4 +1,4 @@
-"""Limits the memory that requests may take together, and returns free memory to the system."""
+"""Limits the memory that requests may take together, and what the allocator keeps of free memory."""
 
 from __future__ import annotations
 
@@ -86,17 +86,37 @@ UNLIMITED_SHARE = MemoryShare()
 """The share of requests whose memory has no limit."""
 
 
+ALLOCATOR_OPTIONS = {
+    # `M_ARENA_MAX`. By default there are eight arenas for each processor. Each keeps room for the most that its threads
+    # once needed at the same time, and threads need it in turn.
+    -8: 2,
+    # `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`, in bytes. By default both grow with the largest piece that was ever
+    # freed, such as an object of the archive; after that, pieces of such a size are no longer returned to the system.
+    -3: 1024 * 1024,
+    -1: 4 * 1024 * 1024,
+}
+"""Parameters of GNU's `mallopt`, and their values."""
+
+
+def tune_allocator() -> None:
+    """Have the C library's allocator keep little free memory; call it before the first thread starts."""
+    set_option = _find_c_function("mallopt")
+    if set_option is not None:
+        for option, value in ALLOCATOR_OPTIONS.items():
+            set_option(option, value)
+
+
 def trim_memory() -> None:
     """Return freed memory to the system that the C library's allocator keeps between used pieces."""
-    trim = _find_malloc_trim()
+    trim = _find_c_function("malloc_trim")
     if trim is not None:
         trim(0)
 
 
-def _find_malloc_trim() -> Callable[[int], int] | None:
-    """The function for it, which only some C libraries have."""
+def _find_c_function(name: str) -> Callable[..., int] | None:
+    """A function of the allocator, which only some C libraries have."""
     try:
-        malloc_trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
         return None
-    return malloc_trim
+    return function

@@ -23,6 +23,7 @@ from nakadi.app.settings import Settings, read_settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile
 from nakadi.engines.sqlite.mark import Marker, check_against_mark
+from nakadi.http.memory import tune_allocator
 from nakadi.http.server import new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.local.cores import default_workers, usable_cores
 from nakadi.local.serving import Housekeeper, make_server, run_chores, server_url
@@ -43,6 +44,7 @@ PROGRAM_EXIT_TIMEOUT_SECONDS = 9.0
 
 def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
     options = _parse_options(arguments)
+    tune_allocator()
     logs.set_up_logging(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
         return _run(options, os.environ, signals)

@@ -28,6 +28,7 @@ from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import BadDataFile, path_in_url
 from nakadi.http.connection import Connection
+from nakadi.http.memory import tune_allocator
 from nakadi.http.server import NewConnection, new_event_loop, tune_interpreter
 from nakadi.local.figures import WorkerMetricsLink
 from nakadi.local.serving import make_server
@@ -158,6 +159,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     parser.add_argument("--bound", required=True, help="the address on which the supervisor accepts connections")
     add_logging_options(parser)
     options = parser.parse_args(arguments)
+    tune_allocator()
     logs.set_up_logging(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
         _run_worker(options, signals)
