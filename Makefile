@@ -41,7 +41,7 @@ help:
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  run simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
 	@echo 'make soak [MINUTES=10] [ENGINE=kafka] [WORKERS=2]  kill consumers and servers of a subscription, and count what arrives; or ENGINE=aws-local'
-	@echo 'make lasting [MINUTES=60] [ENGINE=kafka] [JOBS=1]  everything that clients do, and what grows meanwhile; files go to lasting/'
+	@echo 'make lasting [MINUTES=60] [ENGINE=kafka|aws-local] [JOBS=1]  everything that clients do, and what grows meanwhile; files go to lasting/'
 	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count losses'
 	@echo 'make test-spark                    the sources and targets of Spark 4, with a Spark of its own (minutes)'
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'

@@ -6,8 +6,11 @@ An outage takes all of them down; the tables and the log stay.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import psutil
 
 from infra.laptop.laptop import Front, Laptop
 
@@ -18,8 +21,8 @@ class LaptopGround:
     # Its functions and its service have no sinks yet.
     delivers_to_sinks = False
 
-    def __init__(self, folder: Path) -> None:
-        self._laptop = Laptop(folder / "logs")
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._laptop = Laptop(folder / "logs", settings)
         self._port = 0
         self._front: Front | None = None
         self.start()
@@ -43,6 +46,15 @@ class LaptopGround:
 
     def end_a_part(self, *_: object) -> bool:
         return False
+
+    def find_processes(self) -> Iterable[psutil.Process]:
+        """The streaming service, and the processes of the functions; not the emulated services."""
+        names = ("services.streaming", "worker.py")
+        return [
+            each
+            for each in psutil.Process().children(recursive=True)
+            if any(argument.endswith(names) for argument in each.cmdline())
+        ]
 
     def close(self) -> None:
         """With the laptop goes the way in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -42,9 +42,10 @@ class Folders:
     temporary: Path
 
 
-def take_sample(process_id: int, folders: Folders, *, seconds: float, life: int, events: int) -> Sample:
-    """Raises `psutil.NoSuchProcess` if the broker has ended."""
-    memory, descriptors, threads, cpu_seconds = _measure_processes(process_id)
+def take_sample(
+    processes: Iterable[psutil.Process], folders: Folders, *, seconds: float, life: int, events: int
+) -> Sample:
+    memory, descriptors, threads, cpu_seconds = _measure_processes(processes)
     sizes = dict.fromkeys(("data_file", "write_ahead_log", "archive", "tables", "log", "other_files"), 0)
     archive_objects = 0
     for path, size in _list_files(folders.data):
@@ -65,12 +66,11 @@ def take_sample(process_id: int, folders: Folders, *, seconds: float, life: int,
     )
 
 
-def _measure_processes(process_id: int) -> tuple[int, int, int, float]:
-    """Sums over a process and its children. A child that ends meanwhile counts for nothing."""
+def _measure_processes(processes: Iterable[psutil.Process]) -> tuple[int, int, int, float]:
+    """Sums over processes. One that ends meanwhile counts for nothing."""
     memory = descriptors = threads = 0
     cpu_seconds = 0.0
-    broker = psutil.Process(process_id)
-    for each in (broker, *broker.children(recursive=True)):
+    for each in processes:
         with suppress(psutil.NoSuchProcess):
             memory += each.memory_info().rss
             descriptors += each.num_fds()

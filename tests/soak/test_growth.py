@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 from xml.etree import ElementTree as ET
 
+import psutil
 import pytest
 
 from tests.soak.growth import Limit, measure_growth
@@ -86,7 +86,7 @@ def test_samples_are_taken_written_read_and_drawn(tmp_path):
         (folders.data / name).write_bytes(bytes(size))
     folders.temporary.mkdir()
     (folders.temporary / "left-behind").touch()
-    sample = take_sample(os.getpid(), folders, seconds=1.5, life=0, events=7)
+    sample = take_sample([psutil.Process()], folders, seconds=1.5, life=0, events=7)
     assert (sample.data_file, sample.write_ahead_log, sample.archive, sample.archive_objects) == (10, 5, 4, 2)
     assert (sample.log, sample.tables, sample.temporary_files, sample.other_files) == (2, 0, 1, 0)
     assert sample.memory > MB
