@@ -19,7 +19,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(CURDIR)/$(CONSOLE)/built
 
-.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-spark test-install simulate mutants soak lasting storms attacks clients types check format bench bench-aws bench-kafka bench-console compare calls lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help setup run console jobs kill-jobs published test test-long test-all test-engines test-aws-local test-workers test-spark test-install simulate mutants soak lasting storms attacks clients types check format bench bench-aws bench-kafka bench-console compare calls lock synth diff bootstrap deploy deploy-data destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=1 uses one core'
@@ -221,6 +221,10 @@ bootstrap: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
 
 diff: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
 	$(CDK_RUN) diff $(IN_STAGE)
+
+# Only what people store: the stage into which a backup is restored.
+deploy-data: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
+	$(CDK_RUN) deploy --exclusively $(PREFIX)-$(STAGE)-data $(IN_STAGE)
 
 deploy: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
 	$(CDK_RUN) deploy --all $(IN_STAGE)

@@ -65,6 +65,7 @@ class NakadiData(Data):
             stream_retention=Duration.hours(context.stream_retention_hours),
             keep=context.keep_data,
             version_days=context.version_days,
+            recovery_days=context.recovery_days,
             archive_replica=context.archive_replica,
             key=key,
         )

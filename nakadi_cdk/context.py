@@ -256,6 +256,12 @@ class Context:
     Default: True.
     """
 
+    recovery_days: int = 35
+    """For how many days DynamoDB can restore the tables to any second.
+
+    Allowed: 0 for not at all, up to 35. Default: 35.
+    """
+
     version_days: int = 0
     """How long S3 keeps objects of the archive and the tables after they were replaced or removed, in days.
 
@@ -555,6 +561,7 @@ class Context:
         yield 24 <= self.stream_retention_hours <= 8760, "stream_retention_hours is from 24 to 8760"
         yield 0 <= self.index_seconds <= 300, "index_seconds is from 0 to 300"
         yield 1 <= self.retention_max_days <= 3650, "retention_max_days is from 1 to 3650"
+        yield 0 <= self.recovery_days <= 35, "recovery_days is from 0 to 35"
         yield 0 <= self.version_days <= 365, "version_days is from 0 to 365"
         yield (
             not self.archive_replica or BUCKET_ARN.fullmatch(self.archive_replica),

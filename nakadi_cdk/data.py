@@ -76,6 +76,7 @@ class Data(Construct):
         keep: bool = True,
         key: kms.IKey | None = None,
         version_days: int = 0,
+        recovery_days: int = 35,
         archive_replica: str = "",
     ) -> None:
         super().__init__(scope, name)
@@ -83,6 +84,7 @@ class Data(Construct):
         self.key = key
         self._keep = keep
         self._version_days = version_days
+        self._recovery_days = recovery_days
         self._archive_replica = archive_replica
         self.tables: Mapping[str, dynamodb.Table] = {each.name_suffix: self._create_table(each) for each in TABLES}
         for each, count in shards.items():
@@ -159,7 +161,9 @@ class Data(Construct):
             encryption=dynamodb.TableEncryption.CUSTOMER_MANAGED if self.key else dynamodb.TableEncryption.AWS_MANAGED,
             encryption_key=self.key,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
-                point_in_time_recovery_enabled=True
+                point_in_time_recovery_enabled=self._recovery_days > 0,
+                # AWS keeps them for 35 days unless the template says something else.
+                recovery_period_in_days=None if self._recovery_days in (0, 35) else self._recovery_days,
             ),
             deletion_protection=self._keep,
             removal_policy=self._removal_policy,

@@ -64,28 +64,34 @@ def jobs(job: str, options: tuple[str, ...]) -> None:
     "nakadi backup /mnt/backups/nakadi --data /var/lib/nakadi --keep 14",
     "nakadi backup /mnt/backups/nakadi --verify",
     "nakadi backup /mnt/backups/nakadi --list",
+    "nakadi backup s3://nakadi-backups/live --stage nakadi-live --region eu-central-1",
     connects=False,
     shows=False,
     context_settings=_PASSED_ON,
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def backup(options: tuple[str, ...]) -> None:
-    """Back up the data folder of a broker on this machine, which may be running."""
-    _run_program("nakadi.local.backups.backup", ["nakadi backup", *options], extras="cli")
+    """Back up the data folder of a broker on this machine, or a stage on AWS, while it runs."""
+    _run_program("nakadi.local.backups.backup", ["nakadi backup", *options], extras=_extras_of_backups(options))
 
 
 @command(
     "restore",
     "nakadi restore /mnt/backups/nakadi --data /var/lib/nakadi",
     "nakadi restore /mnt/backups/nakadi --data old --backup 2026-11-27T05-50-00.000000Z",
+    "nakadi restore s3://nakadi-backups/live --stage nakadi-live --region eu-west-1",
     connects=False,
     shows=False,
     context_settings=_PASSED_ON,
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def restore(options: tuple[str, ...]) -> None:
-    """Restore a backup into a new data folder."""
-    _run_program("nakadi.local.backups.restore", ["nakadi restore", *options], extras="cli")
+    """Restore a backup into a new data folder, or into a new stage on AWS."""
+    _run_program("nakadi.local.backups.restore", ["nakadi restore", *options], extras=_extras_of_backups(options))
+
+
+def _extras_of_backups(options: tuple[str, ...]) -> str:
+    return "cli,aws" if any(each.startswith("--stage") for each in options) else "cli"
 
 
 def _run_program(module: str, arguments: list[str], *, extras: str) -> None:

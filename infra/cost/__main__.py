@@ -108,6 +108,7 @@ DEPLOYMENT = {
     "streams_per_task": "streams of a task",
     "endpoints": "interface endpoints beside those of a private network",
     "own_keys": "keys of KMS that are one's own",
+    "recovery_days": "days to which tables can be restored to the second; the price is the same for any number but 0",
     "version_days": "days that objects are kept after they were replaced or removed",
     "sinks": "sinks that deliver all the time",
     "stream_minutes": "minutes that a stream lasts",

@@ -166,11 +166,9 @@ def _dynamodb(flows: Flows) -> Iterator[UsageItem]:
     yield "log index, read", batches * (2 * partitions + 1), "dynamodb-read"
     reads = flows.topics_per_index_batch * (1 + flows.load.partitions)
     yield "topics looked at", batches * reads, "dynamodb-read"
-    yield (
-        "log index, kept",
-        batches / SECONDS * partitions * 600 * flows.load.retention_days * 86400 / GB,
-        "dynamodb-month",
-    )
+    kept = batches / SECONDS * partitions * 600 * flows.load.retention_days * 86400 / GB
+    yield "log index, kept", kept, "dynamodb-month"
+    yield "log index, recovery", kept * (flows.deployment.recovery_days > 0), "dynamodb-recovery-month"
     if flows.load.deduplicated:
         events = flows.load.deduplicated * flows.load.events_per_second * SECONDS
         yield "eids, claimed and confirmed", 2 * events, "dynamodb-write"

@@ -65,6 +65,7 @@ class Deployment:
     private_network: bool = False
     endpoints: int = 0
     own_keys: int = 0
+    recovery_days: int = 35
     version_days: int = 0
     archive_replica: bool = False
     sinks: int = 0

@@ -63,6 +63,7 @@ PRICES: Prices = {
     "dynamodb-write": Price(0.625 / MILLION, "write unit", DERIVED),
     "dynamodb-read": Price(0.125 / MILLION, "read unit", DERIVED),
     "dynamodb-month": Price(0.25, "GB-month", UNSOURCED, assumed=True),
+    "dynamodb-recovery-month": Price(0.20, "GB-month", UNSOURCED, assumed=True),
     # The archive
     "s3-month": Price(0.023, "GB-month", UNSOURCED, assumed=True),
     "s3-put": Price(0.005 / 1000, "request", UNSOURCED, assumed=True),

@@ -130,6 +130,7 @@ def test_what_is_given_is_read_as_what_it_is():
         ({"sinks": True, "storage": "msk"}, "sinks with storage=msk needs vpc_id"),
         ({"NAKADI_SINK_TARGETS": "*"}, "NAKADI_SINK_TARGETS is not a known value."),
         ({"otel_layers": "AWSOpenTelemetryDistroPython"}, "otel_layers are at most three ARNs"),
+        ({"recovery_days": "36"}, "recovery_days is from 0 to 35"),
         ({"version_days": "366"}, "version_days is from 0 to 365"),
         ({"version_days": "1", "archive_replica": "copies"}, "archive_replica is the ARN of a bucket"),
         ({"archive_replica": "arn:aws:s3:::copies"}, "archive_replica needs version_days"),

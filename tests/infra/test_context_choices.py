@@ -99,6 +99,23 @@ def test_replaced_objects_are_kept_and_copied_elsewhere(app):
         ), each
 
 
+@pytest.mark.parametrize(
+    ("days", "recovery"),
+    [
+        (35, {"PointInTimeRecoveryEnabled": True}),
+        (7, {"PointInTimeRecoveryEnabled": True, "RecoveryPeriodInDays": 7}),
+        (0, {"PointInTimeRecoveryEnabled": False}),
+    ],
+)
+def test_tables_can_be_restored_for_as_long_as_chosen(app, days, recovery):
+    """With `recovery_days`, DynamoDB keeps what it needs to restore a table for a shorter time, or not at all."""
+    stack = stacks.DataStack(app, "data", context=Context(recovery_days=days))
+    template = assertions.Template.from_stack(stack).to_json()
+
+    tables = all_of(template, "AWS::DynamoDB::Table")
+    assert [each["Properties"]["PointInTimeRecoverySpecification"] for each in tables] == [recovery] * 3
+
+
 def test_by_default_buckets_keep_no_versions(app):
     """Without the option, buckets are as they were."""
     template = assertions.Template.from_stack(stacks.DataStack(app, "data", context=Context())).to_json()

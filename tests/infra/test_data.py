@@ -10,6 +10,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
 from nakadi.engines.dynamodb.tables import TABLES
+from nakadi.local.stage_backups.stage import StageAddress, archive_bucket
 from tests.support.aws import REGION
 from tests.support.http import make_client
 from tests.support.templates import PSEUDO, text
@@ -32,6 +33,12 @@ def buckets(template):
 
 ARCHIVE = "nakadi-test-archive-123456789012-eu-central-1"
 ANALYSED = "nakadi-test-tables-123456789012-eu-central-1"
+
+
+def test_backups_find_the_archive(data):
+    """`nakadi backup --stage` reads the bucket to which the deployment gives this name."""
+    assert archive_bucket(StageAddress("nakadi-test", "eu-central-1"), "123456789012") == ARCHIVE
+    assert ARCHIVE in buckets(data)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name_suffix)

@@ -157,6 +157,17 @@ def test_versions_and_copies_of_the_archive_are_paid_for():
     assert dollars(copied, "S3", "replica, moved") == pytest.approx(moved)
 
 
+def test_recovery_of_tables_is_paid_for():
+    """Restoring to any second costs by the size of the tables, for any number of days; without it, nothing."""
+    load = {"events_per_second": 100.0, "retention_days": 10.0}
+    month, day, none = (bill(flows(Deployment(recovery_days=days), **load), PRICES) for days in (35, 1, 0))
+
+    kept = dollars(month, "DynamoDB", "log index, kept")
+    assert dollars(month, "DynamoDB", "log index, recovery") == pytest.approx(kept * 0.20 / 0.25)
+    assert total(day) == total(month)
+    assert total(month) - total(none) == pytest.approx(kept * 0.20 / 0.25)
+
+
 def test_a_stage_that_sleeps_has_no_streams():
     """Tasks, a balancer and their alarms cost nothing, while events are kept as before."""
     awake, asleep = (bill(flows(Deployment(asleep=asleep), consumers=0), PRICES) for asleep in (False, True))

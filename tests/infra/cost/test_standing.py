@@ -96,6 +96,7 @@ def test_a_stage_that_sleeps_has_what_is_counted_for_it(asleep):
         ("streams_per_task", "streams_per_task"),
         ("asleep", "asleep"),
         ("log_days", "log_days"),
+        ("recovery_days", "recovery_days"),
         ("version_days", "version_days"),
         ("dashboard", "dashboard"),
         ("table_minutes", "table_minutes"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile
 from nakadi.local.backups.store import BackupFailed, BackupStore, Manifest, open_store
 from nakadi.local.backups.taking import ARCHIVE, DATA_FILE, DataFolder, take_backup
+from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 
 DONE, NOT_DONE = 0, 1
@@ -21,12 +22,17 @@ STORE_VARIABLES = ("NAKADI_REGISTRY", "NAKADI_EVENT_LOG", "NAKADI_COORDINATION",
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     options = _parse_options(arguments)
     try:
+        if options.stage:
+            # Only who has a stage has the AWS SDK.
+            from nakadi.local.stage_backups.program import back_up_stage  # noqa: PLC0415
+
+            return back_up_stage(options, _version(), environ)
         if options.list:
-            return _list_backups(options.to)
+            return _list_backups(Path(options.to))
         if options.verify:
-            return _verify(options.to)
+            return _verify(Path(options.to))
         return _back_up(options, environ)
-    except (BackupFailed, BadDataFile) as reason:
+    except (BackupFailed, BadDataFile, Unavailable) as reason:
         print(f"No backup was made. {reason}" if not (options.list or options.verify) else reason, file=sys.stderr)
     except OSError as error:
         print(f"It failed with {error}. Backups that were complete still are.", file=sys.stderr)
@@ -36,13 +42,17 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="nakadi backup",
-        description="Back up the data folder of a broker on this machine, which may be running. Files that an earlier "
-        "backup in the same folder has are not stored again.",
+        description="Back up the data folder of a broker on this machine, or a stage on AWS, while it runs. Files that "
+        "an earlier backup in the same place has are not stored again.",
         epilog="`nakadi restore` restores a backup. A backup has every event, and the key to the secrets of sinks: "
         "only its owner may read it.",
     )
-    parser.add_argument("to", type=Path, metavar="TO", help="the folder for backups; it is made if it does not exist")
+    parser.add_argument(
+        "to", metavar="TO", help="the folder for backups, which is made if it does not exist; for a stage also a bucket"
+    )
     parser.add_argument("--data", type=Path, default=Path("data"), help="the broker's data folder, default ./data")
+    parser.add_argument("--stage", metavar="NAME", help="a stage instead, as its resources begin: nakadi-live")
+    parser.add_argument("--region", help="the region of the stage, default AWS_REGION")
     parser.add_argument("--keep", type=_positive, metavar="N", help="remove all backups but the N newest afterwards")
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument("--verify", action="store_true", help="make no backup; read all of those in TO, and check them")
@@ -59,7 +69,7 @@ def _positive(text: str) -> int:
 def _back_up(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     places = _places_elsewhere(options.data, environ)
     folder = DataFolder(options.data, archives_here="NAKADI_ARCHIVE" not in places)
-    with open_store(options.to, writes=True, creates=True) as store:
+    with open_store(Path(options.to), writes=True, creates=True) as store:
         manifest = take_backup(store, folder, SystemClock().now, _version())
         print(f"The backup {manifest.id} is complete: {_describe(manifest)}, {_megabytes(store.new_bytes)} of it new.")
         for variable, place in places.items():

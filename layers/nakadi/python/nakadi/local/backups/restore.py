@@ -10,6 +10,7 @@ from pathlib import Path
 from nakadi.engines.sqlite.file import BadDataFile
 from nakadi.local.backups.restoring import restore_backup
 from nakadi.local.backups.store import BackupFailed, open_store
+from nakadi.model.outcomes import Unavailable
 
 DONE, NOT_DONE = 0, 1
 
@@ -17,8 +18,13 @@ DONE, NOT_DONE = 0, 1
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse_options(arguments)
     try:
+        if options.stage:
+            # Only who has a stage has the AWS SDK.
+            from nakadi.local.stage_backups.program import restore_into_stage  # noqa: PLC0415
+
+            return restore_into_stage(options)
         return _restore(options)
-    except (BackupFailed, BadDataFile) as reason:
+    except (BackupFailed, BadDataFile, Unavailable) as reason:
         print(f"Nothing usable was restored. {reason}", file=sys.stderr)
     except OSError as error:
         print(f"Nothing usable was restored: {error}.", file=sys.stderr)
@@ -29,10 +35,12 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="nakadi restore",
         description="Restore a backup of `nakadi backup` into a data folder, which must be empty or not exist. Then "
-        "start the broker with it.",
+        "start the broker with it. With --stage, restore it into a stage of which only the data stack was deployed.",
     )
-    parser.add_argument("source", type=Path, metavar="FROM", help="the folder with backups")
+    parser.add_argument("source", metavar="FROM", help="the folder with backups; for a stage also a bucket")
     parser.add_argument("--data", type=Path, default=Path("data"), help="the data folder to restore, default ./data")
+    parser.add_argument("--stage", metavar="NAME", help="a stage instead, as its resources begin: nakadi-live")
+    parser.add_argument("--region", help="the region of the stage, default AWS_REGION")
     parser.add_argument(
         "--backup", metavar="ID", help="which backup, as `nakadi backup --list` names it; default the newest"
     )
@@ -43,7 +51,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _restore(options: argparse.Namespace) -> int:
-    with open_store(options.source, writes=False) as store:
+    with open_store(Path(options.source), writes=False) as store:
         ids = store.ids()
         if not ids:
             raise BackupFailed(f"{options.source} has no complete backup.")

@@ -1,0 +1,244 @@
+"""The place of backups of a stage, which is a folder or a bucket.
+
+    <stage>/backups/<id>.json             one backup: the names of its pieces; written last
+    <stage>/pieces/<SHA-256>.json.gz      items of a table, or a list of archive objects
+    <stage>/archive/<key>                 an object of the archive, which never changes
+
+What has no file in `backups` is no backup. Later backups store only the objects that are not there yet.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import orjson
+from msgspec import Struct
+
+from nakadi.common.converting import Converter
+from nakadi.engines.archive.stores import folder_of_archive, open_archive
+from nakadi.local.backups.store import MANIFEST_SUFFIX, BackupFailed
+from nakadi.model.log_index import ArchiveLocation
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
+
+FORMAT = 1
+PIECE_BYTES = 4 << 20
+BYTES_PER_READ = 16 << 20
+
+Item = Mapping[str, Mapping[str, Any]]
+"""An item as DynamoDB has it: `{"name": {"S": "text"}}`."""
+
+
+class CopiedObject(Struct, frozen=True):
+    """An object of the archive in a backup."""
+
+    key: str
+    size: int
+    checksum: str
+
+
+class StageManifest(Struct, frozen=True, kw_only=True):
+    """What a backup consists of. Everything that was acknowledged before `began_at` is in it.
+
+    The tables and the list of `objects` are in pieces. `missing` are the keys of archive objects that the stage did
+    not have.
+    """
+
+    id: str
+    stage: str
+    region: str
+    began_at: datetime
+    ended_at: datetime
+    version: str
+    documents: Sequence[str]
+    coordination: Sequence[str]
+    log_index: Sequence[str]
+    objects: Sequence[str]
+    event_types: int
+    archived_bytes: int
+    missing: Sequence[str] = ()
+    format: int = FORMAT
+
+
+_manifests = Converter(StageManifest)
+
+
+class BackupPlace:
+    """The backups of one stage; `open_place` makes one."""
+
+    def __init__(self, store: ArchiveStore, where: str, stage: str) -> None:
+        self._store = store
+        self._where = where
+        self._stage = stage
+
+    def ids(self) -> Sequence[str]:
+        """The complete backups, the oldest first."""
+        folder = f"{self._stage}/backups/"
+        keys = [each.key for each in self._store.list_objects(folder) if each.key.endswith(MANIFEST_SUFFIX)]
+        return sorted(key.removeprefix(folder).removesuffix(MANIFEST_SUFFIX) for key in keys)
+
+    def newest(self) -> str:
+        ids = self.ids()
+        if not ids:
+            raise BackupFailed(f"{self._where} has no complete backup of {self._stage}.")
+        return ids[-1]
+
+    def read_manifest(self, backup_id: str) -> StageManifest:
+        content = self._read(self._manifest_key(backup_id))
+        if content is None:
+            raise BackupFailed(f"{self._where} has no complete backup {backup_id} of {self._stage}.")
+        checksum, _, text = content.partition(b"\n")
+        if checksum.decode(errors="replace") != _checksum(text):
+            raise BackupFailed(f"The list of the backup {backup_id} is damaged.")
+        found = msgspec.json.decode(text)
+        if found.get("format") != FORMAT:
+            raise BackupFailed(f"The backup {backup_id} was made by a newer version of this program.")
+        return _manifests.from_builtins(found)
+
+    def add_manifest(self, manifest: StageManifest) -> None:
+        """Make a backup of what was added: from now on, it counts."""
+        text = msgspec.json.encode(manifest)
+        self._store.put(self._manifest_key(manifest.id), _checksum(text).encode() + b"\n" + text)
+
+    def add_rows(self, rows: Iterable[object]) -> Sequence[str]:
+        """Store rows in pieces, and return the names of these."""
+        names, waiting, size = [], list[bytes](), 0
+        for row in rows:
+            waiting.append(orjson.dumps(row, default=_binary_as_text))
+            size += len(waiting[-1])
+            if size >= PIECE_BYTES:
+                names.append(self._add_piece(waiting))
+                waiting, size = [], 0
+        return [*names, self._add_piece(waiting)] if waiting else names
+
+    def read_items(self, pieces: Sequence[str]) -> Iterator[Item]:
+        """The items of a table. Raises `BackupFailed` at a damaged piece."""
+        for row in self._read_rows(pieces):
+            yield {name: {"B": base64.b64decode(value["B"])} if "B" in value else value for name, value in row.items()}
+
+    def read_groups(self, pieces: Sequence[str]) -> Iterator[tuple[str, Sequence[Item]]]:
+        """The items of the log index, by their partition keys."""
+        for partition_key, items in groupby(self.read_items(pieces), lambda item: str(item["place"]["S"])):
+            yield partition_key, list(items)
+
+    def read_objects(self, pieces: Sequence[str]) -> Iterator[CopiedObject]:
+        yield from (CopiedObject(**row) for row in self._read_rows(pieces))
+
+    def sizes_of_objects(self) -> Mapping[str, int]:
+        """The archive objects that are there already, with their sizes."""
+        folder = f"{self._stage}/archive/"
+        return {each.key.removeprefix(folder): each.size for each in self._store.list_objects(folder)}
+
+    def add_object(self, key: str, content: bytes) -> CopiedObject:
+        self._store.put(self._object_key(key), content)
+        return CopiedObject(key, len(content), _checksum(content))
+
+    def read_object(self, copied: CopiedObject) -> bytes:
+        """The content of an archive object. Raises `BackupFailed` if it is damaged or missing."""
+        content = self._read(self._object_key(copied.key))
+        if content is None or _checksum(content) != copied.checksum:
+            raise BackupFailed(f"The archive object {copied.key} is damaged in the backup, or missing.")
+        return content
+
+    def put_aside(self, copied: CopiedObject) -> None:
+        """Remove a damaged object, so that the next backup stores it again."""
+        self._store.remove([self._object_key(copied.key)])
+
+    def remove_backups(self, backup_ids: Collection[str]) -> None:
+        """Remove backups, and what no other backup needs. Raises `BackupFailed` if one of these is damaged.
+
+        The list of a backup goes first: an interruption leaves too much, never too little.
+        """
+        kept = [self.read_manifest(each) for each in self.ids() if each not in backup_ids]
+        needed = {self._object_key(each.key) for manifest in kept for each in self.read_objects(manifest.objects)}
+        needed |= {self._piece_key(name) for manifest in kept for name in _pieces_of(manifest)}
+        self._store.remove([self._manifest_key(each) for each in backup_ids])
+        for folder in ("pieces", "archive"):
+            there = [each.key for each in self._store.list_objects(f"{self._stage}/{folder}/")]
+            self._store.remove([key for key in there if key not in needed])
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _add_piece(self, rows: Sequence[bytes]) -> str:
+        content = b"\n".join(rows)
+        name = _checksum(content)
+        self._store.put(self._piece_key(name), gzip.compress(content, 6, mtime=0))
+        return name
+
+    def _read_rows(self, pieces: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for name in pieces:
+            packed = self._read(self._piece_key(name))
+            try:
+                content = gzip.decompress(packed or b"")
+            except (OSError, EOFError, zlib.error):
+                content = b""
+            if _checksum(content) != name:
+                raise BackupFailed(f"A piece of the backup is damaged, or missing: {name}.")
+            yield from map(orjson.loads, content.splitlines())
+
+    def _read(self, key: str) -> bytes | None:
+        try:
+            return read_whole_object(self._store, key)
+        except ArchiveObjectGone:
+            return None
+
+    def _manifest_key(self, backup_id: str) -> str:
+        return f"{self._stage}/backups/{backup_id}{MANIFEST_SUFFIX}"
+
+    def _piece_key(self, name: str) -> str:
+        return f"{self._stage}/pieces/{name}.json.gz"
+
+    def _object_key(self, key: str) -> str:
+        return f"{self._stage}/archive/{key}"
+
+
+def read_whole_object(store: ArchiveStore, key: str) -> bytes:
+    """An object whose size is not known. Raises `ArchiveObjectGone`."""
+    parts = [store.read_range(ArchiveLocation(key, 0, BYTES_PER_READ))]
+    while len(parts[-1]) == BYTES_PER_READ:
+        parts.append(store.read_range(ArchiveLocation(key, len(parts) * BYTES_PER_READ, BYTES_PER_READ)))
+    return b"".join(parts)
+
+
+def _pieces_of(manifest: StageManifest) -> Iterator[str]:
+    for pieces in (manifest.documents, manifest.coordination, manifest.log_index, manifest.objects):
+        yield from pieces
+
+
+@contextmanager
+def open_place(where: str, stage: str, *, creates: bool = False) -> Iterator[BackupPlace]:
+    """The backups of a stage in a folder or in `s3://bucket/prefix`. Raises `BackupFailed`."""
+    folder = folder_of_archive(where)
+    if folder is not None:
+        if creates:
+            # Backups have every event.
+            Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not folder.is_dir():
+            raise BackupFailed(f"There is no folder {folder}.")
+    place = BackupPlace(open_archive(where), where, stage)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def _binary_as_text(value: object) -> str | Mapping[str, Any]:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, CopiedObject):
+        return {"key": value.key, "size": value.size, "checksum": value.checksum}
+    raise TypeError(f"{type(value).__name__} is in no item")
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,153 @@
+"""The tables and the archive of a stage on AWS, and how far its log is indexed.
+
+Items are read and written as DynamoDB has them: what a later version adds to them is copied, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from msgspec import Struct
+
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
+from nakadi.engines.archive.stores import open_archive
+from nakadi.engines.common.aws_sessions import new_session
+from nakadi.engines.dynamodb.tables import TABLES, Table
+from nakadi.local.backups.store import BackupFailed
+from nakadi.local.stage_backups.place import Item
+from nakadi.ports.archive_store import ArchiveStore
+
+ITEMS_PER_WRITE = 25
+MAX_WRITE_ATTEMPTS = 20
+
+SECONDS_BETWEEN_LOOKS = 2.0
+MAX_LOOKS_AT_INDEX = 150
+CLOCK_DIFFERENCE = timedelta(seconds=2)
+"""By how much the clock of this machine and that of the stream may differ."""
+
+Wait = Callable[[float], None]
+
+
+class StageAddress(Struct, frozen=True):
+    """Where a stage is. `name` begins the names of its resources: `nakadi-live`."""
+
+    name: str
+    region: str
+
+    def settings(self, account: str) -> Settings:
+        tables = f"dynamodb://{self.name}?region={self.region}"
+        return Settings(
+            registry=tables,
+            log_index=tables,
+            event_log=f"kinesis://{self.name}?region={self.region}",
+            archive=f"s3://{archive_bucket(self, account)}/?region={self.region}",
+            auth="off",
+        )
+
+
+def archive_bucket(address: StageAddress, account: str) -> str:
+    """The name that the deployment gives to the bucket of the archive."""
+    return f"{address.name}-archive-{account}-{address.region}"
+
+
+class Stage:
+    """An open stage. Raises `BackupFailed` for what AWS refuses."""
+
+    def __init__(self, address: StageAddress, wait: Wait = time.sleep) -> None:
+        self.address = address
+        self._wait = wait
+        self._tables = self._client("dynamodb")
+        sts = self._client("sts")
+        self.settings = address.settings(_call(sts.get_caller_identity)["Account"])
+        sts.close()
+        self.archive: ArchiveStore = open_archive(self.settings.archive)
+
+    def scan(self, table: Table) -> Iterator[Item]:
+        return self._pages(self._tables.scan, TableName=table.full_name(self.address.name))
+
+    def query(self, table: Table, partition_key: str) -> Iterator[Item]:
+        """The items of a partition key, in the order of their sort keys."""
+        return self._pages(
+            self._tables.query,
+            TableName=table.full_name(self.address.name),
+            KeyConditionExpression="#key = :key",
+            ExpressionAttributeNames={"#key": table.partition_key[0]},
+            ExpressionAttributeValues={":key": {"S": partition_key}},
+        )
+
+    def first_table_with_items(self) -> str | None:
+        for table in TABLES:
+            if next(self.scan(table), None) is not None:
+                return table.full_name(self.address.name)
+        return None
+
+    def find(self, table: Table, key: Item) -> Item | None:
+        name = table.full_name(self.address.name)
+        found: Item | None = _call(self._tables.get_item, TableName=name, Key=key, ConsistentRead=True).get("Item")
+        return found
+
+    def put(self, table: Table, items: Iterable[Item]) -> None:
+        rest = iter(items)
+        while some := list(islice(rest, ITEMS_PER_WRITE)):
+            self._write(table, [{"PutRequest": {"Item": item}} for item in some])
+
+    def remove(self, table: Table, key: Item) -> None:
+        self._write(table, [{"DeleteRequest": {"Key": key}}])
+
+    def wait_until_indexed(self, moment: datetime, now: Callable[[], datetime]) -> None:
+        """Return when everything that was published before is in the index and the archive."""
+        broker = open_broker(self.settings)
+        try:
+            for _ in range(MAX_LOOKS_AT_INDEX):
+                looked_at, lag = now(), broker.measure_index_lag()
+                # The stream's clock decides when a record arrived, so the moment has to be over by either clock.
+                if lag is not None and looked_at - lag > moment + CLOCK_DIFFERENCE:
+                    return
+                self._wait(SECONDS_BETWEEN_LOOKS)
+        finally:
+            broker.close()
+        behind = "cannot be measured" if lag is None else f"is {lag.total_seconds():.0f} seconds behind"
+        raise BackupFailed(
+            f"The log indexer of {self.address.name} {behind}: without it, newer events would be missing."
+        )
+
+    def close(self) -> None:
+        self._tables.close()
+        self.archive.close()
+
+    def _client(self, service: str) -> Any:
+        config = Config(retries={"mode": "standard", "total_max_attempts": 8})
+        return new_session().create_client(service, region_name=self.address.region, config=config)
+
+    def _pages(self, read: Callable[..., Any], **request: Any) -> Iterator[Item]:
+        place: Mapping[str, Any] = {}
+        while True:
+            page = _call(read, ConsistentRead=True, **request, **place)
+            yield from page["Items"]
+            if "LastEvaluatedKey" not in page:
+                return
+            place = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def _write(self, table: Table, requests: Sequence[Any]) -> None:
+        name = table.full_name(self.address.name)
+        for attempt in range(MAX_WRITE_ATTEMPTS):
+            answer = _call(self._tables.batch_write_item, RequestItems={name: requests})
+            requests = answer.get("UnprocessedItems", {}).get(name, [])
+            if not requests:
+                return
+            self._wait(0.1 * (attempt + 1))
+        raise BackupFailed(f"DynamoDB does not accept writes to {name}: try again later.")
+
+
+def _call(call: Callable[..., Any], **request: Any) -> Any:
+    try:
+        return call(**request)
+    except (BotoCoreError, ClientError) as error:
+        raise BackupFailed(f"AWS: {error}.") from error

@@ -1,0 +1,238 @@
+"""What a backup of a stage has, and that its parts fit each other."""
+
+from contextlib import closing
+from functools import cached_property
+
+import httpx
+import pytest
+
+from nakadi.engines.dynamodb.tables import DOCUMENTS_TABLE, LOG_INDEX_TABLE
+from nakadi.local.backups.store import BackupFailed
+from nakadi.local.stage_backups import stage as stage_module
+from nakadi.local.stage_backups.place import open_place
+from nakadi.local.stage_backups.restoring import MARK_KIND, restore_stage
+from nakadi.local.stage_backups.taking import MAX_COPIES, find_damage, take_stage_backup
+from nakadi.ports.clock import SystemClock
+from tests.support.api import create_event_type
+from tests.support.patience import PATIENCE
+from tests.support.stages import FIRST, NAME, SECOND, StageResources, a_cloud
+
+
+class LiveStage:
+    """A stage with an event type that has some events, and the place of its backups."""
+
+    def __init__(self, resources, place, api):
+        self.resources = resources
+        self.place = place
+        self.api = api
+        self.name = create_event_type(api)["name"]
+        self.publish(3)
+
+    def publish(self, count):
+        events = [{"n": n} for n in range(count)]
+        self.api.post(f"/event-types/{self.name}/events", json=events).raise_for_status()
+        self.resources.index()
+
+    def back_up(self, wait=None, **changed_parts):
+        """Take a backup. `wait` is called while it waits for the index."""
+        with closing(self.resources.open(wait)) as stage:
+            for name, change in changed_parts.items():
+                setattr(stage, name, change(getattr(stage, name)))
+            return take_stage_backup(self.place, stage, SystemClock().now, "1.2.3")[0]
+
+    @cached_property
+    def second(self):
+        """An empty stage in another region."""
+        return StageResources(SECOND)
+
+    def restore(self, manifest, *, accept_loss=False, put=lambda put: put):
+        with closing(self.second.open()) as stage:
+            stage.put = put(stage.put)
+            return restore_stage(self.place, manifest, stage, accept_loss=accept_loss)
+
+
+@pytest.fixture
+def live(tmp_path):
+    with a_cloud():
+        resources = StageResources(FIRST)
+        with (
+            open_place(str(tmp_path / "backups"), NAME, creates=True) as place,
+            resources.broker() as broker,
+            httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+        ):
+            yield LiveStage(resources, place, api)
+
+
+def test_later_backups_store_only_new_objects(live):
+    """An archive object that is in the place already is not read again; all others are stored. (B17)"""
+    live.back_up()
+    before = live.place.sizes_of_objects()
+    live.publish(2)
+    read = []
+
+    manifest = live.back_up(archive=lambda store: Watched(store, read))
+
+    assert before.keys() < live.place.sizes_of_objects().keys()
+    assert not before.keys() & set(read)
+    assert find_damage(live.place, [manifest.id]) == []
+
+
+class Watched:
+    """An archive that notes which objects are read."""
+
+    def __init__(self, store, read):
+        self._store, self._read = store, read
+
+    def read_range(self, location):
+        self._read.append(location.key)
+        return self._store.read_range(location)
+
+    def close(self):
+        self._store.close()
+
+
+def test_old_backups_go_with_what_only_they_need(live):
+    """The newest backups stay, with all their pieces and objects. (B17)"""
+    first = live.back_up()
+    live.publish(1)
+    second = live.back_up()
+
+    live.place.remove_backups([first.id])
+
+    assert live.place.ids() == [second.id]
+    assert find_damage(live.place, [second.id]) == []
+    assert set(live.place.sizes_of_objects()) == {each.key for each in live.place.read_objects(second.objects)}
+
+
+def test_without_an_indexer_no_backup_is_made(live, monkeypatch):
+    """If the log indexer does not come along, newer events would be missing, so the command fails. (B15)"""
+    monkeypatch.setattr(stage_module, "MAX_LOOKS_AT_INDEX", 3)
+    live.api.post(f"/event-types/{live.name}/events", json=[{"n": "new"}]).raise_for_status()
+
+    with pytest.raises(BackupFailed, match=r"The log indexer of nakadi-live is \d+ seconds behind"):
+        live.back_up(lambda _: None)
+
+    assert live.place.ids() == []
+
+
+def test_what_does_not_fit_is_copied_again(live):
+    """If a part of the index was replaced while it was read, the tables are copied again. (B16)"""
+    copies = []
+
+    def lossy(query):
+        def answer(table, key):
+            items = list(query(table, key))
+            if table is LOG_INDEX_TABLE and key.startswith("segments#") and items and len(copies) < 2:
+                copies.append(key)
+                return []
+            return items
+
+        return answer
+
+    manifest = live.back_up(query=lossy)
+
+    assert len(copies) == 2
+    assert find_damage(live.place, [manifest.id]) == []
+
+
+def test_what_never_fits_is_no_backup(live):
+    """After five attempts, the command says what does not fit, and makes no backup. (B16)"""
+    attempts = []
+
+    def without_topics(query):
+        def answer(table, key):
+            attempts.append(key)
+            return [] if key.startswith("topic#") else query(table, key)
+
+        return answer
+
+    with pytest.raises(BackupFailed, match="is not in the index"):
+        live.back_up(query=without_topics)
+
+    assert live.place.ids() == []
+    assert len(attempts) >= MAX_COPIES
+
+
+def test_an_object_that_is_missing_is_named(live):
+    """A backup names what the archive lacks, and is restored only if the loss is accepted. (B20)"""
+    [lost, *_] = live.resources.archived_keys()
+    live.resources.remove_object(lost)
+
+    manifest = live.back_up()
+
+    assert manifest.missing == [lost]
+    live.resources.delete()
+    with pytest.raises(BackupFailed, match="--accept-loss"):
+        live.restore(manifest)
+    assert live.restore(manifest, accept_loss=True) == [
+        f"The archive object {lost} was missing when the backup was made."
+    ]
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("folder", ["pieces", "archive", "backups"])
+def test_damage_is_found(live, tmp_path, folder):
+    """Every byte is read: a changed one is found, and no damaged backup is restored. (B18, B20)"""
+    manifest = live.back_up()
+    files = sorted(path for path in (tmp_path / "backups" / NAME / folder).rglob("*") if path.is_file())
+    for path in files:
+        before = path.read_bytes()
+        flip(path)
+        if folder == "archive":
+            with pytest.raises(BackupFailed, match="is damaged in the backup"):
+                live.restore(manifest)
+        assert find_damage(live.place, [manifest.id]) != []
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(before)
+    assert find_damage(live.place, [manifest.id]) == []
+
+
+def test_a_damaged_object_is_stored_again(live, tmp_path):
+    """What `--verify` found damaged is in the next backup again. (B18)"""
+    manifest = live.back_up()
+    [copied, *_] = live.place.read_objects(manifest.objects)
+    flip(tmp_path / "backups" / NAME / "archive" / copied.key)
+    assert find_damage(live.place, [manifest.id]) == [
+        f"Backup {manifest.id}: the archive object {copied.key} is damaged or missing."
+    ]
+
+    live.back_up()
+
+    assert find_damage(live.place, live.place.ids()) == []
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("writes", range(4))
+def test_an_interrupted_restoration_is_finished_by_the_next(live, writes):
+    """The same command goes on where an interruption came, and another backup is refused. (B19)"""
+    manifest = live.back_up()
+    left = iter(range(writes))
+
+    def until_killed(put):
+        def answer(table, items):
+            if next(left, None) is None:
+                raise Killed
+            put(table, items)
+
+        return answer
+
+    with pytest.raises(Killed):
+        live.restore(manifest, put=until_killed)
+    if writes:
+        other = live.back_up()
+        with pytest.raises(BackupFailed, match="is not empty"):
+            live.restore(other)
+
+    assert live.restore(manifest) == []
+    with pytest.raises(BackupFailed, match=r"The table nakadi-live-documents is not empty"):
+        live.restore(manifest)
+    with closing(live.second.open()) as second:
+        assert MARK_KIND not in {item["kind"]["S"] for item in second.scan(DOCUMENTS_TABLE)}
