@@ -1,10 +1,8 @@
 """Data folders of earlier versions, each written by the last commit with its format, go on with today's broker."""
 
-import io
 import sqlite3
 import subprocess
 import sys
-import tarfile
 from contextlib import closing
 
 import httpx
@@ -12,13 +10,12 @@ import pytest
 
 from nakadi.engines.sqlite.file import FILE_VERSION
 from tests.support.consumer import Consumer
+from tests.support.earlier_versions import COMMIT_BY_FORMAT, package_at
 from tests.support.environment import plain_environment
-from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE
 from tests.support.served import ServedBroker
 from tests.support.subscriptions import publish
 
-COMMIT_BY_FORMAT = {3: "0c277473^", 4: "83e06c1b^", 5: "104225cb^"}
 NAME = "kept.thing"
 
 # It needs the HTTP API alone, and the class that has started a broker since the first version.
@@ -54,13 +51,7 @@ def file_version(path):
 
 def run_old(commit, folder, data_file):
     """Run the program with the package as it was at a commit."""
-    command = ["git", "archive", commit, "layers/nakadi/python"]
-    packed = subprocess.run(command, cwd=ROOT, env=plain_environment(), capture_output=True, check=False)
-    if packed.returncode:
-        pytest.skip("this checkout has no history")
-    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    environment = plain_environment(PYTHONPATH=str(folder / "layers/nakadi/python"))
+    environment = plain_environment(PYTHONPATH=str(package_at(commit, folder)))
     return subprocess.run(
         [sys.executable, "-c", OLD_PROGRAM, str(data_file)],
         env=environment,
