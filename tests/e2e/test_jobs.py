@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 from collections.abc import Mapping
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -22,8 +23,10 @@ from nakadi_jobs import compaction, statistics
 from nakadi_jobs.places import table_name
 from nakadi_jobs.session import open_spark
 from tests.e2e.conftest import open_laptop_broker
+from tests.support import kafka
 from tests.support.api import a_business_definition, create_event_type
-from tests.support.laptop import TABLES
+from tests.support.laptop import STREAM, TABLES
+from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE, until
 from tests.support.spark import quick_spark
 
@@ -38,13 +41,17 @@ class Deployed:
     url: str
     index: str
     arguments: list[str]
+    event_log: str
     roles: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, job, *arguments):
-        name = job.__name__.rpartition(".")[2]
-        role = {"AWS_ACCESS_KEY_ID": self.roles[name]} if self.roles else {}
-        with patch.dict(os.environ, role), redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
+        with self.as_role_of(job.main), redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
             assert job.main([*self.arguments, *arguments]) == 0, told.getvalue()
+
+    def as_role_of(self, main):
+        """What this process calls on AWS is done with the role of a job."""
+        name = main.__module__.rpartition(".")[2]
+        return patch.dict(os.environ, {"AWS_ACCESS_KEY_ID": self.roles[name]} if self.roles else {})
 
 
 @pytest.fixture(params=["sqlite", "aws-local"])
@@ -63,12 +70,14 @@ def deployed(request, tmp_path, monkeypatch):
         prefix = "AnalyticsRole"
         roles = {each.removeprefix(prefix)[:-8]: each for each in laptop.deployment.roles if each.startswith(prefix)}
         for broker in open_laptop_broker(laptop, authorizes=False):
-            yield Deployed(broker.url, stores, places, roles)
+            yield Deployed(broker.url, stores, places, f"{STREAM}&endpoint={endpoints['kinesis']}", roles)
         return
     file = f"sqlite:///{tmp_path / 'nakadi.db'}"
-    archive = str(tmp_path / "archive")
-    with Broker(registry=file, event_log=file, log_index=file, archive=archive, archive_after_seconds=1) as broker:
-        yield Deployed(broker.url, file, ["--data", str(tmp_path)])
+    # Kafka delivers what is erased until it forgets it.
+    log, more = (kafka.url(), {"hot_retention_ms": 1000}) if request.param == "kafka" else (file, {})
+    places = {"registry": file, "event_log": log, "log_index": file, "archive": str(tmp_path / "archive")}
+    with Broker(**places, archive_after_seconds=1, **more) as broker:
+        yield Deployed(broker.url, file, ["--data", str(tmp_path)], log)
 
 
 def wait_until_archived(deployed, topic, partitions, count):
@@ -150,3 +159,24 @@ def topic_of(deployed, name):
     clock = SystemClock()
     with closing(open_registry(deployed.index)) as registry:
         return EventTypes(registry, Cache(clock, 1)).get(name).timeline.topic
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("deployed", ["sqlite", "aws-local", "kafka"], indirect=True)
+def test_a_small_companys_day(deployed, tmp_path, tmp_path_factory):
+    """Orders, payments and shipments, among them late, wrong, repeated and personal ones: whatever SQL, Spark, reports
+    of jobs and streams say about them is true, while they are published, in tables, and after an erasure. (Q4, K1, T1)
+    """
+    tables = tmp_path_factory.getbasetemp() / "e2e-tables"
+    database = table_name(tmp_path.name)
+    example = runpy.run_path(str(ROOT / "docs/examples/company_day"))
+    run = example["Company"].run
+
+    def run_with_role(self, job, *arguments):
+        with deployed.as_role_of(job):
+            run(self, job, *arguments)
+
+    places = ["--url", deployed.url, "--data", str(tmp_path), "--tables", str(tables), "--database", database]
+    with redirect_stdout(StringIO()) as shown, patch.object(example["Company"], "run", run_with_role):
+        example["main"]([*places, "--event-log", deployed.event_log, "--orders", "60", "--", *deployed.arguments])
+    assert shown.getvalue().endswith("all of them are true.\n")
