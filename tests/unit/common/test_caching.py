@@ -60,6 +60,21 @@ def test_a_read_that_met_a_change_is_not_remembered():
     assert cache.get("a", lambda _: "new") == "new"
 
 
+def test_what_nobody_asks_for_any_more_is_dropped():
+    """Keys that come and go, such as versions of event types, leave nothing behind once they are too old. One that is
+    asked for all the time stays."""
+    clock, reads = HandMovedClock(), []
+    cache = Cache(clock, 1.0)
+    for number in range(1000):
+        cache.get("used", reads.append)
+        cache.get(number, lambda _: None)
+        clock.move(0.1)
+
+    assert len(cache._entries) <= 20
+    assert "used" in cache._entries
+    assert len(reads) <= 120
+
+
 def test_strangers_cannot_fill_the_memory():
     """The cache keeps a limited number of keys, however many are requested."""
     cache = Cache(HandMovedClock(), 1.0)

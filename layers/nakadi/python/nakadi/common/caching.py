@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from itertools import islice
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -270,6 +271,7 @@ class Cache(Generic[Key, Value]):
         return value
 
     def _store(self, key: Key, value: Value, now: float, snapshot: ChangeCountersSnapshot | None) -> None:
+        self._drop_expired_entries(key, now)
         if len(self._entries) >= MAX_CACHE_ENTRIES:
             self._entries.clear()
         if snapshot is None:
@@ -279,6 +281,16 @@ class Cache(Generic[Key, Value]):
             self._entries[key] = _CachedValue(
                 value, bucket, snapshot.changes.count_of_bucket(bucket), now + MAX_CACHE_ENTRY_AGE_SECONDS
             )
+
+    def _drop_expired_entries(self, replaced: Key, now: float) -> None:
+        """Drop entries that nobody has asked for again, two for each new one, so that they become fewer.
+
+        They are in the order in which they expire: one that is replaced goes to the end.
+        """
+        self._entries.pop(replaced, None)
+        for oldest in tuple(islice(self._entries, 2)):
+            if self._entries[oldest].expires_at <= now:
+                del self._entries[oldest]
 
     def invalidate(self, key: Key) -> None:
         with self._lock:
