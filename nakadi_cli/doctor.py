@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ import click
 
 from nakadi_cli.api import Api, path
 from nakadi_cli.commands import chosen_format, command, connect, note, show
-from nakadi_cli.failures import BadInput, Failed, Found, NotAnswered, NotPermitted
+from nakadi_cli.failures import BadInput, Failed, Found, NotAnswered, NotFound, NotPermitted
 from nakadi_cli.output import harmless
 
 State = Literal["well", "notice", "ill"]
@@ -28,6 +28,13 @@ _HINDRANCES = {
 }
 _SLOW_SECONDS = 2.0
 _MOST_SUBSCRIPTIONS = 200
+_SHARE_OF_FULL_DISK = 0.02
+_FAULTS = {
+    "nakadi_sqlite_commit_failures_total": "commits to the event log failed",
+    "nakadi_archive_failures_total": "attempts to archive failed",
+    "nakadi_archive_unreadable_total": "reads found the archive damaged",
+    "nakadi_worker_restarts_total": "workers were restarted",
+}
 
 
 @dataclass(frozen=True)
@@ -55,8 +62,9 @@ def doctor(folder: Path | None) -> None:
     """Check the health of a broker, and give reasons; the exit code is 1 if something is wrong.
 
     The command checks whether the broker is reachable, ready and fast, whether the token is valid, which features
-    restrict work, who is blocked, where the default storage is, which subscriptions are stalled or have parked events,
-    and which annotations are misspelled. It reports and skips whatever the token may not see.
+    restrict work, who is blocked, where the default storage is, whether disks are full or something has failed since
+    the start, which subscriptions are stalled or have parked events, and which annotations are misspelled. It reports
+    and skips whatever the token may not see.
     """
     if folder is not None:
         _write_rules(folder)
@@ -167,6 +175,38 @@ def _subscriptions(api: Api) -> Finding:
     return Finding("subscriptions", "ill" if stalled else "notice" if parked else "well", "; ".join([looked, *found]))
 
 
+def check_machine(api: Api) -> Finding:
+    """Look at metrics for what all clients feel: no room on a disk, and faults since the start."""
+    try:
+        metrics = _read_metrics(api)
+    except NotFound:
+        return Finding("machine", "well", "this broker shows no metrics; CloudWatch has them")
+    full = [
+        f"the disk of {place} has {free / 1e6:,.0f} MB left"
+        for place, free, size in _disks(metrics)
+        if free < _SHARE_OF_FULL_DISK * size
+    ]
+    faults = [f"{metrics[name]:,.0f} {what}" for name, what in _FAULTS.items() if metrics.get(name)]
+    found = [*full, *([f"{', '.join(faults)} since the start"] if faults else [])]
+    state: State = "ill" if full else "notice" if faults else "well"
+    return Finding("machine", state, "; ".join(found) or "disks have room, and nothing has failed")
+
+
+def _read_metrics(api: Api) -> Mapping[str, float]:
+    """The samples of all metrics, by their name with its labels."""
+    text = api.send("GET", "/metrics", headers={"Accept": "text/plain;version=0.0.4"}).body.decode(errors="replace")
+    samples = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, value in samples}
+
+
+def _disks(metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
+    """Each place of the broker's data, with the free bytes and the size of its file system."""
+    for place in ("data", "archive"):
+        label = f'{{place="{place}"}}'
+        if size := metrics.get(f"nakadi_disk_size_bytes{label}"):
+            yield place, metrics.get(f"nakadi_disk_free_bytes{label}", size), size
+
+
 def _annotations(api: Api) -> Finding:
     """Look for misspelled annotations, which the broker names in its objects."""
     found = [(f"event type {each['name']}", each) for each in api.get("/event-types")]
@@ -183,6 +223,7 @@ _LOOKS: dict[str, Callable[[Api], Finding]] = {
     "features": _features,
     "blocks": _blocks,
     "storage": _storage,
+    "machine": check_machine,
     "subscriptions": _subscriptions,
     "annotations": _annotations,
 }

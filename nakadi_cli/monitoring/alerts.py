@@ -106,7 +106,7 @@ ALERTS = (
         minutes=5,
         severity="warning",
         summary="More than a tenth of the events of {{ $labels.event_type }} do not fit its schema",
-        action="Compare the newest versions of the schema, and take the change back or mend the publisher.",
+        action="Compare the newest versions of the schema, and take the change back or fix the publisher.",
     ),
     Alert(
         name="NakadiWorkersDie",
@@ -119,12 +119,14 @@ ALERTS = (
     Alert(
         name="NakadiRegistryIsSlow",
         expression=(
-            "histogram_quantile(0.95, sum by (le) (rate(nakadi_registry_call_duration_seconds_bucket[5m]))) > 0.5"
+            "max(histogram_quantile(0.95, sum by (le, call) (rate(nakadi_registry_call_duration_seconds_bucket[5m])))"
+            " > 0.5) or max(histogram_quantile(0.95,"
+            " sum by (le) (rate(nakadi_sqlite_commit_duration_seconds_bucket[5m]))) > 0.5)"
         ),
         minutes=5,
         severity="warning",
-        summary="The registry takes longer than half a second for many calls",
-        action="See whether its disk is busy, or whether DynamoDB throttles.",
+        summary="The registry, or the data file, takes longer than half a second for many calls of one kind",
+        action="See whether another program holds the data file, its disk is busy, or DynamoDB throttles.",
     ),
     Alert(
         name="NakadiIndexerIsBehind",

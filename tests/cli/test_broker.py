@@ -107,7 +107,7 @@ def test_a_broker_that_is_well_is_found_well(run, empty):
     done = run("doctor", url=empty.url)
 
     assert done.code == 0, done.out
-    assert [line.split()[0] for line in done.out.splitlines()] == ["well"] * 9
+    assert [line.split()[0] for line in done.out.splitlines()] == ["well"] * 10
 
 
 def test_what_hinders_work_is_noticed(run, empty):

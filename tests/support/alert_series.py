@@ -79,6 +79,8 @@ SERIES: Mapping[str, AlertSeries] = {
             f'{_BUCKET}{{call="get",le="0.5"}}': "0x40",
             f'{_BUCKET}{{call="get",le="1.0"}}': "0+10x40",
             f'{_BUCKET}{{call="get",le="+Inf"}}': "0+10x40",
+            f'{_BUCKET}{{call="change_counters",le="0.5"}}': "0+1000x40",
+            f'{_BUCKET}{{call="change_counters",le="+Inf"}}': "0+1000x40",
         },
         quiet={
             f'{_BUCKET}{{call="get",le="0.5"}}': "0+10x40",

@@ -3,6 +3,7 @@
 import pytest
 
 from nakadi.common.metrics import Metrics
+from tests.support.clock import HandMovedClock
 from tests.support.metrics import collect_samples, value
 
 
@@ -52,6 +53,21 @@ def test_recent_events_count_most(metrics):
         publish(metrics, 4, p0=250, p1=250, p2=250, p3=250)
 
     assert 1 <= read_ratio(metrics) < 1.1
+
+
+def test_a_process_without_new_events_says_nothing(metrics):
+    """Five minutes after the last event, a partition is hot no longer: publishers may have moved to another process."""
+    clock = HandMovedClock()
+    metrics.partition_loads.monotonic = clock.monotonic
+    publish(metrics, 4, p0=200)
+    clock.move(299)
+    assert read_ratio(metrics) == 4
+
+    clock.move(2)
+    assert read_ratio(metrics) == 0
+
+    publish(metrics, 4, p1=200)
+    assert read_ratio(metrics) == 2
 
 
 def test_more_partitions_begin_anew(metrics):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sized
+import time
+from collections.abc import Callable, Collection, Mapping, Sized
 from functools import partial
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ CountsByKey = dict[Key, tuple[list[int], Distribution]]
 _UNUSED_DISTRIBUTION = Distribution([])
 
 RECENT_EVENTS_PER_PARTITION = 250
+SECONDS_OF_RECENT_EVENTS = 300.0
 MIN_EVENTS_FOR_RATIO = 100
 """Of fewer events, one partition has several times as many as others by chance."""
 
@@ -130,13 +132,18 @@ class PartitionLoads:
     """How unevenly recent events are spread over the partitions of their event types.
 
     For each partition, it counts events, and halves all counts of an event type when there are many: so what was
-    published long ago counts ever less, without a clock. An event type with one partition has no busiest one.
+    published long ago counts ever less. An event type with one partition has no busiest one. One of which this process
+    got nothing for `SECONDS_OF_RECENT_EVENTS` has none either: its publishers may have moved to another process.
     """
 
-    def __init__(self, ratio: Gauge, names: BoundedLabelValues) -> None:
+    def __init__(
+        self, ratio: Gauge, names: BoundedLabelValues, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.monotonic = monotonic
         self._names = names
         self._lock = threading.Lock()
         self._counts: dict[str, list[int]] = {}
+        self._counted_at: dict[str, float] = {}
         ratio.add_source(self._ratios)
 
     def count_batch(self, event_type: str, by_partition: Mapping[int, Sized], partitions: int) -> None:
@@ -149,6 +156,7 @@ class PartitionLoads:
                 if self._names.value_or_other(event_type) == OTHER_LABEL_VALUE:
                     return
                 counts = self._counts[event_type] = [0] * partitions
+            self._counted_at[event_type] = self.monotonic()
             for partition, events in by_partition.items():
                 counts[partition] += len(events)
             if sum(counts) > RECENT_EVENTS_PER_PARTITION * partitions:
@@ -159,10 +167,16 @@ class PartitionLoads:
         with self._lock:
             for name in names:
                 self._counts.pop(name, None)
+                self._counted_at.pop(name, None)
 
     def _ratios(self) -> MetricRows:
+        since = self.monotonic() - SECONDS_OF_RECENT_EVENTS
         with self._lock:
-            rows = {name: (max(counts), sum(counts), len(counts)) for name, counts in self._counts.items()}
+            rows = {
+                name: (max(counts), sum(counts), len(counts))
+                for name, counts in self._counts.items()
+                if self._counted_at[name] > since
+            }
         return {
             (name,): most * partitions / total
             for name, (most, total, partitions) in rows.items()

@@ -302,8 +302,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
                             else partial(self._append_in_span, self.tracer, sender)
                         )
                         fates = await append(timeline, by_partition, ids)
-                    except Unavailable:
-                        log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
+                    except Unavailable as error:
+                        cause = error.__cause__ or error
+                        log.warning("Append to %s failed, outcome unknown: %s", name, cause, exc_info=True)
                         fates = dict.fromkeys(by_partition, Refused("internal error"))
             except (SealedTopic, UnknownTopic):
                 await LEAVE_LOOP
