@@ -105,6 +105,7 @@ SERIES: Mapping[str, AlertSeries] = {
         firing={'nakadi_table_defects{event_type="order",kind="misfit"}': "2x40"},
         quiet={'nakadi_table_defects{event_type="order",kind="late"}': "2x40"},
         labels=_ORDER,
+        value="2",
     ),
 }
 
