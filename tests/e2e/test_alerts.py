@@ -13,6 +13,8 @@ import pytest
 
 from nakadi.app import engines
 from nakadi.engines.sqlite.file import path_in_url
+from nakadi.model.outcomes import Unavailable
+from nakadi.subscriptions.stream.leases import LeaseKeeper
 from tests.support.alerts import AlertWatch
 from tests.support.api import create_event_type
 from tests.support.clock import MovableClock
@@ -104,6 +106,20 @@ def test_a_stuck_consumer_is_found(api, broken, watch):
         assert stream.consumed(1) == [{"n": 0}]
     broken.broker.services.housekeeping.run()
     assert not watch().fires("NakadiConsumerIsStuck")
+
+
+def test_why_a_stream_cannot_begin_is_in_the_log(api, monkeypatch, caplog):
+    """A client whose stream gets 503 because a store does not answer finds the subscription and the cause there."""
+    subscription = create_subscription(api, create_event_type(api)["name"])
+
+    def refuse(_keeper):
+        raise Unavailable("the data file") from OSError("database is locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LeaseKeeper, "ensure_lease", refuse)
+        assert api.get(f"/subscriptions/{subscription['id']}/events").status_code == 503
+
+    assert f"A stream of subscription {subscription['id']} cannot begin: database is locked" in caplog.text
 
 
 def test_a_hot_partition_is_found(api, watch):

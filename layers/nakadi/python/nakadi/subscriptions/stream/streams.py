@@ -197,6 +197,7 @@ class SubscriptionStreams:
         except Unavailable as error:
             # It is not known whether the session is in the assignment. Removing one that is not there changes nothing.
             self._keeper.remove_session_later(subscription_id, stream_id)
+            log.warning("A stream of subscription %s cannot begin: %s", subscription_id, error.__cause__ or error)
             raise TryLater(CANNOT_CONTINUE) from error
         except Exception:
             self._remove_session(subscription_id, stream_id)
