@@ -3,16 +3,18 @@
     orders = nakadi_spark.read(spark, "https://events.example.org", "order.placed")
     orders.groupBy("customer.country").count().show()
 
-`reading.py` is the whole story: what the jobs' table has is read by Spark itself, and what it lacks by tasks that read
-the log. `shares.py` runs in these tasks. `writing.py` publishes rows. `data_source.py`, for Spark 4, has both as a
-source and a target with the name `nakadi`.
+`reading.py` is the whole story: what the jobs' table has is read by Spark itself (`tables.py`), and what it lacks by
+tasks that read the log (`shares.py`), from a broker or from its stores (`sources.py`). `writing.py` publishes rows.
+`data_source.py`, for Spark 4, has both as a source and a target with the name `nakadi`, and streams; `batches.py` is
+what Spark 3.5 has instead of streams.
 """
 
 from __future__ import annotations
 
-from nakadi_spark.brokers import Broker
+from nakadi_spark.batches import for_each_batch
 from nakadi_spark.errors import BadRead, BadWrite
 from nakadi_spark.reading import read
+from nakadi_spark.sources import Broker, Stores
 from nakadi_spark.writing import write
 
-__all__ = ["BadRead", "BadWrite", "Broker", "read", "write"]
+__all__ = ["BadRead", "BadWrite", "Broker", "Stores", "for_each_batch", "read", "write"]

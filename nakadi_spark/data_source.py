@@ -10,11 +10,8 @@ its own connections, and carries values only. A stream's offsets are cursors, wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import Any
 from uuid import uuid4
 
-import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 from pyspark import TaskContext
@@ -30,46 +27,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from nakadi_client.tokens import TokenFile
-from nakadi_jobs.columns import derive_columns
-from nakadi_spark.brokers import Broker
-from nakadi_spark.errors import BadRead, BadWrite
-from nakadi_spark.shares import Wanted, as_utc, choose_names, read_log
+from nakadi_spark.data_options import Options
+from nakadi_spark.errors import BadWrite
+from nakadi_spark.shares import Wanted, read_log, want_log
+from nakadi_spark.sources import Source
 from nakadi_spark.writing import Target, partition_number, plan_writing, publish_rows
 from nakadi_sql.http_source import LogRange, ranges_between
 
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
 """Where Spark says in a task which batch of which stream it is."""
-
-
-class Options(msgspec.Struct, frozen=True):
-    """The options of the source, as a Spark job writes them."""
-
-    broker: Broker
-    event_type: str
-    columns: Sequence[str] | None
-    since: datetime | None
-    until: datetime | None
-    key: Sequence[str]
-
-    @classmethod
-    def read(cls, options: Mapping[str, str]) -> Options:
-        """Parse options. Others are Spark's own, such as the place of a checkpoint. Raises `BadRead`."""
-        for name in ("url", "event_type"):
-            if not options.get(name):
-                raise BadRead(f"The option {name} is missing.")
-        token: Any = options.get("token")
-        if file := options.get("token_file"):
-            token = TokenFile(file)
-        columns = options.get("columns")
-        return cls(
-            Broker(options["url"], token),
-            options["event_type"],
-            None if columns is None else _split(columns),
-            _read_time("from", options.get("from")),
-            _read_time("until", options.get("until")),
-            _split(options.get("key", "")),
-        )
 
 
 class NakadiDataSource(DataSource):
@@ -87,10 +53,10 @@ class NakadiDataSource(DataSource):
         return self._described().ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # it is the one from above
-        return _BatchReader(self._options.broker, self._described())
+        return _BatchReader(self._options.source, self._described())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # as Spark calls it
-        return _StreamReader(self._options.broker, self._described())
+        return _StreamReader(self._options.source, self._described())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002  # Spark's own
         return _Writer(self._target(overwrite=overwrite))
@@ -106,20 +72,14 @@ class NakadiDataSource(DataSource):
         if overwrite:
             raise BadWrite("Events are added to the others: write in the mode append.")
         options = self._options
-        return plan_writing(options.broker, options.event_type, options.key, str(uuid4()))
+        return plan_writing(options.source, options.event_type, options.key, str(uuid4()))
 
     def _described(self) -> Wanted:
         """What is read. It stays the same once Spark knows the schema."""
         if self._wanted is None:
             options = self._options
-            with options.broker.open() as source:
-                found = source.find(options.event_type)
-            if found is None:
-                raise BadRead(f"There is no event type {options.event_type}.")
-            event_type = replace(found, table="", seam={})
-            columns = derive_columns(event_type, event_type.schemas)
-            names = choose_names(columns, options.columns, event_type.name)
-            self._wanted = Wanted(event_type, columns, names, options.since, options.until)
+            with options.source.open() as opened:
+                self._wanted = want_log(opened, options.event_type, options.columns, options.since, options.until)
         return self._wanted
 
 
@@ -132,37 +92,37 @@ class _Share(InputPartition):
 
 
 class _BatchReader(DataSourceReader):
-    def __init__(self, broker: Broker, wanted: Wanted) -> None:
-        self._broker, self._wanted = broker, wanted
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        self._source, self._wanted = source, wanted
 
     def partitions(self) -> Sequence[InputPartition]:
-        with self._broker.open() as source:
-            ranges = source.plan(self._wanted.event_type, self._wanted.since, self._wanted.until)
-            return [_Share(each) for each in source.pin(self._wanted.event_type, ranges)]
+        with self._source.open() as opened:
+            ranges = opened.plan(self._wanted.event_type, self._wanted.since, self._wanted.until)
+            return [_Share(each) for each in opened.pin(self._wanted.event_type, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _record_batches(self._broker, self._wanted, partition)
+        return _record_batches(self._source, self._wanted, partition)
 
 
 class _StreamReader(DataSourceStreamReader):
     """A stream of events. Its offsets are the last places of partitions: what is behind them comes next."""
 
-    def __init__(self, broker: Broker, wanted: Wanted) -> None:
-        self._broker, self._wanted = broker, wanted
+    def __init__(self, source: Source, wanted: Wanted) -> None:
+        self._source, self._wanted = source, wanted
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  # as Spark calls it
-        with self._broker.open() as source:
-            return dict(source.first_offsets(self._wanted.event_type, self._wanted.since))
+        with self._source.open() as opened:
+            return dict(opened.first_offsets(self._wanted.event_type, self._wanted.since))
 
     def latestOffset(self) -> dict[str, str]:  # noqa: N802  # as Spark calls it
-        with self._broker.open() as source:
-            return dict(source.last_offsets(self._wanted.event_type))
+        with self._source.open() as opened:
+            return dict(opened.last_offsets(self._wanted.event_type))
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         return [_Share(each) for each in ranges_between(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _record_batches(self._broker, self._wanted, partition)
+        return _record_batches(self._source, self._wanted, partition)
 
 
 class _Writer(DataSourceWriter):
@@ -196,21 +156,8 @@ class _StreamWriter(DataSourceStreamWriter):
         """Events that were published stay."""
 
 
-def _record_batches(broker: Broker, wanted: Wanted, share: InputPartition | None) -> Iterator[pa.RecordBatch]:
+def _record_batches(source: Source, wanted: Wanted, share: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of a share. If there is none, Spark still runs a task."""
     if isinstance(share, _Share):
-        for table in read_log(broker, wanted, [share.wanted]):
+        for table in read_log(source, wanted, [share.wanted]):
             yield from table.to_batches()
-
-
-def _split(text: str) -> Sequence[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def _read_time(name: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        return as_utc(datetime.fromisoformat(text))
-    except ValueError:
-        raise BadRead(f"The option {name} is no time such as 2026-11-27T10:00:00Z: {text}") from None

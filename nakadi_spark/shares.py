@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nakadi_jobs.columns import Struct as Columns
-from nakadi_jobs.columns import ddl
-from nakadi_spark.brokers import Broker
+from nakadi_jobs.columns import ddl, derive_columns
 from nakadi_spark.errors import BadRead
+from nakadi_spark.sources import OpenSource, Source
 from nakadi_sql.columns import PLACE_COLUMNS
 from nakadi_sql.http_source import LogRange
 from nakadi_sql.rows import LoggedEvent, RowMaker
@@ -67,12 +68,28 @@ def choose_names(columns: Columns, chosen: Sequence[str] | None, event_type: str
     return known if chosen is None else chosen
 
 
-def read_log(broker: Broker, wanted: Wanted, ranges: Iterable[LogRange]) -> Iterator[pa.Table]:
+def want_log(
+    opened: OpenSource,
+    event_type: str,
+    chosen: Sequence[str] | None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Wanted:
+    """What a read of the log alone wants. Raises `BadRead`."""
+    found = opened.find(event_type)
+    if found is None:
+        raise BadRead(f"There is no event type {event_type}.")
+    found = replace(found, table="", seam={})
+    columns = derive_columns(found, found.schemas)
+    return Wanted(found, columns, choose_names(columns, chosen, event_type), since, until)
+
+
+def read_log(source: Source, wanted: Wanted, ranges: Iterable[LogRange]) -> Iterator[pa.Table]:
     """The rows of ranges of the log, with the wanted columns in their order. Runs in a task."""
     maker = RowMaker(wanted.read_columns())
-    with broker.open() as source:
+    with source.open() as opened:
         for each in ranges:
-            for piece in source.read(wanted.event_type, each):
+            for piece in opened.read(wanted.event_type, each):
                 yield maker.make_rows([event for event in piece if wanted.is_in_time(event)]).select(wanted.names)
 
 

@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, Row
 from nakadi.model.event_type import Category
 from nakadi_client import Closed, Connection, Delivery, Metadata, NakadiError, Producer, key_at
 from nakadi_jobs.columns import RESERVED_PREFIX
-from nakadi_spark.brokers import Broker
 from nakadi_spark.errors import BadWrite
+from nakadi_spark.sources import Broker, Source
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -65,8 +65,10 @@ def write(
     frame.foreachPartition(partial(_write_partition, target))
 
 
-def plan_writing(broker: Broker, event_type: str, key: str | Sequence[str], run: str) -> Target:
+def plan_writing(broker: Source, event_type: str, key: str | Sequence[str], run: str) -> Target:
     """Find out what the events of an event type need. Raises `BadWrite`."""
+    if not isinstance(broker, Broker):
+        raise BadWrite("Only a broker publishes events: name its URL.")
     with broker.open() as source:
         found = source.find(event_type)
     if found is None:

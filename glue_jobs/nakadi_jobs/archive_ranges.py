@@ -50,11 +50,13 @@ class Progress(Struct, frozen=True):
     """For each partition, the offset up to which a table has every event, except in gaps, which could not be read.
 
     `damaged` names the ranges in the gaps. A job reads them again only if they were replaced, or on request.
+    `timelines` has the order of the timeline of each topic: tables that older versions made may lack some.
     """
 
     following: Mapping[TopicPartition, int]
     gaps: Mapping[TopicPartition, tuple[tuple[int, int], ...]]
     damaged: frozenset[str] = frozenset()
+    timelines: Mapping[str, int] = {}
 
     @classmethod
     def read(cls, text: str) -> Progress:
@@ -66,6 +68,7 @@ class Progress(Struct, frozen=True):
                 for name, found in known["gaps"].items()
             },
             frozenset(known.get("damaged", ())),
+            known.get("timelines", {}),
         )
 
     def to_text(self) -> str:
@@ -75,10 +78,13 @@ class Progress(Struct, frozen=True):
         }
         if self.damaged:
             known["damaged"] = sorted(self.damaged)
+        if self.timelines:
+            known["timelines"] = self.timelines
         return orjson.dumps(known, option=orjson.OPT_SORT_KEYS).decode()
 
     def after_reading(self, read: Iterable[ArchiveRange], damaged: Iterable[ArchiveRange]) -> Progress:
         """The progress after the job has read some ranges, and failed to read others."""
+        read, damaged = [*read], [*damaged]
         following = dict(self.following)
         gaps = {place: list(found) for place, found in self.gaps.items()}
         names = set(self.damaged)
@@ -91,7 +97,8 @@ class Progress(Struct, frozen=True):
             left = list(_subtract(gaps.get(part.place, ()), part.first, part.end))
             gaps[part.place] = sorted([*left, (part.first, part.end)])
             following[part.place] = max(following.get(part.place, 0), part.end)
-        return Progress(following, {place: tuple(found) for place, found in gaps.items()}, frozenset(names))
+        timelines = {**self.timelines, **{part.topic: part.timeline for part in (*read, *damaged)}}
+        return Progress(following, {place: tuple(found) for place, found in gaps.items()}, frozenset(names), timelines)
 
 
 NO_PROGRESS = Progress({}, {})

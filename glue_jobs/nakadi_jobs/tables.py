@@ -119,12 +119,12 @@ class Table(msgspec.Struct, frozen=True):
 
     def progress(self) -> str:
         """Return the progress that the last run stored; empty if there was none."""
-        return self._read_progress(self._java())
+        return stored_progress(self._java())
 
     def state(self) -> tuple[DataFrame, str]:
         """Return the rows and the progress of the same moment, whatever other runs change meanwhile."""
         java = self._java()
-        return self.rows_of(java.currentSnapshot().snapshotId()), self._read_progress(java)
+        return self.rows_of(java.currentSnapshot().snapshotId()), stored_progress(java)
 
     def rows_of(self, snapshot: int) -> DataFrame:
         return self.spark.sql(f"SELECT * FROM {self.path} VERSION AS OF {snapshot}")  # noqa: S608  # a number
@@ -135,20 +135,10 @@ class Table(msgspec.Struct, frozen=True):
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         return FilePlan(
             snapshot=java.currentSnapshot().snapshotId(),
-            progress=self._read_progress(java),
+            progress=stored_progress(java),
             columns=frozenset(field_ids(java)),
             files=plan_files(java, jvm, times),
         )
-
-    def _read_progress(self, java: Any) -> str:
-        snapshot = java.currentSnapshot()
-        while snapshot is not None:
-            summary = dict(snapshot.summary())
-            if PROGRESS_PROPERTY in summary:
-                return str(summary[PROGRESS_PROPERTY])
-            parent = snapshot.parentId()
-            snapshot = None if parent is None else java.snapshot(parent)
-        return str(dict(java.properties()).get(PROGRESS_PROPERTY, ""))
 
     def file_form(self) -> FileForm:
         """The form of files that are written without Spark. Raises `UnsupportedForm`."""
@@ -467,6 +457,18 @@ class Table(msgspec.Struct, frozen=True):
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         loader = jvm.org.apache.iceberg.spark.Spark3Util
         return loader.loadIcebergTable(self.spark._jsparkSession, self.path)  # noqa: SLF001  # as above
+
+
+def stored_progress(java: Any) -> str:
+    """The progress that the last run stored in an Iceberg table; empty if there was none."""
+    snapshot = java.currentSnapshot()
+    while snapshot is not None:
+        summary = dict(snapshot.summary())
+        if PROGRESS_PROPERTY in summary:
+            return str(summary[PROGRESS_PROPERTY])
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else java.snapshot(parent)
+    return str(dict(java.properties()).get(PROGRESS_PROPERTY, ""))
 
 
 class Change(msgspec.Struct):

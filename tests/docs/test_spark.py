@@ -37,14 +37,17 @@ def url():
 
 
 def test_the_examples_work(url, tmp_path):
-    """What the page shows runs as it stands, but for the place of the broker and that of a file. (K1, K4, K5, K7)"""
+    """What the page shows runs as it stands, but for the places of the broker and of files. (K1, K4, K5, K7, K11)"""
     spark = open_reading_session(f"file://{tmp_path}/tables")
     names = {"spark": spark}
     with redirect_stdout(StringIO()) as shown:
         for example in EXAMPLES:
-            text = example.replace("http://localhost:8080", url).replace("recent-orders", f"{tmp_path}/recent-orders")
+            text = example.replace("http://localhost:8080", url)
+            for place in ("recent-orders", "orders/batch", "checkpoint"):
+                text = text.replace(f'"{place}', f'"{tmp_path}/{place}')
             exec(compile(text, "docs/spark.md", "exec"), names)
     assert "order.paid" in shown.getvalue()
     [batch] = read(url, "country.counted", start="begin", follow=False)
     assert [(event["country"], event["count"]) for event in batch.events] == [("DK", 3)]
     assert spark.read.parquet(f"{tmp_path}/recent-orders").count() == 3
+    assert spark.read.parquet(f"{tmp_path}/orders").count() == 3

@@ -53,10 +53,10 @@ class Orders:
 
     first = 12
 
-    def __init__(self, api, broker, spark):
+    def __init__(self, api, broker, spark, folder):
         definition = a_business_definition(name="order.placed", schema=ORDER_SCHEMA, default_statistic=TWO)
         self.name = create_event_type(api, definition)["name"]
-        self.api, self.url, self.spark = api, broker.url, spark
+        self.api, self.url, self.spark, self.folder = api, broker.url, spark, folder
         self.broker = Broker(broker.url, tables="nakadi.nakadi")
         self.count = 0
 
@@ -78,7 +78,7 @@ def orders(tmp_path_factory):
         ServedBroker(**places, archive=str(folder / "archive"), archive_after_seconds=0) as broker,
         httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
     ):
-        orders = Orders(api, broker, spark)
+        orders = Orders(api, broker, spark, folder)
         orders.publish(orders.first)
         topic = broker.services.event_types.get(orders.name).timeline.topic
         with closing(open_log_index(file)) as index:

@@ -1,0 +1,96 @@
+"""A stream of events with Spark 3.5, which has no sources written in Python: one batch after the other, by a function.
+
+def add(rows, batch):
+    rows.write.mode("overwrite").parquet(f"orders/batch={batch}")
+
+nakadi_spark.for_each_batch(spark, "https://events.example.org", "order.placed", add, "checkpoint")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct, to_builtins
+from msgspec.json import decode
+from pyspark.sql import DataFrame, SparkSession
+
+from nakadi_spark.reading import rows_of_log
+from nakadi_spark.shares import want_log
+from nakadi_spark.sources import Broker, OpenSource, Source
+from nakadi_sql.http_source import ranges_between
+from nakadi_sql.sources import EventTypeInfo
+
+Offsets = Mapping[str, str]
+"""For each partition, the offset of the last event that was read."""
+
+
+class Batch(Struct, frozen=True):
+    """A batch with its number: the events between two sets of offsets. `done` says that it was handled."""
+
+    number: int
+    start: Offsets
+    end: Offsets
+    done: bool
+
+
+def for_each_batch(
+    spark: SparkSession,
+    source: str | Source,
+    event_type: str,
+    handle: Callable[[DataFrame, int], None],
+    checkpoint: str | Path,
+    *,
+    columns: Sequence[str] | None = None,
+    every_seconds: float | None = None,
+) -> None:
+    """Call `handle` with the rows of new events and the number of the batch, until there are none.
+
+    The folder `checkpoint` stores where a batch begins and ends before `handle` gets it. After a failure, the same
+    batch comes again with the same number and the same events: a `handle` that ignores or replaces what it knows has
+    each event exactly once. The first batch begins with the oldest event.
+
+    every_seconds  Never end, and look for new events at this interval.
+    columns        The names of columns to read; all without it.
+    """
+    named = Broker(source) if isinstance(source, str) else source
+    file = Path(checkpoint) / f"{quote(event_type, safe='')}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    latest = decode(file.read_bytes(), type=Batch) if file.exists() else None
+    while True:
+        with named.open() as opened:
+            wanted = want_log(opened, event_type, columns)
+            if latest is None or latest.done:
+                following = _plan_batch(opened, wanted.event_type, latest)
+                if not ranges_between(following.start, following.end):
+                    if every_seconds is None:
+                        return
+                    time.sleep(every_seconds)
+                    continue
+                latest = following
+                _replace_file(file, to_builtins(latest))
+        handle(rows_of_log(spark, named, wanted, ranges_between(latest.start, latest.end)), latest.number)
+        latest = Batch(latest.number, latest.start, latest.end, done=True)
+        _replace_file(file, to_builtins(latest))
+
+
+def _plan_batch(opened: OpenSource, event_type: EventTypeInfo, latest: Batch | None) -> Batch:
+    end = opened.last_offsets(event_type)
+    if latest is None:
+        return Batch(0, opened.first_offsets(event_type), end, done=False)
+    return Batch(latest.number + 1, latest.end, end, done=False)
+
+
+def _replace_file(file: Path, known: Any) -> None:
+    """Write a file so that a crash leaves the old or the new one."""
+    new = file.with_suffix(".new")
+    with new.open("w") as written:
+        json.dump(known, written)
+        written.flush()
+        os.fsync(written.fileno())
+    new.replace(file)
