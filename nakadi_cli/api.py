@@ -16,6 +16,7 @@ from nakadi_cli.output import harmless
 if TYPE_CHECKING:
     import nakadi_client
     from nakadi_client.answers import Answer
+    from nakadi_client.connections import Request
 
 _PAGE = 1000
 
@@ -103,6 +104,10 @@ class Api:
         if answer.status >= 400:
             raise refusal(answer)
         return answer
+
+    def attempt(self, request: Request) -> Answer | nakadi_client.NoAnswer:
+        """Send a request once, and return whatever came of it."""
+        return self._api.send(request)
 
     def _parse_json(self, answer: Answer) -> Any:
         if not answer.body:

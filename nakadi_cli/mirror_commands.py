@@ -15,8 +15,9 @@ from nakadi_cli.commands import attentive, command, note
 from nakadi_cli.contexts import connection
 from nakadi_cli.failures import BadInput, Failed, Found, PartlyDone
 from nakadi_cli.mirroring.definitions import matching_definitions, prepare_event_type
-from nakadi_cli.mirroring.events import copy_events
+from nakadi_cli.mirroring.events import copy_events, is_compacted
 from nakadi_cli.mirroring.positions import move_subscription
+from nakadi_cli.mirroring.removed import delete_removed
 from nakadi_cli.mirroring.state import State, open_state
 from nakadi_cli.mirroring.verifying import compare_event_type
 from nakadi_cli.output import format_count
@@ -38,6 +39,11 @@ _SECONDS_BETWEEN_ROUNDS = 2.0
 @click.option("--event-types", "patterns", multiple=True, metavar="PATTERN", help="Only these, such as 'order.*'.")
 @click.option("--once", is_flag=True, help="Copy what there is, and end.")
 @click.option("--deduplicate", is_flag=True, help="Let new event types in the target store each event once.")
+@click.option(
+    "--tombstones",
+    is_flag=True,
+    help="Copy, delete the keys that only the target has of compacted event types, and end.",
+)
 @click.option("--verify", is_flag=True, help="Copy what there is, compare both brokers, and end.")
 @click.option("--move", "moved", multiple=True, metavar="SUBSCRIPTION", help="Copy, move this subscription, and end.")
 @click.option(
@@ -48,12 +54,13 @@ _SECONDS_BETWEEN_ROUNDS = 2.0
     show_default=True,
     help="The file that says how far the mirror is.",
 )
-def mirror(
+def mirror(  # noqa: PLR0913, PLR0917  # each is an option
     source: str,
     target: str,
     patterns: tuple[str, ...],
     once: bool,
     deduplicate: bool,
+    tombstones: bool,
     verify: bool,
     moved: tuple[str, ...],
     file: Path,
@@ -68,9 +75,11 @@ def mirror(
             raise BadInput("--from and --to are the same broker.")
         try:
             with open_state(file, mirrored.source.url, mirrored.target.url) as state:
-                if not (once or verify or moved):
+                if not (once or tombstones or verify or moved):
                     mirrored.follow(state)
                 mirrored.copy(state)
+                if tombstones:
+                    mirrored.delete_removed(state)
                 if verify:
                     mirrored.verify(state)
                 for each in moved:
@@ -93,6 +102,7 @@ class _Mirror:
         self.target = target
         self._patterns = patterns
         self._deduplicates = deduplicates
+        self._noted: set[str] = set()
 
     def follow(self, state: State) -> None:
         """Copy round after round. A failure is reported when it begins, and when it changes."""
@@ -114,16 +124,24 @@ class _Mirror:
         if failures:
             raise PartlyDone("; ".join(f"{name}: {failure}" for name, failure in failures.items()))
 
+    def delete_removed(self, state: State) -> None:
+        for definition in filter(is_compacted, self._definitions()):
+            partitions = list(state.progress_of(definition["name"]).offsets)
+            deleted = delete_removed(self.source, self.target, definition, partitions)
+            note(f"{definition['name']}: deleted {format_count(deleted, 'key')} that the source has removed.")
+
     def verify(self, state: State) -> None:
         differing = 0
         for definition in self._definitions():
             name = definition["name"]
             found = compare_event_type(self.source, self.target, definition, state.progress_of(name).offsets)
-            differing += len(found.differences)
+            differing += len(found.differences) + len(found.missing_versions)
             click.echo(
                 f"{name}: {format_count(found.events, 'event')}, {found.repeated} stored more than once, "
                 f"{len(found.differences)} of {format_count(found.minutes, 'minute')} differ"
             )
+            for version in found.missing_versions:
+                click.echo(f"  version {version} of the schema is not there")
             for each in found.differences:
                 click.echo(
                     f"  partition {each.partition}, {each.minute or 'without a time'}: "
@@ -137,6 +155,11 @@ class _Mirror:
         click.echo(moved.subscription_id)
         note(f"{format_count(moved.waiting, 'event')} wait there, and {moved.doubled} come again.")
 
+    def _note_once(self, sentence: str) -> None:
+        if sentence not in self._noted:
+            self._noted.add(sentence)
+            note(sentence)
+
     def _definitions(self) -> list[dict[str, Any]]:
         return matching_definitions(self.source, self._patterns)
 
@@ -149,7 +172,9 @@ class _Mirror:
         for definition in self._definitions():
             name = definition["name"]
             try:
-                partitions = prepare_event_type(self.source, self.target, definition, deduplicates=self._deduplicates)
+                partitions = prepare_event_type(
+                    self.source, self.target, definition, self._note_once, deduplicates=self._deduplicates
+                )
                 progress = state.progress_of(name)
                 copy_events(self.source, self.target, definition, partitions, progress, state.save)
             except Failed as failure:

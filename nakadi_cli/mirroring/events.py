@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -19,15 +20,14 @@ from nakadi_cli.mirroring.state import Progress
 
 if TYPE_CHECKING:
     from nakadi_cli.api import Api
-    from nakadi_cli.reading_events import Event
     from nakadi_client import Batch
 
 BATCH_EVENTS = 500
 BEGIN = "BEGIN"
-MAX_EMPTY_READS = 20
+MAX_EMPTY_READS, EMPTY_READS_OF_COMPACTED = 20, 5
 _NOTHING_YET = "--1"
 _BEFORE_FIRST = "001-0001--1"
-_RETRIES = 20
+RETRIES = 20
 _SECONDS_BETWEEN_SAVES = 1.0
 
 # Publishers may set these; the target gives an event all others anew.
@@ -80,6 +80,10 @@ def identity(event: bytes) -> tuple[bytes, str]:
     return hashlib.blake2b(metadata.eid.lower().encode() or event, digest_size=12).digest(), metadata.occurred_at[:16]
 
 
+def is_compacted(definition: Mapping[str, Any]) -> bool:
+    return definition.get("cleanup_policy") in ("compact", "compact_and_delete")
+
+
 def is_reached(offset: str, copied: str) -> bool:
     """Whether what is copied up to one offset includes another. Offsets are ordered like their texts."""
     return offset in (BEGIN, _BEFORE_FIRST) or (copied != BEGIN and offset <= copied)
@@ -102,6 +106,8 @@ def read_batches(
     attempts = 0
     while left := [each for each, end in ends.items() if not is_reached(end, at[each])]:
         attempts += 1
+        if attempts == EMPTY_READS_OF_COMPACTED + 1 and is_compacted(broker.get(path("event-types", name))):
+            return  # A partition ends with tombstones, which no stream delivers.
         if attempts > MAX_EMPTY_READS:
             if all(ends[each].endswith(_NOTHING_YET) for each in left):
                 return  # A timeline has begun, and has no events.
@@ -135,44 +141,62 @@ def copy_events(
     save: Callable[[], None],
 ) -> None:
     """Copy the events that the source has now and the target has not. Raises `Failed` at one that it cannot publish."""
-    from nakadi_cli.publishing import Outcome, Publisher
-    from nakadi_cli.reading_events import Event
-
     for partition in partitions:
         progress.offsets.setdefault(partition, BEGIN)
-    current: list[Batch[Any]] = []
     saved_at = time.monotonic()
-    before = progress.copied
-
-    def batches() -> Iterator[Sequence[Event]]:
-        for batch in read_batches(source, definition["name"], progress.offsets):
-            current[:] = [batch]
-            yield [Event(n, event_for_target(bytes(each), definition)) for n, each in enumerate(batch.events)]
-
-    def note_progress(outcome: Outcome) -> None:
-        nonlocal saved_at
-        [batch] = current
-        if outcome.refused or outcome.failed or outcome.published != progress.copied - before + len(batch.events):
-            return
-        progress.copied += len(batch.events)
-        progress.offsets[batch.partition] = batch.offset
-        if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES:
+    with closing(_destination(source, target, definition)) as destination:
+        try:
+            for batch in read_batches(source, definition["name"], progress.offsets):
+                if problem := destination.publish([bytes(each) for each in batch.events]):
+                    number, reason = problem
+                    raise Failed(
+                        f"The target refuses event {number + 1} of the {len(batch.events)} up to offset {batch.offset} "
+                        f"in partition {batch.partition} of {definition['name']}: {reason}"
+                    )
+                progress.copied += len(batch.events)
+                progress.offsets[batch.partition] = batch.offset
+                if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES:
+                    save()
+                    saved_at = time.monotonic()
+        finally:
             save()
-            saved_at = time.monotonic()
 
-    publisher = Publisher(
-        target.connection.of_client, definition["name"], batch_size=BATCH_EVENTS, retries=_RETRIES, keep_going=False
-    )
-    try:
-        publisher.publish(batches(), note_progress)
-    finally:
-        publisher.close()
-        save()
-    problems = [*publisher.outcome.refused, *publisher.outcome.failed]
-    if problems:
-        [batch] = current
-        first = problems[0]
-        raise Failed(
-            f"The target refuses event {first['event'] + 1} of the {len(batch.events)} up to offset {batch.offset} in "
-            f"partition {batch.partition} of {definition['name']}: {first['reason']}"
+
+Problem = tuple[int, str]
+"""The number of an event in its batch, and why it is refused."""
+
+
+class _Destination(Protocol):
+    def publish(self, events: Sequence[bytes]) -> Problem | None:
+        """Publish events in their order; returns the first that is refused, and then nothing of the rest is stored."""
+
+    def close(self) -> None: ...
+
+
+def _destination(source: Api, target: Api, definition: Mapping[str, Any]) -> _Destination:
+    if definition["schema"]["type"] == "avro_schema":
+        from nakadi_cli.mirroring.avro_events import AvroDestination
+
+        return AvroDestination(source, target, definition)
+    return _JsonDestination(target, definition)
+
+
+class _JsonDestination:
+    def __init__(self, target: Api, definition: Mapping[str, Any]) -> None:
+        from nakadi_cli.publishing import Publisher
+
+        self._definition = definition
+        self._publisher = Publisher(
+            target.connection.of_client, definition["name"], batch_size=BATCH_EVENTS, retries=RETRIES, keep_going=False
         )
+
+    def publish(self, events: Sequence[bytes]) -> Problem | None:
+        from nakadi_cli.reading_events import Event
+
+        batch = [Event(number, event_for_target(each, self._definition)) for number, each in enumerate(events)]
+        self._publisher.publish([batch], lambda _: None)
+        problems = [*self._publisher.outcome.refused, *self._publisher.outcome.failed]
+        return (problems[0]["event"], problems[0]["reason"]) if problems else None
+
+    def close(self) -> None:
+        self._publisher.close()

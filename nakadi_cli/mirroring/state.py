@@ -17,7 +17,7 @@ FORMAT = 1
 
 @dataclass
 class Progress:
-    """How far an event type is copied: behind which offset of the source each partition goes on."""
+    """How far an event type is copied: after which offset of the source each partition goes on."""
 
     offsets: dict[str, str] = field(default_factory=dict)
     copied: int = 0

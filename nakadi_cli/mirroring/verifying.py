@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nakadi_cli.mirroring.events import BEGIN, identity, is_reached, read_batches
+from nakadi_cli.mirroring.definitions import schema_versions
+from nakadi_cli.mirroring.events import BEGIN, identity, is_compacted, is_reached, read_batches
+from nakadi_cli.mirroring.removed import compaction_key
 
 if TYPE_CHECKING:
     from nakadi_cli.api import Api
@@ -45,32 +47,46 @@ class Comparison:
     repeated: int
     minutes: int
     differences: tuple[Difference, ...]
+    missing_versions: tuple[str, ...] = ()
 
 
 def compare_event_type(
     source: Api, target: Api, definition: Mapping[str, Any], copied: Mapping[str, str]
 ) -> Comparison:
-    """Compare what was copied. Minutes of which the source has removed the beginning are left out."""
+    """Compare what was copied. Minutes of which the source has removed the beginning are left out.
+
+    Of a compacted event type, the newest event of each key is compared: brokers compact at different times.
+    """
     by_partition = len(copied) == 1 or definition.get("partition_strategy") != _RANDOM
     name = definition["name"]
-    there = _content(_copied_batches(source, name, copied), by_partition=by_partition)
-    here = _content(read_batches(target, name, dict.fromkeys(copied, BEGIN)), by_partition=by_partition)
+    read = _newest_content if is_compacted(definition) else _content
+    there = read(_copied_batches(source, name, copied), by_partition=by_partition)
+    here = read(read_batches(target, name, dict.fromkeys(copied, BEGIN)), by_partition=by_partition)
+    keeps_all = definition.get("cleanup_policy") == "compact"
     oldest: dict[str, str] = {}
     for partition, minute in sorted(there.counts):
         oldest.setdefault(partition, minute)
     places = {
         (partition, minute)
         for partition, minute in (*there.counts, *here.counts)
-        if partition in oldest and minute >= oldest[partition]
+        if keeps_all or (partition in oldest and minute >= oldest[partition])
     }
     first = {(partition, minute) for partition, minute in oldest.items() if minute}
     differences = tuple(
         Difference(*place, there.counts.get(place, 0), here.counts.get(place, 0))
         for place in sorted(places)
         if (there.counts.get(place), there.sums.get(place)) != (here.counts.get(place), here.sums.get(place))
-        and not (place in first and here.counts.get(place, 0) > there.counts[place])
+        and not (not keeps_all and place in first and here.counts.get(place, 0) > there.counts[place])
     )
-    return Comparison(there.events, here.repeated, len(places), differences)
+    return Comparison(there.events, here.repeated, len(places), differences, _missing_versions(source, target, name))
+
+
+def _missing_versions(source: Api, target: Api, name: str) -> tuple[str, ...]:
+    """The versions of the schema that only the source has."""
+    here = schema_versions(target, name)
+    return tuple(
+        schema.version for schema in schema_versions(source, name) if not any(schema.is_same_as(each) for each in here)
+    )
 
 
 def _copied_batches(source: Api, name: str, copied: Mapping[str, str]) -> Iterator[Batch[Any]]:
@@ -105,4 +121,22 @@ def _content(batches: Iterable[Batch[Any]], *, by_partition: bool) -> Content:
             content.events += 1
             content.counts[place] = content.counts.get(place, 0) + 1
             content.sums[place] = content.sums.get(place, 0) + int.from_bytes(key)
+    return content
+
+
+def _newest_content(batches: Iterable[Batch[Any]], *, by_partition: bool) -> Content:
+    """The newest event of each key."""
+    newest: dict[tuple[str, str], tuple[bytes, Place]] = {}
+    content, seen = Content(), set[bytes]()
+    for batch in batches:
+        for event in batch.events:
+            key, minute = identity(bytes(event))
+            content.repeated += key in seen
+            seen.add(key)
+            place = (batch.partition if by_partition else _ALL, minute)
+            newest[batch.partition, compaction_key(bytes(event))] = (key, place)
+    for key, place in newest.values():
+        content.events += 1
+        content.counts[place] = content.counts.get(place, 0) + 1
+        content.sums[place] = content.sums.get(place, 0) + int.from_bytes(key)
     return content

@@ -6,14 +6,32 @@ import re
 import signal
 import sys
 import threading
+from datetime import timedelta
+from decimal import Decimal
+from uuid import uuid4
 
 import httpx
 import pytest
 
+from nakadi_cli.failures import NotAnswered
 from nakadi_cli.mirroring import events
+from nakadi_cli.mirroring.avro_events import AvroDestination
 from nakadi_cli.mirroring.events import event_for_target
+from nakadi_client import NoAnswer
+from nakadi_client.answers import Answer
 from tests.support.api import a_business_definition, create_event_type
-from tests.support.avro import schema_draft
+from tests.support.avro import (
+    AN_ORDER,
+    ORDER,
+    a_batch,
+    a_decimal,
+    a_field,
+    a_record,
+    an_envelope,
+    encode,
+    read_batches,
+    schema_draft,
+)
 from tests.support.builders import a_name
 from tests.support.consumer import Consumer
 from tests.support.patience import PATIENCE, until
@@ -23,10 +41,15 @@ from tests.support.subscriptions import create_subscription
 
 
 @pytest.fixture(scope="module")
-def brokers():
+def served():
+    with ServedBroker() as there, ServedBroker() as here:
+        yield there, here
+
+
+@pytest.fixture(scope="module")
+def brokers(served):
+    there, here = served
     with (
-        ServedBroker() as there,
-        ServedBroker() as here,
         httpx.Client(base_url=there.url, timeout=PATIENCE) as source,
         httpx.Client(base_url=here.url, timeout=PATIENCE) as target,
     ):
@@ -402,13 +425,262 @@ def test_events_that_do_not_arrive_are_an_error(mirror, source, monkeypatch):
     assert "which do not arrive" in done.err
 
 
-def test_events_in_avro_are_not_copied(mirror, source, target):
-    """The command names the event type, and copies the others. (M7)"""
-    definition = a_business_definition() | {"schema": schema_draft()}
-    name = create_event_type(source, definition)["name"]
+def test_all_versions_of_a_schema_are_copied_in_their_order(mirror, source, target):
+    """The target has each version of the source's schema, with the same numbers, and later ones follow. (M1, M5)"""
+    name = create(source, schema={"type": "object", "properties": {"n": {"type": "number"}, "key": {"type": "string"}}})
+    shape = {"n": {"type": "number"}, "key": {"type": "string"}}
+    for number in range(3):
+        shape[f"more{number}"] = {"type": "string"}
+        change_schema(source, name, {"type": "object", "properties": dict(shape)})
+        if number == 1:
+            assert mirror(name, "--once").code == 0
 
-    refused = mirror(name, "--once")
+    verified = mirror(name, "--verify")
 
-    assert refused.code == 7
-    assert f"{name}: Its schema is an Avro schema; only events in JSON are copied." in refused.err
-    assert target.get(f"/event-types/{name}").status_code == 404
+    assert verified.code == 0, verified.out + verified.err
+    assert versions(target, name) == versions(source, name)
+    assert len(versions(source, name)) == 4
+
+
+def versions(api, name):
+    return [
+        (each["version"], each["type"], json.loads(each["schema"]))
+        for each in api.get(f"/event-types/{name}/schemas").json()["items"]
+    ]
+
+
+def test_a_version_that_the_target_refuses_is_left_out(mirror, source):
+    """A version from before a change of the mode is noted and left out; `--verify` names it. (M1, M5)"""
+    name = create(source, compatibility_mode="none", schema={"properties": {"n": {"type": "number"}}})
+    change_schema(source, name, {"properties": {"n": {"type": "string"}}})
+    change_schema(source, name, {"properties": {"n": {"type": "number"}, "key": {"type": "string"}}})
+    definition = source.get(f"/event-types/{name}").json()
+    source.put(f"/event-types/{name}", json=definition | {"compatibility_mode": "forward"}).raise_for_status()
+
+    done = mirror(name, "--once")
+
+    assert done.code == 0, done.err
+    assert f"{name}: version 2.0.0 of its schema is left out: " in done.err
+    verified = mirror(name, "--verify")
+    assert verified.code == 1
+    assert "  version 2.0.0 of the schema is not there\n" in verified.out
+
+
+def compacted(api):
+    return create(api, cleanup_policy="compact")
+
+
+def put_state(api, name, key, n, path="events"):
+    metadata = {
+        "eid": str(uuid4()),
+        "occurred_at": "2026-11-27T10:00:00Z",
+        "partition_compaction_key": key,
+    }
+    answer = api.post(f"/event-types/{name}/{path}", json=[{"metadata": metadata, "n": n}])
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.fixture
+def compact(served, monkeypatch):
+    """Have a broker compact an event type at once."""
+    monkeypatch.setattr(events, "EMPTY_READS_OF_COMPACTED", 1)
+
+    def compact(name, which=0):
+        broker = served[which]
+        [event_type] = [each for each in broker.services.event_types.all() if each.name == name]
+        now = broker.services.clock.now() + timedelta(seconds=1)
+        broker.log.compact(event_type.timeline.topic, 0, stored_before=now, tombstones_before=now)
+
+    return compact
+
+
+def test_keys_that_the_source_has_removed_are_deleted(mirror, source, target, compact):
+    """Once the source has compacted a deletion, `--tombstones` deletes the key in the target, and nothing else. (M9)"""
+    name = compacted(source)
+    for key, n in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
+        put_state(source, name, key, n)
+    assert mirror(name, "--once").code == 0
+    put_state(source, name, "b", 0, "deleted-events")
+    put_state(source, name, "a", 5)
+    kept = mirror(name, "--tombstones")
+    assert f"{name}: deleted 0 keys that the source has removed." in kept.err
+    compact(name)
+
+    done = mirror(name, "--tombstones")
+
+    assert (done.code, f"{name}: deleted 1 key that the source has removed." in done.err) == (0, True), done.err
+    compact(name, 1)
+    assert states(target, name) == states(source, name) == {"a": 5, "c": 4}
+    verified = mirror(name, "--verify")
+    assert verified.out.startswith(f"{name}: 2 events, "), verified.out
+    assert verified.code == 0
+
+
+def states(api, name):
+    """What a compacted event type has, by key."""
+    cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
+    answer = api.get(
+        f"/event-types/{name}/events",
+        params={"stream_timeout": 1, "batch_limit": 100, "batch_flush_timeout": 1},
+        headers={"X-Nakadi-Cursors": cursors},
+    )
+    events = [each for line in answer.text.splitlines() for each in json.loads(line).get("events", [])]
+    return {each["metadata"]["partition_compaction_key"]: each["n"] for each in events}
+
+
+def test_a_compacted_event_type_is_compared_by_its_newest_events(mirror, source, compact):
+    """Brokers compact at different times, which is no difference. (M5)"""
+    name = compacted(source)
+    for key, n in (("a", 1), ("b", 2), ("a", 3)):
+        put_state(source, name, key, n)
+    mirror(name, "--once")
+    compact(name)
+
+    verified = mirror(name, "--verify")
+
+    assert (verified.code, verified.out) == (0, f"{name}: 2 events, 0 stored more than once, 0 of 1 minute differ\n")
+
+
+EID = "00000000-0000-4000-8000-0000000000{:02d}"
+
+
+def publish_avro(api, name, schema, *orders, version="1.0.0", **metadata):
+    envelopes = [
+        an_envelope(name, encode(schema, order), eid=EID.format(n), version=version, **metadata) for n, order in orders
+    ]
+    answer = api.post(
+        f"/event-types/{name}/events",
+        content=a_batch(*envelopes),
+        headers={"Content-Type": "application/avro-binary"},
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def read_avro(api, name, count):
+    """The payloads and versions of the events, as a consumer of Avro gets them."""
+    subscription = create_subscription(api, name, read_from="begin")
+    answer = api.get(
+        f"/subscriptions/{subscription['id']}/events",
+        params={"stream_limit": count, "batch_limit": count, "batch_flush_timeout": 1, "commit_timeout": 1},
+        headers={"Accept": "application/avro-binary"},
+    )
+    batches = read_batches(answer.content)
+    return {
+        each["metadata"]["eid"]: (each["payload"], each["metadata"]["version"])
+        for batch in batches
+        for each in batch["events"]
+    }
+
+
+LATER_ORDER = a_record(
+    a_field("id"),
+    a_field("lines", {"type": "array", "items": "int"}),
+    a_field("note", ["null", "string"], default=None),
+)
+KIND = {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}
+PRICED = a_record(a_field("id"), a_field("price", a_decimal(30, 2)), a_field("kind", ["string", KIND]))
+
+
+def test_events_in_avro_are_copied_byte_by_byte(mirror, source, target):
+    """Events of each version of an Avro schema have the payload and the version that they were published with; the
+    mirror goes on where it stopped, and compares them. (M1, M3, M5, M10)"""
+    name = create_event_type(source, a_business_definition() | {"schema": schema_draft()})["name"]
+    publish_avro(source, name, ORDER, (1, AN_ORDER), (2, {"id": "", "lines": []}))
+    assert mirror(name, "--once").err == "Copied 2 events of 1 event type.\n"
+    definition = source.get(f"/event-types/{name}").json()
+    source.put(f"/event-types/{name}", json=definition | {"schema": schema_draft(LATER_ORDER)}).raise_for_status()
+    [latest, _] = versions(source, name)
+    publish_avro(source, name, LATER_ORDER, (3, {"id": "x", "lines": [1], "note": "n"}), version=latest[0])
+    publish_avro(source, name, ORDER, (4, AN_ORDER))
+
+    verified = mirror(name, "--verify")
+
+    assert verified.code == 0, verified.out + verified.err
+    assert versions(target, name) == versions(source, name)
+    assert read_avro(target, name, 4) == read_avro(source, name, 4)
+
+
+def test_payloads_that_json_does_not_say_all_of_are_copied(mirror, source, target):
+    """Where the JSON form has the bytes of the payload beside it, these are published. (M10)"""
+    name = create_event_type(source, a_business_definition() | {"schema": schema_draft(PRICED)})["name"]
+    orders = [
+        {"id": "a", "price": Decimal("12345678901234567890.12"), "kind": "NEW"},
+        {"id": "b", "price": Decimal("0.50"), "kind": ("shop.Kind", "NEW")},
+    ]
+    publish_avro(source, name, PRICED, *enumerate(orders))
+
+    assert mirror(name, "--once").code == 0
+
+    assert read_avro(target, name, 2) == read_avro(source, name, 2)
+
+
+def test_events_from_before_an_avro_schema_stay_json(mirror, source, target):
+    """An event type whose schema was JSON has events in both forms, in their order. (M10)"""
+    name = create(source)
+    publish(source, name, [1, 2])
+    definition = source.get(f"/event-types/{name}").json()
+    source.put(f"/event-types/{name}", json=definition | {"schema": schema_draft()}).raise_for_status()
+    [latest, _] = versions_of_any(source, name)
+    publish_avro(source, name, ORDER, (3, AN_ORDER), version=latest)
+    publish(source, name, [4])
+
+    done = mirror(name, "--verify")
+
+    assert done.code == 0, done.out + done.err
+    assert versions_of_any(target, name) == versions_of_any(source, name)
+    there, here = (list(read_avro(api, name, 4).values()) for api in (source, target))
+    assert here[2] == there[2]
+    assert [json.loads(payload)["n"] for payload, _ in (*here[:2], here[3])] == [1, 2, 4]
+
+
+def versions_of_any(api, name):
+    return [each["version"] for each in api.get(f"/event-types/{name}/schemas").json()["items"]]
+
+
+class Answers:
+    """A target that gives these answers, one after the other."""
+
+    def __init__(self, *answers):
+        self._answers = list(answers)
+
+    def attempt(self, _request):
+        return self._answers.pop(0)
+
+    def items(self, _where):
+        return [{"version": "1.0.0", "type": "avro_schema", "schema": json.dumps(ORDER)}]
+
+
+def items(*statuses):
+    return json.dumps([{"publishing_status": each, "detail": f"it {each}"} for each in statuses]).encode()
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem", "pauses"),
+    [
+        ([Answer(200)], None, 0),
+        ([Answer(503), Answer(429), NoAnswer("gone"), Answer(200)], None, 3),
+        ([Answer(207, items("aborted", "failed"))], (1, "it failed"), 0),
+        ([Answer(207, items("submitted", "failed")), Answer(200)], None, 1),
+        ([Answer(422, items("failed", "aborted"))], (0, "it failed"), 0),
+    ],
+)
+def test_a_batch_in_avro_is_sent_until_it_is_stored(answers, problem, pauses):
+    """A busy target is asked again; an event that it refuses for good ends the event type. (M7, M10)"""
+    waited = []
+    broker = Answers(*answers)
+    definition = {"name": "n", "category": "business"}
+    destination = AvroDestination(broker, broker, definition, waited.append)
+    event = {"metadata": {"eid": EID.format(1), "occurred_at": "2026-11-27T10:00:00Z", "version": "1.0.0"}, **AN_ORDER}
+
+    assert destination.publish([json.dumps(event).encode()] * 2) == problem
+    assert len(waited) == pauses
+
+
+def test_a_target_that_stays_busy_is_an_error():
+    """After twenty attempts, the mirror says why it does not get on. (M7)"""
+    broker = Answers(*[Answer(503)] * 21)
+    destination = AvroDestination(broker, broker, {"name": "n", "category": "business"}, lambda _: None)
+    event = {"metadata": {"eid": EID.format(1), "occurred_at": "2026-11-27T10:00:00Z", "version": "1.0.0"}, **AN_ORDER}
+
+    with pytest.raises(NotAnswered):
+        destination.publish([json.dumps(event).encode()])
