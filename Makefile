@@ -331,10 +331,13 @@ $(KOTLIN)/.jars: tests/support/types/kotlin.pom.xml
 		'-Dmaven.repo.local=$(CURDIR)/$(KOTLIN)/maven' dependency:copy-dependencies
 	@touch $@
 
-$(SPARK4)/.installed: requirements/spark4.txt | $(VENV)/.venv
+$(SPARK4)/.installed: requirements/spark4.txt tests/support/spark4.pom.xml | $(VENV)/.venv
 	@echo 'Setting up Spark 4 (once)...'
 	@rm -rf $(SPARK4)
 	@$(BIN)/pip install -q --disable-pip-version-check --target $(SPARK4) -r requirements/spark4.txt
+	@mvn -B -q -Dstyle.color=never -f tests/support/spark4.pom.xml '-Dtarget=$(CURDIR)/$(SPARK4)/iceberg' \
+		'-Dmaven.repo.local=$(CURDIR)/$(SPARK4)/maven' dependency:copy-dependencies || \
+		echo 'Iceberg for Spark 4 could not be had: the test that needs it is skipped.' >&2
 	@touch $@
 
 # The CDK's command line, and node for it.

@@ -1,7 +1,7 @@
-"""A stream of Spark 4 from a broker into Parquet files, in a process that a test kills.
+"""A stream of Spark 4 that writes the numbers of events into an Iceberg table, and perhaps is killed.
 
 python -m tests.support.spark_stream URL EVENT_TYPE FOLDER           runs until it is killed
-python -m tests.support.spark_stream URL EVENT_TYPE FOLDER finish    ends when nothing is left, and prints all numbers
+python -m tests.support.spark_stream URL EVENT_TYPE FOLDER finish    ends when nothing is left, and notes all numbers
 """
 
 from __future__ import annotations
@@ -9,11 +9,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from nakadi_spark.data_source import NakadiDataSource
+
+ICEBERG = Path(__file__).parents[2] / ".cache" / "spark4" / "iceberg"
+"""Where `make test-spark` puts the jar of Iceberg, if there is Maven."""
+
+TABLE = "lake.events.numbers"
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -27,12 +33,12 @@ SETTINGS = {
 }
 
 
-def open_spark4() -> SparkSession:
-    """A Spark that knows the source."""
+def open_spark4(tables: str = "") -> SparkSession:
+    """A Spark that knows the source, perhaps with Iceberg tables in a folder as the catalog `lake`."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
     builder = SparkSession.builder.master("local[2]")
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **(_lake(tables) if tables else {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -40,16 +46,25 @@ def open_spark4() -> SparkSession:
     return spark
 
 
+def _lake(tables: str) -> Mapping[str, str]:
+    return {
+        "spark.jars": ",".join(map(str, ICEBERG.glob("*.jar"))),
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": tables,
+    }
+
+
 def main(url: str, event_type: str, folder: str, *finish: str) -> None:
-    spark = open_spark4()
+    spark = open_spark4(f"{folder}/tables")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {TABLE} (n bigint) USING iceberg")
     rows = spark.readStream.format("nakadi").options(url=url, event_type=event_type, columns="n").load()
-    sink = rows.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
-    query = sink.start(f"{folder}/rows")
+    query = rows.writeStream.option("checkpointLocation", f"{folder}/checkpoint").toTable(TABLE)
     if not finish:
         query.awaitTermination()
     query.processAllAvailable()
     query.stop()
-    numbers = sorted(row.n for row in spark.read.parquet(f"{folder}/rows").collect())
+    numbers = sorted(row.n for row in spark.table(TABLE).collect())
     Path(folder, "numbers.json").write_text(json.dumps(numbers))
 
 
