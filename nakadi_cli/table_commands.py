@@ -31,9 +31,21 @@ RUN_COLUMNS = {
 }
 
 
+OBJECTIVE_ANNOTATION = "nakadi.io/table-objective"
+OBJECTIVE_COLUMNS = {
+    "EVENT TYPE": lambda one: one["event_type"],
+    "OBJECTIVE": lambda one: f"{one['percent']:g} % within {one['within_seconds']} s",
+    "BURN 1 H": lambda one: one["windows"][0]["burn_rate"],
+    "BURN 1 D": lambda one: one["windows"][1]["burn_rate"],
+    "PRESSURE": lambda one: one["pressure"],
+    "SLOWEST": lambda one: one["slowest_partition"]["partition"] if "slowest_partition" in one else "",
+    "LAG": lambda one: f"{one['slowest_partition']['lag_seconds']} s" if "slowest_partition" in one else "",
+}
+
+
 @click.group("tables", cls=Group)
 def tables() -> None:
-    """Show what the runs of jobs added to tables, and describe tables for dbt."""
+    """Show what the runs of jobs added to tables, and how soon, and describe tables for dbt."""
 
 
 @member(tables, "runs", "nakadi tables runs order.placed", "nakadi tables runs order.placed -o yaml")
@@ -44,6 +56,17 @@ def list_runs(name: str) -> None:
     In other formats than a table, each run has its reasons, by rule and path.
     """
     show(connect().get(path("event-types", name, "table-runs"))["items"], RUN_COLUMNS)
+
+
+@member(tables, "objectives", "nakadi tables objectives", "nakadi tables objectives 'order.*' -o json")
+@click.argument("pattern", default="*")
+def list_objectives(pattern: str) -> None:
+    """Show how well the tables meet their objectives, and which of their partitions waits longest.
+
+    The tables are those of the event types whose names match a PATTERN with * and ?, and that state an objective: the
+    annotation nakadi.io/table-objective, such as 99% within 1 hour.
+    """
+    show(list(_find_objectives(connect(), pattern)), OBJECTIVE_COLUMNS)
 
 
 @member(
@@ -74,6 +97,14 @@ def write_dbt(pattern: str, source: str, database: str, to: str | None) -> None:
     except OSError as error:
         raise BadInput(f"{to} cannot be written: {error.strerror}.") from error
     note(f"Wrote {to}.")
+
+
+def _find_objectives(api: Api, pattern: str) -> Iterator[dict[str, Any]]:
+    for listed in api.get("/event-types"):
+        if fnmatchcase(listed["name"], pattern) and OBJECTIVE_ANNOTATION in listed["annotations"]:
+            status = api.get(path("event-types", listed["name"])).get("table_objective")
+            if status is not None:
+                yield {"event_type": listed["name"], **status}
 
 
 def _find_tables(api: Api, pattern: str) -> Iterator[TableSource]:

@@ -3,6 +3,7 @@ news.
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
@@ -49,6 +50,15 @@ def count_table_defects(broker: BrokerServices) -> int:
     return sum(count for (_, kind), count in defects.items() if kind != "late")
 
 
+def objective_figures(broker: BrokerServices) -> Iterator[tuple[str, float]]:
+    """The figures of the subscription and of the table that are farthest from their objectives."""
+    subscriptions = broker.subscription_services.troubled_subscriptions.objectives.values()
+    yield "SubscriptionBurnRate", max((each.burn_rate for each in subscriptions), default=0.0)
+    if broker.table_lag_monitor is not None:
+        yield "TableBurnRate", broker.table_lag_monitor.greatest_burn_rate
+        yield "TablePressure", broker.table_lag_monitor.greatest_pressure
+
+
 def start(job: str) -> None:
     """Start a Glue job. If it is running, it will see the news, or another run will follow."""
     import boto3  # noqa: PLC0415  # only rounds with news need it
@@ -79,9 +89,14 @@ def make_handler(counts: FunctionMetrics) -> HandleInvocation:
             ("TableLag", round(table_lag)),
             ("TableLatency", round(table_latency)),
             ("TableDefects", count_table_defects(broker)),
+            *objective_figures(broker),
         ):
             if count:
                 counts.count(name, count)
+        for subscription, figures in broker.subscription_services.troubled_subscriptions.objectives.items():
+            if figures.is_shown:
+                # Also 0: without a value, nobody would know that fewer consumers are enough.
+                counts.count("SubscriptionPressure", figures.pressure, subscription=subscription)
         if lag is not None:
             counts.count("IndexLag", round(lag.total_seconds()))
 

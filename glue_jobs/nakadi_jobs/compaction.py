@@ -312,7 +312,7 @@ def _record(
     is_new: bool,
 ) -> None:
     """Record the commit of a batch: in the registry, in the counts of the run, and in its report."""
-    waited = table_states.store_state(work, event_type, table, batch, outcome.misfits, is_new=is_new)
+    waited = table_states.store_state(work, event_type, table, batch, outcome.read, outcome.misfits, is_new=is_new)
     counts = BatchCounts(
         read=outcome.read,
         damaged=[part for part, _ in outcome.damaged],

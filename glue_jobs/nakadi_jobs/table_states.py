@@ -6,10 +6,12 @@ previous commit; the next run writes the right one, but does not know the misfit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 
 from msgspec.structs import replace
 
+from nakadi.event_types.table_objective import TableFreshness, count_commit, valid_table_objective
 from nakadi.event_types.table_runs import TABLE_RUNS_KIND, TableRun
 from nakadi.event_types.table_states import (
     TABLE_STATES_KIND,
@@ -19,6 +21,8 @@ from nakadi.event_types.table_states import (
     table_state_from_body,
 )
 from nakadi.model.event_type import EventType
+from nakadi.model.events import datetime_from_microseconds
+from nakadi.model.objective import ConsumedBatch
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry, RemoveDocument
 from nakadi_jobs.archive_ranges import ArchiveRange, Progress
 from nakadi_jobs.command import JobContext
@@ -26,16 +30,24 @@ from nakadi_jobs.tables import Table
 
 
 def store_state(
-    work: JobContext, event_type: EventType, table: Table, batch: Sequence[ArchiveRange], misfits: int, *, is_new: bool
+    work: JobContext,
+    event_type: EventType,
+    table: Table,
+    batch: Sequence[ArchiveRange],
+    read: Sequence[ArchiveRange],
+    misfits: int,
+    *,
+    is_new: bool,
 ) -> float:
-    """Store what a table has after the commit of a batch, and how long its oldest event had waited. Returns that time.
+    """Store what a table has after the commit of a batch, of which the job has read some ranges, and how long its
+    oldest event had waited. Returns that time.
 
     In a new or rebuilt table, misfits are counted from the beginning.
     """
     waited = max(0.0, work.clock.now().timestamp() - min(part.since for part in batch) / 1e6)
     work.report.keep_maximum("latency_seconds", event_type.name, round(waited, 3))
     known = None if is_new else _find_state(work, event_type)
-    _write(work, event_type, table, misfits + (known.misfit_count if known else 0), waited)
+    _write(work, event_type, table, misfits + (known.misfit_count if known else 0), waited, read, is_new=is_new)
     return waited
 
 
@@ -129,7 +141,16 @@ def warn_of_misfits(work: JobContext) -> None:
             )
 
 
-def _write(work: JobContext, event_type: EventType, table: Table, misfits: int, waited: float | None) -> None:
+def _write(
+    work: JobContext,
+    event_type: EventType,
+    table: Table,
+    misfits: int,
+    waited: float | None,
+    added: Sequence[ArchiveRange] = (),
+    *,
+    is_new: bool = False,
+) -> None:
     progress = Progress.read(table.progress())
     rows = int(table.summary().get("total-records", "0"))
     state = TableState(
@@ -144,16 +165,40 @@ def _write(work: JobContext, event_type: EventType, table: Table, misfits: int, 
 
     def keep_acknowledged(found: TableState | None) -> TableState:
         """Limit acknowledged events to existing ones: events that were found again may be lost again."""
+        freshness = count_freshness(event_type, found, added, state.updated_at, is_new=is_new)
         if found is None:
-            return state
+            return replace(state, freshness=freshness)
         return replace(
             state,
+            freshness=freshness,
             acknowledged_misfits=min(found.acknowledged_misfits, state.misfit_count),
             acknowledged_unreadable=min(found.acknowledged_unreadable, state.unreadable_count),
             last_run=found.last_run,
         )
 
     _change(work.registry, event_type, keep_acknowledged)
+
+
+def count_freshness(
+    event_type: EventType, found: TableState | None, added: Iterable[ArchiveRange], now: datetime, *, is_new: bool
+) -> TableFreshness | None:
+    """What was counted against the objective of the table, with what a commit added; None without an objective.
+
+    The events of a range count as stored when the first of them was. Those from before the objective do not count: it
+    was set by the last update of the event type. Nor do those that come once more into a table that is rebuilt.
+    """
+    objective = valid_table_objective(event_type)
+    if objective is None:
+        return None
+    is_rebuilt = is_new and found is not None
+    batches = [
+        ConsumedBatch(
+            part.end - part.first if part.events is None else part.events, datetime_from_microseconds(part.since)
+        )
+        for part in added
+    ]
+    known = None if found is None or is_rebuilt else found.freshness
+    return count_commit(objective, known, batches, now if is_rebuilt else event_type.updated_at, now)
 
 
 def _change(

@@ -58,6 +58,14 @@ ALERTS = (
         action="nakadi subscriptions list --lag names them. Mend the consumer, or set a policy for the event.",
     ),
     Alert(
+        name="NakadiSinkFails",
+        expression="max by (subscription) (nakadi_sink_failing_seconds) > 120",
+        minutes=0,
+        severity="warning",
+        summary="The sink of subscription {{ $labels.subscription }} has accepted nothing for two minutes, and fails",
+        action="nakadi sinks show has the last failure. Mend the receiver; the events wait.",
+    ),
+    Alert(
         name="NakadiPartitionIsHot",
         expression=(
             "max by (event_type) (nakadi_busiest_partition_ratio) > 3"
@@ -151,6 +159,17 @@ ALERTS = (
         severity="warning",
         summary="Events of {{ $labels.event_type }} have waited for their table for more than two hours",
         action="See the last run of the job compaction, and start it again.",
+    ),
+    Alert(
+        name="NakadiTableMissesItsObjective",
+        expression=(
+            "min by (event_type) (nakadi_table_objective_burn_rate) > 6"
+            " or max by (event_type) (nakadi_table_objective_pressure) > 1"
+        ),
+        minutes=10,
+        severity="warning",
+        summary="Events of {{ $labels.event_type }} come to their table later than its objective wants",
+        action="nakadi tables objectives names the slowest partition. See the last run of the job, or start it again.",
     ),
     Alert(
         name="NakadiTablesAreWrong",

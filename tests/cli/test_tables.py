@@ -6,6 +6,7 @@ import httpx
 import pytest
 import yaml
 
+from nakadi.event_types.table_objective import TableFreshness
 from nakadi.event_types.table_runs import (
     TABLE_RUNS_KIND,
     ExpectationCount,
@@ -15,8 +16,10 @@ from nakadi.event_types.table_runs import (
     table_runs_body,
 )
 from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_body
+from nakadi.model.objective import MinuteCounts, minute_of
 from nakadi.ports.registry import PutDocument
 from tests.support.builders import A_MOMENT
+from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE
 from tests.support.served import ServedBroker
 
@@ -33,10 +36,19 @@ DEFINITION = {
     "owning_application": "shop",
     "category": "business",
     "enrichment_strategies": ["metadata_enrichment"],
-    "annotations": {"nakadi.io/personal-data": "customer.email, customer.id"},
+    "annotations": {
+        "nakadi.io/personal-data": "customer.email, customer.id",
+        "nakadi.io/table-objective": "99.9% within 1 hour",
+    },
 }
 A_STATE = TableState(
-    table_name="order_placed", next_offsets={}, row_count=9, misfit_count=0, unreadable_count=0, updated_at=A_MOMENT
+    table_name="order_placed",
+    next_offsets={},
+    row_count=9,
+    misfit_count=0,
+    unreadable_count=0,
+    updated_at=A_MOMENT,
+    freshness=TableFreshness(3600, A_MOMENT, (MinuteCounts(minute_of(A_MOMENT), 999, 1),)),
 )
 A_RUN = TableRun(
     job="compaction",
@@ -55,9 +67,14 @@ A_RUN = TableRun(
 
 
 @pytest.fixture(scope="module")
-def url():
+def url(tmp_path_factory):
     """The URL of a broker whose registry has what jobs leave there for one of two event types."""
-    with ServedBroker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+    file = f"sqlite:///{tmp_path_factory.mktemp('tables') / 'nakadi.db'}"
+    clock = HandMovedClock(A_MOMENT)
+    with (
+        ServedBroker(clock=clock, registry=file, event_log=file) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
         for name in ("order.placed", "order.paid"):
             definition = {**DEFINITION, "name": name, "schema": {"type": "json_schema", "schema": json.dumps(SCHEMA)}}
             assert api.post("/event-types", json=definition).status_code == 201
@@ -80,6 +97,17 @@ def test_runs_are_listed(run, url):
     [told] = yaml.safe_load(run("tables", "runs", "order.placed", "-o", "yaml", url=url).out)
     assert told["misfit_reasons"] == [{"rule": "double", "path": "total", "events": 2}]
     assert run("tables", "runs", "order.paid", "-o", "json", url=url).json == []
+
+
+def test_objectives_are_listed(run, url):
+    """A table is a line, with both windows; a pattern selects some. (T15)"""
+    head, first, second = run("tables", "objectives", "order.p*", url=url).out.splitlines()
+    columns = ["EVENT TYPE", "OBJECTIVE", "BURN 1 H", "BURN 1 D", "PRESSURE", "SLOWEST", "LAG"]
+    assert head.split() == " ".join(columns).split()
+    assert first.split() == ["order.paid", *["99.9", "%", "within", "3600", "s", "0.0", "0.0", "0.0"]]
+    assert second.split() == ["order.placed", *["99.9", "%", "within", "3600", "s", "1.0", "1.0", "0.0"]]
+    [told] = run("tables", "objectives", "order.placed", "-o", "json", url=url).json
+    assert told["windows"][0] == {"minutes": 60, "events": 1000, "late": 1, "burn_rate": 1.0}
 
 
 def test_a_source_of_dbt_is_written(run, url, tmp_path):

@@ -126,6 +126,7 @@ TABLE_STATE = {
     "known_misfits": 1,
     "known_missing": 1,
     "last_run": {"ended_at": NOON, "defects": {"late": 1, "misfit": 2}},
+    "freshness": {"within_seconds": 3600, "since": NOON, "counts": [[29_395_440, 5, 1]]},
 }
 
 TABLE_RUNS = {

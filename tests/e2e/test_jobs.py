@@ -112,21 +112,24 @@ def read_stream(api, name, count):
 
 def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
     """Published events are in the table, offset by offset as in streams, with the same sizes; their traffic, and what
-    the run cost, are returned. (T1, T2)"""
+    the run cost, are returned, and how soon they were there. (T1, T2, T14, T15)"""
     tables = tmp_path_factory.getbasetemp() / "e2e-tables"
     database = table_name(tmp_path.name)
     places = ["--tables", str(tables), "--database", database, "--master", "local[2]"]
     schema = {"properties": {"number": {"type": "integer"}}}
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
-    definition = a_business_definition(schema=schema, default_statistic=statistic)
+    annotations = {"nakadi.io/table-objective": "99.9% within 1 hour"}
+    definition = a_business_definition(schema=schema, default_statistic=statistic, annotations=annotations)
     name = definition["name"]
     with httpx.Client(base_url=deployed.url, timeout=PATIENCE) as api:
         assert {"measured_statistic", "table"}.isdisjoint(create_event_type(api, definition))
+        assert "slowest_partition" not in api.get(f"/event-types/{name}").json()["table_objective"]
         events = [an_event(number) for number in range(20)]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
         read, sizes = read_stream(api, name, len(events))
         spark = open_spark("e2e", f"file://{tables}", "hadoop", "local[2]", "1g")
         wait_until_archived(deployed, topic_of(deployed, name), 2, len(events))
+        assert api.get(f"/event-types/{name}").json()["table_objective"]["slowest_partition"]["lag_seconds"] < 3600
 
         deployed.run(compaction, *places, "--event-types", name, "--no-tidying")
         deployed.run(statistics, *places, "--event-types", name)
@@ -142,6 +145,12 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
     assert told["measured_statistic"]["write_parallelism"] == 1
     assert told["measured_statistic"]["recommended_partitions"] == 1
     assert told["measured_statistic"]["message_size"] == round(sum(sizes.values()) / len(sizes))
+    assert told["table_objective"] == {
+        "percent": 99.9,
+        "within_seconds": 3600,
+        "windows": [{"minutes": minutes, "events": 20, "late": 0, "burn_rate": 0} for minutes in (60, 1440)],
+        "pressure": 0,
+    }
     table = told["table"]
     assert (table["name"], table["rows"], table["misfits"], table["missing_events"]) == (table_name(name), 20, 0, 0)
     assert 0 < table["latency_seconds"] < 3600

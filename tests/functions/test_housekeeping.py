@@ -16,10 +16,11 @@ from nakadi.common import chores
 from nakadi.event_types.documents import event_type_from_document
 from nakadi.event_types.housekeeping import Housekeeping
 from nakadi.event_types.repository import EVENT_TYPES_KIND
+from nakadi.event_types.table_lag import TableLagMonitor
 from nakadi.event_types.table_states import TABLE_STATES_KIND, LastRun, TableState, table_state_body
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.registry import PutDocument
-from nakadi.subscriptions.api.stats import TroubledSubscriptions
+from nakadi.subscriptions.api.stats import ObjectiveFigures, TroubledSubscriptions
 from tests.support.aws import REGION
 
 ACCOUNT = "123456789012"
@@ -101,7 +102,7 @@ def test_does_not_tell_what_it_could_not_measure(functions, environment, capsys)
 
 
 def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
-    """The function reports each figure that an alarm watches, unless it is zero."""
+    """The function reports each figure that an alarm watches, unless it is zero. (T16, O12, O13)"""
 
     def run(_: Housekeeping):
         fail_one_chore()
@@ -114,12 +115,24 @@ def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
         monkeypatch.setattr(TroubledSubscriptions, "stalled_ids", property(lambda _: ["a", "b"]))
         monkeypatch.setattr(TroubledSubscriptions, "late_ids", property(lambda _: ["b", "c"]))
 
+    figures = {
+        "a": ObjectiveFigures(burn_rate=7.5, pressure=2.5, is_shown=False),
+        "b": ObjectiveFigures(burn_rate=0, pressure=0, is_shown=True),
+    }
+    monkeypatch.setattr(TroubledSubscriptions, "objectives", property(lambda _: figures))
+    monkeypatch.setattr(TableLagMonitor, "greatest_burn_rate", 6.5)
+    monkeypatch.setattr(TableLagMonitor, "greatest_pressure", 1.5)
     monkeypatch.setattr(Housekeeping, "run", run)
     functions.invoke("housekeeping", "schedule/housekeeping")
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert [line["FailedChores"] for line in told if "FailedChores" in line] == [[1]]
     assert [line["StalledSubscriptions"] for line in told if "StalledSubscriptions" in line] == [[3]]
+    assert [line["SubscriptionBurnRate"] for line in told if "SubscriptionBurnRate" in line] == [[7.5]]
+    assert [line["TableBurnRate"] for line in told if "TableBurnRate" in line] == [[6.5]]
+    assert [line["TablePressure"] for line in told if "TablePressure" in line] == [[1.5]]
+    shown = [(line["subscription"], line["SubscriptionPressure"]) for line in told if "SubscriptionPressure" in line]
+    assert shown == [("b", [0.0])], "a subscription that asks for it, also while nothing waits"
 
 
 def lags(capsys):

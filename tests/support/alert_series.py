@@ -28,6 +28,7 @@ class AlertSeries:
 _BUCKET = "nakadi_registry_call_duration_seconds_bucket"
 _REFUSED = 'nakadi_events_refused_total{event_type="order",reason="validating"}'
 _PUBLISHED = 'nakadi_events_published_total{event_type="order"}'
+_BURN = "nakadi_table_objective_burn_rate"
 _ORDER = {"event_type": "order"}
 
 SERIES: Mapping[str, AlertSeries] = {
@@ -45,6 +46,14 @@ SERIES: Mapping[str, AlertSeries] = {
     ),
     "NakadiConsumerIsStuck": AlertSeries(
         firing={"nakadi_stalled_subscriptions": "2x40"}, quiet={"nakadi_stalled_subscriptions": "0x40"}, value="2"
+    ),
+    "NakadiSinkFails": AlertSeries(
+        firing={
+            'nakadi_sink_failing_seconds{subscription="s-1"}': "0+60x40",
+            'nakadi_sink_failing_seconds{subscription="s-2"}': "5x40",
+        },
+        quiet={'nakadi_sink_failing_seconds{subscription="s-1"}': "60x40", "nakadi_sinks_served": "1x40"},
+        labels={"subscription": "s-1"},
     ),
     "NakadiPartitionIsHot": AlertSeries(
         firing={'nakadi_busiest_partition_ratio{event_type="order"}': "7x40", _PUBLISHED: "0+600x40"},
@@ -99,6 +108,18 @@ SERIES: Mapping[str, AlertSeries] = {
     "NakadiTablesAreLate": AlertSeries(
         firing={'nakadi_table_lag_seconds{event_type="order"}': "8000x40"},
         quiet={'nakadi_table_lag_seconds{event_type="order"}': "10x40"},
+        labels=_ORDER,
+    ),
+    "NakadiTableMissesItsObjective": AlertSeries(
+        firing={
+            f'{_BURN}{{event_type="order",minutes="60"}}': "7x40",
+            f'{_BURN}{{event_type="order",minutes="1440"}}': "8x40",
+        },
+        quiet={
+            f'{_BURN}{{event_type="order",minutes="60"}}': "50x40",
+            f'{_BURN}{{event_type="order",minutes="1440"}}': "5x40",
+            'nakadi_table_objective_pressure{event_type="order"}': "0.9x40",
+        },
         labels=_ORDER,
     ),
     "NakadiTablesAreWrong": AlertSeries(

@@ -14,6 +14,7 @@ from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.compaction_guard import CompactionGuard
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.table_lag import TABLE_JOB_STARTS_KIND, TableLagMonitor
+from nakadi.event_types.table_objective import TableFreshness
 from nakadi.event_types.table_states import (
     TABLE_STATES_KIND,
     LastRun,
@@ -23,6 +24,7 @@ from nakadi.event_types.table_states import (
 )
 from nakadi.model.events import OffsetBounds
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
+from nakadi.model.objective import MinuteCounts, minute_of
 from nakadi.ports.registry import PutDocument, RemoveDocument
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
@@ -126,6 +128,31 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(setup):
     assert set(setup.lags.table_states_by_event_type) == {"up.to.date"}
 
 
+def test_the_objective_of_a_table_is_measured_with_its_lag(setup):
+    """It has the slowest partition and the pressure, for one event type too, and no more when it is gone. (T15)"""
+    behind = setup.event_type("behind", annotations={"nakadi.io/table-objective": "99% within 10 minutes"})
+    plain, no_table = (setup.event_type(name) for name in ("plain", "no.table"))
+    for event_type in (behind, plain):
+        setup.archive_events(event_type, 3, 900, partition=1)
+        setup.archive_events(event_type, 3, 300)
+        setup.has(event_type, p0=0)
+    setup.lags.measure()
+
+    assert setup.lags.objectives_by_event_type.keys() == {"behind"}
+    status = setup.lags.objectives_by_event_type["behind"]
+    assert (status.slowest.partition, status.slowest.lag_seconds) == ("1", pytest.approx(900))
+    assert (status.pressure, setup.lags.greatest_pressure, setup.lags.greatest_burn_rate) == (1.5, 1.5, 0)
+    assert setup.lags.objective_status(behind) == status
+    assert setup.lags.objective_status(no_table) is None
+
+    setup.has(behind, p0=3, p1=3)
+    assert setup.lags.objective_status(behind).slowest is None
+    assert setup.lags.objective_status(behind).pressure == 0
+    setup.event_types.remove(setup.event_types.get("behind"))
+    setup.lags.measure()
+    assert setup.lags.objectives_by_event_type == {}
+
+
 def test_events_that_are_gone_from_the_archive_are_not_waited_for(setup):
     """Events that retention removed before a job read them are in no table, and no table waits for them."""
     event_type = setup.event_type("forgotten")
@@ -225,11 +252,12 @@ def test_metrics_put_tables_without_a_name_of_their_own_together():
 
 
 def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
-    """The process that does the housekeeping shows a job's notes about a table, and its lag."""
+    """The process that does the housekeeping shows a job's notes about a table, its lag, and its objective. (T16)"""
     file = f"sqlite:///{tmp_path / 'nakadi.db'}"
     clock = HandMovedClock(A_MOMENT)
     with closing(open_broker(Settings(registry=file, event_log=file), clock)) as broker:
-        event_type = an_event_type(name="a.b", timelines=(a_timeline(topic="a.b"),))
+        annotations = {"nakadi.io/table-objective": "99% within 20 seconds"}
+        event_type = an_event_type(name="a.b", timelines=(a_timeline(topic="a.b"),), annotations=annotations)
         broker.event_types.add(event_type)
         state = TableState(
             table_name="a_b",
@@ -240,6 +268,7 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
             updated_at=clock.now(),
             latency_seconds=71.5,
             last_run=LastRun(ended_at=clock.now(), defects={"late": 3, "misfit": 2}),
+            freshness=TableFreshness(20, clock.now(), (MinuteCounts(minute_of(clock.now()) - 90, 97, 3),)),
         )
         broker.registry.write(PutDocument(TABLE_STATES_KIND, event_type.id, table_state_body(state)))
         index = broker.table_lag_monitor.log_index
@@ -262,8 +291,13 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
             ("nakadi_table_rows", 5),
             ("nakadi_table_misfits", 2),
             ("nakadi_table_missing_events", 1),
+            ("nakadi_table_objective_pressure", 2),
         ):
             assert value(collect_samples(broker.metrics), name, event_type="a.b") == expected
+        for minutes, expected in (("60", 0), ("1440", 3)):
+            samples = collect_samples(broker.metrics)
+            name = "nakadi_table_objective_burn_rate"
+            assert value(samples, name, event_type="a.b", minutes=minutes) == expected
 
         def defects():
             samples = collect_samples(broker.metrics)

@@ -51,7 +51,7 @@ def test_the_clock_of_another_process_may_be_ahead():
     """What another process counted in a minute to come is kept. (O5)"""
     ahead = MinuteCounts(MINUTE + 1, 1, 0)
     assert merge_counts([ahead], A_MOMENT) == (ahead,)
-    assert windows_of(OBJECTIVE, [ahead], A_MOMENT)[0].events == 1
+    assert windows_of(OBJECTIVE.percent, [ahead], A_MOMENT)[0].events == 1
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_clock_of_another_process_may_be_ahead():
 def test_the_burn_rate_relates_late_events_to_those_that_are_allowed(percent, late, burn_rate):
     """At 1, as many events are late as the objective allows. (O6)"""
     objective = Objective(percent, 30, A_MOMENT)
-    [short, long] = windows_of(objective, [MinuteCounts(MINUTE, 1000 - late, late)], A_MOMENT)
+    [short, long] = windows_of(objective.percent, [MinuteCounts(MINUTE, 1000 - late, late)], A_MOMENT)
     assert short.burn_rate == long.burn_rate == burn_rate
     assert (short.events, short.late) == (1000, late)
 
@@ -68,6 +68,6 @@ def test_the_burn_rate_relates_late_events_to_those_that_are_allowed(percent, la
 def test_a_window_has_its_minutes_only():
     """The short window forgets after five minutes, the long one after an hour; without events, nothing burns. (O6)"""
     counts = [MinuteCounts(MINUTE, 0, 8)]
-    [short, long] = windows_of(OBJECTIVE, counts, A_MOMENT + timedelta(minutes=5))
+    [short, long] = windows_of(OBJECTIVE.percent, counts, A_MOMENT + timedelta(minutes=5))
     assert (short.events, short.burn_rate, long.late, long.burn_rate) == (0, 0, 8, 100)
-    assert windows_of(OBJECTIVE, counts, A_MOMENT + timedelta(minutes=60))[1].events == 0
+    assert windows_of(OBJECTIVE.percent, counts, A_MOMENT + timedelta(minutes=60))[1].events == 0

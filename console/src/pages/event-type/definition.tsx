@@ -23,6 +23,12 @@ export function Definition({ names: [name = ""] }: PageProps) {
             <h2>Load</h2>
             <Load type={type} />
           </section>
+          {type.table_objective && (
+            <section class="card">
+              <h2>How soon events are in their table</h2>
+              <TableObjective status={type.table_objective} />
+            </section>
+          )}
         </div>
       )}
     </EventTypeFrame>
@@ -94,6 +100,25 @@ function Load({ type }: { type: EventType }) {
       { title: "Expected", cell: (row) => row[1], right: true },
       { title: "Measured", cell: (row) => row[2], right: true },
     ]} />
+  );
+}
+
+function TableObjective({ status: { percent, within_seconds, windows, slowest_partition } }: { status: Schemas["TableObjectiveStatus"] }) {
+  const waiting = slowest_partition
+    ? <span class={slowest_partition.lag_seconds > within_seconds ? "error" : undefined}>
+        partition {slowest_partition.partition}, for {duration(slowest_partition.lag_seconds * 1000)}
+      </span>
+    : <span class="good">no archived event</span>;
+  return (
+    <>
+      <Facts facts={[["Objective", `${percent} % of the events within ${duration(within_seconds * 1000)}`], ["Waiting longest", waiting]]} />
+      <Table label="Added in time" rows={windows} columns={[
+        { title: "Window", cell: ({ minutes }) => duration(minutes * 60_000) },
+        { title: "Added", cell: ({ events }) => count(events), right: true },
+        { title: "Late", cell: ({ late }) => count(late), right: true },
+        { title: "Burn rate", cell: ({ burn_rate }) => <span class={burn_rate > 1 ? "error" : "good"}>{burn_rate.toFixed(2)}</span>, right: true },
+      ]} />
+    </>
   );
 }
 

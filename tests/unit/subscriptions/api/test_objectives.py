@@ -4,7 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.events import Record
+from nakadi.model.objective import MinuteCounts, minute_of
 from nakadi.model.subscription import EventTypePartition
+from nakadi.subscriptions.api.stats import ObjectiveFigures
 from tests.support.engines import append_and_wait
 from tests.support.logs import records_of_this_thread
 from tests.support.metrics import collect_samples, value
@@ -90,16 +92,29 @@ def test_housekeeping_counts_those_that_are_late(house, caplog):
     name = house.event_type(events=1)
     late = house.subscription(name, objective=OBJECTIVE)
     house.subscription(name)
+    shown = house.subscription(
+        name, objective={"percent": 99, "within_seconds": 62}, annotations={"nakadi.io/pressure-metric": "on"}
+    )
     house.clock.move(31)
     house.broker.housekeeping.run()
     troubled = house.broker.subscription_services.troubled_subscriptions
     assert troubled.late_ids == [late["id"]]
     assert value(collect_samples(house.broker.metrics), "nakadi_late_subscriptions") == 1
+    assert troubled.objectives == {
+        late["id"]: ObjectiveFigures(burn_rate=0, pressure=1.033, is_shown=False),
+        shown["id"]: ObjectiveFigures(burn_rate=0, pressure=0.5, is_shown=True),
+    }
     said = [each.getMessage() for each in records_of_this_thread(caplog)]
     [message] = [each for each in said if " is late: " in each]
     assert late["id"] in message
     assert "no_consumer" in message
     session = house.session(late)
     house.commit(late, session, a_cursor(name, "0", 0))
+    house.broker.subscription_services.freshness_reports.add(
+        late["id"],
+        house.broker.subscription_services.subscriptions.get(late["id"]).objective,
+        [MinuteCounts(minute_of(house.clock.now()), 98, 2)],
+    )
     house.broker.housekeeping.run()
     assert troubled.late_ids == []
+    assert troubled.objectives[late["id"]] == ObjectiveFigures(burn_rate=2, pressure=0, is_shown=False)

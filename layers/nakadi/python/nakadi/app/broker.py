@@ -38,6 +38,7 @@ from nakadi.common.work import LongWorkQueue
 from nakadi.event_types.system_event_type_definitions import SystemEventTypeOwner, system_event_type_definitions
 from nakadi.event_types.system_event_types import SystemEventTypes
 from nakadi.event_types.timelines import Timelines
+from nakadi.model.annotations import TABLE_OBJECTIVE_ANNOTATION
 from nakadi.model.outcomes import BadSetting, NotFound, Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from nakadi.event_types.housekeeping import Housekeeping
     from nakadi.event_types.lost_events import LostEventsRecovery
     from nakadi.event_types.table_lag import TableLagMonitor
+    from nakadi.event_types.table_objective import TableObjectiveStatus
     from nakadi.http.server import SideTask
     from nakadi.http.views import View
     from nakadi.model.event_type import EventType, EventTypeDraft
@@ -525,6 +527,12 @@ class BrokerServices(BrokerCore):
         from nakadi.app.housekeeping import make_table_lag_monitor
 
         return make_table_lag_monitor(self)
+
+    def find_table_objective(self, event_type: EventType) -> TableObjectiveStatus | None:
+        """How the objective of a table is met. The monitor opens the log index, which others do without."""
+        if TABLE_OBJECTIVE_ANNOTATION not in event_type.annotations or self.table_lag_monitor is None:
+            return None
+        return self.table_lag_monitor.objective_status(event_type)
 
     @cached_property
     def lost_events_recovery(self) -> LostEventsRecovery:

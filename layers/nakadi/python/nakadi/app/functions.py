@@ -71,8 +71,10 @@ class FunctionMetrics:
     def count_one(self, name: str) -> None:
         self.count(name, 1)
 
-    def count(self, name: str, number: int) -> None:
+    def count(self, name: str, number: float, **dimensions: str) -> None:
         metrics = self._new_metrics()
+        for dimension, value in dimensions.items():
+            metrics.add_dimension(dimension, value)
         metrics.add_metric(name, MetricUnit.Count, number)
         metrics.flush_metrics()
 

@@ -116,6 +116,15 @@ def _show_tables_in_metrics(monitor: TableLagMonitor, metrics: Metrics) -> None:
         lambda: {name: each.unreadable_count for name, each in states.copy().items()}
     )
     metrics.table_defects.add_bounded_source(lambda: monitor.defects(DEFECTS_WITHIN))
+    objectives = monitor.objectives_by_event_type
+    metrics.table_pressure.add_named_source(lambda: {name: each.pressure for name, each in objectives.copy().items()})
+    metrics.table_burn_rate.add_bounded_source(
+        lambda: {
+            (name, str(window.minutes)): window.burn_rate
+            for name, each in objectives.copy().items()
+            for window in each.windows
+        }
+    )
     metrics.table_latency.add_named_source(
         lambda: {name: each.latency_seconds for name, each in states.copy().items() if each.latency_seconds is not None}
     )

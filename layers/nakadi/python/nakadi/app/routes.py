@@ -93,6 +93,7 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
         permissions=broker.permissions,
         features=broker.features,
         warnings=event_types.WarningTexts(settings.data_access_warning, settings.compaction_warning),
+        find_table_objective=broker.find_table_objective,
     )
     return [
         *handlers.routes(),

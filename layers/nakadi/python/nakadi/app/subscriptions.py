@@ -81,6 +81,7 @@ def make_subscription_services(core: BrokerCore, coordination: Coordination) -> 
         clock=core.clock,
         max_commit_seconds=core.settings.max_commit_timeout_seconds,
     )
+    freshness_reports = FreshnessReports(core.registry, core.clock)
     return SubscriptionServices(
         subscriptions=subscriptions,
         offset_initialisation=offset_initialisation,
@@ -88,11 +89,12 @@ def make_subscription_services(core: BrokerCore, coordination: Coordination) -> 
         redrive_attachment=redrive_attachment,
         reset_execution=reset_execution,
         stats=stats,
-        freshness_reports=FreshnessReports(core.registry, core.clock),
+        freshness_reports=freshness_reports,
         troubled_subscriptions=TroubledSubscriptions(
             subscription_repository=subscriptions,
             coordination=coordination,
             stats=stats,
+            find_windows=freshness_reports.windows,
             execute_reset=reset_execution.try_to_execute,
         ),
     )

@@ -238,6 +238,12 @@ class Metrics:
         self.sink_bytes_held = self._add_gauge(
             "nakadi_sink_bytes_held", "Bytes of events that wait to be delivered to sinks, or for their commit."
         )
+        self.sink_failing_seconds = self._add_gauge(
+            "nakadi_sink_failing_seconds",
+            "How long a sink that fails has accepted nothing; missing for a sink that accepted the last batch.",
+            ("subscription",),
+            combine=max,
+        )
         self.sink_attempts = self._add_counter(
             "nakadi_sink_attempts_total",
             "Attempts to deliver a batch to a sink: `delivered`, `failed`, `later` if it was not reached or asked for"
@@ -364,6 +370,20 @@ class Metrics:
             "nakadi_table_defects",
             "Events that the last run of the table's job found faulty, by kind, if it ended within the last hour.",
             ("event_type", "kind"),
+        )
+
+        self.table_burn_rate = self._add_gauge(
+            "nakadi_table_objective_burn_rate",
+            "The share of late events among those that jobs added to the table in the last `minutes`, in relation to"
+            " the share that the objective of the table allows.",
+            ("event_type", "minutes"),
+            combine=max,
+        )
+        self.table_pressure = self._add_gauge(
+            "nakadi_table_objective_pressure",
+            "The lag of the table, in relation to the time that its objective allows.",
+            ("event_type",),
+            combine=max,
         )
 
     def _define_machine(self) -> None:

@@ -9,12 +9,20 @@ from msgspec import Struct, field
 
 from nakadi.event_types.compaction_guard import index_segments_from
 from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.table_objective import (
+    TableObjective,
+    TableObjectiveStatus,
+    WaitingPartition,
+    table_windows,
+    valid_table_objective,
+)
 from nakadi.event_types.table_states import TABLE_STATES_KIND, TableState, table_state_from_body
 from nakadi.model.annotations import (
     MATERIALIZE_ANNOTATION,
 )
 from nakadi.model.event_type import EventType
 from nakadi.model.events import TopicPartition
+from nakadi.model.objective import lasting_burn_rate
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry
@@ -26,7 +34,8 @@ TABLE_JOB_STARTS_KIND = "table-jobs"
 class TableLagMonitor(Struct, frozen=True, kw_only=True):
     """Measures the lags of all tables from time to time.
 
-    `lag_seconds_by_event_type` and `table_states_by_event_type` are its last results.
+    `lag_seconds_by_event_type`, `table_states_by_event_type` and, for tables with an objective,
+    `objectives_by_event_type` are its last results.
 
     The lag of a table is the age of the oldest archived event that it lacks. It also grows if no job runs, unlike the
     latency that jobs measure.
@@ -40,27 +49,44 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
     """Whether there may be event types whose tables no job has created yet."""
     lag_seconds_by_event_type: dict[str, float] = field(default_factory=dict)
     table_states_by_event_type: dict[str, TableState] = field(default_factory=dict)
+    objectives_by_event_type: dict[str, TableObjectiveStatus] = field(default_factory=dict)
 
     def measure(self) -> None:
         """Measure the lag of each table. This costs little if tables have all archived events."""
         states = {each.key: table_state_from_body(each.body) for each in self.registry.list(TABLE_STATES_KIND)}
         found: dict[str, float] = {}
         known: dict[str, TableState] = {}
+        objectives: dict[str, TableObjectiveStatus] = {}
         if states or self.measures_without_tables:
             event_types = [
                 each for each in self.event_types.all() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"
             ]
-            now = self.clock.now().timestamp()
-            for event_type, oldest in self._oldest_unread_times(event_types, states):
-                found[event_type.name] = 0.0 if oldest is None else max(0.0, now - oldest / 1e6)
+            for event_type, slowest in self._slowest_partitions(event_types, states):
+                found[event_type.name] = 0.0 if slowest is None else slowest.lag_seconds
+                objective = valid_table_objective(event_type)
+                if objective is not None:
+                    objectives[event_type.name] = self._status(objective, states.get(event_type.id), slowest)
             known = {each.name: states[each.id] for each in event_types if each.id in states}
         # In one step each, because threads read the metrics.
         self.lag_seconds_by_event_type.update(found)
         self.table_states_by_event_type.update(known)
+        self.objectives_by_event_type.update(objectives)
         for gone in self.lag_seconds_by_event_type.keys() - found.keys():
             del self.lag_seconds_by_event_type[gone]
         for gone in self.table_states_by_event_type.keys() - known.keys():
             del self.table_states_by_event_type[gone]
+        for gone in self.objectives_by_event_type.keys() - objectives.keys():
+            del self.objectives_by_event_type[gone]
+
+    def objective_status(self, event_type: EventType) -> TableObjectiveStatus | None:
+        """How the objective of a table is met now; None if the event type states none."""
+        objective = valid_table_objective(event_type)
+        if objective is None:
+            return None
+        state = self.event_types.table_state(event_type)
+        states = {} if state is None else {event_type.id: state}
+        [(_, slowest)] = self._slowest_partitions([event_type], states)
+        return self._status(objective, state, slowest)
 
     def close(self) -> None:
         """Close the log index, which the monitor owns."""
@@ -69,6 +95,15 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
     @property
     def greatest_lag_seconds(self) -> float:
         return max(self.lag_seconds_by_event_type.values(), default=0.0)
+
+    @property
+    def greatest_burn_rate(self) -> float:
+        """The greatest burn rate of a table with an objective, as far as it lasts."""
+        return max((lasting_burn_rate(each.windows) for each in self.objectives_by_event_type.values()), default=0.0)
+
+    @property
+    def greatest_pressure(self) -> float:
+        return max((each.pressure for each in self.objectives_by_event_type.values()), default=0.0)
 
     def greatest_latency_seconds(self, within: timedelta) -> float:
         """The greatest latency in seconds of the tables that changed lately. Events of other tables did not wait."""
@@ -114,10 +149,16 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
             return False
         return True
 
-    def _oldest_unread_times(
+    def _status(
+        self, objective: TableObjective, state: TableState | None, slowest: WaitingPartition | None
+    ) -> TableObjectiveStatus:
+        windows = table_windows(objective, state.freshness if state else None, self.clock.now())
+        return TableObjectiveStatus(objective=objective, windows=windows, slowest=slowest)
+
+    def _slowest_partitions(
         self, event_types: Sequence[EventType], states: Mapping[str, TableState]
-    ) -> Iterator[tuple[EventType, int | None]]:
-        """For each event type, when the oldest event that its table lacks was stored, in microseconds."""
+    ) -> Iterator[tuple[EventType, WaitingPartition | None]]:
+        """For each event type, the partition with the oldest archived event that its table lacks."""
         places = {
             each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
             for each in event_types
@@ -127,11 +168,16 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
             state = states.get(event_type.id)
             following = state.next_offsets if state else {}
             unread = [
-                self._stored_at_of_first_archived(place, following.get(place, 0))
+                (self._stored_at_of_first_archived(place, following.get(place, 0)), place)
                 for place in places[event_type.id]
                 if heads[place].state.next_offset > following.get(place, 0)
             ]
-            yield event_type, min((since for since in unread if since is not None), default=None)
+            oldest = min(((since, place) for since, place in unread if since is not None), default=None)
+            yield event_type, None if oldest is None else self._waiting(*oldest)
+
+    def _waiting(self, stored_at: int, topic_partition: TopicPartition) -> WaitingPartition:
+        waited = max(0.0, self.clock.now().timestamp() - stored_at / 1e6)
+        return WaitingPartition(str(topic_partition[1]), waited)
 
     def _stored_at_of_first_archived(self, topic_partition: TopicPartition, offset: int) -> int | None:
         """When the first archived event from an offset on was stored; None if there is none."""

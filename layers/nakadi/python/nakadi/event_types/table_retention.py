@@ -9,6 +9,7 @@ from datetime import timedelta
 from nakadi.event_types.expectations import BadExpectation, check_expectations
 from nakadi.event_types.personal_data import BadPersonalData, personal_data_paths
 from nakadi.event_types.table_layout import BadTableLayout, table_layout_from_annotations
+from nakadi.event_types.table_objective import BadTableObjective, table_objective
 from nakadi.model.annotations import (
     MATERIALIZE_ANNOTATION,
     RETENTION_ANNOTATION,
@@ -37,7 +38,8 @@ def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandat
         table_layout_from_annotations(annotations)
         check_expectations(annotations)
         personal_data_paths(annotations)
-    except (BadTableLayout, BadExpectation, BadPersonalData) as reason:
+        table_objective(annotations)
+    except (BadTableLayout, BadExpectation, BadPersonalData, BadTableObjective) as reason:
         raise Invalid(str(reason)) from None
     if mandatory and materialize is None:
         raise Invalid(f"Annotation {MATERIALIZE_ANNOTATION} is required")

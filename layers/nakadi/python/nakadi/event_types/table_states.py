@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from nakadi.common.converting import Converter
 from nakadi.event_types.documents import DocumentBody
 from nakadi.event_types.positions import last_offset_if_closed, timelines_with_partition
+from nakadi.event_types.table_objective import TableFreshness
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import TopicPartition
 
@@ -45,7 +46,7 @@ class TableState(Struct, frozen=True, kw_only=True, rename=_STORED_TABLE_STATE_N
     `next_offsets` has, for each partition, the offset up to which the table has its events. Misfits are counted events
     that do not fit the columns, and unreadable ones could not be read; an operator has acknowledged some of each.
     `latency_seconds` is how long the oldest event of the last commit had waited since it was published; None if that is
-    unknown.
+    unknown. `freshness` is what jobs have counted against the objective of the table, if it has one.
     """
 
     table_name: str
@@ -58,6 +59,7 @@ class TableState(Struct, frozen=True, kw_only=True, rename=_STORED_TABLE_STATE_N
     acknowledged_misfits: int = 0
     acknowledged_unreadable: int = 0
     last_run: LastRun | None = None
+    freshness: TableFreshness | None = None
 
 
 _table_states = Converter(TableState)

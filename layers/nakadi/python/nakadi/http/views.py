@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 from msgspec.structs import asdict
 
 from nakadi.event_types.forecast import ChangeForecast, ForecastChange, SchemaForecast
 from nakadi.event_types.measured_statistics import MeasuredStatistics
+from nakadi.event_types.table_objective import TableObjectiveStatus
 from nakadi.event_types.table_runs import TableRun
 from nakadi.event_types.table_states import TableState, positions_after_table
 from nakadi.http.reader_views import affected_readers_view
@@ -144,6 +145,21 @@ def table_state_view(table: TableState, event_type: EventType) -> View:
         "latency_seconds": table.latency_seconds,
         "updated_at": timestamp(table.updated_at),
     }
+
+
+def table_objective_view(status: TableObjectiveStatus) -> View:
+    view: View = {
+        "percent": status.objective.percent,
+        "within_seconds": status.objective.within_seconds,
+        "windows": [to_builtins(each) for each in status.windows],
+        "pressure": status.pressure,
+    }
+    if status.slowest is not None:
+        view["slowest_partition"] = {
+            "partition": status.slowest.partition,
+            "lag_seconds": int(status.slowest.lag_seconds),
+        }
+    return view
 
 
 def table_run_view(run: TableRun) -> View:

@@ -22,6 +22,7 @@ SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
 EXPECTATION_ANNOTATION = "nakadi.io/expect"
 """States an expectation, and so does each annotation whose name begins with this one and a hyphen."""
 PERSONAL_DATA_ANNOTATION = "nakadi.io/personal-data"
+TABLE_OBJECTIVE_ANNOTATION = "nakadi.io/table-objective"
 DEDUPLICATION_ANNOTATION = "nakadi.io/deduplication-window-seconds"
 """Means the same as the field `deduplication`, for clients that cannot send unknown fields."""
 
@@ -33,12 +34,15 @@ EVENT_TYPE_ANNOTATIONS = (
     SORT_BY_ANNOTATION,
     EXPECTATION_ANNOTATION,
     PERSONAL_DATA_ANNOTATION,
+    TABLE_OBJECTIVE_ANNOTATION,
     DEDUPLICATION_ANNOTATION,
 )
 
 SEND_COUNT_ANNOTATION = "nakadi.zalando.org/subscription-max-event-send-count"
 POLICY_ANNOTATION = "nakadi.zalando.org/subscription-unprocessable-event-policy"
-SUBSCRIPTION_ANNOTATIONS = (SEND_COUNT_ANNOTATION, POLICY_ANNOTATION)
+PRESSURE_METRIC_ANNOTATION = "nakadi.io/pressure-metric"
+"""`on`: housekeeping on AWS shows the pressure of the subscription as a metric, to scale its consumers by."""
+SUBSCRIPTION_ANNOTATIONS = (SEND_COUNT_ANNOTATION, POLICY_ANNOTATION, PRESSURE_METRIC_ANNOTATION)
 
 MAX_WARNINGS = 5
 """The number of warnings that fit into a header of an answer."""

@@ -10,8 +10,12 @@ from msgspec import Struct
 
 from nakadi.model.events import microseconds_since_epoch
 
+MAX_OBJECTIVE_SECONDS = 7 * 24 * 3600
+MAX_OBJECTIVE_PERCENT = 99.999
+"""An objective without any room for late events could only be missed, and has no burn rate."""
+
 WINDOWS_IN_MINUTES = SHORT_WINDOW, LONG_WINDOW = 5, 60
-"""A burn rate over both tells a problem that lasts, and is still there, from a moment that has passed."""
+"""The windows of subscriptions."""
 
 _MICROSECONDS_PER_MINUTE = 60_000_000
 
@@ -98,16 +102,28 @@ def count_batches(objective: Objective, batches: Iterable[ConsumedBatch], now: d
     return MinuteCounts(minute_of(now), in_time, late)
 
 
-def merge_counts(counts: Iterable[MinuteCounts], now: datetime) -> tuple[MinuteCounts, ...]:
-    """One entry for each minute of the long window, in their order. Counts of earlier minutes are dropped."""
+def merge_counts(counts: Iterable[MinuteCounts], now: datetime, longest: int = LONG_WINDOW) -> tuple[MinuteCounts, ...]:
+    """One entry for each minute of the longest window, in their order. Counts of earlier minutes are dropped."""
     merged: dict[int, MinuteCounts] = {}
-    for each in _within(counts, LONG_WINDOW, now):
+    for each in _within(counts, longest, now):
         merged[each.minute] = merged[each.minute] + each if each.minute in merged else each
     return tuple(merged[minute] for minute in sorted(merged))
 
 
-def windows_of(objective: Objective, counts: Sequence[MinuteCounts], now: datetime) -> Sequence[Window]:
-    return [_window(objective, minutes, tuple(_within(counts, minutes, now))) for minutes in WINDOWS_IN_MINUTES]
+def windows_of(
+    percent: float, counts: Sequence[MinuteCounts], now: datetime, lengths: Sequence[int] = WINDOWS_IN_MINUTES
+) -> Sequence[Window]:
+    return [_window(percent, minutes, tuple(_within(counts, minutes, now))) for minutes in lengths]
+
+
+def lasting_burn_rate(windows: Sequence[Window]) -> float:
+    """The least of the burn rates: that of a problem which lasts, and is still there."""
+    return min(each.burn_rate for each in windows)
+
+
+def pressure_of(lag_seconds: float, within_seconds: int) -> float:
+    """The age of the longest waiting event, in relation to what an objective allows."""
+    return round(lag_seconds / within_seconds, 3)
 
 
 def _within(counts: Iterable[MinuteCounts], minutes: int, now: datetime) -> Iterator[MinuteCounts]:
@@ -116,8 +132,8 @@ def _within(counts: Iterable[MinuteCounts], minutes: int, now: datetime) -> Iter
     return (each for each in counts if each.minute > oldest)
 
 
-def _window(objective: Objective, minutes: int, counts: Sequence[MinuteCounts]) -> Window:
+def _window(percent: float, minutes: int, counts: Sequence[MinuteCounts]) -> Window:
     late = sum(each.late for each in counts)
     events = late + sum(each.in_time for each in counts)
-    allowed = 1 - objective.percent / 100
+    allowed = 1 - percent / 100
     return Window(minutes, events, late, round(late / events / allowed, 3) if events else 0.0)

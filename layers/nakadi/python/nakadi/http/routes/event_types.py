@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from nakadi.event_types.deletion import EventTypeDeletion
 from nakadi.event_types.readers import SchemaReaders
 from nakadi.event_types.repartitioning import Repartitioning
 from nakadi.event_types.repository import EVENT_TYPES_PAGE_SIZE, EventTypes
+from nakadi.event_types.table_objective import TableObjectiveStatus
 from nakadi.event_types.update import EventTypeUpdate
 from nakadi.http.bodies import object_body
 from nakadi.http.drafts import attribute_parameter, event_type_draft
@@ -26,6 +27,7 @@ from nakadi.http.views import (
     event_type_view,
     forecast_view,
     measured_statistics_view,
+    table_objective_view,
     table_run_view,
     table_state_view,
 )
@@ -86,6 +88,8 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     warnings: WarningTexts
+    find_table_objective: Callable[[EventType], TableObjectiveStatus | None]
+    """How the objective of a table is met; None without an objective, or where no job can read an archive."""
 
     def routes(self) -> list[Route]:
         all_, one = "/event-types", "/event-types/{name}"
@@ -149,6 +153,8 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         extra = {} if measured is None else {"measured_statistic": measured_statistics_view(measured)}
         table = self.event_types.table_state(event_type)
         extra |= {} if table is None else {"table": table_state_view(table, event_type)}
+        objective = self.find_table_objective(event_type)
+        extra |= {} if objective is None else {"table_objective": table_objective_view(objective)}
         return json_response(event_type_view(event_type) | extra)
 
     def create(self, request: Request) -> Response:

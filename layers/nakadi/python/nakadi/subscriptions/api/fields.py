@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from nakadi.auth import authorization
 from nakadi.event_types.annotations import annotation_violations, label_violations
 from nakadi.model.annotations import POLICY_ANNOTATION, SEND_COUNT_ANNOTATION
-from nakadi.model.objective import Objective
+from nakadi.model.objective import MAX_OBJECTIVE_PERCENT, MAX_OBJECTIVE_SECONDS, Objective
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import ObjectiveDraft, PartitionAssignment, SubscriptionDraft
 from nakadi.openapi.checks import openapi_violations
@@ -24,10 +24,6 @@ from nakadi.schemas.read_paths import BadReadPath, parse_read_path
 UNPROCESSABLE_POLICIES = ("SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY")
 MAX_READ_PATH_CHARACTERS = 1000
 VALID_SEND_COUNTS = range(2, 11)
-
-MAX_OBJECTIVE_SECONDS = 7 * 24 * 3600
-MAX_OBJECTIVE_PERCENT = 99.999
-"""An objective without any room for late events could only be missed, and has no burn rate."""
 
 _INTEGER_PATTERN = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 

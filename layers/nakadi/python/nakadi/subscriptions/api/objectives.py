@@ -13,7 +13,15 @@ from nakadi.auth.permissions import Permissions
 from nakadi.common.converting import Converter
 from nakadi.event_types.drafts import now_in_milliseconds
 from nakadi.model.authorization import Operation, Subject
-from nakadi.model.objective import MinuteCounts, Objective, SlowestPartition, Window, merge_counts, windows_of
+from nakadi.model.objective import (
+    MinuteCounts,
+    Objective,
+    SlowestPartition,
+    Window,
+    merge_counts,
+    pressure_of,
+    windows_of,
+)
 from nakadi.model.outcomes import NotFound, TryLater, Violations
 from nakadi.model.subscription import ObjectiveDraft, Subscription
 from nakadi.ports.clock import Clock
@@ -44,6 +52,10 @@ class FreshnessReports(Struct, frozen=True):
         """The counts of this objective; those of an earlier one mean nothing."""
         found, _ = self._read(subscription_id)
         return found if found is not None and found.set_at == objective.set_at else FreshnessReport(objective.set_at)
+
+    def windows(self, subscription_id: str, objective: Objective) -> Sequence[Window]:
+        """The windows of this objective until now."""
+        return windows_of(objective.percent, self.find(subscription_id, objective).counts, self.clock.now())
 
     def add(self, subscription_id: str, objective: Objective, counts: Sequence[MinuteCounts]) -> None:
         """Add counts. Those of an objective that another has replaced are dropped, as are those of a subscription
@@ -87,7 +99,7 @@ class ObjectiveStatus(Struct, frozen=True):
 
     @property
     def pressure(self) -> float:
-        return 0.0 if self.slowest is None else round(self.slowest.lag_seconds / self.objective.within_seconds, 3)
+        return 0.0 if self.slowest is None else pressure_of(self.slowest.lag_seconds, self.objective.within_seconds)
 
 
 class Objectives(Struct, frozen=True, kw_only=True):
@@ -108,8 +120,7 @@ class Objectives(Struct, frozen=True, kw_only=True):
 
     def status_by_counts(self, subscription_id: str, objective: Objective) -> ObjectiveStatus:
         """The part of the status that takes no look at the log."""
-        report = self.reports.find(subscription_id, objective)
-        return ObjectiveStatus(objective, windows_of(objective, report.counts, self.clock.now()))
+        return ObjectiveStatus(objective, self.reports.windows(subscription_id, objective))
 
     def put(self, subscription_id: str, draft: ObjectiveDraft, subject: Subject) -> Objective:
         """Set an objective. One that says the same goes on as it is."""

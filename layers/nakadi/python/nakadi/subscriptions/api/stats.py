@@ -18,9 +18,17 @@ from nakadi.event_types import positions
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import CursorResolver
+from nakadi.model.annotations import PRESSURE_METRIC_ANNOTATION
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, Position
-from nakadi.model.objective import LagCause, Objective, SlowestPartition
+from nakadi.model.objective import (
+    LagCause,
+    Objective,
+    SlowestPartition,
+    Window,
+    lasting_burn_rate,
+    pressure_of,
+)
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.model.subscription import (
     Assignment,
@@ -322,9 +330,20 @@ def _partitions_in_text_order(event_type: EventType) -> Sequence[str]:
     return sorted(event_type.partitions)
 
 
+class ObjectiveFigures(Struct, frozen=True, kw_only=True):
+    """How an objective is met, in two numbers: the burn rate of a problem that lasts, and how far the longest waiting
+    event is. `is_shown` says whether the subscription wants the second as a metric of its own.
+    """
+
+    burn_rate: float
+    pressure: float
+    is_shown: bool
+
+
 class TroubledSubscriptions(Struct, frozen=True, kw_only=True):
     """Checks all subscriptions at intervals. `stalled_ids` are of those that were stalled the last time, and
-    `late_ids` of those whose events waited longer than their objective allows.
+    `late_ids` of those whose events waited longer than their objective allows. `objectives` has the figures of
+    all that have one.
 
     `execute_reset` carries out a reset whose process died, and which no stream has found since.
     """
@@ -332,23 +351,28 @@ class TroubledSubscriptions(Struct, frozen=True, kw_only=True):
     subscription_repository: Subscriptions
     coordination: Coordination
     stats: SubscriptionStats
+    find_windows: Callable[[str, Objective], Sequence[Window]]
     execute_reset: Callable[[str], Assignment]
     stalled_ids: list[str] = field(default_factory=list)
     late_ids: list[str] = field(default_factory=list)
+    objectives: dict[str, ObjectiveFigures] = field(default_factory=dict)
 
     def check_all(self) -> None:
         """Costs one read for a subscription without streams, now or lately, and little more for one whose streams
         commit."""
         stalled: list[Subscription] = []
         late: list[Subscription] = []
+        objectives: dict[str, ObjectiveFigures] = {}
         for each in self.subscription_repository.newest_first():
             run_and_log_failure(
                 "search for stalled streams",
                 f"the subscription {each.id}",
-                partial(self._check_subscription, each, stalled, late),
+                partial(self._check_subscription, each, stalled, late, objectives),
             )
         self.stalled_ids[:] = [each.id for each in stalled]
         self.late_ids[:] = [each.id for each in late]
+        self.objectives.clear()
+        self.objectives.update(objectives)
         for each in stalled:
             _log_stalled(each)
 
@@ -357,18 +381,28 @@ class TroubledSubscriptions(Struct, frozen=True, kw_only=True):
         return len({*self.stalled_ids, *self.late_ids})
 
     def _check_subscription(
-        self, subscription: Subscription, stalled: list[Subscription], late: list[Subscription]
+        self,
+        subscription: Subscription,
+        stalled: list[Subscription],
+        late: list[Subscription],
+        objectives: dict[str, ObjectiveFigures],
     ) -> None:
         assignment = self.coordination.assignment(subscription.id)
         if assignment.reset is not None:
             assignment = self.execute_reset(subscription.id)
         if self.stats.is_stalled(subscription, assignment):
             stalled.append(subscription)
-        if subscription.objective is not None:
-            slowest = self.stats.slowest_partition(subscription, subscription.objective)
+        objective = subscription.objective
+        if objective is not None:
+            slowest = self.stats.slowest_partition(subscription, objective)
             if slowest is not None and slowest.cause is not None:
                 late.append(subscription)
-                _log_late(subscription, subscription.objective, slowest)
+                _log_late(subscription, objective, slowest)
+            objectives[subscription.id] = ObjectiveFigures(
+                burn_rate=lasting_burn_rate(self.find_windows(subscription.id, objective)),
+                pressure=0.0 if slowest is None else pressure_of(slowest.lag_seconds, objective.within_seconds),
+                is_shown=subscription.annotations.get(PRESSURE_METRIC_ANNOTATION) == "on",
+            )
 
 
 def _log_stalled(subscription: Subscription) -> None:
