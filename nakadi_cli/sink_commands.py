@@ -31,8 +31,8 @@ def sinks() -> None:
 @member(sinks, "show", f"nakadi sinks show {_SUBSCRIPTION}", f"nakadi sinks show {_SUBSCRIPTION} -o json")
 @click.argument("subscription")
 def show_sink(subscription: str) -> None:
-    """Show the sink of a subscription, its state, and how its deliveries go."""
-    show(connect().get(_sink(subscription)))
+    """Show the sink of a subscription, its state, and how its deliveries go: the last failure first."""
+    show(_failure_first(connect().get(_sink(subscription))))
 
 
 @member(
@@ -118,6 +118,15 @@ def remove(subscription: str, *, yes: bool) -> None:
     ask_for(subscription, "Type the id of the subscription to remove its sink", skip=yes)
     api.delete(_sink(subscription))
     note("Removed.")
+
+
+def _failure_first(sink: dict[str, Any]) -> dict[str, Any]:
+    """The same sink; if a delivery failed, it begins with the last failure."""
+    deliveries = sink.get("deliveries", {})
+    if "last_failure" not in deliveries:
+        return sink
+    others = {name: value for name, value in sink.items() if name != "deliveries"}
+    return {"deliveries": {"last_failure": deliveries["last_failure"], **deliveries}, **others}
 
 
 def _sink(subscription: str, *rest: str) -> str:

@@ -4,6 +4,7 @@ import pytest
 
 from nakadi.local import Broker
 from tests.support.builders import a_name
+from tests.support.patience import until
 from tests.support.receiver import ON_LOOPBACK, Receiver, soon_delivered
 
 DEFINITION = """
@@ -99,6 +100,21 @@ def test_a_sink_is_tested(nakadi, subscription, receiver):
 
     assert (good.code, good.json["status"]) == (0, 204)
     assert (bad.code, bad.json["status"], bad.json["text"]) == (1, 500, "cannot read it")
+
+
+def test_the_last_failure_is_shown_first(nakadi, subscription, receiver):
+    """A sink at which deliveries fail begins with the failure, and has all that it had before."""
+    subscription, name = subscription
+    receiver.decide = lambda _: 500
+    nakadi("sinks", "set", subscription, "--to", receiver.url)
+    nakadi("publish", name, stdin='{"n": 1}\n')
+    until(lambda: nakadi("sinks", "show", subscription).out.startswith("deliveries:"))
+
+    shown = nakadi("sinks", "show", subscription).out
+    assert shown.splitlines()[1].strip() == "last_failure:"
+    assert "cannot read it" in shown
+    as_json = nakadi("sinks", "show", subscription, "-o", "json").json
+    assert {"deliveries", "type", "url", "state"} <= as_json.keys()
 
 
 def test_a_sink_is_paused_and_resumed(nakadi, subscription, receiver):

@@ -5,14 +5,18 @@ The alert for workers that die is in `test_workers.py`.
 
 import shutil
 import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from nakadi.app import engines
+from nakadi.delivery.courier import Courier
 from nakadi.engines.sqlite.file import path_in_url
+from nakadi.local import Broker
 from nakadi.model.outcomes import Unavailable
 from nakadi.subscriptions.stream.leases import LeaseKeeper
 from tests.support.alerts import AlertWatch
@@ -22,6 +26,7 @@ from tests.support.consumer import Consumer
 from tests.support.metrics import scrape, value
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE, until
+from tests.support.receiver import ON_LOOPBACK, Receiver, a_sink, soon_delivered
 from tests.support.served import ServedBroker
 from tests.support.subscriptions import create_event_type_with, create_subscription, publish
 
@@ -57,7 +62,7 @@ def broken(tmp_path_factory):
 
     def open_registry(registry_url):
         registries.append(SlowRegistry(open_sqlite(registry_url), clock))
-        return registries[0]
+        return registries[-1]
 
     open_sqlite = engines.REGISTRY_OPENERS["sqlite"]
     settings = {"archive": str(folder / "archive"), "archive_after_seconds": 0, "hot_retention_ms": 0}
@@ -122,6 +127,39 @@ def test_why_a_stream_cannot_begin_is_in_the_log(api, monkeypatch, caplog):
     assert f"A stream of subscription {subscription['id']} cannot begin: database is locked" in caplog.text
 
 
+def test_a_sink_that_fails_is_found(monkeypatch):
+    """A sink that has taken nothing for two minutes: the alert names its subscription until the receiver is mended.
+
+    Statistics have the failure as long. (X66)"""
+    measure = Courier.failing_seconds
+    # Two minutes later, without the waiting.
+    monkeypatch.setattr(Courier, "failing_seconds", lambda courier: (found := measure(courier)) and found + 121)
+    with (
+        soon_delivered(),
+        Receiver(lambda _: 500) as receiver,
+        Broker(**ON_LOOPBACK) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
+        subscription = create_subscription(api, read_from="begin")
+        place = f"/subscriptions/{subscription['id']}/sink"
+        assert api.put(place, json=a_sink(receiver)).status_code == 201
+        before = AlertWatch(api)
+        assert not before.fires("NakadiSinkFails")
+        publish(api, subscription["event_types"][0], 1)
+        until(lambda: before.fires("NakadiSinkFails"))
+        assert value(scrape(api), "nakadi_sink_failing_seconds", subscription=subscription["id"]) > 121
+        stats = f"/subscriptions/{subscription['id']}/stats"
+        until(lambda: "failing_sink" in api.get(stats).json())
+        failing = api.get(stats).json()["failing_sink"]
+        assert (failing["status"], failing["text"]) == (500, "cannot read it")
+
+        receiver.decide = lambda _: 204
+        assert api.post(f"{place}/resume").status_code == 204
+        receiver.wait_for(1)
+        until(lambda: not before.fires("NakadiSinkFails"))
+        until(lambda: "failing_sink" not in api.get(stats).json())
+
+
 def test_a_hot_partition_is_found(api, watch):
     """Events that all have one key fill one partition: the alert fires until keys differ."""
     name = create_event_type_with(api, 4)
@@ -167,6 +205,54 @@ def test_a_full_disk_is_found(api, broken, watch):
     after = watch()
     publish(api, name, 1)
     assert not after.fires("NakadiCannotStoreEvents")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 8 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount") if sys.platform == "linux" else None
+    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], check=False).returncode:
+        pytest.skip("this user cannot mount a file system")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_on_a_disk_without_any_room_readers_go_on(small_disk):
+    """Publishers and commits get errors, and the alert fires. Readers get every stored event, and with room, all
+    continue without a restart."""
+    spare = small_disk / "spare"
+    spare.write_bytes(bytes(3_000_000))
+    url = f"sqlite:///{small_disk}/nakadi.db"
+    with (
+        ServedBroker(registry=url, event_log=url) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
+        subscription = create_subscription(api, read_from="begin")
+        [name] = subscription["event_types"]
+        events = f"/event-types/{name}/events"
+        with Consumer(api, subscription, batch_limit=1) as reader:
+            publish(api, name, 1)
+            batch = reader.batch()
+            before = AlertWatch(api)
+            stored = 1
+            while (answer := api.post(events, json=[{"n": "n" * 300_000}])).status_code == 200:
+                stored += 1
+            assert (answer.status_code, answer.json()[0]["publishing_status"]) == (207, "failed")
+            # What is left is enough for a smaller one.
+            with suppress(OSError):
+                spare.with_name("rest").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+            assert before.fires("NakadiCannotStoreEvents")
+            assert before.fires("NakadiDiskFillsUp")
+            assert reader.commit(batch["cursor"]).status_code == 503
+        read = api.get(events, params={"stream_limit": stored}, headers=BEGIN)
+        assert read.text.count('"n":') == stored
+
+        spare.unlink()
+        after = AlertWatch(api)
+        publish(api, name, 1)
+        assert not after.fires("NakadiCannotStoreEvents")
 
 
 def test_a_damaged_archive_is_found(api, broken, watch):

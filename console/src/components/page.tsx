@@ -25,11 +25,13 @@ export function PageHead({ title, above, children }: {
 }
 
 /** Tabs are links: each has an address. */
-export function Tabs({ label, tabs }: { label: string; tabs: { text: string; to: string; current: boolean }[] }) {
+export function Tabs({ label, tabs }: { label: string; tabs: { text: string; to: string; current: boolean; alert?: string | undefined }[] }) {
   return (
     <nav class="tabs" aria-label={label}>
       {tabs.map((tab) => (
-        <a key={tab.to} href={tab.to} aria-current={tab.current ? "page" : undefined}>{tab.text}</a>
+        <a key={tab.to} href={tab.to} aria-current={tab.current ? "page" : undefined}>
+          {tab.text}{tab.alert && <> <span class="error">{tab.alert}</span></>}
+        </a>
       ))}
     </nav>
   );

@@ -31,6 +31,8 @@ function Page({ subscription, tab, query }: { subscription: Subscription; tab: s
   const { id } = subscription;
   const [deleting, setDeleting] = useState(false);
   const [resetting, setResetting] = useState(false);
+  const stats = useLoad((signal) => body(api.GET("/subscriptions/{subscription_id}/stats", { params: { path: { subscription_id: id } }, signal })), [id], EVERY);
+  const alerts: Record<string, string | undefined> = { sink: stats.data?.failing_sink && "failing" };
   const tabs = [["", "Partitions"], ["objective", "Objective"], ["sink", "Sink"], ["parked", "Parked events"], ["definition", "Definition"]] as const;
   const remove = async () => {
     await api.DELETE("/subscriptions/{subscription_id}", { params: { path: { subscription_id: id } } });
@@ -44,7 +46,7 @@ function Page({ subscription, tab, query }: { subscription: Subscription; tab: s
         <button type="button" class="danger" onClick={() => setDeleting(true)}>Delete…</button>
       </PageHead>
       <Tabs label="About the subscription"
-        tabs={tabs.map(([key, text]) => ({ text, to: href(["subscriptions", id], { tab: key }), current: tab === key }))} />
+        tabs={tabs.map(([key, text]) => ({ text, to: href(["subscriptions", id], { tab: key }), current: tab === key, alert: alerts[key] }))} />
       {tab === "" && <Partitions subscription={subscription} />}
       {tab === "objective" && <Objective subscription={subscription} />}
       {tab === "sink" && <SinkOf subscription={subscription} />}

@@ -135,6 +135,9 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
             interval, parts = PAID_REPORT_INTERVAL_SECONDS, replace(parts, commit_wait_seconds=PAID_COMMIT_WAIT_SECONDS)
         dispatcher = Dispatcher(self.repository, parts, LeaseWatch(coordination, core.clock).live_holders, interval)
         core.metrics.sinks_served.add_source(lambda: {(): dispatcher.count_sinks()})
+        core.metrics.sink_failing_seconds.add_source(
+            lambda: {(name,): seconds for name, seconds in dispatcher.failing_seconds().items()}
+        )
         core.metrics.sink_bytes_held.add_source(lambda: {(): parts.memory.held})
         return dispatcher
 

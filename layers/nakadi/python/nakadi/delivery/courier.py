@@ -180,6 +180,11 @@ class Courier:
         if self._delivery is not None:
             self._delivery.stop()
 
+    def failing_seconds(self) -> float:
+        """How long ago the first attempt failed after which none succeeded; 0 if the last one did."""
+        since = self._tally.failing_since
+        return 0.0 if since is None else max(0.0, (self._parts.clock.now() - since).total_seconds())
+
     def look(self) -> None:
         """Called about once a second: check whether the stream is to go on, and measure the rate."""
         self._tally.measure_rate(self._parts.clock.monotonic())
@@ -193,7 +198,7 @@ class Courier:
         waits_until, in_flight = (inf, 0) if delivery is None else (delivery.next_attempt_at(), delivery.in_flight)
         return ReportDigest(
             at=self._parts.clock.now(),
-            condition=(self._problem, tally.last_success_at is not None, tally.is_failing),
+            condition=(self._problem, tally.last_success_at is not None, tally.failing_since is not None),
             figures=(tally.batches, tally.failures, round(tally.events_per_second, 3), in_flight, waits_until),
         )
 
@@ -321,14 +326,10 @@ class DeliveryTally:
         self.failures = 0
         self.last_success_at: datetime | None = None
         self.last_failure: AttemptRecord | None = None
+        self.failing_since: datetime | None = None
         self.recent_attempts: list[AttemptRecord] = []
         self.events_per_second = 0.0
         self._measured: tuple[float, int] | None = None
-
-    @property
-    def is_failing(self) -> bool:
-        failure, success = self.last_failure, self.last_success_at
-        return failure is not None and (success is None or failure.at > success)
 
     def record(self, attempt: AttemptRecord, verdict: Verdict) -> None:
         self.recent_attempts.insert(0, attempt)
@@ -337,10 +338,12 @@ class DeliveryTally:
             self.batches += 1
             self.events += attempt.events
             self.last_success_at = attempt.at
+            self.failing_since = None
         else:
             self.failures += 1
             self.events += attempt.answer.delivered or 0
             self.last_failure = attempt
+            self.failing_since = self.failing_since or attempt.at
 
     def measure_rate(self, now: float) -> None:
         if self._measured is not None and now > self._measured[0]:

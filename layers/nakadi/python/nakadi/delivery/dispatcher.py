@@ -119,6 +119,11 @@ class Dispatcher:
     def count_sinks(self) -> int:
         return len(self._couriers)
 
+    def failing_seconds(self) -> Mapping[str, float]:
+        """For how long the sinks that fail have taken nothing, by subscription. Threads ask while sinks come and go."""
+        seconds = {name: courier.failing_seconds() for name, (courier, _) in self._couriers.copy().items()}
+        return {name: found for name, found in seconds.items() if found}
+
     def try_sink(self, sink: Sink) -> Answer:
         """Send a delivery without events, and wait for its answer. Blocks, so call it in a thread."""
         loop = self._loop

@@ -26,6 +26,7 @@ from nakadi.model.outcomes import Invalid, NotFound, TryLater, Violation, Violat
 from nakadi.model.sink import (
     GENERATED_SECRET,
     DeliveryReport,
+    EndedAttempt,
     SigningSecret,
     Sink,
     SinkDraft,
@@ -177,6 +178,17 @@ class Sinks(Struct, frozen=True, kw_only=True):
     schemes: Collection[str]
     address_rules: AddressRules
     target_rules: TargetRules
+
+    def failure_now(self, subscription_id: str) -> EndedAttempt | None:
+        """The last failure of a sink that fails; None if it delivers, is paused, or is not there."""
+        if self.safe is None:
+            return None
+        report = self.repository.find_report(subscription_id)
+        if report is None or report.failure_now is None:
+            return None
+        # A report stays when its sink is removed.
+        sink = self.repository.find(subscription_id)
+        return report.failure_now if sink is not None and sink.pause is None else None
 
     def check(self, draft: SinkDraft) -> None:
         """Raise `Invalid` for what a sink may not be."""

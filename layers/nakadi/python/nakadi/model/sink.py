@@ -172,3 +172,9 @@ class DeliveryReport(Struct, frozen=True, kw_only=True):
     last_failure: EndedAttempt | None = None
     recent_attempts: tuple[EndedAttempt, ...] = ()
     problem: str = ""
+
+    @property
+    def failure_now(self) -> EndedAttempt | None:
+        """The last failure, unless an attempt has succeeded since."""
+        failure, success = self.last_failure, self.last_success_at
+        return None if failure is None or (success is not None and failure.at <= success) else failure

@@ -256,6 +256,9 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
             view["objective"] = objective_counts_view(
                 self.objectives.status_by_counts(subscription.id, subscription.objective)
             )
+        failure = self.sinks.failure_now(subscription.id)
+        if failure is not None:
+            view["failing_sink"] = {"at": timestamp(failure.at), "status": failure.status, "text": failure.text}
         return json_response(view)
 
 
