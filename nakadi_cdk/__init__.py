@@ -15,10 +15,17 @@ from nakadi_cdk.context import BadContext, Context
 if TYPE_CHECKING:
     from nakadi_cdk.broker import NakadiAnalytics, NakadiBroker, NakadiData
     from nakadi_cdk.network import Network
+    from nakadi_cdk.scaling import scale_on_pressure
 
-__all__ = ["BadContext", "Context", "NakadiAnalytics", "NakadiBroker", "NakadiData", "Network"]
+__all__ = ["BadContext", "Context", "NakadiAnalytics", "NakadiBroker", "NakadiData", "Network", "scale_on_pressure"]
 
-_MODULES = {"NakadiAnalytics": "broker", "NakadiBroker": "broker", "NakadiData": "broker", "Network": "network"}
+_MODULES = {
+    "NakadiAnalytics": "broker",
+    "NakadiBroker": "broker",
+    "NakadiData": "broker",
+    "Network": "network",
+    "scale_on_pressure": "scaling",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -180,6 +180,7 @@ class NakadiBroker(Construct):
             direct=self.direct,
             options=AlarmOptions(
                 alarm_email=context.alarm_email,
+                more_alarms=context.more_alarms,
                 dashboard=context.dashboard,
                 late_seconds=context.late_seconds if context.table_job else 0,
             ),

@@ -438,6 +438,12 @@ class Context:
     Allowed: 1, 3, 7, 14, 30, 60, 90, 180, 365. Default: 30.
     """
 
+    more_alarms: bool = False
+    """Whether to create alarms for a slow registry, refused publishers, missed objectives and a damaged archive, too.
+
+    They cost $0.50 a month. Default: False.
+    """
+
     dashboard: bool = False
     """Whether to create a CloudWatch dashboard of alarms and metrics.
 

@@ -28,15 +28,26 @@ MINUTE = Duration.minutes(1)
 # CloudWatch's limit for one alarm.
 MAX_METRICS_PER_ALARM = 10
 
+# An objective of a month that burns at this rate is used up in five days.
+BURN_RATE = 6
+
+# The share of requests to publish that may be refused, and how many there have to be in five minutes.
+REFUSED_SHARE, MIN_PUBLICATIONS = 0.1, 20
+
+SLOW_REGISTRY_MILLISECONDS = 100
+
 # Housekeeping runs this often.
 HOUSEKEEPING_PERIOD = Duration.minutes(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmOptions:
-    """The address that alarms are sent to, and whether to create a dashboard."""
+    """The address that alarms are sent to, whether there are more than the necessary ones, and whether to create a
+    dashboard.
+    """
 
     alarm_email: str
+    more_alarms: bool
     dashboard: bool
     late_seconds: int
     """The age of events waiting for their tables that raises an alarm; 0 if a schedule starts the job."""
@@ -71,6 +82,8 @@ class Observability(Construct):
             self.alarms.append(self._direct_alarm(direct))
         if options.late_seconds:
             self.alarms += self._table_alarms(options.late_seconds)
+        if options.more_alarms:
+            self.alarms += self._more_alarms(streaming)
         if options.dashboard:
             self._create_dashboard()
 
@@ -305,6 +318,25 @@ class Observability(Construct):
             1,
             "Jobs add events to tables that are misfits, duplicates or not as expected, or cannot read events",
         )
+        yield self._objective_alarm()
+
+    def _objective_alarm(self) -> cloudwatch.Alarm:
+        """Of tables that are late, some events are not counted yet: they wait."""
+        return self._create_alarm(
+            "TablesMissObjectives",
+            cloudwatch.MathExpression(
+                expression=f"MAX([FILL(burned, 0) / {BURN_RATE}, FILL(pressure, 0)])",
+                using_metrics={
+                    "burned": self._function_metric("TableBurnRate", "housekeeping", HOUSEKEEPING_PERIOD, "Maximum"),
+                    "pressure": self._function_metric("TablePressure", "housekeeping", HOUSEKEEPING_PERIOD, "Maximum"),
+                },
+                period=HOUSEKEEPING_PERIOD,
+                label="Burn rate or pressure, of what is allowed",
+            ),
+            1,
+            "Events come to their tables later than the objectives of these tables want",
+            periods=2,
+        )
 
     def _subscription_alarms(self) -> Iterator[cloudwatch.Alarm]:
         yield self._create_alarm(
@@ -314,6 +346,49 @@ class Observability(Construct):
             "Subscriptions have events to process, and nothing is committed, or later than their objectives allow",
             periods=2,
         )
+
+    def _more_alarms(self, streaming: Streaming | None) -> Iterator[cloudwatch.Alarm]:
+        """Alarms for what clients notice too, which a stage that nobody depends on can save."""
+        yield self._create_alarm(
+            "RegistryIsSlow",
+            cloudwatch.Metric(
+                namespace="AWS/DynamoDB",
+                metric_name="SuccessfulRequestLatency",
+                dimensions_map={"TableName": self._data.tables["documents"].table_name, "Operation": "GetItem"},
+                statistic="Average",
+                period=MINUTE,
+            ),
+            SLOW_REGISTRY_MILLISECONDS,
+            "DynamoDB takes long to read the registry, and everything that needs it waits",
+            periods=5,
+        )
+        yield self._create_alarm(
+            "PublishingIsRefused",
+            cloudwatch.MathExpression(
+                expression=f"IF(FILL(answers, 0) >= {MIN_PUBLICATIONS}, FILL(refusals, 0) / answers, 0)",
+                using_metrics={
+                    "answers": self._function_metric("Answers", "publish", HOUSEKEEPING_PERIOD),
+                    "refusals": self._function_metric("Refusals", "publish", HOUSEKEEPING_PERIOD),
+                },
+                period=HOUSEKEEPING_PERIOD,
+                label="Share of refused requests to publish",
+            ),
+            REFUSED_SHARE,
+            "More than a tenth of the requests to publish are refused: their events do not fit, or may not come",
+        )
+        yield self._create_alarm(
+            "SubscriptionsMissObjectives",
+            self._function_metric("SubscriptionBurnRate", "housekeeping", HOUSEKEEPING_PERIOD, statistic="Maximum"),
+            BURN_RATE,
+            "Subscriptions use up their objectives six times too fast, over an hour and still now",
+        )
+        if streaming:
+            yield self._create_alarm(
+                "ArchiveIsDamaged",
+                streaming.metric("ArchiveUnreadable", statistic="Sum"),
+                1,
+                "An object of the archive is damaged or missing, and streams stop there",
+            )
 
     def _create_alarm(
         self,

@@ -135,14 +135,18 @@ class Streaming(Construct):
             subnets=self._network.subnets,
             security_groups=[link_security_group],
         )
-        self.open_streams = cloudwatch.Metric(
+        self.open_streams = self.metric("OpenStreams", statistic="Average")
+        self._add_scaling(size)
+
+    def metric(self, name: str, statistic: str) -> cloudwatch.Metric:
+        """A metric that tasks report about themselves."""
+        return cloudwatch.Metric(
             namespace="Nakadi",
-            metric_name="OpenStreams",
+            metric_name=name,
             dimensions_map={"service": self.metrics_name},
-            statistic="Average",
+            statistic=statistic,
             period=Duration.minutes(1),
         )
-        self._add_scaling(size)
 
     def _security_group(self, name: str, description: str) -> ec2.SecurityGroup:
         return ec2.SecurityGroup(self, name, vpc=self.vpc, description=description, allow_all_outbound=False)

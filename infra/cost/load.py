@@ -79,6 +79,7 @@ class Deployment:
     fan_out: bool = False
     direct: bool = False
     canary: bool = False
+    more_alarms: bool = False
     dashboard: bool = False
     detailed_metrics: bool = False
 

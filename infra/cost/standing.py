@@ -15,11 +15,14 @@ KINESIS_ALARM_METRICS = 4
 
 STREAMING_ALARM_METRICS = 3
 DIRECT_ALARM_METRICS = 1
-TABLE_ALARM_METRICS = 3
+TABLE_ALARM_METRICS = 5
 """These exist if housekeeping starts the table job."""
 
 CANARY_ALARM_METRICS = 12
 """Two metrics for each function that answers requests, and for the authorizer."""
+
+MORE_ALARM_METRICS, MORE_STREAMING_ALARM_METRICS = 4, 1
+"""These exist with `more_alarms`, the second one with streaming tasks only."""
 
 BALANCER_ADDRESSES = 2
 """The public balancer has one address per zone."""
@@ -80,6 +83,7 @@ def standing(deployment: Deployment) -> Standing:
         + awake * (STREAMING_ALARM_METRICS + SCALING_ALARM_METRICS)
         + direct * DIRECT_ALARM_METRICS
         + (deployment.table_minutes > 0) * TABLE_ALARM_METRICS
+        + deployment.more_alarms * (MORE_ALARM_METRICS + awake * MORE_STREAMING_ALARM_METRICS)
         + deployment.canary * CANARY_ALARM_METRICS
         + ALARM_METRICS_PER_STREAM * streams
         + _msk_alarm_metrics(deployment),

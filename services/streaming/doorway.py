@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Mapping
 from typing import TextIO
 
 from msgspec.structs import replace
@@ -58,22 +59,25 @@ class Doorway:
         return target.removeprefix(self._prefix) if target.startswith(f"{self._prefix}/") else target
 
 
-async def report_open_streams(
+async def report_figures(
     metrics: Metrics, name: str, *, every_seconds: float = REPORT_INTERVAL_SECONDS, to: TextIO = sys.stdout
 ) -> None:
-    """Write the number of open streams until cancelled, in the format from which CloudWatch makes metrics."""
+    """Write figures until cancelled, in the format from which CloudWatch makes metrics: the number of open streams, and
+    how often the archive turned out to be damaged since the line before, if it did: AWS charges for each metric.
+    """
+    reported = 0
     while True:
-        streams = round(sum(metrics.open_streams.rows().values()))
-        to.write(json.dumps(open_streams_metric(name, streams, time.time())) + "\n")
+        figures = {"OpenStreams": round(sum(metrics.open_streams.rows().values()))}
+        unreadable = round(sum(metrics.archive_unreadable.rows().values()))
+        if unreadable > reported:
+            figures["ArchiveUnreadable"] = unreadable - reported
+            reported = unreadable
+        to.write(json.dumps(metric_line(name, figures, time.time())) + "\n")
         to.flush()
         await asyncio.sleep(every_seconds)
 
 
-def open_streams_metric(name: str, streams: int, now: float) -> dict[str, object]:
-    metric = {"Name": "OpenStreams", "Unit": "Count"}
-    directive = {"Namespace": NAMESPACE, "Dimensions": [["service"]], "Metrics": [metric]}
-    return {
-        "_aws": {"Timestamp": int(now * 1000), "CloudWatchMetrics": [directive]},
-        "service": name,
-        "OpenStreams": streams,
-    }
+def metric_line(name: str, figures: Mapping[str, int], now: float) -> dict[str, object]:
+    metrics = [{"Name": each, "Unit": "Count"} for each in figures]
+    directive = {"Namespace": NAMESPACE, "Dimensions": [["service"]], "Metrics": metrics}
+    return {"_aws": {"Timestamp": int(now * 1000), "CloudWatchMetrics": [directive]}, "service": name, **figures}

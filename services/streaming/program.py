@@ -23,7 +23,7 @@ from nakadi.http.memory import tune_allocator
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.model.outcomes import BadSetting, Unavailable
 from services.streaming.certificate import tls
-from services.streaming.doorway import Doorway, report_open_streams
+from services.streaming.doorway import Doorway, report_figures
 
 CANNOT_START = 1
 CLOSING_SECONDS = 5.0
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         encrypted = tls() if options.tls else None
 
         async def serve(stopping: asyncio.Event) -> None:
-            reporting = asyncio.create_task(report_open_streams(broker.metrics, options.name))
+            reporting = asyncio.create_task(report_figures(broker.metrics, options.name))
             try:
                 await server.serve(listening, stopping, ssl_context=encrypted)
             finally:

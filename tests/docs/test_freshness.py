@@ -3,22 +3,30 @@
 import json
 import re
 
+import boto3
 import httpx
 import pytest
 import yaml
+from moto import mock_aws
 
 from nakadi.common.metrics import Metrics
+from nakadi.event_types.table_objective import TableObjective, table_objective
 from nakadi.local import Broker
 from nakadi.model.objective import LagCause
-from tests.support.api import create_event_type
+from tests.support.api import a_definition, create_event_type
+from tests.support.aws import REGION
+from tests.support.lazy_modules import LazyModule
 from tests.support.openapi import validate
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE
 from tests.support.subscriptions import create_subscription
 
+cdk = LazyModule("aws_cdk")
+
 PAGE = (ROOT / "docs" / "freshness.md").read_text()
-[STATUS] = map(json.loads, re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))
+STATUS, ANNOTATED, TABLE_STATUS = map(json.loads, re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL))
 RULES, SCALING = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+[SCALED_TASKS] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 [REQUEST] = map(json.loads, re.findall(r"/objective -d '(.*?)'", PAGE, re.DOTALL))
 
 
@@ -37,6 +45,60 @@ def test_the_objective_is_set_as_the_page_says(api):
     assert STATUS.keys() - found.keys() == {"slowest_partition"}
     assert [each.keys() for each in found["windows"]] == [each.keys() for each in STATUS["windows"]]
     validate({"$ref": "#/components/schemas/ObjectiveStatus"}, STATUS, "the example")
+
+
+def test_the_objective_of_a_table_is_stated_as_the_page_says(api):
+    """The broker knows the annotation, and the example has the members of an answer. (T13, T15)"""
+    made = create_event_type(api, a_definition(**ANNOTATED))
+    assert table_objective(made["annotations"]) == TableObjective(
+        TABLE_STATUS["percent"], TABLE_STATUS["within_seconds"]
+    )
+    assert "warnings" not in made
+    validate({"$ref": "#/components/schemas/TableObjectiveStatus"}, TABLE_STATUS, "the example")
+
+
+def test_consumers_on_aws_are_scaled_as_the_page_says():
+    """Application Auto Scaling takes the policy of the example, on a metric that housekeeping reports. (O13)"""
+    stack = cdk.Stack(cdk.App(), "Consumers")
+    cluster = cdk.aws_ecs.Cluster(stack, "Cluster")
+    task = cdk.aws_ecs.FargateTaskDefinition(stack, "Task")
+    task.add_container("consumer", image=cdk.aws_ecs.ContainerImage.from_registry("consumer"))
+    service = cdk.aws_ecs.FargateService(stack, "Service", cluster=cluster, task_definition=task)
+    exec(SCALED_TASKS, {"service": service})  # the example of the page
+    template = cdk.assertions.Template.from_stack(stack).to_json()["Resources"].values()
+    [policy] = [each["Properties"] for each in template if each["Type"].endswith("::ScalingPolicy")]
+    tracking = policy["TargetTrackingScalingPolicyConfiguration"]
+    [shown, filled] = tracking["CustomizedMetricSpecification"]["Metrics"]
+    assert shown["MetricStat"]["Metric"] == {
+        "Namespace": "nakadi-live",
+        "MetricName": "SubscriptionPressure",
+        "Dimensions": [
+            {"Name": "service", "Value": "housekeeping"},
+            {"Name": "subscription", "Value": "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"},
+        ],
+    }
+    assert filled["Expression"] == f"FILL({shown['Id']}, REPEAT)"
+    with mock_aws():
+        boto3.client("ecs", REGION).create_cluster(clusterName="c")
+        boto3.client("ecs", REGION).register_task_definition(
+            family="t", containerDefinitions=[{"name": "c", "image": "c", "memory": 128}]
+        )
+        boto3.client("ecs", REGION).create_service(cluster="c", serviceName="s", taskDefinition="t", desiredCount=1)
+        place = {
+            "ServiceNamespace": "ecs",
+            "ResourceId": "service/c/s",
+            "ScalableDimension": "ecs:service:DesiredCount",
+        }
+        autoscaling = boto3.client("application-autoscaling", REGION)
+        autoscaling.register_scalable_target(MinCapacity=1, MaxCapacity=4, **place)
+        autoscaling.put_scaling_policy(
+            PolicyName=policy["PolicyName"],
+            PolicyType=policy["PolicyType"],
+            TargetTrackingScalingPolicyConfiguration=tracking,
+            **place,
+        )
+        [known] = autoscaling.describe_scaling_policies(ServiceNamespace="ecs")["ScalingPolicies"]
+    assert known["TargetTrackingScalingPolicyConfiguration"] == tracking
 
 
 def test_each_cause_has_a_remedy():

@@ -41,6 +41,7 @@ LARGE = {
     "sink_targets": "arn:aws:lambda:eu-central-1:123456789012:function:shop-*, "
     "arn:aws:sqs:eu-central-1:123456789012:orders.fifo",
     "dashboard": "true",
+    "more_alarms": "true",
     "detailed_metrics": "true",
     "console": "true",
     "NAKADI_CONSOLE_SIGN_IN": "authorize=https://id.example/oauth2/authorize,token=https://id.example/oauth2/token,"

@@ -113,6 +113,11 @@ def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(lar
         assert (alarm["MetricName"], alarm["Threshold"]) == (metric, 2 * 10 * 60 + 3600)
         assert (alarm["Statistic"], text(alarm["Dimensions"][0]["Value"])) == ("Maximum", "housekeeping")
     assert alarms["nakadi-test-TablesAreWrong"]["MetricName"] == "TableDefects"
+    missed = {each["Id"]: each for each in alarms["nakadi-test-TablesMissObjectives"]["Metrics"]}
+    [math] = [each["Expression"] for each in missed.values() if "Expression" in each]
+    assert math == "MAX([FILL(burned, 0) / 6, FILL(pressure, 0)])"
+    names = [missed[name]["MetricStat"]["Metric"]["MetricName"] for name in ("burned", "pressure")]
+    assert names == ["TableBurnRate", "TablePressure"]
     starts = [
         (name, statement["Resource"])
         for name, role in large.serving.all("AWS::IAM::Role").items()

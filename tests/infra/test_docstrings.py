@@ -41,7 +41,7 @@ def test_each_parameter_of_a_construct_is_explained(construct):
 def test_each_public_name_has_a_docstring():
     for name in nakadi_cdk.__all__:
         public = getattr(nakadi_cdk, name)
-        assert public.__dict__["__doc__"], name
+        assert public.__doc__, name
         for attribute, value in public.__dict__.items():
             if isinstance(value, property) and not attribute.startswith("_"):
                 assert value.__doc__, f"{name}.{attribute}"

@@ -34,6 +34,9 @@ ALARMS = {
     "WritesAreThrottled",
 }
 
+MORE = {"ArchiveIsDamaged", "PublishingIsRefused", "RegistryIsSlow", "SubscriptionsMissObjectives"}
+"""With `more_alarms`."""
+
 OF_BROKERS = {"DisksAreFull", "PartitionsAreOffline", "TooFewCopies"}
 """Where events are in a cluster of MSK that has brokers."""
 
@@ -46,6 +49,12 @@ def alarms(serving):
     return {
         each["AlarmName"].removeprefix("nakadi-test-"): each for each in serving.all("AWS::CloudWatch::Alarm").values()
     }
+
+
+@pytest.fixture(scope="session")
+def more(large):
+    named = {each["AlarmName"]: each for each in large.serving.all("AWS::CloudWatch::Alarm").values()}
+    return {name: named[f"nakadi-test-{name}"] for name in MORE}
 
 
 def test_what_has_to_wake_someone_does(alarms):
@@ -67,7 +76,8 @@ def test_every_alarm_is_explained():
     explained = {name: (means, act) for name, means, act in ROW.findall(OPERATIONS.read_text())}
 
     of_options = {"JobFailed", "DirectRequestsFail", "TablesAreLate", "TablesAreSlow", "TablesAreWrong"}
-    assert set(explained) - of_options == ALARMS | OF_BROKERS
+    of_options |= {"TablesMissObjectives"}
+    assert set(explained) - of_options == ALARMS | MORE | OF_BROKERS
     assert "JobFailed" in explained
 
 
@@ -134,13 +144,59 @@ def test_own_metrics_are_those_that_are_reported(serving, alarms):
     }
 
 
+def test_missed_objectives_raise_an_alarm(more):
+    """Housekeeping reports the burn rate of a subscription that lasts over both windows. (O12)"""
+    alarm = more["SubscriptionsMissObjectives"]
+    assert (alarm["MetricName"], alarm["Statistic"], alarm["Threshold"]) == ("SubscriptionBurnRate", "Maximum", 6)
+    assert [text(each["Value"]) for each in alarm["Dimensions"]] == ["housekeeping"]
+
+
+def test_publishers_that_are_refused_raise_an_alarm(more):
+    """A tenth of at least twenty requests in five minutes, as the function for publishing counts its answers."""
+    alarm = more["PublishingIsRefused"]
+    metrics = {each["Id"]: each for each in alarm["Metrics"]}
+    [math] = [each["Expression"] for each in metrics.values() if "Expression" in each]
+
+    assert (math, alarm["Threshold"]) == ("IF(FILL(answers, 0) >= 20, FILL(refusals, 0) / answers, 0)", 0.1)
+    counted = [metrics[name]["MetricStat"]["Metric"] for name in ("answers", "refusals")]
+    assert [each["MetricName"] for each in counted] == ["Answers", "Refusals"]
+    assert {(each["Namespace"], text(each["Dimensions"][0]["Value"])) for each in counted} == {
+        ("nakadi-test", "publish")
+    }
+
+
+def test_a_slow_registry_raises_an_alarm(more):
+    """DynamoDB itself measures how long it takes to read a document."""
+    alarm = more["RegistryIsSlow"]
+    dimensions = {each["Name"]: text(each["Value"]) for each in alarm["Dimensions"]}
+
+    assert (alarm["Namespace"], alarm["MetricName"]) == ("AWS/DynamoDB", "SuccessfulRequestLatency")
+    assert (alarm["Statistic"], alarm["Threshold"], alarm["EvaluationPeriods"]) == ("Average", 100, 5)
+    assert dimensions["Operation"] == "GetItem"
+    assert "documents" in dimensions["TableName"]
+
+
+def test_a_damaged_archive_raises_an_alarm(large, more):
+    """The tasks report it under the name that the deployment gives them."""
+    alarm = more["ArchiveIsDamaged"]
+    [container] = large.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+    command = [text(each) for each in container["Command"]]
+
+    assert (alarm["Namespace"], alarm["MetricName"], alarm["Statistic"]) == ("Nakadi", "ArchiveUnreadable", "Sum")
+    assert text(alarm["Dimensions"][0]["Value"]) == command[command.index("--name") + 1]
+
+
 def test_a_stage_that_sleeps_has_no_alarms_on_streams(asleep):
     """Missing resources raise no alarm."""
     names = {
         each["AlarmName"].removeprefix("nakadi-test-") for each in asleep.serving.all("AWS::CloudWatch::Alarm").values()
     }
 
-    assert {name for name in ALARMS if name not in names} == {"NoStreamingTask", "StreamingFails", "StreamingIsFull"}
+    assert {name for name in ALARMS if name not in names} == {
+        "NoStreamingTask",
+        "StreamingFails",
+        "StreamingIsFull",
+    }
 
 
 def test_everything_is_on_one_page(serving, large):
@@ -150,7 +206,7 @@ def test_everything_is_on_one_page(serving, large):
     body = json.loads(text(dashboard["DashboardBody"]))
 
     assert dashboard["DashboardName"] == "nakadi-test"
-    # One alarm of direct requests, and three of tables.
-    assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + 10 * len(OF_A_STREAM) + 4
+    # One alarm of direct requests, and four of tables.
+    assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + len(MORE) + 10 * len(OF_A_STREAM) + 5
     functions = {name for name in large.serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)}
     assert len(functions) == len(NEEDS)

@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.common.metrics import Metrics
 from nakadi.http.message import Request, Response
-from services.streaming.doorway import Doorway, open_streams_metric, report_open_streams
+from services.streaming.doorway import Doorway, metric_line, report_figures
 
 
 @pytest.mark.parametrize("target", ["/api/health/streams", "/health/streams", "/api/health"])
@@ -40,18 +40,18 @@ def test_the_stage_of_the_gateway_makes_no_request_slower():
 
 
 def test_a_metric_is_a_line():
-    """CloudWatch reads the number of open streams from a line of JSON."""
-    line = open_streams_metric("nakadi-dev-streaming", 7, 1_700_000_000.5)
+    """CloudWatch reads figures from a line of JSON."""
+    line = metric_line("nakadi-dev-streaming", {"OpenStreams": 7, "ArchiveUnreadable": 1}, 1_700_000_000.5)
 
     directive = line["_aws"]["CloudWatchMetrics"][0]
     assert line["_aws"]["Timestamp"] == 1_700_000_000_500
     assert directive["Dimensions"] == [["service"]]
-    assert [line[metric["Name"]] for metric in directive["Metrics"]] == [7]
+    assert [line[metric["Name"]] for metric in directive["Metrics"]] == [7, 1]
     assert line["service"] == "nakadi-dev-streaming"
 
 
 def test_it_is_reported_again_and_again():
-    """A service reports how many streams it has, whole lines at a time, until it is cancelled."""
+    """A service reports how many streams it has, whole lines at a time, until it is cancelled, and each damage once."""
     told = []
     metrics = Metrics()
     metrics.open_streams.add(2, "low-level")
@@ -60,10 +60,13 @@ def test_it_is_reported_again_and_again():
     class ThreeLines(io.StringIO):
         def flush(self):
             told.append(self.getvalue().splitlines()[-1])
+            if len(told) == 1:
+                metrics.archive_unreadable.add(2)
             if len(told) == 3:
                 asyncio.current_task().cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(report_open_streams(metrics, "s", every_seconds=0, to=ThreeLines()))
+        asyncio.run(report_figures(metrics, "s", every_seconds=0, to=ThreeLines()))
 
     assert [json.loads(line)["OpenStreams"] for line in told] == [5, 5, 5]
+    assert [json.loads(line).get("ArchiveUnreadable") for line in told] == [None, 2, None]

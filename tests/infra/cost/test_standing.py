@@ -46,7 +46,16 @@ def test_what_stands_there_is_what_the_templates_make(data, serving):
 def test_what_is_added_is_counted_too(large):
     """A public balancer with its addresses and its alarm, a dashboard, canaries, and streams for themselves."""
     counted = standing(
-        Counted(kinesis_streams=11, shards=11, direct=True, dashboard=True, canary=True, table_minutes=10, sinks=1)
+        Counted(
+            kinesis_streams=11,
+            shards=11,
+            direct=True,
+            more_alarms=True,
+            dashboard=True,
+            canary=True,
+            table_minutes=10,
+            sinks=1,
+        )
     )
     alarms = large.serving.all("AWS::CloudWatch::Alarm").values()
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
@@ -98,6 +107,7 @@ def test_a_stage_that_sleeps_has_what_is_counted_for_it(asleep):
         ("log_days", "log_days"),
         ("recovery_days", "recovery_days"),
         ("version_days", "version_days"),
+        ("more_alarms", "more_alarms"),
         ("dashboard", "dashboard"),
         ("table_minutes", "table_minutes"),
         ("table_stream", "table_stream"),
