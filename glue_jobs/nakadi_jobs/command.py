@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from nakadi_jobs.reading import Archive
 from nakadi_jobs.reports import NOT_DONE, Report, show_progress
 from nakadi_jobs.run_ledger import RunLedger
 from nakadi_jobs.session import CATALOGS, BadCatalog, open_spark
+from nakadi_jobs.spans import Spans, open_spans
 
 MAX_FILE_BYTES = 1 << 20
 """The greatest size of a file that an argument names."""
@@ -58,6 +60,7 @@ class JobContext(Struct, frozen=True):
     table_files: ArchiveStore
     report: Report
     runs: RunLedger
+    spans: Spans
     options: argparse.Namespace
 
     def selected_event_types(self) -> Iterator[EventType]:
@@ -115,6 +118,11 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
     )
     places.add_argument("--database", default="nakadi", help="the tables' database, default nakadi")
     places.add_argument("--report", help="folder or s3:// prefix to write a report of the run to, as JSON")
+    places.add_argument(
+        "--traces",
+        default=os.environ.get("NAKADI_TRACES", ""),
+        help="otlp sends spans of the run and its steps, as the variables OTEL_… say; default NAKADI_TRACES, or none",
+    )
     work = parser.add_argument_group("work")
     work.add_argument(
         "--event-types", type=_split_words, default=(), help="only these, with commas between; default all"
@@ -189,8 +197,11 @@ def options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpar
     return known
 
 
-def run(job: str, known: argparse.Namespace, work: Callable[[JobContext], None]) -> int:
-    """Open what the arguments name, run the job, print its summary, and return the exit code."""
+def run(job: str, known: argparse.Namespace, work: Callable[[JobContext], None], *, has_one_trace: bool = True) -> int:
+    """Open what the arguments name, run the job, print its summary, and return the exit code.
+
+    With `has_one_trace`, the whole run is a trace; otherwise, the job begins its traces itself.
+    """
     clock = SystemClock()
     report = Report(job, clock.now())
     try:
@@ -198,7 +209,8 @@ def run(job: str, known: argparse.Namespace, work: Callable[[JobContext], None])
             workplace = open_context(known, report, clock, stack)
             print(f"{job}: begun", file=sys.stderr, flush=True)
             stack.enter_context(show_progress(workplace.spark, report))
-            work(workplace)
+            with workplace.spans.of_run(job) if has_one_trace else nullcontext():
+                work(workplace)
     except (BadArguments, BadCatalog, BadSetting, BadDataFile, Unavailable) as reason:
         print(f"{job}: cannot be done. {reason}", file=sys.stderr)
         return NOT_DONE
@@ -240,6 +252,7 @@ def open_context(known: argparse.Namespace, report: Report, clock: Clock, stack:
         table_files=table_files,
         report=report,
         runs=RunLedger(report.job, clock),
+        spans=stack.enter_context(closing(open_spans(known.traces))),
         options=known,
     )
 

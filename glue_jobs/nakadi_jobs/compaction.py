@@ -142,7 +142,8 @@ def compact(work: JobContext) -> None:
     update_all_tables(work, list(work.selected_event_types()))
     table_states.remove_deletion_note(work)
     table_states.warn_of_misfits(work)
-    report_runs(work)
+    with work.spans.of_step("report"):
+        report_runs(work)
     work.show(format_tables(list(all_tables(work.spark, work.database))))
 
 
@@ -207,7 +208,7 @@ def format_tables(tables: Sequence[Table]) -> str:
 def _run_one(work: JobContext, task: Callable[[EventType], None], event_type: EventType) -> None:
     begun = work.clock.monotonic()
     try:
-        with work.exclusive(event_type.id):
+        with work.spans.of_step("update", event_type.name), work.exclusive(event_type.id):
             task(event_type)
     except (Py4JError, PySparkException, Incomplete, ChangedMeanwhile) as error:
         if _is_gone(work, event_type):

@@ -68,7 +68,9 @@ class Follower(Struct):
         now = self.work.clock.monotonic()
         outdated = [each for each in event_types if self._has_news(each, markers[each.id], now)]
         if outdated:
-            self._update_tables(outdated, markers)
+            # A run lasts for days: each round with news is a trace.
+            with self.work.spans.of_run("follow"):
+                self._update_tables(outdated, markers)
         there = {each.id for each in event_types}
         self.handled = {key: each for key, each in self.handled.items() if key in there}
         return outdated
@@ -133,7 +135,7 @@ class Follower(Struct):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return command.run("follow", _options(arguments), follow)
+    return command.run("follow", _options(arguments), follow, has_one_trace=False)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

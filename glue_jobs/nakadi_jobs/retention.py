@@ -138,16 +138,19 @@ def expire(work: JobContext) -> None:
     for table in list(all_tables(work.spark, work.database)):
         identity = table.properties()[EVENT_TYPE_ID_PROPERTY]
         try:
-            with work.exclusive(identity):
+            with work.spans.of_step("expire", table.name), work.exclusive(identity):
                 _expire(work, table, known.get(identity), now)
         except (Py4JError, PySparkException, ChangedMeanwhile) as error:
             work.report.complain(table.name, f"is not done. {first_line(error)}")
     leftovers.remove_copies(work.table_files, f"{leftovers.GATHERED_FOLDER}/", now - BRANCH_LIFETIME)
     # In this order: replaced objects stay until the next run, since somebody may be reading them.
     namespaces = namespaces_of_broker(work)
-    _sweep(work, namespaces, now)
-    _evacuate(work, namespaces, now)
-    _merge(work)
+    with work.spans.of_step("sweep archive"):
+        _sweep(work, namespaces, now)
+    with work.spans.of_step("evacuate archive"):
+        _evacuate(work, namespaces, now)
+    with work.spans.of_step("merge archive"):
+        _merge(work)
 
 
 def _expire(work: JobContext, table: Table, event_type: EventType | None, now: datetime) -> None:
@@ -244,17 +247,20 @@ def erase(work: JobContext) -> None:
     with hot_log.open_hot_log(url, work.clock) as hot:
         places = [place for each in meant for place in _erase_events(work, hot, *each)]
         # Last: as long as an event type has the events, consumers can park more of them.
-        places += map(str, remove_parked_events(work, meant))
-        places += map(str, search_redriven(work, hot, wanted))
+        with work.spans.of_step("erase parked events"):
+            places += map(str, remove_parked_events(work, meant))
+        with work.spans.of_step("search redriven events"):
+            places += map(str, search_redriven(work, hot, wanted))
     _report_verification(work, event_type, places)
-    wipe_data_files(work, url)
+    with work.spans.of_step("wipe data files"):
+        wipe_data_files(work, url)
     for fact in remaining_event_notes(work.registry, event_type, url.partition(":")[0]):
         work.report.info("stream", fact)
 
 
 def _erase_events(work: JobContext, hot: EventLog | None, event_type: EventType, wanted: ErasedValue) -> Sequence[str]:
     """Erase events of an event type, and return the places that still have the value."""
-    with work.exclusive(event_type.id):
+    with work.spans.of_step("erase", event_type.name), work.exclusive(event_type.id):
         searched: set[str] = set()
         rewritten = _rewrite_parts(work, event_type, _make_rewriter(work, hot, wanted), searched)
         for table in find_tables(work.spark, work.database, event_type):

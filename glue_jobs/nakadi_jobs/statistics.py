@@ -111,7 +111,8 @@ def measure(work: JobContext) -> None:
         for event_type, counts in count_all(work, timely, since, until, length)
     ]
     if found:
-        _write(work, found, length, since, until)
+        with work.spans.of_step("store"):
+            _write(work, found, length, since, until)
     _remove_stale_measurements(work)
     work.show(format_measurements(found))
     if work.options.plots:
@@ -190,7 +191,9 @@ def count_all(
     for start in range(0, len(sources), EVENT_TYPES_PER_JOB):
         some = sources[start : start + EVENT_TYPES_PER_JOB]
         try:
-            yield from _count_sources(work, some, since, until, length)
+            with work.spans.of_step("count"):
+                counted = list(_count_sources(work, some, since, until, length))
+            yield from counted
         except (Py4JError, PySparkException) as error:
             work.report.info("statistics", f"each event type is measured by itself: {first_line(error)}")
             for each in some:
@@ -203,7 +206,9 @@ def count_all(
 def _attempt(work: JobContext, event_type: EventType, attempt: Callable[[], Result]) -> Iterator[Result]:
     """The result for an event type, if the attempt succeeds. A failure with one does not stop the others."""
     try:
-        yield attempt()
+        with work.spans.of_step("measure", event_type.name):
+            result = attempt()
+        yield result
     except (Py4JError, PySparkException) as error:
         gone = work.event_types.find(event_type.name) is None
         problem = "was deleted during the run" if gone else f"is not measured. {first_line(error)}"
