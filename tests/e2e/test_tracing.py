@@ -1,11 +1,7 @@
 """Spans: what the broker says about its work for a trace, in memory and over OTLP."""
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import httpx
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -15,6 +11,7 @@ from nakadi.model.outcomes import BadSetting
 from tests.support.api import a_business_definition, create_event_type
 from tests.support.consumer import Consumer
 from tests.support.open_stream import OpenStream
+from tests.support.otlp import OtlpReceiver
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE, until
 from tests.support.publishing import metadata
@@ -159,44 +156,18 @@ def test_links_are_bounded_and_each_made_once():
 
 def test_spans_arrive_over_otlp(monkeypatch):
     """The setting sends spans to a receiver of OTLP over HTTP, at the latest when the broker ends."""
-    received = []
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            received.append((self.path, ExportTraceServiceRequest.FromString(body)))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
-    try:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+    with OtlpReceiver() as receiver:
+        for name, value in receiver.environment.items():
+            monkeypatch.setenv(name, value)
         with (
             ServedBroker(traces="otlp", traces_percent=100) as broker,
             httpx.Client(base_url=broker.url, timeout=PATIENCE) as client,
         ):
             name = create_event_type(client, a_business_definition())["name"]
             assert publish(client, name, "").status_code == 200
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()
 
-    assert {path for path, _ in received} == {"/v1/traces"}
-    spans = [
-        span.name
-        for _, request in received
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
-    assert f"publish {name}" in spans
+    assert {path for path, _ in receiver.received} == {"/v1/traces"}
+    assert f"publish {name}" in [each.name for each in receiver.spans]
 
 
 @pytest.mark.parametrize(("exporter", "percent"), [("jaeger", 1), ("otlp", 101), ("otlp", -1)])

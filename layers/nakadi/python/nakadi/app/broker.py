@@ -7,7 +7,8 @@ docs/architecture.md names these modules, and what each of them costs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property, partial
 from socket import socket
@@ -47,6 +48,8 @@ from nakadi.ports.registry import Registry
 if TYPE_CHECKING:
     from nakadi.app.audit import Audit
     from nakadi.app.deliveries import DeliveryServices
+    from nakadi.app.open_telemetry_logs import LogExport
+    from nakadi.app.open_telemetry_metrics import MetricsExport
     from nakadi.app.registration import RegistrationServices
     from nakadi.app.subscriptions import SubscriptionRequests, SubscriptionServices
     from nakadi.delivery.senders import Sender
@@ -130,6 +133,11 @@ def open_broker(
     measure_disks(settings, metrics)
     broker.wrap_sender = wrap_sender
     broker.tracer = tracer
+    try:
+        broker.open_log_export_if_set()
+    except BaseException:
+        broker.close()
+        raise
     return broker
 
 
@@ -137,14 +145,18 @@ def open_tracer_if_set(settings: Settings) -> Tracer | None:
     """The tracer of a server with these settings; None if tracing is off. Raises `BadSetting`."""
     if not settings.traces:
         return None
-    try:
+    with _packages_of_otlp("NAKADI_TRACES"):
         from nakadi.app.open_telemetry import open_tracer
-    except ImportError as error:
-        raise BadSetting(
-            f"NAKADI_TRACES needs more packages, pip install 'nakadi-serverless[otel]': {error}"
-        ) from error
 
     return open_tracer(settings.traces, settings.traces_percent)
+
+
+@contextmanager
+def _packages_of_otlp(setting: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise BadSetting(f"{setting} needs more packages, pip install 'nakadi-serverless[otel]': {error}") from error
 
 
 class BrokerServices(BrokerCore):
@@ -158,16 +170,39 @@ class BrokerServices(BrokerCore):
     tracer: Tracer | None = None
     """Makes spans; None while tracing is off."""
 
+    metrics_export: MetricsExport | None = None
+    log_export: LogExport | None = None
+    """What sends metrics, and the log of this process, by OTLP; None while that is off."""
+
     _report_dropped_kpis: ReportDroppedKpis | None = None
 
     read_metrics: Callable[[], Metrics] | None = None
     """Reads the metrics of all processes of this broker, if there are several."""
 
     def prepare_for_requests(self) -> None:
-        """Create the broker's own event types. A failure is logged, and housekeeping tries again."""
+        """Create the broker's own event types, which is logged if it fails, and which housekeeping tries again. Begin
+        to send metrics, if the settings say so. The first process of a broker does this. Raises `BadSetting`.
+        """
+        self._open_metrics_export_if_set()
         if self.settings.auth != "off" and not self.settings.default_admin:
             log.warning("NAKADI_DEFAULT_ADMIN is not set: only stored administrators have administrator permissions")
         self.create_missing_event_types()
+
+    def open_log_export_if_set(self) -> None:
+        """Send what this process logs, if the settings say so. Raises `BadSetting`."""
+        if self.settings.logs:
+            with _packages_of_otlp("NAKADI_LOGS"):
+                from nakadi.app.open_telemetry_logs import open_log_export
+
+            self.log_export = open_log_export(self.settings.logs)
+
+    def _open_metrics_export_if_set(self) -> None:
+        """Send the metrics of all processes, if the settings say so. Raises `BadSetting`."""
+        if self.settings.metrics:
+            with _packages_of_otlp("NAKADI_METRICS"):
+                from nakadi.app.open_telemetry_metrics import open_metrics_export
+
+            self.metrics_export = open_metrics_export(self.settings.metrics, self.read_metrics or self.read_own_metrics)
 
     def create_missing_event_types(self) -> None:
         """Create the broker's own event types that are missing. Switching on a feature calls this again."""
@@ -237,6 +272,8 @@ class BrokerServices(BrokerCore):
 
     def close(self) -> None:
         """Close what was opened. A part closes before those that it uses."""
+        if self.metrics_export is not None:
+            self.metrics_export.close()
         for name in CLOSED_IN_ORDER:
             if (part := vars(self).get(name)) is not None:
                 part.close()
@@ -244,6 +281,9 @@ class BrokerServices(BrokerCore):
         self.registry.close()
         if self.tracer is not None:
             self.tracer.close()
+        # Last: what the others say at their end is sent, too.
+        if self.log_export is not None:
+            self.log_export.close()
 
     # Event types
 

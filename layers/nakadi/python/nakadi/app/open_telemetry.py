@@ -5,8 +5,10 @@ Nothing of it is loaded while tracing is off.
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
@@ -41,7 +43,7 @@ _KINDS = {
     "sink": (SpanKind.CLIENT, "process"),
     "commit": (SpanKind.SERVER, "settle"),
 }
-"""The kind of each operation's span, and the type of operation in the conventions."""
+"""The kind of each operation's span, and the type of operation in the conventions. Jobs and their steps have none."""
 
 _FIGURES = {
     "events": "messaging.batch.message_count",
@@ -56,11 +58,21 @@ _find_sampled_parents = re.compile(
 
 def open_tracer(exporter: str, percent: int) -> OpenTelemetryTracer:
     """A tracer that sends spans in batches by OTLP over HTTP, as the variables `OTEL_…` say. Raises `BadSetting`."""
-    if exporter != "otlp":
-        raise BadSetting(f"NAKADI_TRACES is `otlp` or empty, and not {exporter!r}")
+    require_otlp("NAKADI_TRACES", exporter)
     if not 0 <= percent <= 100:
         raise BadSetting(f"NAKADI_TRACES_PERCENT is {percent}, but must be from 0 to 100")
     return OpenTelemetryTracer(BatchSpanProcessor(OTLPSpanExporter()), percent / 100)
+
+
+def require_otlp(setting: str, protocol: str) -> None:
+    """Raises `BadSetting`."""
+    if protocol != "otlp":
+        raise BadSetting(f"{setting} is `otlp` or empty, and not {protocol!r}")
+
+
+def resource_of_process() -> Resource:
+    """What sends: receivers tell processes apart by their instances. `OTEL_RESOURCE_ATTRIBUTES` may say more."""
+    return Resource.create({"service.name": SYSTEM, "service.instance.id": f"{socket.gethostname()}:{os.getpid()}"})
 
 
 class OpenTelemetryTracer:
@@ -73,8 +85,7 @@ class OpenTelemetryTracer:
     def __init__(
         self, processor: SpanProcessor, ratio: float, draw_random_number: Callable[[], float] = random.random
     ) -> None:
-        resource = Resource.create({"service.name": SYSTEM})
-        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource_of_process(), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("nakadi")
         self._ratio = ratio
@@ -111,14 +122,12 @@ class OpenTelemetryTracer:
         links: Iterable[Link] = (),
         group: str,
     ) -> Span:
-        kind, operation_type = _KINDS[operation]
-        attributes = {
-            "messaging.system": SYSTEM,
-            "messaging.operation.name": operation,
-            "messaging.operation.type": operation_type,
-        }
+        kind, operation_type = _KINDS.get(operation, (SpanKind.INTERNAL, ""))
+        attributes = {"messaging.system": SYSTEM, "messaging.operation.name": operation}
+        if operation_type:
+            attributes["messaging.operation.type"] = operation_type
         if destination:
-            attributes["messaging.destination.name"] = destination
+            attributes["nakadi.job" if operation == "job" else "messaging.destination.name"] = destination
         if group:
             attributes["messaging.consumer.group.name"] = group
         context = None if parent is None else set_span_in_context(NonRecordingSpan(parent))

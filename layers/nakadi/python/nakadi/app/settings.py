@@ -229,6 +229,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     traces_percent: int = 1
     """How many of a hundred traces that begin in the broker are recorded. For a trace that a client began, the client
     decides."""
+    metrics: str = ""
+    """`otlp`: the broker sends its [metrics](metrics.md) to the receiver that `OTEL_EXPORTER_OTLP_ENDPOINT` names
+    ([metrics and logs](tracing.md#metrics-and-logs)). Empty: Prometheus may read them, and nobody gets them."""
+    logs: str = ""
+    """`otlp`: the broker also sends its log there, without secrets. Empty: it does not."""
 
     # Tables
     table_job: str = ""
