@@ -103,7 +103,8 @@ def ranges_between(start: Mapping[str, str], end: Mapping[str, str]) -> Sequence
 class HttpSource:
     """The event types of a broker. `note` gets sentences about what a result may lack.
 
-    A partition ends early after `silences` seconds without an event: its last ones may be of those that nobody gets.
+    If a broker does not say up to where it has read a partition, this ends after `silences` seconds without an event:
+    its last ones may be of those that nobody gets.
     """
 
     def __init__(self, connection: Connection, note: Callable[[str], None], *, silences: int = MAX_SILENCES) -> None:
