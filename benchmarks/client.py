@@ -6,8 +6,8 @@ pynakadi is compared if it is installed. `--kafka` starts a Kafka on this machin
 aiokafka, if they are installed, with the client's figures of the same run.
 
 A broker with SQLite runs in its own process; each way of publishing or consuming has its own process too, and the ways
-alternate. CPU time is that of the client's process with all its threads: on a busy machine, rates only say how much of
-it was left. The figures are medians of the rounds.
+alternate. CPU time covers all threads of the client's process. On a busy machine, rates only show how much of the
+machine was free. The figures are medians of the rounds.
 """
 
 from __future__ import annotations

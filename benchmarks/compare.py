@@ -1,4 +1,4 @@
-"""Two brokers that speak this API, side by side: the same load, in turn, on the same machine.
+"""Two brokers that speak this API, side by side: the same load, alternately, on the same machine.
 
     python benchmarks/compare.py URL URL [--pids PID,PID PID] [--rounds 3] [--seconds 1] [--only shapes,delivery]
                                  [--rows TEXT] [--json FILE] [--minutes 10] [--anywhere]
@@ -57,7 +57,7 @@ class Row:
     greatest: float
     fdatasync_ms: float
     load: str
-    """What was measured; several rows are figures of one load."""
+    """The figures to measure; several rows belong to one load."""
 
     def __str__(self) -> str:
         ratio = f"{self.ratio:.2f} ({self.least:.2f} to {self.greatest:.2f})"
@@ -158,7 +158,7 @@ def compare(
 def measured_pair(
     first: Broker, second: Broker, number: int, name: str, measure: Measure, seconds: float
 ) -> tuple[Figures, Figures, float]:
-    """The figures of both brokers in a round, and those of `fdatasync`. The brokers take turns in being first."""
+    """The figures of both brokers in a round, and of `fdatasync`. The brokers take turns in being first."""
     figures = {
         broker: measure_once(broker, name, measure, seconds)
         for broker in ((first, second) if number % 2 == 0 else (second, first))

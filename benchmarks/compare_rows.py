@@ -24,7 +24,7 @@ DELIVERY_CONNECTIONS = 16
 MIN_DELIVERY_SECONDS = 3.0
 MIN_SAMPLES_OF_P99 = 100
 BODIES = 16
-"""The number of different bodies of a row, which clients send in turn; smaller for long ones."""
+"""The number of different bodies of a row, which clients send one after the other; smaller for long ones."""
 MAX_BYTES_OF_BODIES = 20_000_000
 RECEIVE_TIMEOUT_SECONDS = 60
 

@@ -3,7 +3,7 @@
     python benchmarks/coordination.py [--streams 200] [--seconds 120] [--json FILE]
 
 DynamoDB is moto in this process, which does not count units. This script counts them by the sizes of the items that are
-read and written, as AWS documents it. Prices are those of `infra.cost`.
+read and written, as AWS documents it. Prices come from `infra.cost`.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def serve_broker(url: str, ready: Any) -> None:
 
 
 def serve_floor(port: int, requests: Any) -> None:
-    """Post what it is told to, so many times, and say how much CPU time each took."""
+    """Post the given bodies as often as requested, and report how much CPU time each took."""
     import aiohttp  # noqa: PLC0415  # as above
 
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415

@@ -2,8 +2,8 @@
 
 PYTHONPATH=layers/nakadi/python .venv/bin/python benchmarks/event_shapes.py [--rounds 7] [--only pattern] [--json FILE]
 
-Each round publishes a batch of every shape in turn; a shape's figure is its least. The last column is the cost of a
-kilobyte as a multiple of that of the plain order: what it adds to parsing and storing text.
+Each round publishes one batch of each shape; a shape's figure is its least. The last column compares the cost of a
+kilobyte with the plain order's: what it adds to parsing and storing text.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def shape(
     schema: Mapping[str, Any] | None = None,
     **event_type: Any,
 ) -> Shape:
-    """A shape whose schema is that of an order with other properties, or with further keywords."""
+    """A shape whose schema is the order's with other properties, or with further keywords."""
     said = {"type": "object", "properties": {**ORDER, **(properties or {})}, "required": ["order_number"]}
     return Shape({"schema": {**said, **(schema or {})}, **event_type}, make_event, spell)
 

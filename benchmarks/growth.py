@@ -2,7 +2,7 @@
 
     python benchmarks/growth.py [--most 10000000] [--seconds 150] [--folder FOLDER]
 
-Two questions, each against what was measured in the same run:
+Two questions, each compared with measurements of the same run:
 - *Growth*: appending to, reading from and finding a moment in one topic of 10^4, 10^6 and 10^7 events, as costs per
   event and as ratios to those at 10^4. Filling stops when the time is over; then the largest size is left out.
 - *Appends*: single events with 1, 8 and 64 threads, against bare SQLite that inserts and commits one event at a time.
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def an_event(number: int) -> bytes:
-    """An event about as large and varied as those of services."""
+    """An event about as large and varied as services publish."""
     return orjson.dumps(
         {
             "metadata": {

@@ -49,7 +49,7 @@ Members = Mapping[str, Any]
 
 
 class Shape(Struct, frozen=True):
-    """The properties of a schema, beside those of an order, and the members that they describe."""
+    """The properties that a schema has beside an order's, and the members that they describe."""
 
     properties: Members
     make_members: Callable[[random.Random], Members]

@@ -4,9 +4,9 @@
 
 Compaction is compared with Spark reading the same JSON with a given schema and writing Parquet, statistics with
 counting the rows of the table. Statistics run again after one percent of new events. Each task runs in two alternating
-rounds, and the fewest seconds of CPU count; those of the first round, when Java loads its classes, stand beside them.
-Events have about 0.7 KB. With several numbers of events, the last lines show the fixed cost of a job, and that of each
-further million.
+rounds, and the fewest seconds of CPU count; the seconds of the first round, when Java loads its classes, stand beside
+them. Events have about 0.7 KB. With several numbers of events, the last lines show the fixed cost of a job, and the
+cost of each further million.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ WRITING, COMPACTION, COUNTING, STATISTICS, MORE_STATISTICS = TASKS = (
 
 
 def measure_jobs(options: argparse.Namespace, events: int, kept: Path) -> dict[str, float]:
-    """Measure each task in turn. Each round works on a new copy of the data, since tasks add to it."""
+    """Measure one task after the other. Each round works on a new copy of the data, since tasks add to it."""
     folder = kept.parent / f"{kept.name}-copy"
     data = copy_data_folder(kept, folder)
     tables = folder / "tables"

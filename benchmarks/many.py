@@ -7,7 +7,7 @@ how long the start takes, what memory it holds, what pages of lists, a publicati
 take beside it all, and what the broker does by itself in a minute.
 
 Registered objects and events are copied inside the data file from one that the API created, since a broker takes
-milliseconds to create one durably. The times of calls are medians over HTTP, and CPU is that of the broker's process.
+milliseconds to create one durably. The times of calls are medians over HTTP, and CPU covers the broker's process.
 """
 
 from __future__ import annotations

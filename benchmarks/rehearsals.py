@@ -5,7 +5,7 @@
 
 A reading is one stream from the beginning to one client, which parses what it reads, as consumers do. The script
 compares CPU time in alternating rounds, with system time and all threads: on a busy machine, rates only say how much of
-it was left. It counts the broker's process, and that of the client. The events are orders of 700 bytes with metadata,
+it was left. It counts the processes of the broker and of the client. The events are orders of 700 bytes with metadata,
 in SQLite; with `--archive`, the older half of them is in the archive. `--shapes` compares events of every shape in
 `event_shapes.py`, or of those with NAME in their name, each by the schema that it was published under.
 

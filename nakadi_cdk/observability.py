@@ -127,7 +127,7 @@ class Observability(Construct):
 
     @property
     def _index_lag(self) -> cloudwatch.Metric:
-        """Housekeeping measures the lag of streams, the indexer that of topics."""
+        """Housekeeping measures the lag of streams; the indexer measures the lag of topics."""
         reporter = "log_indexer" if self._data.cluster else "housekeeping"
         return self._function_metric("IndexLag", reporter, HOUSEKEEPING_PERIOD, statistic="Maximum")
 

@@ -116,7 +116,7 @@ def chosen_format(default: Format) -> Format:
 
 
 def show(value: Any, columns: Mapping[str, Callable[[Any], object]] | None = None) -> None:
-    """Print a result: a list as a table and a single thing as YAML, unless something else was asked for."""
+    """Print a result: a list as a table and a single thing as YAML, unless the user chose another form."""
     show_value(value, chosen_format("table" if columns else "yaml"), columns)
 
 

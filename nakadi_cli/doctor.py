@@ -96,7 +96,7 @@ def _write_rules(folder: Path) -> None:
 
 
 def examine(api: Api) -> Iterator[Finding]:
-    """Look at one thing after the other; what is looked at first is needed for the rest."""
+    """Check one thing after the other, beginning with the ones that the rest needs."""
     try:
         api.connect()
         began = time.monotonic()

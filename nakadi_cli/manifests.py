@@ -37,7 +37,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The processes of a clin file to select: those of an environment, or those with certain ids."""
+    """The processes of a clin file to select: by environment, or by their ids."""
 
     target: str | None = None
     ids: Sequence[str] = ()

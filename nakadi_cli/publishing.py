@@ -43,8 +43,8 @@ class Publisher:
     """Publishes batches to one event type, in order, so that order within a partition holds.
 
     `keep` is called with the events of each batch that are not published, in their order. If the broker refuses an
-    event, publishing ends there; with `keep_going` it continues without that event. `retries` is how often an event
-    is sent again that the broker could not store. The other keywords are those of `Producer`.
+    event, publishing ends there; with `keep_going` it continues without that event. `retries` is how often an event is
+    sent again that the broker could not store. The other keywords are the same as for `Producer`.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ def wait_for_result(api: Api, rehearsals: str, found: Any) -> Any:
 
 
 def report_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Tell a person what was found."""
+    """Print the findings for a person."""
     seen, failed = found["events_seen"], found["events_failed"]
     yield f"{found['event_type']}: the schema would refuse {failed} of {format_count(seen, 'event')}."
     for each in sorted(found["rules"], key=lambda each: -each["events"]):

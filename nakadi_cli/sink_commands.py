@@ -57,8 +57,9 @@ def show_sink(subscription: str) -> None:
 def set_sink(subscription: str, receiver: str | None, headers: tuple[str, ...], file: str | None, **rest: Any) -> None:
     """Add a sink to a subscription, or replace the one that it has.
 
-    A new sink gets a generated secret, which is shown this one time; another keeps its own. What is not named has its
-    default again. Pass secret headers in a file: other users of the machine may see what stands on a command line.
+    A new sink gets a generated secret, which is shown this one time; another keeps its own. Options that are not given
+    get their defaults again. Pass secret headers in a file: other users of the machine may see what stands on a command
+    line.
     """
     named = {name.replace("body_", ""): value for name, value in rest.items() if value is not None}
     if (receiver is None) is (file is None) or (file and (named or headers)):

@@ -83,7 +83,7 @@ def list_objectives(pattern: str) -> None:
 def write_dbt(pattern: str, source: str, database: str, to: str | None) -> None:
     """Write the tables as a source of dbt: their columns, descriptions, owners and personal data.
 
-    The tables are those of the event types whose names match a PATTERN with * and ?, and that have JSON schemas.
+    The tables belong to the event types that have JSON schemas and whose names match a PATTERN with * and ?.
     """
     from nakadi_cli.dbt_sources import write_sources
 

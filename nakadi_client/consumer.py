@@ -233,7 +233,7 @@ class Consumer(Generic[Event]):
                 self._todo.notify_all()
 
     def _next(self) -> Batch[Event] | None:
-        """Wait for the next batch; None once the requested end is reached."""
+        """Wait for the next batch; None if the caller ended it."""
         while True:
             with self._lock:
                 step = self._core.work_step(time.monotonic())
@@ -423,9 +423,9 @@ def consume(
 
 
 def consume(broker: str | Connection, subscription: str, *, model: Any = None, **options: Any) -> Iterator[Batch[Any]]:
-    """Read a subscription: an iterator over its batches, which commits each when the next is asked for.
+    """Read a subscription: an iterator over its batches, which commits each batch when the caller takes the next one.
 
-    The keywords are those of `Consumer`, which has `stop()`, `health()` and `lag()` besides.
+    It takes the keywords of `Consumer`, which also has `stop()`, `health()` and `lag()`.
     """
     with Consumer[Any](broker, subscription, model=model, **options) as consumer:
         yield from consumer

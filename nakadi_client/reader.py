@@ -117,5 +117,5 @@ def read(
 def read(
     broker: str | Connection, event_type: str, *, model: Any = None, **options: Any
 ) -> Generator[Batch[Any], None, None]:
-    """Read an event type without a subscription: an iterator over its batches. The keywords are those of `Reader`."""
+    """Read an event type without a subscription: an iterator over its batches. It takes the keywords of `Reader`."""
     yield from Reader[Any](broker, event_type, model=model, **options)

@@ -213,8 +213,8 @@ class ReaderCore:
     def _is_at_end(self, partition: str, offset: str) -> bool:
         """Whether a partition has nothing more of what existed at the beginning.
 
-        The last offset may be that of an event that no stream delivers, such as a tombstone, so lines without events
-        are an end, too. One or two are none: a busy broker sends them while it still reads.
+        The last offset may belong to an event that no stream delivers, such as a tombstone, so lines without events are
+        an end, too. One or two are none: a busy broker sends them while it still reads.
         """
         assert self._ends is not None
         return self._empty_lines[partition] >= EMPTY_LINES_AT_END or offset >= self._ends.get(partition, offset)

@@ -148,7 +148,7 @@ class Network:
         self._target = (parsed.host, parsed.port or 80)
 
     def cut(self) -> None:
-        """Break every connection now; new ones are let through."""
+        """Break every connection now, but let new ones through."""
         with self._lock:
             pairs = list(self._pairs)
         for pair in pairs:
@@ -220,7 +220,7 @@ class Network:
         self._break(pair)
 
     def _pass_until_cut(self, chunk: bytes) -> bytes:
-        """Return the part of a chunk that is let through. Only one cut is made; later connections are let through."""
+        """Return the part of a chunk that passes. Cut only once; later connections pass."""
         with self._lock:
             if self._bytes_left is None:
                 return chunk

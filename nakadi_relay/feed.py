@@ -54,7 +54,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """The columns of a table that events need: those of its primary key, and generated ones."""
+    """The columns of a table that events need: the columns of its primary key, and generated ones."""
 
     key: tuple[str, ...]
     computed: tuple[str, ...]

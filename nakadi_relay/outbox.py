@@ -95,7 +95,7 @@ class Outbox:
         self._connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._names.channel)))
 
     def wait_for_insert(self, seconds: float) -> bool:
-        """Wait until rows were inserted, for this many seconds at most; whether some were."""
+        """Wait until somebody inserts rows, for this many seconds at most. Returns whether somebody did."""
         return any(True for _ in self._connection.notifies(timeout=seconds, stop_after=1))
 
     @contextmanager

@@ -55,7 +55,7 @@ def as_utc(moment: datetime | None) -> datetime | None:
 
 
 def column_names(columns: Columns) -> Sequence[str]:
-    """The names of all columns: those that say where an event is, and those of its schema."""
+    """The names of all columns: the ones that say where an event is, and the ones of its schema."""
     return [each.name for each in (*PLACE_COLUMNS.fields, *columns.fields)]
 
 

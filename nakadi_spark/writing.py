@@ -137,7 +137,7 @@ def _members(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it. Python has Spark's moments without a zone, in that of the machine."""
+    """A value as JSON has it. Spark's moments reach Python without a zone, in the machine's zone."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""SQL over events: what is in the tables of the jobs, and what is not in them yet, as one table for each event type.
+"""SQL over events: events in the tables of the jobs, and newer events, as one table for each event type.
 
     with HttpSource(Connection("http://localhost:8080"), print) as source:
         with ask("select count(*) from order_placed", source, FolderTables("data/tables"), Limits()) as answer:

@@ -1,4 +1,4 @@
-"""The types of columns, for DuckDB and for Arrow. The columns themselves are those of the jobs' tables."""
+"""The types of columns, for DuckDB and for Arrow. The columns themselves are the same as in the jobs' tables."""
 
 from __future__ import annotations
 

@@ -156,8 +156,8 @@ class HttpSource:
     ) -> Sequence[LogRange]:
         """The ranges of the events that the log has now and the table lacks.
 
-        With `since` and `until`, ranges leave out what was surely not stored between these times. This also finds out
-        whether the token may read the event type, even if the log has nothing more.
+        With `since` and `until`, ranges leave out events that were surely not stored between these times. This also
+        finds out whether the token may read the event type, even if the log has nothing more.
         """
         where = path("event-types", event_type.name)
         starts = {each["partition"]: each["offset"] for each in self._starts(event_type)}
@@ -357,7 +357,7 @@ def _has_current_state(event_type: Mapping[str, Any]) -> bool:
 
 
 def _key_paths(event_type: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
-    """Where the log takes the keys of events from: what is compacted by, or else what is partitioned by."""
+    """Where the log takes the keys of events from: the members for compaction, or else the ones for partitioning."""
     if CleanupPolicy(event_type["cleanup_policy"]).compacts:
         return (("metadata", COMPACTION_KEY),)
     if event_type["partition_strategy"] != PartitionStrategy.HASH:

@@ -185,7 +185,7 @@ def _field_converter(kind: Kind) -> Convert:
 
 
 def _converter_of_several_types(kind: Kind) -> Convert:
-    """A text has the values of all types, and every other column those of its own."""
+    """A text column has the values of all types, and every other column the values of its own type."""
     if kind != STRING:
         return _field_converter(kind)
 

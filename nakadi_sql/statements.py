@@ -1,7 +1,7 @@
 """Checks a query before it runs: it only reads, and only from event types.
 
 DuckDB itself parses it. Its locked database refuses files, the network and settings as well; this is the first of two
-walls, and the one whose messages name what is refused.
+walls, and its messages name the refused part.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ TopicPartition = tuple[str, int]
 class ArchiveRange(Struct, frozen=True, kw_only=True):
     """Offsets of one partition whose events lie next to each other in the archive.
 
-    `events` is the number of events: less than that of offsets if compaction or an erasure removed some, None if nobody
-    counted the rest. Times are microseconds.
+    `events` is the number of events: smaller than the number of offsets if compaction or an erasure removed some, None
+    if nobody counted the rest. Times are microseconds.
     """
 
     topic: str

@@ -31,7 +31,8 @@ MAX_FIELDS = 1000
 
 MAX_LEVELS = 16
 """The greatest depth of objects, or twice the greatest depth of arrays. Deeper values are kept as JSON text: Spark
-fails on much deeper columns, above all on arrays, each of which needs a function nested in that of the array around it.
+fails on much deeper columns, above all on arrays, each of which needs a function nested in the function for the array
+around it.
 """
 
 

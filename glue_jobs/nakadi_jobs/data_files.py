@@ -24,7 +24,7 @@ FileContents = Sequence[bytes]
 """The rows of files."""
 
 RewriteRows = Callable[[FieldIds, FileContents], Mapping[str, bytes]]
-"""Returns the rows that replace those of the given files, each under the path of its partition:
+"""Returns the rows that replace the rows of the given files, each under the path of its partition:
 `window_start_day=2026-11-20`."""
 
 

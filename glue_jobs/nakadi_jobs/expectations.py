@@ -37,8 +37,8 @@ _PLACE = re.compile(rb'\{"topic":"[^"]*","partition":([0-9]+),"offset":([0-9]+)'
 def count_unmet(work: JobContext, event_type: EventType, parts: Sequence[ArchiveRange]) -> Mapping[Expectation, int]:
     """The number of events in these ranges that do not meet each expectation.
 
-    It lacks those that cannot be counted: an administrator may state what is no condition, and the archive may change
-    meanwhile.
+    It lacks expectations that cannot be counted: an administrator may state one that is no condition, and the archive
+    may change meanwhile.
     """
     wanted = []
     for each in stated_expectations(event_type.annotations):
@@ -75,7 +75,8 @@ def _count_in_task(url: str, conditions: Sequence[str], parts: Sequence[ArchiveR
 
 
 def count_in_share(archive: ArchiveStore, conditions: Sequence[str], parts: Sequence[ArchiveRange]) -> Sequence[int]:
-    """The number of events that do not meet each condition. What is no JSON meets none; tombstones are no events."""
+    """The number of events that do not meet each condition. Texts that are not JSON meet none; tombstones are not
+    events."""
     are_met = [parse_condition(text) for text in conditions]
     unmet = [0] * len(conditions)
     for chunk in read_chunks(archive, parts):

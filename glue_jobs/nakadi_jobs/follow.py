@@ -93,7 +93,7 @@ class Follower(Struct):
         return handled.failed and now - handled.at >= RETRY_SECONDS
 
     def _update_tables(self, event_types: Sequence[EventType], markers: Mapping[str, Marker]) -> None:
-        """Update tables with a report for this round only: that of the whole run would grow without limit."""
+        """Update tables with a report for this round only: a report on the whole run would grow without limit."""
         now = self.work.clock.monotonic()
         report = Report("compaction", self.work.clock.now())
         due = {each.id for each in event_types if self._is_tidying_due(each, now)}
@@ -151,7 +151,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def follow(work: JobContext) -> None:
-    """Go from round to round until the process is asked to end; if requested, only until there is no news."""
+    """Repeat rounds until the process has to end; if requested, only until there is no news."""
     follower = Follower(work)
     with _handle_signals() as ending:
         while not ending.is_set():

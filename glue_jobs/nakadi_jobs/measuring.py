@@ -225,7 +225,7 @@ def count_events(sources: Sequence[DataFrame], window: timedelta) -> DataFrame:
 
 
 def lacks_measurements(count: Count) -> bool:
-    """Whether rows lack sizes or publishers, as those of earlier versions do."""
+    """Whether rows lack sizes or publishers, as rows of earlier versions do."""
     return (count.by == BY_STEP and count.what is None) or (count.by == BY_PUBLISHER and count.what == "")
 
 

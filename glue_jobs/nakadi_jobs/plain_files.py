@@ -67,7 +67,7 @@ MICROSECONDS_PER_DAY = 24 * 60 * 60 * 1_000_000
 
 
 class Target(Struct, frozen=True):
-    """What files are written for: the form of lines, the folder of data files below that of all tables, the name of the
+    """The target of files: the form of lines, the folder of data files below the folder of all tables, the name of the
     table's partitions, the key prefix of gathered lines, and the name with which the batch's files begin.
     """
 

@@ -93,7 +93,7 @@ def _count_rows(work: JobContext, counts: RunCounts) -> RowCounts | None:
 
 
 def _keep(registry: Registry, event_type: EventType, run: TableRun) -> None:
-    """Add a report to those of its event type. Two runs may do so at the same time."""
+    """Add a report to the reports of its event type. Two runs may do so at the same time."""
     while True:
         document = registry.get(TABLE_RUNS_KIND, event_type.id)
         known = TableRuns() if document is None else table_runs_from_body(document.body)

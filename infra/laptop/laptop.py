@@ -46,7 +46,7 @@ GATEWAY_ADDRESS = "127.0.0.1"
 class Laptop:
     """The deployment except for its fronts.
 
-    `settings` are `NAKADI_*` variables that replace those of the templates.
+    `settings` are `NAKADI_*` variables that replace variables of the templates.
     """
 
     def __init__(self, logs: Path, settings: Mapping[str, str] | None = None, strictness: Strictness = LENIENT) -> None:

@@ -82,7 +82,7 @@ def read_declarations(event_types: Sequence[EventTypeSchema], *, reserved: Seque
 
 
 def _metadata_schema() -> dict[str, Any]:
-    """The metadata that consumers read: those of any event type, and the broker's additions."""
+    """The metadata that consumers read: any event type's, and the broker's additions."""
     known = metadata_schema("", CleanupPolicy.COMPACT)
     members = {
         **known["properties"],

@@ -17,7 +17,7 @@ _DEDUPLICATION_SECONDS = 7 * 24 * 60 * 60
 
 
 def matching_definitions(source: Api, patterns: Sequence[str]) -> list[dict[str, Any]]:
-    """The source's event types whose names match one of the patterns, without those of the broker itself."""
+    """The source's event types whose names match one of the patterns, without the broker's own."""
     return [
         each
         for each in source.get("/event-types")

@@ -1,7 +1,8 @@
 """Copies the events of an event type, partition by partition in their order.
 
-The position of a partition moves on when the target has acknowledged a batch. What was on its way when a mirror was
-killed is published again, with the same eid: an event type with `deduplication` stores it once.
+The position of a partition moves on when the target has acknowledged a batch. After a mirror is killed, the next one
+publishes again the events that were on their way, with the same eids: an event type with `deduplication` stores each
+once.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def is_compacted(definition: Mapping[str, Any]) -> bool:
 
 
 def is_reached(offset: str, copied: str) -> bool:
-    """Whether what is copied up to one offset includes another. Offsets are ordered like their texts."""
+    """Whether a copy up to one offset includes another offset. Offsets are ordered like their texts."""
     return offset in (BEGIN, _BEFORE_FIRST) or (copied != BEGIN and offset <= copied)
 
 

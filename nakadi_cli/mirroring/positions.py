@@ -1,9 +1,9 @@
 """Moves a subscription: it goes on in the target with the first event that is not committed in the source.
 
 Offsets differ between two brokers, so events are recognized by their eid. In each partition of the target, the
-subscription begins with the first event that is not committed in the source. Committed events after that one are
-delivered again; with the partition strategies `hash` and `user_defined`, and with one partition, there are none,
-because both brokers have the same events in the same order.
+subscription begins with the first event that is not committed in the source. Committed events behind it come again;
+with the partition strategies `hash` and `user_defined`, and with one partition, there are none, because both brokers
+have the same events in the same order.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def move_subscription(source: Api, target: Api, subscription_id: str, state: Sta
 
 
 def _committed(source: Api, where: str, subscription: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The offset of each partition by event type. What was never consumed has none, and begins as the subscription
-    says; an event type is missing if that is its end."""
+    """The offset of each partition by event type. A partition that was never consumed has none, and begins as the
+    subscription says; an event type is missing if that is its end."""
     items = (source.get(f"{where}/cursors") or {"items": []})["items"]
     if not items and subscription["read_from"] == "cursors":
         items = subscription["initial_cursors"]

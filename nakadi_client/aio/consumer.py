@@ -62,8 +62,8 @@ class Consumer(Generic[Event]):
             async for batch in consumer:
                 await handle(batch.events)
 
-    What is said of `nakadi_client.Consumer` holds here too. With `stop_on_signals`, the loop handles SIGTERM while it
-    runs, unless something else does.
+    Everything said about `nakadi_client.Consumer` holds here too. With `stop_on_signals`, the loop handles SIGTERM
+    while it runs, unless something else does.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Consumer(Generic[Event]):
         self._stops_on_signals = False
 
     async def _next(self) -> Batch[Event] | None:
-        """Wait for the next batch; None once the requested end is reached."""
+        """Wait for the next batch; None if the caller ended it."""
         while True:
             now = time.monotonic()
             step = self._core.work_step(now)
@@ -376,9 +376,9 @@ def consume(
 async def consume(
     broker: str | Connection, subscription: str, *, model: Any = None, **options: Any
 ) -> AsyncIterator[Batch[Any]]:
-    """Read a subscription: an iterator over its batches, which commits each when the next is asked for.
+    """Read a subscription: an iterator over its batches, which commits each batch when the caller takes the next one.
 
-    The keywords are those of `Consumer`, which has `stop()`, `health()` and `lag()` besides.
+    It takes the keywords of `Consumer`, which also has `stop()`, `health()` and `lag()`.
     """
     async with Consumer[Any](broker, subscription, model=model, **options) as consumer:
         async for batch in consumer:

@@ -28,9 +28,9 @@ class Producer(Generic[Event]):
         async with Producer("https://events.example.org", "order.placed") as producer:
             await producer.send({"order_number": "A-1"})
 
-    `await send(...)` returns as soon as the buffer has room, with a `Delivery` that can be awaited in its turn. The
-    keywords are those of `nakadi_client.Producer`. Leaving the `async with` delivers what is left, when a task is
-    cancelled too.
+    `await send(...)` returns as soon as the buffer has room, with a `Delivery` that can be awaited in its turn. It
+    takes the keywords of `nakadi_client.Producer`. Leaving the `async with` delivers the remaining events, even if a
+    task is cancelled.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Producer(Generic[Event]):
     ) -> Delivery:
         """Take an event to deliver. It waits while the buffer is full, and raises `BufferFull` after `timeout` seconds.
 
-        `event` and `key` are those of `nakadi_client.Producer.send`.
+        `event` and `key` mean the same as for `nakadi_client.Producer.send`.
         """
         self._start()
         delivery = self._publishing.delivery_of(event, key)

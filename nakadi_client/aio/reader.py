@@ -116,7 +116,7 @@ def read(
 async def read(
     broker: str | Connection, event_type: str, *, model: Any = None, **options: Any
 ) -> AsyncGenerator[Batch[Any], None]:
-    """Read an event type without a subscription: an iterator over its batches. The keywords are those of `Reader`."""
+    """Read an event type without a subscription: an iterator over its batches. It takes the keywords of `Reader`."""
     async with aclosing(Reader[Any](broker, event_type, model=model, **options).__aiter__()) as batches:
         async for batch in batches:
             yield batch

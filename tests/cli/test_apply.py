@@ -340,7 +340,7 @@ def test_a_manifest_alone_takes_its_variables_from_the_environment(run, empty, f
 
 
 def test_an_environment_is_a_context_of_that_name(run, empty, folder):
-    """`--env live` asks the broker of the context `live`, if there is one and nothing else is named."""
+    """`--env live` uses the broker of the context `live`, if there is one and nothing else names a broker."""
     run("contexts", "set", "other", "--url", "http://127.0.0.1:9")
     run("contexts", "set", "live", "--url", empty.url)
 

@@ -178,7 +178,7 @@ def test_a_changed_schema_and_new_partitions_follow(mirror, source, target):
 
 
 def test_a_killed_mirror_repeats_and_counts(mirror, source, target, tmp_path):
-    """What was published after the last saved state is published again, and counted. (M4)"""
+    """Events published after the last saved state are published again, and counted. (M4)"""
     name = create(source)
     publish(source, name, range(10))
     mirror(name, "--once")
@@ -220,7 +220,7 @@ def test_differences_are_found(mirror, source, target):
 
 
 def test_verifying_does_not_mind_events_that_come_meanwhile(mirror, source):
-    """Only what was copied is compared, though publishers go on in the source. (M5)"""
+    """Only copied events are compared, although publishers continue in the source. (M5)"""
     name = keyed(source, 2)
     done = threading.Event()
 
@@ -248,7 +248,7 @@ def change_schema(api, name, schema):
 
 
 def consume(api, subscription, count):
-    """Consume and commit so many events, and leave the subscription."""
+    """Consume and commit this many events, and leave the subscription."""
     with Consumer(api, subscription, batch_limit=1, stream_limit=count, batch_flush_timeout=1) as stream:
         numbers = [each["n"] for each in stream.consumed(count)]
         stream.rest()

@@ -67,7 +67,7 @@ def say_that_it_runs(monkeypatch):
 
 
 def test_a_long_rehearsal_is_waited_for(run, name, proposed, monkeypatch):
-    """The progress goes to the side, and the result is that of the end. (H10)"""
+    """The progress goes to standard error, and the result describes the end. (H10)"""
     say_that_it_runs(monkeypatch)
     done = run("schema", "rehearse", name, proposed, "--last", "1h")
     assert "the schema would refuse 2 of 3 events" in done.out
@@ -87,7 +87,7 @@ def interrupt(*_):
 
 
 def test_a_lost_rehearsal_is_no_result(run, name, proposed, monkeypatch):
-    """What was seen is shown, and the exit code says that it is not all. (H10)"""
+    """The command shows the findings so far, and its exit code says that they are incomplete. (H10)"""
     post = Api.post
     lost = {"state": "lost", "detail": "gone"}
     monkeypatch.setattr(Api, "post", lambda *arguments: post(*arguments) | lost)

@@ -43,7 +43,7 @@ def subscription(nakadi):
 
 
 def test_a_sink_gets_events_once_it_is_set(nakadi, subscription, receiver):
-    """`set` shows the generated secret, and the receiver gets the events; `show` hides what is secret."""
+    """`set` shows the generated secret, and the receiver gets the events; `show` hides secrets."""
     subscription, name = subscription
 
     made = nakadi("sinks", "set", subscription, "--to", receiver.url, "--header", "X-Token: hush", "-o", "json")

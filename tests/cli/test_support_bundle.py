@@ -1,4 +1,4 @@
-"""`nakadi support-bundle`: what is in it, and what is not."""
+"""`nakadi support-bundle`: what it contains, and what it leaves out."""
 
 import io
 import json
@@ -140,7 +140,7 @@ def test_the_settings_of_a_process_are_read(run, tmp_path):
 
 
 def test_only_the_end_of_a_long_log_is_taken(run, tmp_path, monkeypatch):
-    """The bundle begins with a whole line: what is cut off a line might be the name of a secret."""
+    """The bundle begins with a whole line: the missing beginning of a line might be the name of a secret."""
     monkeypatch.setattr(support_bundle, "_LOG_BYTES", 50)
     (tmp_path / "log").write_text("password=" + "x" * 100 + "cut\nthe last line\n")
     assert run("support-bundle", "-f", str(tmp_path / "bundle"), "--log", str(tmp_path / "log")).code == 0

@@ -117,7 +117,7 @@ def test_finds_the_first_in_the_same_batch(log):
 
 
 def test_finds_the_first_in_another_topic(log):
-    """Ids belong to the event type: those of the earlier timeline count as well. (P158)"""
+    """Ids belong to the event type: ids of the earlier timeline count, too. (P158)"""
     before, after = log.a_topic(), log.a_topic()
     append_once(log, before, "a")
     log.log.seal_topic(before)

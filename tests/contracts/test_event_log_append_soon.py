@@ -16,7 +16,7 @@ from tests.support.patience import PATIENCE, run_in_threads
 
 
 def test_it_stores_what_append_would(log: LogUnderTest):
-    """The fates are those of `append`, and every read after `done` was called sees the stored events."""
+    """The fates are the same as from `append`, and every read after the call of `done` sees the stored events."""
     topic = log.a_topic(partitions=2)
     fates = append_async(log.log, topic, {1: [a_record("x")], 0: [a_record("y"), a_record("z")]})
     assert fates.result(PATIENCE) == {1: Stored(), 0: Stored()}

@@ -138,7 +138,7 @@ def publishes(log, topic):
 
 
 def finds_the_end(log, topic):
-    """Events for a topic that another process has sealed are refused for this reason."""
+    """Events for a topic that another process has sealed are refused because it is sealed."""
     seal = log._cluster.read_topic_configuration(topic)
     assert seal["max.message.bytes"] != "1"
 

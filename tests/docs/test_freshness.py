@@ -1,4 +1,4 @@
-"""The examples of docs/freshness.md work, and name what is there."""
+"""The examples of docs/freshness.md work, and name things that exist."""
 
 import json
 import re
@@ -107,7 +107,7 @@ def test_each_cause_has_a_remedy():
 
 
 def test_the_rule_names_metrics_that_are_there():
-    """The names in the rule are those of metrics, or of rules before it."""
+    """The rule only names metrics, and rules before it."""
     rules = RULES["groups"][0]["rules"]
     names = {each.definition.name for each in Metrics().all} | {each.get("record") for each in rules}
     used = {name for each in rules for name in re.findall(r"nakadi[a-z0-9_:]+", each["expr"])}

@@ -164,7 +164,7 @@ def test_old_backups_are_removed(tmp_path, capsys):
     ],
 )
 def test_a_failure_is_one_sentence(program, arguments, said, tmp_path, monkeypatch, capsys):
-    """What cannot be done is said in a sentence, with exit code 1. (B14)"""
+    """A command that cannot succeed says so in a sentence, with exit code 1. (B14)"""
     monkeypatch.chdir(tmp_path)
 
     assert program.main(arguments) == 1

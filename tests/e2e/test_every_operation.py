@@ -283,7 +283,7 @@ def test_clients_that_expect_no_body_can_do_everything(tours: dict[str, list[tup
 def test_clients_that_accept_only_streams_can_do_everything(tours: dict[str, list[tuple[str, Answer]]]) -> None:
     """A client with one `Accept` for streams is refused only the answer in JSON, and its request is carried out. (R12)
 
-    All that is asked for on the way works although some of it was answered with 406.
+    Everything that a client requests on the way works, although the broker answered some of it with 406.
     """
     for (operation, (status, _, _)), (_, usual) in zip(tours[STREAM], tours["*/*"], strict=True):
         negotiable = usual[1] == JSON_MEDIA_TYPE and operation not in IGNORE_ACCEPT

@@ -184,8 +184,8 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
 def test_reports_how_long_events_took_to_come_into_tables(
     functions, environment, tmp_path, capsys, minutes_ago, reported
 ):
-    """The latency of a commit, and what is wrong with its events except late ones, are reported by the rounds after it,
-    and not for ever: the alarm ends."""
+    """The rounds after a commit report its latency, and what is wrong with its events except late ones. They stop at
+    some time, so the alarm ends."""
     environment.setenv("NAKADI_LOG_INDEX", f"sqlite:///{tmp_path / 'events.db'}")
     environment.setenv("NAKADI_TABLE_JOB", "nakadi-test-compaction")
     functions.invoke("housekeeping", "schedule/housekeeping")

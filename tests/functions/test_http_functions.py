@@ -86,7 +86,7 @@ def test_the_authorizers_word_is_taken_and_no_other(functions, environment, even
 
 
 def test_the_registrys_absence_is_a_503(functions, broker, event_type):
-    """When DynamoDB does not answer, the client is told to come back, and nothing is published."""
+    """When DynamoDB does not answer, the function tells the client to come back, and publishes nothing."""
     assert event_type
     functions.invoke("publish", "apigateway/publish_batch")
     broker.goes_wrong("GetItem", refusal_fault("AccessDeniedException"))

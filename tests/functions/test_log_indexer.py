@@ -250,7 +250,8 @@ def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(function
 
 
 def test_a_shard_that_fails_does_not_keep_the_others(caplog):
-    """A failure in one shard of a batch is logged; its records come again, and those of other shards are indexed."""
+    """A failure in one shard of a batch is logged; its records come again, and the records of other shards are
+    indexed."""
 
     class Fails:
         def __init__(self):

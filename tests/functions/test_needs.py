@@ -138,7 +138,7 @@ EVERYWHERE = ["asyncio", "boto3", "uvicorn", "nakadi.local", "jsonschema"]
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_importing_a_handler_does_nothing_but_import(name):
-    """Import opens, asks and starts nothing, needs no setting, and loads only used modules.
+    """Importing opens, requests and starts nothing, needs no setting, and loads only modules that are used.
 
     Modules that are slow to load are loaded, because processor time is plentiful until the first invocation.
     """

@@ -97,7 +97,7 @@ def test_a_stream_commits_by_a_function(ask, subscription, coordination):
 
 
 def test_a_commit_that_cannot_be_made_is_a_503(ask, broker, subscription, coordination):
-    """If DynamoDB has no capacity for longer, the client is told to come back, and nothing is committed."""
+    """If DynamoDB has no capacity for longer, the function tells the client to come back, and commits nothing."""
     stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
     stream_everything(coordination, subscription, stream)
     broker.goes_wrong("UpdateItem", *[refusal_fault("ProvisionedThroughputExceededException")] * 4)

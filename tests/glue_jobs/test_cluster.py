@@ -54,7 +54,7 @@ class Orders:
         self.expected = {place: values for place, values in self.expected.items() if values[2] != name}
 
     def check(self):
-        """Every event is there once, and every data file is that of a table."""
+        """Every event is there once, and every data file belongs to a table."""
         assert self.jobs.rows("order_placed", *COLUMNS) == sorted((*at, *each) for at, each in self.expected.items())
         assert self.lost_files() == set()
 

@@ -1,4 +1,4 @@
-"""Tables have every event of the archive exactly once, and everything that was said in it."""
+"""Tables have every event of the archive exactly once, with all its content."""
 
 import gzip
 import json

@@ -33,7 +33,7 @@ LATELY = NOW - timedelta(minutes=2)
 NAME = "customer-4711-of-the-long-name"
 ERASE_NAME = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", NAME)
 BY_NAME = {PARTITION_BY_ANNOTATION: "day(nakadi_time), customer.id", RETENTION_ANNOTATION: "unlimited"}
-"""Manifests have the value, as that of a partition."""
+"""Manifests have the value as a partition's value."""
 
 EVERYTHING = {".avro", ".gz", ".json", ".parquet"}
 

@@ -1,4 +1,4 @@
-"""Tables are counted file by file, without a job of Spark, and a file only once; the figures match those of all
+"""Tables are counted file by file, without a job of Spark, and a file only once; the figures match a count of all
 rows."""
 
 import gzip

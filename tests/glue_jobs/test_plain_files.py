@@ -1,4 +1,4 @@
-"""How the work on a batch is split, how much of it is in memory at once, and what is left of it."""
+"""How the work on a batch is split, how much of it is in memory at once, and which files remain."""
 
 import gzip
 from datetime import UTC, datetime, timedelta

@@ -51,7 +51,7 @@ def place(tmp_path):
 
 
 def test_new_rows_are_compared_with_each_other_and_with_the_hour_before(tmp_path, place):
-    """What was stored earlier, or has no id, is no duplicate of anything. (T7)"""
+    """An event that was stored earlier, or has no id, is not a duplicate. (T7)"""
     files = [
         a_file(
             tmp_path,

@@ -68,8 +68,8 @@ def test_a_trial_can_be_removed_without_a_trace(app):
 
 
 def test_replaced_objects_are_kept_and_copied_elsewhere(app):
-    """With `version_days`, buckets keep what was replaced or removed for so long; with `archive_replica`, S3 copies new
-    objects of the archive, and no deletions, by a role that may do nothing else."""
+    """With `version_days`, buckets keep replaced and removed objects for that long; with `archive_replica`, S3 copies
+    new objects of the archive, and no deletions, by a role that may do nothing else."""
     replica = "arn:aws:s3:::copies-of-nakadi"
     stack = stacks.DataStack(app, "data", context=Context(version_days=30, archive_replica=replica))
     template = assertions.Template.from_stack(stack).to_json()
@@ -337,7 +337,7 @@ def test_a_firewall_can_be_put_in_front(large):
 
 
 def test_shards_are_pushed_where_many_tasks_may_run(serving, large):
-    """From the third task on, each has its own consumer, and housekeeping removes those of killed tasks."""
+    """From the third task on, each has its own consumer, and housekeeping removes the consumers of killed tasks."""
 
     def log_of(template):
         [container] = template.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
@@ -356,7 +356,7 @@ def test_shards_are_pushed_where_many_tasks_may_run(serving, large):
     [("auto", 2, False), ("auto", 3, True), ("true", 1, True), ("false", 10, False)],
 )
 def test_fan_out_is_chosen_by_the_number_of_tasks(chosen, tasks, expected):
-    """Unless it is said, two tasks may read a shard beside the indexer, and more may not."""
+    """By default, two tasks may read a shard beside the indexer, and no more."""
     assert Context(fan_out=chosen, streaming_max_tasks=tasks).fans_out == expected
 
 

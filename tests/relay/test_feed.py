@@ -191,7 +191,7 @@ def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, fo
 
 
 def test_what_commits_amid_the_first_rows_is_a_change(database, customers, followed_table, events, monkeypatch):
-    """The first rows are those of the snapshot beside them, even if transactions commit before they are read."""
+    """The first rows belong to the snapshot beside them, even if transactions commit before they are read."""
     prepare_values, number = Feed._values, iter([1])
 
     def insert_first(feed, table):

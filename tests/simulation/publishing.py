@@ -6,8 +6,8 @@ Each step of an append is one move: others move in between, processes die there,
 effect, and an append whose answer is lost may come into the log later. The event type moves to other timelines
 meanwhile. One seed determines everything.
 
-These must hold: an event is stored once within its window, and a publisher that is told that an event is stored, or
-is a duplicate, finds it in the log. In the end, when nothing fails any more, every publisher is told so.
+These must hold: an event is stored once within its window, and a publisher that hears that an event is stored, or is a
+duplicate, finds it in the log. In the end, when nothing fails any more, every publisher hears that its event is stored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LATE_SECONDS = 12.0
 MAX_APPEND_SECONDS = 54.0
 """An append comes into the log within this time after it was begun, or never."""
 MAX_SKEW_SECONDS = 7.4
-"""A clock is ahead or behind by so much, so that two of them differ by less than 15 seconds."""
+"""A clock is ahead or behind by at most this much, so that two clocks differ by less than 15 seconds."""
 MAX_CONFIRMATION_DELAY = timedelta(seconds=120)
 """A window is counted from when an event was known to be stored."""
 

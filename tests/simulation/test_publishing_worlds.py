@@ -80,8 +80,8 @@ CLOCK_MUTANTS = {
         "APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=13)",
     ),
 }
-"""These are wrong only because a claim is settled by the clock of one publisher, and judged by that of another. The
-longest that an append takes is 20 and 54 seconds, and what is refused comes 12 seconds later at most."""
+"""These are wrong only because one publisher's clock settles a claim, and another's judges it. An append takes at most
+20 and 54 seconds, and a refusal comes at most 12 seconds later."""
 
 
 def load_mutant(was: str, becomes: str) -> ModuleType:
@@ -110,7 +110,7 @@ def _silence_logs():
 
 
 def test_worlds_keep_their_promises():
-    """Whatever fails and whoever dies, each event is stored once, and a publisher that is told so finds it. (P158)"""
+    """Whatever fails and whoever dies, each event is stored once, and a publisher that hears so finds it. (P158)"""
     for seed in range(everything.choose_count(80, 5000)):
         try:
             World(seed).run()

@@ -101,7 +101,8 @@ def _list_files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 @contextmanager
 def recording(path: Path) -> Iterator[Callable[[Sample], None]]:
-    """What is called with a sample writes it as a line of CSV at once: a run that is interrupted leaves its samples."""
+    """The yielded function writes a sample as a line of CSV at once, so a run that is interrupted leaves its
+    samples."""
     with path.open("w", newline="") as file:
         rows = csv.DictWriter(file, [each.name for each in fields(Sample)])
         rows.writeheader()

@@ -13,9 +13,9 @@ Entry = Sequence[Any]
 
 @dataclass(slots=True)
 class Verdict:
-    """`again` counts events that came to a stream although they were committed before it was asked for;
-    `stored_again` those that were published until they were acknowledged, and are in the log more than once.
-    `of_sink` covers the events that the broker delivered to a sink meanwhile."""
+    """`again` counts events that came to a stream although they were committed before it was opened; `stored_again`
+    those that were published until they were acknowledged, and are in the log more than once. `of_sink` covers the
+    events that the broker delivered to a sink meanwhile."""
 
     acknowledged: int = 0
     delivered: int = 0

@@ -1,4 +1,4 @@
-"""Events as DataFrames: those of tables, and those that only the log has."""
+"""Events as DataFrames: from tables, and from the log if only the log has them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -27,8 +27,8 @@ def numbers(frame):
 
 
 def test_each_event_is_there_once(orders):
-    """Events of the table and of the log are there once each, with the same columns and values as those of the log
-    alone, but for the microseconds of `nakadi_time`. (K1, K3)
+    """Each event of the table and of the log is there once, with the same columns and values as from the log alone,
+    except for the microseconds of `nakadi_time`. (K1, K3)
     """
     frame = nakadi_spark.read(orders.spark, orders.broker, orders.name)
     alone = nakadi_spark.read(orders.spark, orders.url, orders.name)
@@ -108,8 +108,8 @@ def test_a_time_limits_what_is_read_of_the_log(orders):
 
 
 def test_a_range_begins_at_a_place(orders):
-    """What is read later begins where it began when it was planned. If the log has lost that, reading fails, rather
-    than begin at what is left. (K2)
+    """A later read begins where the plan said. If the log has lost that place, reading fails, rather than begin at the
+    oldest event left. (K2)
     """
     with Broker(orders.url).open() as source:
         found = replace(source.find(orders.name), table="", seam={})

@@ -51,8 +51,8 @@ def events(orders, name):
 
 
 def test_each_row_becomes_an_event(orders, target):
-    """Columns become members, with the values of JSON; what is null is left out, and so are the broker's own columns.
-    Rows of one key stay in their order. (K7)
+    """Columns become members with JSON values, except nulls and the broker's own columns. Rows of one key stay in their
+    order. (K7)
     """
     name = target()
     frame = orders.spark.range(0, 20, 1, 2).selectExpr(*COLUMNS)

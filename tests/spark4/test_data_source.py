@@ -112,7 +112,7 @@ def test_bad_options_are_named(spark, make_orders):
 
 
 def test_rows_are_published(spark, make_orders):
-    """`format("nakadi")` is a target of DataFrames: each row is an event. What is there is not replaced. (K7)"""
+    """`format("nakadi")` is a target of DataFrames: each row is an event. Existing events are not replaced. (K7)"""
     orders = make_orders()
     frame = spark.range(10).selectExpr("id AS n", "named_struct('id', 'c') AS customer")
     frame.write.format("nakadi").options(url=orders.url, event_type=orders.name, key="customer.id").mode(

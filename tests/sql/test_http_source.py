@@ -92,7 +92,7 @@ def test_an_ambiguous_name_is_refused(api, query):
 
 
 def test_all_versions_of_a_schema_have_columns(api, query):
-    """Columns are those of all versions, so older and newer events stand in one table. (Q5)"""
+    """There are columns for all versions, so older and newer events stand in one table. (Q5)"""
     definition = a_definition(schema={"properties": {"a": {"type": "integer"}}}, compatibility_mode="none")
     name = create_event_type(api, definition)["name"]
     publish(api, name, [{"a": 1}])
@@ -254,7 +254,7 @@ def test_events_of_two_timelines_are_found_once(api, source):
 
 
 def test_events_in_avro_are_found_by_their_fields(api, query):
-    """The columns are those of the Avro schema, and of the JSON schema before it. (Q4, R310)"""
+    """There are columns for the Avro schema, and for the JSON schema before it. (Q4, R310)"""
     schema = avro.a_record(avro.a_field("n", "int"), avro.a_field("price", avro.a_decimal(9, 2)))
     name = create_event_type(api, a_business_definition(schema={"properties": {"n": {"type": "integer"}}}))["name"]
     publish(api, name, [an_event(1)])

@@ -91,7 +91,8 @@ def test_what_is_no_single_select_is_refused(database, query):
     ],
 )
 def test_functions_that_read_something_are_refused(database, function):
-    """In FROM stand event types, and the functions that make rows of values; also in what is nested or defined. (Q6)"""
+    """FROM may name event types, and functions that make rows of values; also in nested queries and definitions.
+    (Q6)"""
     for query in (
         f"from {function}",
         f"select 1 where exists (select 1 from a, lateral (select * from {function}))",

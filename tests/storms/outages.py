@@ -32,7 +32,7 @@ from tests.support.kinesis_hours import Hours, hours
 
 BEGIN = Position(1, -1)
 CHUNK = 0.9
-"""Hours. A task that reads less often than every hour begins anew where the index ends."""
+"""Hours. A task that reads less often than every hour starts over where the index ends."""
 
 LASTS = (0.02, 0.5, 1, 4, 9, 20, 22.5, 24, 27)
 """Hours that something lasts."""

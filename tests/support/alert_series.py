@@ -17,7 +17,7 @@ EVALUATED_AT_MINUTE = 30
 
 @dataclass(frozen=True)
 class AlertSeries:
-    """`labels` and `value` are those of the alert that fires."""
+    """`labels` and `value` belong to the alert that fires."""
 
     firing: Series
     quiet: Series

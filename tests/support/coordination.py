@@ -68,7 +68,7 @@ def an_assignment(*told: str, sessions: Iterable[Session] = (), **changes: Any) 
 
 
 def a_parked_event(offset: int, value: bytes = b"{}", timeline: int = 1, **changes: Any) -> ParkedEvent:
-    """An event of partition 0, unless something else is said."""
+    """An event, of partition 0 by default."""
     defaults: dict[str, Any] = {
         "partition": a_place(),
         "position": Position(timeline, offset),

@@ -86,7 +86,8 @@ def build_wheel(into: Path) -> Path:
 
 
 def lean_environment(folder: Path, wheel: Path, extra: str = PLAIN, *more: str) -> Path:
-    """Create a virtual environment with the wheel and its requirements, and those of `more`. Returns its Python."""
+    """Create a virtual environment with the wheel, its requirements, and the requirements of `more`. Returns its
+    Python."""
     venv.EnvBuilder(symlinks=True).create(folder)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     with zipfile.ZipFile(wheel) as archive:

@@ -69,7 +69,7 @@ def url() -> str:
 
 
 def servers() -> str:
-    """The test is skipped where there is no Kafka, unless it was asked for."""
+    """Without a Kafka, the test is skipped, unless somebody requested it."""
     if OWN_ADDRESS:
         return OWN_ADDRESS
     if (missing := missing_requirement()) and not ALL:

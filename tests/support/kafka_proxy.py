@@ -263,7 +263,7 @@ def _refused_fetch(request: _Request, code: int) -> bytes:
 
 
 def _refused_metadata(request: _Request, code: int) -> bytes:
-    """An answer like that of a server that has just started, and knows no servers yet."""
+    """The answer of a server that has just started, and knows no servers yet."""
     (topics,) = request.take(">i")
     answer = [struct.pack(">iiihii", request.number, 0, 0, -1, -1, max(topics, 0))]
     for _ in range(topics):

@@ -1,4 +1,4 @@
-"""The log entries of a test, without those of threads that earlier tests left in its process."""
+"""The log entries of a test, without entries from threads that earlier tests left in its process."""
 
 from __future__ import annotations
 

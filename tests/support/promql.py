@@ -175,7 +175,7 @@ def _matches(value: str, matcher: Matcher) -> bool:
 
 
 def _growth(samples: Sequence[tuple[float, float]]) -> float:
-    """By how much a counter grows in a second. Where it falls, its process has begun anew."""
+    """By how much a counter grows in a second. Where it falls, its process has restarted."""
     values = [value for _, value in samples]
     grown = sum(after - before if after >= before else after for before, after in pairwise(values))
     return grown / (samples[-1][0] - samples[0][0])

@@ -86,8 +86,8 @@ class UnreliableLog:
 
 
 class House:
-    """`pauses` has the publisher's waits; while it waits, the clock moves and `while_waiting` is called. `told` has
-    the figures that were written when the house was closed."""
+    """`pauses` has the publisher's waits; while it waits, the clock moves and `while_waiting` is called. `told` has the
+    figures that the house wrote when it closed."""
 
     def __init__(self, log: EventLog | None = None) -> None:
         self.clock = HandMovedClock()

@@ -56,7 +56,7 @@ class Cluster(Struct, frozen=True):
     folder: Path
 
     def executors(self) -> Sequence[int]:
-        """The processes of executors, and those of their Python. All of them work in a folder of their own."""
+        """The processes of executors and of their Python. Each of them works in a folder of its own."""
         return [int(each.parent.name) for each in Path("/proc").glob("[0-9]*/cwd") if self._is_executor(each)]
 
     def _is_executor(self, cwd: Path) -> bool:
@@ -156,7 +156,7 @@ def _start_daemon(stack: ExitStack, folder: Path, name: str, main: str, host: st
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """A worker that is asked to end takes its executors with it."""
+    """A worker that receives SIGTERM ends its executors, too."""
     process.terminate()
     try:
         process.wait(PATIENCE)

@@ -1,6 +1,6 @@
 """The program of a driver: runs the jobs that its standard input names, one a line, and answers each on a line.
 
-With `--little`, executors also do what is too little for them otherwise. Faults happen in the executors' Python, once
+With `--little`, executors also do work that is usually too small for them. Faults happen in the executors' Python, once
 each.
 """
 

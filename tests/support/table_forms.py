@@ -13,7 +13,7 @@ TEXT = Scalar("string")
 
 
 def make_form(columns: Struct, table: Struct | None = None) -> Form:
-    """The form of a table with these columns, or with those of `table`."""
+    """The form of a table with these columns, or with the columns of `table`."""
     owner = Struct((Field("data_type", TEXT), Field("value", TEXT)))
     places = (Field(name, owner if "<" in kind else Scalar(kind)) for name, kind, _ in PLACES)
     return Form(columns, json.dumps(_iceberg_type(Struct((*places, *(table or columns).fields)))))

@@ -19,8 +19,8 @@ class TracedMemory(NamedTuple):
 def trace_memory(work: Callable[[], object]) -> TracedMemory:
     """Do the work in a copy of this process, and return the memory that it takes.
 
-    `tracemalloc` counts what all threads allocate. Earlier tests may have left threads behind, such as those of a
-    broker or of an emulator. A copy of the process has none of them.
+    `tracemalloc` counts what all threads allocate. Earlier tests may have left threads behind, such as a broker's or an
+    emulator's. A copy of the process has none of them.
     """
     reader, writer = os.pipe()
     with warnings.catch_warnings():

@@ -226,7 +226,7 @@ def test_an_event_that_is_too_large_as_json_is_refused(api):
 
 
 def test_partitions_are_chosen_by_the_keys_beside_the_payload(api):
-    """The hash is that of the reference; an event without keys has no partition. (P149)"""
+    """The hash is the same as in the reference; an event without keys has no partition. (P149)"""
     name = create(api, partitions=4, partition_strategy="hash", partition_key_fields=["id"])
     envelopes = [an_envelope(name, PAYLOAD, partition_keys=keys) for keys in (["a", "b"], ["abc"])]
     publish(api, name, *envelopes).raise_for_status()

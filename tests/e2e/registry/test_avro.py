@@ -25,7 +25,7 @@ def current(api, event_type):
 
 
 def test_an_avro_schema_is_stored_as_it_was_sent(api):
-    """The type, the text and the first version are those of the event type's schema. (R159)"""
+    """The type, the text and the first version are the same as in the event type's schema. (R159)"""
     created = create_avro_type(api)["schema"]
 
     assert (created["type"], created["schema"], created["version"]) == ("avro_schema", json.dumps(ORDER), "1.0.0")

@@ -182,7 +182,7 @@ def test_no_warnings_still_have_their_header():
 
 
 def test_a_busy_event_type_answers_try_later(monkeypatch):
-    """If others always overtake a client's changes, it is told to come back. (R129, R214)"""
+    """If others always overtake a client's changes, the broker tells it to come back. (R129, R214)"""
     broker = open_broker(Settings())
     api = make_client(make_application(broker))
     definition = a_definition()

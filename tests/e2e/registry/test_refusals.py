@@ -356,8 +356,8 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("subject", "method", "path", "body"), ALLOWED)
 def test_lists_let_in_who_is_on_them(broker, issuer, event_type_with_authorization, subject, method, path, body):
-    """A subject in the relevant list is let in, and an administrator where administrators count. (R51, R55, R56,
-    R57)"""
+    """A subject in the relevant list is admitted, and so is an administrator where administrators count. (R51, R55,
+    R56, R57)"""
     if isinstance(body, dict) and "owning_application" in body:
         body = body | {"name": event_type_with_authorization}
 

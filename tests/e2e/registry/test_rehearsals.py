@@ -100,7 +100,7 @@ def test_samples_are_events_with_their_places(api, name):
 
 
 def test_every_event_is_judged_once_over_timelines(api, name):
-    """Events of older timelines count as those of the newest one. (H4)"""
+    """Events of older timelines count like events of the newest one. (H4)"""
     publish(api, name, {"metadata": metadata(), "order": 1})
     assert api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201
     publish(api, name, {"metadata": metadata(), "order": 2}, {"metadata": metadata(), "order": "3"})
@@ -128,7 +128,7 @@ def test_the_newest_events_are_chosen_evenly(api):
 
 
 def test_the_category_may_be_another_one(api):
-    """The events are judged as those of another category or mode. (H3)"""
+    """The events are judged as if their event type had another category or mode. (H3)"""
     name = create_event_type(api, a_definition(schema={}, compatibility_mode="none"))["name"]
     publish(api, name, {"order": "1"}, {"order": "2", "metadata": metadata()})
 

@@ -36,7 +36,7 @@ def test_an_objective_is_set_shown_and_removed(api):
 
 
 def test_the_same_objective_goes_on(api):
-    """Who repeats a request does not begin anew. (O4)"""
+    """A client that repeats a request does not start over. (O4)"""
     subscription = create_subscription(api, objective=OBJECTIVE)
     assert api.put(place_of(subscription), json=OBJECTIVE).json() == subscription["objective"]
     other = api.put(place_of(subscription), json=OBJECTIVE | {"percent": 98}).json()

@@ -239,7 +239,7 @@ def test_what_goes_wrong_later_is_not_reported(api, consumer):
 
 
 def test_no_one_is_throttled(api):
-    """However fast a client opens streams, it is never told to slow down. (S165)"""
+    """However fast a client opens streams, the broker never tells it to slow down. (S165)"""
     url = events_url(subscribe_from_beginning(api))
     assert {api.head(url).status_code for _ in range(100)} == {200}
 

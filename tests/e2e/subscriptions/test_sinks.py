@@ -105,7 +105,7 @@ PEOPLE = [{"n": 0, "name": "Ann"}, {"n": 1, "name": "Bob"}, {"n": 2, "name": "An
 
 
 def test_a_projection_holds_for_sinks(api, receiver):
-    """A filter sees whole events, and the sink what is declared; a change is followed. (D12)"""
+    """A filter sees whole events, and the sink only the declared members; a change takes effect. (D12)"""
     name = create_event_type(api, schema=READ_SCHEMA)["name"]
     subscription = create_subscription(api, name, read_from="begin", reads=["n"], projection=True)
     register(api, subscription, receiver, filter="name == 'Ann'")
@@ -302,7 +302,7 @@ def test_a_filter_leaves_events_out_and_commits_them(api, receiver):
 
 
 def test_a_filter_is_a_condition(api, receiver):
-    """What is none is refused, with its place. (X34)"""
+    """Anything else is refused, with its place. (X34)"""
     subscription = create_subscription(api)
     answer = api.put(path(subscription), json=a_sink(receiver, filter="n = 1"))
     assert 'Field "filter" The condition is invalid at character 3' in problem(answer, 422)
@@ -380,7 +380,7 @@ def test_rotation_signs_with_both_secrets(api, receiver):
 
 
 def test_a_test_delivery_has_no_events(api, receiver):
-    """It is signed, and its answer is told. (X7)"""
+    """It is signed, and the result shows its answer. (X7)"""
     subscription = create_subscription(api)
     secret = register(api, subscription, receiver)["secret"]
     assert api.post(path(subscription, "test")).json() == {"status": 204, "text": ""}
@@ -417,7 +417,7 @@ def test_failed_deliveries_are_repeated_and_reported(api, receiver):
 
 
 def test_an_event_that_the_sink_cannot_process_is_parked_with_its_key(api, receiver):
-    """The others are delivered, in order; a redrive sends what was parked. (X16)"""
+    """The others are delivered, in order; a redrive sends the parked ones. (X16)"""
     receiver.decide = lambda events: 422 if any(each["event"] == "b1" for each in events) else 200
     subscription = create_subscription(
         api, create_event_type(api, a_keyed_definition())["name"], read_from="begin", annotations=PARKING
@@ -512,7 +512,7 @@ def test_resuming_tries_at_once(api, receiver, monkeypatch):
 
 
 def test_a_target_that_changes_during_a_delivery(api, receiver):
-    """What is under way goes to the old one and is committed, and everything else to the new one, in order. (X65)"""
+    """Events under way go to the old one and are committed, and all others to the new one, in order. (X65)"""
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
     begun, may_answer = threading.Event(), threading.Event()

@@ -55,7 +55,7 @@ def test_the_deployment_delivers_over_http(api):
 
 @pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
 def test_the_deployment_keeps_what_is_delivered_ahead_of_a_key_that_fails(api):
-    """In DynamoDB, beside the cursor: another stream delivers what is missing, and nothing else. (X60, X61, X62)"""
+    """In DynamoDB, beside the cursor: another stream delivers only the missing events. (X60, X61, X62)"""
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin")
     path = f"/subscriptions/{subscription['id']}/sink"

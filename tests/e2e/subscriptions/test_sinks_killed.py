@@ -157,8 +157,7 @@ def committed_by_sinks(brokers, subscriptions):
 
 @pytest.mark.long("tests/e2e/subscriptions/test_sinks.py::test_sinks_are_spread_over_workers_and_taken_over")
 def test_nothing_is_lost_or_reordered_by_processes_that_are_killed(tmp_path, record_property):
-    """What was not committed comes again, and nothing else, in the order of partitions and of keys. (X11, X31, X32,
-    X33, X60, X61)"""
+    """Only uncommitted events come again, in the order of partitions and of keys. (X11, X31, X32, X33, X60, X61)"""
     rng = random.Random(SEED)
     kills = choose_count(10, 50)
     with ExitStack() as stack:

@@ -15,7 +15,7 @@ def read_sample(name, place, **settings):
 
 
 def test_the_disks_of_data_file_and_archive_are_measured(tmp_path, monkeypatch):
-    """The figures are those of the file systems with the data file and with the archive, named as folder or URL."""
+    """The figures describe the file systems with the data file and with the archive, named as folder or URL."""
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=len(str(path)), total=7000))
     data = {"registry": f"sqlite:///{tmp_path}/nakadi.db", "event_log": f"sqlite:///{tmp_path}/nakadi.db"}

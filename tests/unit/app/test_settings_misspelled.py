@@ -44,8 +44,8 @@ def test_a_name_like_no_other_is_logged_too():
 
 
 def test_what_means_something_is_not_logged():
-    """Settings, variables of the command line, those of other programs, and those that Kubernetes sets for a service
-    of this name are ignored."""
+    """The check ignores settings, variables of the command line and of other programs, and variables that Kubernetes
+    sets for a service of this name."""
     kubernetes = ("NAKADI_PORT", "NAKADI_SERVICE_HOST", "NAKADI_SERVICE_PORT_HTTP", "NAKADI_PORT_8080_TCP_ADDR")
     names = ["PATH", "NAKADI", "NAKADI_AUTH", "NAKADI_URL", "NAKADI_CONSOLE", "NAKADI_HASH_SALT", *kubernetes]
     assert list(warnings_of_unknown_variables(names)) == []

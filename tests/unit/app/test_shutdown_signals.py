@@ -50,8 +50,8 @@ def test_a_program_that_starts_ends_at_once(steps_taken):
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_a_program_that_serves_is_asked_once(signals, steps_taken, first):
-    """The first signal asks for an end in good order, another SIGTERM changes nothing, another Ctrl-C does not wait,
-    also where the program serves no more."""
+    """The first signal begins an orderly end, another SIGTERM changes nothing, and another Ctrl-C ends the program at
+    once, even if it serves no more."""
     with signals.stopping_on_signal(lambda: steps_taken.append("asked")):
         signal.raise_signal(first)
         signal.raise_signal(signal.SIGTERM)

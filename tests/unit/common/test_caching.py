@@ -261,7 +261,7 @@ class TestWithAWatch:
 
 
 class Slow:
-    """Answers when it is let."""
+    """Answers when the test lets it."""
 
     def __init__(self) -> None:
         self.asked = 0

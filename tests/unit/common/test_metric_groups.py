@@ -47,7 +47,8 @@ def test_one_partition_is_never_hot(metrics):
 
 
 def test_recent_events_count_most(metrics):
-    """What was published long ago counts ever less: after an even spread, a partition that was hot is hot no longer."""
+    """Events published long ago count less and less: after an even spread, a formerly hot partition is no longer
+    hot."""
     publish(metrics, 4, p0=100_000)
     for _ in range(20):
         publish(metrics, 4, p0=250, p1=250, p2=250, p3=250)

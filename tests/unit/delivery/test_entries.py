@@ -14,7 +14,7 @@ BUSY, REFUSED = EntryFailure("busy", is_blamed=False), EntryFailure("too long", 
     st.builds(RequestLimits, st.integers(1, 10), st.integers(1, 100)),
 )
 def test_requests_have_everything_once_within_the_limits_and_in_order(drawn, limits):
-    """A request has no two entries of a group, and the order of a group is that of its requests. (X43)"""
+    """A request has no two entries of a group, and a group keeps the order of its requests. (X43)"""
     entries = [Entry(index, {}, size, group) for index, (size, group) in enumerate(drawn)]
     requests = list(plan_requests(entries, limits))
     assert sorted(each.index for request in requests for each in request) == list(range(len(entries)))

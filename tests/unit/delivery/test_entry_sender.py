@@ -94,7 +94,7 @@ def a_queue(sqs, name, **attributes):
 
 
 def test_a_fifo_queue_gets_each_event_in_the_order_of_its_key(sqs, clients):
-    """Group and deduplication are those of the event: what comes again is not stored again. (X42, X43)"""
+    """Group and deduplication follow from the event: an event that comes again is not stored again. (X42, X43)"""
     url, sink = a_queue(sqs, "orders.fifo", **FIFO)
     batch = events("a", "b", "a", None, "ä" * 200)
     assert deliver(clients, sink, batch).verdict is Verdict.DELIVERED

@@ -1,4 +1,4 @@
-"""What is published into another event type, and what its outcome means for a batch."""
+"""Publishing into another event type, and what the outcome means for a batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_events_are_published_without_what_the_broker_wrote():
     ids=["stored", "rejected", "stored in part"],
 )
 def test_what_an_outcome_means(outcome, answer):
-    """Only events that are rejected are to blame; what was stored is not sent again. (X15, X35, X37)"""
+    """Only rejected events are to blame; stored ones are not sent again. (X15, X35, X37)"""
     assert answer_of_publishing(outcome) == answer
 
 

@@ -218,7 +218,7 @@ def test_the_address_is_checked_where_the_connection_is_made(host):
 
 
 def test_a_name_that_changes_between_two_looks_does_not_matter(monkeypatch):
-    """The name is resolved once for a connection, and what that gave is what is checked. (X21)"""
+    """The name is resolved once for a connection, and the resolved address is checked. (X21)"""
     looks = []
     real = socket.getaddrinfo
 

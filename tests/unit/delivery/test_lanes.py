@@ -77,7 +77,7 @@ class Receiver:
 
 
 def test_events_that_gather_during_a_delivery_go_together_into_the_next():
-    """The broker waits for no full batch, and sends what is there. (X10)"""
+    """The broker does not wait for a full batch, and sends the events that are there. (X10)"""
     session = a_session(batch_limit=3)
     [first] = session.receive(FIRST, [some_events(1)], 0)
     assert not session.receive(FIRST, [some_events(2, start=1)], 0)
@@ -185,7 +185,7 @@ def test_a_fault_that_passes_costs_nothing():
 
 
 def test_410_ends_the_deliveries():
-    """The sink is to be paused; what is under way is waited for. (X18)"""
+    """A pause waits for deliveries under way. (X18)"""
     session = a_session(max_in_flight=2)
     [first] = session.receive(FIRST, [some_events(1)], 0)
     [other] = session.receive(SECOND, [some_events(1)], 0)
@@ -199,7 +199,7 @@ def test_410_ends_the_deliveries():
 
 
 def test_a_failed_commit_gives_nothing_up():
-    """The next stream begins at what was committed: it would take another event for the one that failed. (X16)"""
+    """The next stream begins at the committed offset: it would take another event for the one that failed. (X16)"""
     session = a_session(batch_limit=1, max_in_flight=2, max_event_attempts=2)
     [first] = session.receive(FIRST, [some_events(2)], 0)
     _, failing = session.handle_answer(first.number, Answer(200), 0)
@@ -214,7 +214,7 @@ def test_a_failed_commit_gives_nothing_up():
 
 
 def test_deliveries_that_follow_each_other_share_commits():
-    """One commit at a time, some milliseconds apart; what is delivered last is committed at once. (X33)"""
+    """One commit at a time, some milliseconds apart; the last delivery is committed at once. (X33)"""
     session = a_session(batch_limit=1)
     [attempt] = session.receive(FIRST, [some_events(4)], 0)
     commit, attempt = session.handle_answer(attempt.number, Answer(200), 0)
@@ -374,7 +374,7 @@ def test_by_key_other_events_between_the_same_two_are_another_batch():
 
 
 def test_by_key_commits_move_up_to_the_first_event_that_is_missing():
-    """What is delivered after it is committed beside it, so that nobody delivers it again. (X61)"""
+    """Events delivered behind it are committed beside it, so that nobody delivers them again. (X61)"""
     session = a_session_by_key()
     begun = session.receive(FIRST, [keyed_events("a", "b", "c", start=5)], 0)
     [commit] = session.handle_answer(begun[2].number, Answer(200), 0)
@@ -414,7 +414,7 @@ def test_by_key_an_event_is_given_up_once_all_before_it_are_delivered():
 
 
 def test_by_key_a_sink_that_fails_at_everything_is_not_sent_everything():
-    """Single events that fail hold up no slot, but only so many are tried at a time. (X62)"""
+    """Single events that fail hold up no slot, but the number of them that are tried at a time is limited. (X62)"""
     session = a_session_by_key(max_in_flight=5, share=0.0)
     waiting = [*session.receive(FIRST, [keyed_events(*map(str, range(300)))], 0)]
     tried = set()

@@ -38,7 +38,7 @@ class SimulatedLoop:
         heapq.heappush(self._due, (moment, next(self._numbers), do))
 
     def work(self, seconds: float, do: Callable[[], None]) -> None:
-        """Do it as soon as the loop has had so much time for it."""
+        """Do it as soon as the loop has had this much time for it."""
         self._free_at = max(self.now, self._free_at) + seconds
         self.call_at(self._free_at, do)
 
@@ -49,7 +49,7 @@ class SimulatedLoop:
 
 
 class SimulatedSink:
-    """It gets an event every few seconds. The stream hands over so many events before they are committed."""
+    """It gets an event every few seconds. The stream hands over this many events before they are committed."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, *, is_affected: bool) -> None:
         self.loop = loop

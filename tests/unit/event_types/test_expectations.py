@@ -1,4 +1,4 @@
-"""What is expected of events, as annotations say it."""
+"""Expectations on events, as annotations state them."""
 
 import pytest
 

@@ -255,7 +255,8 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
 
 
 def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
-    """The remains of one deleted event type or subscription cannot be cleared; those of the others are."""
+    """If the remains of one deleted event type or subscription cannot be cleared, the remains of the others are cleared
+    nevertheless."""
     event_log = broker.logs.for_storage("default")
     event_types = [register(broker, name=name) for name in ("a", "b", "c")]
     with monkeypatch.context() as patch:

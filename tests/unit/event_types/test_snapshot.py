@@ -73,7 +73,7 @@ def test_empty_newest_timeline_does_not_hide_the_newest_event(counts, newest):
 
 
 def test_deleted_timelines_are_ignored():
-    """The ends are those of the timelines that still have their events. (C13, C15)"""
+    """The ends belong to the timelines that still have their events. (C13, C15)"""
     view = a_view(Generation([3], deleted=True), Generation([4], expired=[2]), Generation([0]))
     assert ends_of(view) == ("001-0002-000000000000000002", "001-0002-000000000000000003")
 

@@ -77,7 +77,8 @@ def test_the_dead_letter_queue_is_created_at_start(own_event_types_broker):
     ("feature", "added"), [(Feature.AUDIT_LOG_COLLECTION, {AUDIT_LOG}), (Feature.KPI_COLLECTION, set(KPI_EVENT_TYPES))]
 )
 def test_others_are_created_while_their_feature_is_on(own_event_types_broker, feature, added):
-    """The audit log and the event types for figures are made at the first look after they were asked for. (R250)"""
+    """The broker creates the audit log and the event types for figures at its first look after a setting wants them.
+    (R250)"""
     broker = own_event_types_broker()
     broker.prepare_for_requests()
     broker.features.switch(feature, on=True)

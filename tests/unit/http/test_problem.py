@@ -173,7 +173,8 @@ def test_what_a_client_sent_can_always_be_repeated_back():
     ],
 )
 def test_a_race_that_was_lost_can_be_repeated(lost):
-    """For any change between a read and a write, the client is told to repeat, and learns nothing about the store."""
+    """After any change between a read and a write, the answer tells the client to repeat the request, and nothing about
+    the store."""
     response = problem.problem_of_error(lost)
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")

@@ -31,7 +31,7 @@ def test_an_event_is_late_if_it_took_longer_than_the_objective_allows():
 
 
 def test_events_from_before_the_objective_do_not_count():
-    """Who sets an objective promises nothing of what is already there. (O4)"""
+    """An objective promises nothing about events that are already stored. (O4)"""
     now = A_MOMENT + timedelta(seconds=100)
     assert count_batches(OBJECTIVE, [batch(5, -0.001), batch(1, 0)], now) == MinuteCounts(minute_of(now), 0, 1)
 

@@ -1,4 +1,4 @@
-"""Batches in Avro: their envelopes, what is stored of them, and bytes that lie."""
+"""Batches in Avro: their envelopes, the events stored from them, and bytes that lie."""
 
 import json
 from base64 import b64encode
@@ -143,7 +143,7 @@ def test_metadata_is_bounded(house, an_order_type, name):
 
 
 def test_each_event_has_its_own_room_for_metadata(house, an_order_type):
-    """The limit is that of one event. (P151)"""
+    """Each event may be as long as the limit allows. (P151)"""
     envelopes = [an_envelope(an_order_type.name, PAYLOAD, flow_id="x" * 40_000)] * 3
     assert publish(house, an_order_type, *envelopes).status is BatchStatus.STORED
 
@@ -332,7 +332,7 @@ def test_forms_that_are_not_used_are_forgotten():
 
 
 def test_an_unknown_version_is_named(house, an_order_type):
-    """Only so much of it is shown. (P147, P171)"""
+    """Only its beginning is shown. (P147, P171)"""
     outcome = publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, version="9" * 500))
     name = an_order_type.name
     assert the_failure(outcome)[1] == f'EventType "{name}" has no schema with version "{"9" * 100}"'

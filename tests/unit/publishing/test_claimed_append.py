@@ -92,7 +92,7 @@ def test_what_settles_while_the_log_is_read_is_not_taken_over(here):
 
 
 def test_a_dead_attempt_is_taken_over_when_it_is_over(here):
-    """Until then, no publisher is told that the event is stored; afterwards the next attempt stores it. (P158)"""
+    """Until then, no publisher hears that the event is stored; afterwards the next attempt stores it. (P158)"""
     here.attempt_until("_append_to")
     assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
     here.clock.move(APPEND_SETTLES_AFTER.total_seconds())

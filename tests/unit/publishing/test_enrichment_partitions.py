@@ -84,7 +84,7 @@ def test_partitions_are_counted_in_the_order_of_texts():
 
 
 def test_indexes_of_a_number_of_partitions_may_be_remapped():
-    """The index that a hash gives is looked up in the order for this number of partitions, if there is one. (P85)"""
+    """If there is an order for this number of partitions, the hash selects an index in it. (P85)"""
     events = [{"k": chr(96 + number)} for number in range(12)]
     turned = {12: tuple(reversed(range(12)))}
     assert partitions_of(events, hash_orders=turned, **by_hash("k", partitions=12)) == [

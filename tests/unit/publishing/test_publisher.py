@@ -257,7 +257,7 @@ def test_events_follow_a_switch_of_timelines(house, signal):
 
 
 def test_maintenance_that_takes_too_long(house):
-    """After forty seconds of waiting, the client is told to come again. (P53)"""
+    """After forty seconds of waiting, the broker tells the client to come again. (P53)"""
     event_type = house.add(an_event_type())
     house.log.seal_topic(event_type.timeline.topic)
     with pytest.raises(TryLater) as caught:
@@ -381,8 +381,8 @@ def test_a_refusal_is_by_the_schema_that_there_is(house):
 
 
 def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
-    """A writer of a deleted event type needs permission for the one that has its name now; a writer of the new one
-    alone is let in. (P50)"""
+    """A writer of a deleted event type needs permission for the one that has its name now; a writer of only the new one
+    is admitted. (P50)"""
     bob = Subject("bob", frozenset({Attribute("user", "bob")}))
     event_type = house.add(an_event_type(authorization=lists(writer="ann")))
     another = recreate(house, event_type, authorization=lists(writer="bob"))

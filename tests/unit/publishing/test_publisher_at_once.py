@@ -118,7 +118,7 @@ def check_each_event_alone(patch):
 )
 @example(name="plain", events=[({"n": 0}, metadata(event_type="one"))], alike=False, spelled=orjson.dumps)
 def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
-    """Outcomes, partitions and stored events match those of a batch whose events are handled one by one."""
+    """Outcomes, partitions and stored events are the same as for a batch whose events are handled one by one."""
     sent = [event | {"metadata": events[0][1] if alike else about} for event, about in events]
     if name == "undefined":
         sent = [event for event, _ in events]

@@ -16,7 +16,7 @@ def add(collector: FindingsCollector, number: int, *rules: BrokenRule, publisher
 
 
 def test_rules_have_their_first_and_last_time():
-    """Times are those of the storing, in whatever order partitions are read. (H6)"""
+    """Times say when events were stored, in whatever order partitions are read. (H6)"""
     collector = FindingsCollector()
     for number in (5, 1, 3):
         add(collector, number, BrokenRule("type", "#/a"))

@@ -41,7 +41,7 @@ from tests.support.places import Generation, an_event_type_with_past
     ],
 )
 def test_partitions_have_equal_shares_unless_one_has_fewer(total, available, shares):
-    """No event is asked for that is not there, and none is left over that is. (H2)"""
+    """The reader requests no event that is not there, and leaves out none that is. (H2)"""
     assert even_shares(total, available) == shares
 
 
@@ -78,7 +78,7 @@ def test_spans_go_over_timelines():
 
 
 class World:
-    """An event type in a log in memory that may fail. `pauses` are those of the reader."""
+    """An event type in a log in memory that may fail. `pauses` are the pauses of the reader."""
 
     def __init__(self) -> None:
         self.log = MemoryLog(HandMovedClock())
@@ -123,7 +123,7 @@ def world():
 
 
 def test_a_span_ends_where_it_says(world):
-    """What is published meanwhile is not read. (H2)"""
+    """Events published meanwhile are not read. (H2)"""
     world.publish(*range(2500))
     assert world.numbers(3, 2100) == list(range(3, 2101))
     assert world.numbers(3, 3) == [3]

@@ -217,7 +217,7 @@ def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(world, caplog
 
 
 def test_results_are_kept_for_a_day(world):
-    """Housekeeping removes older ones, also those of event types that are gone. (H12)"""
+    """Housekeeping removes older ones, also of event types that are gone. (H12)"""
     world.open_gate()
     identity = world.start()
     until(lambda: world.read_counts(identity)[0] is RehearsalState.FINISHED)

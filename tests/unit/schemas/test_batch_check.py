@@ -376,7 +376,7 @@ def test_only_so_many_types_are_made(monkeypatch):
 
 
 def test_a_batch_of_many_members_that_are_missing_takes_no_memory():
-    """Each converted object has a place for each member of its schema, so many of them are not converted."""
+    """A converted object has a place for each member of its schema, so a batch with many objects is not converted."""
     check = check_for({"type": "object", "properties": {f"p{number}": TEXT for number in range(1000)}})
     few, many = (b"[" + b",".join([b"{}"] * number) + b"]" for number in (1000, 1100))
     assert check.fits([few])

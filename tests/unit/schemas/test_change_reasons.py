@@ -26,7 +26,7 @@ def test_names_may_be_anything():
 
 
 def test_the_root_has_no_name():
-    """A change at the root is said to be there. (R192)"""
+    """A change at the root has the root as its place. (R192)"""
     assert reason_against(SchemaChange(ChangeKind.TYPE_CHANGED, ROOT_PATH), "it").explanation.startswith(
         "The type of the root of the schema changed."
     )

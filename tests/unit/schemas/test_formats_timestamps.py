@@ -37,7 +37,7 @@ def test_moments(text):
     ],
 )
 def test_oddities(text):
-    """A decimal point without digits, years of more than four digits, and years with a minus are let through. (P69)"""
+    """A decimal point without digits, years of more than four digits, and negative years are accepted. (P69)"""
     assert timestamp_problem(text) is None
 
 

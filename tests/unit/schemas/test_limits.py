@@ -51,7 +51,7 @@ def test_enum():
 
 
 def test_number_of_patterns():
-    """A schema has at most 200 different patterns, including those of property names."""
+    """A schema has at most 200 different patterns, including the patterns of property names."""
     properties = {str(number): {"pattern": f"^{number % 100}$"} for number in range(300)}
     patterned = {f"^x{number}$": {} for number in range(100)}
     check_schema_size({"properties": properties, "patternProperties": patterned})

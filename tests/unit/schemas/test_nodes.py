@@ -84,7 +84,7 @@ def test_keywords_beside_a_combinator_are_a_schema_of_their_own():
 
 
 def test_several_types_are_a_choice():
-    """Each of several types makes a schema with everything else that is said. (R195)"""
+    """Each of several types makes a schema with all other keywords. (R195)"""
     assert classify_schema(
         {"description": "d", "type": ["string", "null"], "maxLength": 5}, Draft.FOUR
     ) == nodes.CombinationNode(

@@ -60,7 +60,7 @@ def test_a_part_about_a_whole_object_needs_the_object():
 
 
 def test_events_are_prepared_before_they_are_checked():
-    """What is taken away need not be valid."""
+    """The removed member need not be valid."""
     check = text_check_of({"a": TEXT, "b": TEXT}, lambda event: {"b": event["b"]})
     assert doubtful(check, {"a": 1, "b": "x"}, {"a": "x", "b": 1}, {"a": "x", "b": "y"}) == [1, 2]
 

@@ -51,7 +51,7 @@ class Stage:
         return found
 
     async def idle(self) -> None:
-        """Until nothing more is read: what the only thread has done came back, and nothing else was asked for."""
+        """Until nothing more is read: the only thread's results have come back, and nothing else is requested."""
         seen = -1
         while seen != len(self.log.reads):
             seen = len(self.log.reads)
@@ -246,7 +246,7 @@ def test_nothing_is_kept_when_everyone_has_it():
 
 
 def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
-    """More events may follow those of one read, unless the log says that none do."""
+    """More events may follow the events of one read, unless the log says that none do."""
 
     async def scenario(stage: Stage) -> None:
         stage.log.tells_its_end = False

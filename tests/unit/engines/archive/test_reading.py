@@ -178,7 +178,7 @@ def test_many_windows_are_read_in_few_rounds():
 
 
 def test_a_slice_takes_many_small_segments_at_once():
-    """A log of small windows is read in slices as large as were asked for, each object once."""
+    """The reader requests slices of the given size, and reads each object of small windows once."""
     setup = ReadingSetup(*[10] * 200)
     place, slices = 0, 0
     with closing(setup.reader):

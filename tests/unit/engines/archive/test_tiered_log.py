@@ -267,7 +267,8 @@ class TestDamage:
             tiered_fixture.log.first_offset_since("t", 0, tiered_fixture.clock.now() - 7 * HOUR)
 
     def test_of_the_archive_as_a_whole_is_waited_for(self, tiered_fixture: TieredLogFixture):
-        """While the archive is out of reach the hot half is read as ever, and nothing old is said not to exist."""
+        """While the archive is out of reach, the hot half is read as usual, and the log does not claim that old events
+        do not exist."""
         tiered_fixture.store_hours(4)
         tiered_fixture.log.archive()
         tiered_fixture.store.out_of_reach = True

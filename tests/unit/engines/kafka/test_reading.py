@@ -44,7 +44,7 @@ class Message:
 
 
 class FollowingConsumer:
-    """Has the next event of the partition that it is assigned, once it is let."""
+    """Has the next event of its assigned partition, once the test lets it."""
 
     def __init__(self) -> None:
         self.polling = threading.Semaphore(0)

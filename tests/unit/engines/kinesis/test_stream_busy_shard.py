@@ -61,7 +61,8 @@ def clock(monkeypatch):
 
 
 class Held:
-    """A client whose first read is held back until it is let go; from then on it answers, or refuses all reads."""
+    """A client that holds back its first read until the test releases it; from then on it answers, or refuses all
+    reads."""
 
     def __init__(self, client: Any, *, refuses: bool = False) -> None:
         self._client = client

@@ -46,7 +46,7 @@ class Asked:
 
 
 def test_a_publisher_does_not_ask_about_every_append(faulty_kinesis: FaultyKinesis, topic):
-    """While a lease holds, appends ask the index nothing."""
+    """While a lease holds, appends need no call to the index."""
     index = Asked(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(60), index=index)
     for _ in range(20):

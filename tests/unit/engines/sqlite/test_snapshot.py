@@ -69,7 +69,7 @@ def test_a_file_of_another_format_is_not_read_by_halves(busy, version, message):
 
 
 def test_another_file_is_none(tmp_path):
-    """What is not a data file is refused in a sentence. (B14)"""
+    """A file that is not a data file is refused in a sentence. (B14)"""
     (tmp_path / "nakadi.db").write_text("a letter\n" * 100)
 
     with pytest.raises(BadDataFile, match="cannot be copied"), open_snapshot(tmp_path / "nakadi.db"):

@@ -124,7 +124,7 @@ def test_unreadable_body_is_malformed(operation, text):
 
 @OPERATIONS
 def test_missing_body_is_malformed(operation):
-    """A missing body is said to be missing. (C48, C58, C66)"""
+    """The Problem says that the body is missing. (C48, C58, C66)"""
     status, detail = read_refusal(Api(Generation([9])).send(operation, b""))
     assert status == 400
     assert detail.startswith("Required request body is missing")

@@ -1,4 +1,4 @@
-"""Restoring: into nothing else, whole or not at all, with a mark that protects what was restored."""
+"""Restoring: only into an empty folder, whole or not at all, with a mark that protects the restored data."""
 
 import json
 import shutil

@@ -82,7 +82,7 @@ def test_what_fastavro_writes_is_read_and_written_back():
 @pytest.mark.parametrize(("value", "text"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")])
 @pytest.mark.parametrize("of", ["float", "double"])
 def test_what_is_no_number_in_json_is_a_text(of, value, text):
-    """The texts are those of Java. (P152)"""
+    """The texts are the same as in Java. (P152)"""
     assert read(of, encode(of, value)) == text
     assert write(of, text) == encode(of, value)
 
@@ -230,7 +230,7 @@ def test_a_decimal_is_a_number(of, value):
 
 
 def test_a_decimal_has_all_digits():
-    """However many; what is too long is refused before it becomes a text. (P151, P152)"""
+    """However many there are; a value that is too long is refused before it becomes a text. (P151, P152)"""
     of = a_decimal(1000, 10)
     for digits in ("9" * 1000, "1", "1" + "0" * 60):
         number = int(digits)

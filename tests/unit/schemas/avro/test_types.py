@@ -65,7 +65,7 @@ def enum(**changes):
     ],
 )
 def test_what_is_no_schema_is_refused(schema, reason):
-    """The reason is that of the library for Java, but for the details of what it shows. (R159)"""
+    """The reason is the same as in the library for Java, except for some details. (R159)"""
     assert refusal(schema) == reason
 
 

@@ -159,7 +159,7 @@ class TestReset:
     def test_of_what_is_not_there_begins_anew(self, house):
         """For a subscription without any stream so far, setting cursors begins with first offsets. (S145)
 
-        It is not refused: what is missing can be made."""
+        It is not refused: missing entries can be created."""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         house.coordination.remove_subscription_state(subscription["id"])
@@ -267,8 +267,8 @@ class TestGoesOn:
     """Behind a gateway that waits for 29 seconds a request is answered before streams have ended."""
 
     def test_a_reset_without_its_caller(self, brief, serving):
-        """The caller is told to come back. The process whose stream is the last to end sets the offsets, and the
-        repeated request learns that; another request with the same cursors is another reset. (S137, S138)"""
+        """The broker tells the caller to come back. The process whose stream is the last to end sets the offsets, and
+        the repeated request learns that; another request with the same cursors is another reset. (S137, S138)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
         session = brief.session(subscription)

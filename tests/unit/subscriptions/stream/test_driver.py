@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 60
 
 
 class Executor:
-    """Carries out every call at once, and keeps what it was asked for."""
+    """Carries out every call at once, and records it."""
 
     def __init__(self):
         self.performed = []

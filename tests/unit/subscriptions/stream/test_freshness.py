@@ -1,4 +1,4 @@
-"""How the streams of a process count what is consumed, and report it."""
+"""How the streams of a process count consumed events, and report the counts."""
 
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -139,7 +139,7 @@ def test_a_new_objective_is_known_after_the_next_report(house, recorder):
 
 
 def test_a_stricter_objective_begins_without_the_counts_of_the_old_one(house, subscription, recorder):
-    """What was counted against an objective that was replaced meanwhile is dropped. (O4)"""
+    """Counts for an objective that was replaced meanwhile are dropped. (O4)"""
     place = f"/subscriptions/{subscription.id}/objective"
     with following(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))

@@ -88,7 +88,7 @@ def is_committed(reader, session, partition, offset):
 
 
 def test_a_commit_that_says_what_it_moved_is_not_read(coordination, clock):
-    """The positions of a commit are taken as they are said, from the owner only, and never back."""
+    """Positions in the report of a commit count only from the owner, and never move back."""
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
     reader.read({SubscriptionChange.ASSIGNMENT})
     coordination.close()

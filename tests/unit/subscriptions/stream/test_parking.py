@@ -41,7 +41,7 @@ def a_table(*list_parked, replay=None, **limits):
 
 
 def answer_opening(table, *list_parked):
-    """Say of the last opening that was asked for that these keys have parked events."""
+    """Answer the last request to open a partition: these keys have parked events."""
     [opening] = (each for each in table.take_calls() if isinstance(each, OpenPartition))
     table.tell(table.session.handle_opening(opening, opening.position, 0, table.now, frozenset(list_parked)))
 

@@ -210,7 +210,7 @@ def test_a_letter():
 
 @pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {"eid": EID}}])
 def test_every_event_fits_into_a_letter(metadata):
-    """Events without the metadata that the store asks for get it made up, so that they block nothing: the better
+    """If events lack metadata that the store requires, the broker makes it up, so that they block nothing: the better
     behaviour. (S269)"""
     event = dead_letter_event(EID, a_drop({"n": 1, **metadata}))["event"]
     assert event["metadata"]["event_type"] == "order"

@@ -163,7 +163,7 @@ class BrokerServices(BrokerCore):
     """Every part of a broker. Each is created once, when somebody first asks for it.
 
     A Lambda function thereby loads only the parts that it serves. The parts stand in the order in which they use each
-    other, from those of event types down to housekeeping.
+    other, from the parts of event types down to housekeeping.
     """
 
     wrap_sender: WrapSender
@@ -266,7 +266,7 @@ class BrokerServices(BrokerCore):
         return True
 
     def read_own_metrics(self) -> Metrics:
-        """The metrics of this process, without those of deleted event types."""
+        """The metrics of this process, except for deleted event types."""
         self.metrics.forget_deleted_event_types()
         return self.metrics
 

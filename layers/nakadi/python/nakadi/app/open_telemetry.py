@@ -78,8 +78,8 @@ def resource_of_process() -> Resource:
 class OpenTelemetryTracer:
     """Hands spans to a processor of the SDK.
 
-    The caller's sampling decides for traces that clients began, and `ratio` for others. The decision is made before the
-    SDK is asked, which takes longer than most requests.
+    The caller's sampling decides for traces that clients began, and `ratio` for others. The decision comes before any
+    call to the SDK, which takes longer than most requests.
     """
 
     def __init__(

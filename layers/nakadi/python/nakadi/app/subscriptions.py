@@ -1,4 +1,4 @@
-"""The parts of subscriptions, wired from top to bottom: first the common ones, then those of requests."""
+"""The parts of subscriptions, wired from top to bottom: first the common ones, then the parts for requests."""
 
 from __future__ import annotations
 

@@ -23,11 +23,12 @@ TRACED_OPERATIONS = {
     "publish_events": ("publish", "name", ""),
     "commit_subscription_cursors": ("commit", "", "subscription_id"),
 }
-"""For each operation of the API: that of its span, and the parameters of the path with destination and group."""
+"""For each operation of the API: the operation of its span, and the path parameters with destination and group."""
 
 
 def with_spans(routes: Iterable[Route], tracer: Tracer | None) -> list[Route]:
-    """The routes; those of `TRACED_OPERATIONS` begin a span with each request that belongs to a sampled trace."""
+    """The routes, of which the ones of `TRACED_OPERATIONS` begin a span with each request that belongs to a sampled
+    trace."""
     if tracer is None:
         return list(routes)
     return [_with_span(each, tracer) if each.operation in TRACED_OPERATIONS else each for each in routes]

@@ -218,8 +218,8 @@ class Cache(Generic[Key, Value]):
     """Values of documents of one kind, at most `seconds` old.
 
     With a watch, a value is read again when its document may have changed, however long ago it was read. The number
-    beside a value was asked for before the value was read, so while the number is the same, the document is too.
-    Without a watch, a value is read again when it is older than `seconds`.
+    beside a value was read before the value, so while the number is the same, the document is too. Without a watch, a
+    value is read again when it is older than `seconds`.
     """
 
     def __init__(self, clock: Clock, seconds: float, watch: ChangeWatch | None = None, kind: str = "") -> None:

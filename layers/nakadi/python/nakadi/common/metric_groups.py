@@ -49,7 +49,7 @@ def _add_columns_as_sources(rows: CountsByKey[Key], lock: threading.Lock, *count
 
 
 class AnsweredRequestMetrics:
-    """The metrics of every answer, under one lock: that of the histogram, whose row has the seconds."""
+    """The metrics of every answer, under one lock: the lock of the histogram, whose row has the seconds."""
 
     def __init__(self, seconds: Histogram, requests: Counter, received: Counter, sent: Counter) -> None:
         self._seconds = seconds
@@ -70,8 +70,8 @@ class AnsweredRequestMetrics:
 
 
 class SentEventMetrics:
-    """The metrics of every batch that a stream sends, under one lock: that of the histogram, whose row for the API has
-    the delays.
+    """The metrics of every batch that a stream sends, under one lock: the lock of the histogram, whose row for the API
+    has the delays.
     """
 
     def __init__(self, delay: Histogram, events: Counter, size: Counter, names: BoundedLabelValues) -> None:

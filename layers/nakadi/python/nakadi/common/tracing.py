@@ -42,7 +42,7 @@ class Tracer(Protocol):
         """Begin a span with links to the traces of these events; None if none of the traces is sampled."""
 
     def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
+        """Send the rest, for a few seconds at most."""
 
 
 def is_sampled(traceparent: str) -> bool:

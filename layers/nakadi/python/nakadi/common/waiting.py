@@ -126,8 +126,8 @@ def call_and_report(work: Callable[[], T], done: Done[T]) -> None:
 
 
 def resume(task: Task[T], outcome: Any) -> Wait[Any]:
-    """Run a task up to where it waits next: from its begin if the outcome is None, else from where it has waited for
-    this. Raises `StopIteration` with its result at its end."""
+    """Run a task until it waits next: from its begin if the outcome is None, else from where it waited for this
+    outcome. Raises `StopIteration` with its result at its end."""
     return task.throw(outcome) if isinstance(outcome, Exception) else task.send(outcome)
 
 

@@ -1,4 +1,4 @@
-"""Which addresses deliveries may go to: those of the internet, and those of networks that a setting allows."""
+"""Which addresses deliveries may go to: addresses on the internet, and in networks that a setting allows."""
 
 from __future__ import annotations
 

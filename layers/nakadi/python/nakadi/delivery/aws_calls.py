@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class CallFailed(Exception):
-    """Raised for a call without a good answer. `status` is that of the answer, None if there was none.
+    """Raised for a call without a good answer. `status` is the status of the answer, None if there was none.
 
     `blames_request`: the service refuses what it was sent, and not the caller, or this moment.
     `may_have_arrived`: the request was sent, and its answer is lost.

@@ -47,7 +47,7 @@ def _trial_message(sink_format: SinkFormat) -> Message:
 class DeliveredEvent(Struct, frozen=True):
     """An event for a sink that gets each by itself. A trial is one, too, which has no event type.
 
-    `text` is what is sent. `id` is the subscription with the event's cursor, `place` the partition that it is in.
+    `text` is the body to send. `id` is the subscription with the event's cursor, `place` the partition that it is in.
     """
 
     text: str

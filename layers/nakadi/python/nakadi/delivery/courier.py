@@ -1,9 +1,9 @@
 """The courier of one sink: holds the stream of its subscription, and calls the sink.
 
 It is the client of the stream, in the same process: batches come as lines that are never written, and commits go to the
-coordination. What is sent when is decided by `DeliverySession`; the courier carries that out, on one event loop, where
-everything but the opening of streams and the writing to stores happens. So nothing here needs a lock: the store calls
-back from its threads, and only has the loop do something.
+coordination. `DeliverySession` decides what to send when. The courier carries that out on one event loop, which does
+everything except opening streams and writing to stores. So nothing here needs a lock: the store calls back from its
+threads, and only has the loop do something.
 """
 
 from __future__ import annotations
@@ -419,8 +419,8 @@ class Delivery:
         self._carry_out(self._session.stop(self._parts.clock.monotonic()))
 
     def stop_if_stream_closes(self) -> None:
-        """A stream that closes, for example because cursors are being reset, waits for commits of what it has sent:
-        what was not begun is never going to be."""
+        """A stream that closes, for example because cursors are being reset, waits for commits of the events that it
+        has sent: deliveries that have not begun will never begin."""
         if self._driver is not None and self._driver.session.state is not SessionState.STREAMING:
             self.stop()
 

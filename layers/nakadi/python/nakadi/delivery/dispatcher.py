@@ -65,8 +65,8 @@ class KnownSinks:
 
 
 class _Look(Struct, frozen=True):
-    """What a look at the stores has found: the name of this process, the processes that deliver, all sinks that there
-    are, and those of this process."""
+    """What a look at the stores has found: the name of this process, the processes that deliver, all sinks, and the
+    sinks of this process."""
 
     process_id: str
     processes: Collection[str]

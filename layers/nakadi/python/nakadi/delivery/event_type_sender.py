@@ -1,4 +1,4 @@
-"""Publishes what is delivered into another event type of this broker, so that a copy needs no consumer.
+"""Publishes delivered events into another event type of this broker, so that a copy needs no consumer.
 
 Events keep their ids: if the other event type deduplicates, a batch that is delivered twice is stored once. What the
 broker itself wrote into their metadata is left out, and written again for the other event type.

@@ -2,16 +2,16 @@
 
 It never waits, and knows no clock, no store and no network: facts come in as method calls, and each returns the actions
 that follow. A batch goes through its attempts in a lane. The queue of its partition (`queues.py`) says which events may
-be in lanes at the same time: those of one batch, or those of different keys. So the order of a partition, or of a key,
-is kept, and a lane that fails holds up only what has to follow it.
+be in lanes at the same time: the events of one batch, or events of different keys. So the order of a partition, or of a
+key, is kept, and a lane that fails holds up only what has to follow it.
 
 A batch that failed is tried again as it was, under the same id, after a pause that grows. If the sink fails at it again
 and again, the lane looks for the event behind that: it sends halves, of which one fails, until a single event is left.
-That one goes on alone, and the rest is back in the queue. What becomes of it is the policy of the subscription: if that
-names a number of attempts, the deliveries settle, and the next stream gives the event up; otherwise the lane goes on
+That one goes on alone, and the rest is back in the queue. The subscription's policy decides what happens next: if it
+names a number of attempts, the deliveries settle, and the next stream gives the event up; otherwise the lane keeps
 trying it. Only answers count against an event: a sink that cannot be reached, or asks for time, is waited for.
 
-A partition has one commit under way at most, and what is delivered meanwhile shares the next one. While batches of the
+A partition has one commit under way at most, and events delivered meanwhile share the next one. While batches of the
 partition go out one after the other, commits are some milliseconds apart: they cost about as much as the deliveries. A
 partition that has nothing to send, or has failed, commits at once.
 """
@@ -118,7 +118,8 @@ class BeginAttempt(Struct, frozen=True):
 
 
 class CommitDelivered(Struct, frozen=True):
-    """Commit a position, and what is done ahead of it, and call `end_commit` for the partition, whatever came of it."""
+    """Commit a position and the events that are done ahead of it, and call `end_commit` for the partition, whatever the
+    result."""
 
     partition: EventTypePartition
     position: Position
@@ -258,8 +259,8 @@ class PartitionDeliveries:
         self.commit_due_at = self._last_commit_at + self._commit_wait_seconds
 
     def put_back_surplus(self, lane: Lane, delivered: Runs) -> None:
-        """Put back what a lane does not need, after it has delivered these, and let go what follows neither these nor
-        what is still in the lane."""
+        """Put back the events that a lane does not need after it has delivered these, and release the events that
+        follow neither these nor any event still in the lane."""
         surplus = lane.take_surplus()
         self.queue.give_back(surplus)
         if lane.state is LaneState.ENDED:
@@ -342,8 +343,8 @@ class DeliverySession:
         return [*self._due_commits(lane.of, now), *self._next_attempts(now)]
 
     def end_commit(self, partition: EventTypePartition, now: float, *, is_committed: bool) -> Sequence[DeliveryAction]:
-        """A commit has ended. If it failed, what was delivered will be sent again by the next stream, so that nothing
-        may be delivered after it, nor given up: the next stream would take another event for the one that failed."""
+        """A commit has ended. If it failed, the next stream sends the delivered events again, so nothing behind them
+        may be delivered or given up: the next stream would take another event for the one that failed."""
         of = self._partitions[partition]
         of.is_committing = False
         if not is_committed:

@@ -1,7 +1,7 @@
 """The queues of a partition: which of its events wait, which may go next, and how far everything is delivered.
 
-`InOrderQueue` lets one batch go at a time. `KeyedQueue` lets events of different keys go at the same time, and those of
-one key one batch after the other. Events without a key are in the order of their partition, as if they shared a key.
+`InOrderQueue` lets one batch go at a time. `KeyedQueue` releases events of different keys at the same time, and the
+events of one key batch after batch. Events without a key are in the order of their partition, as if they shared a key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Runs = Sequence[EventRun]
 
 
 class DeliveryQueue(Protocol):
-    """Events come in with `receive`, in order. What was taken blocks what has to follow it until `release`."""
+    """Events come in with `receive`, in order. Events that were taken block the events that have to follow them until
+    `release`."""
 
     def receive(self, runs: Runs) -> None: ...
 

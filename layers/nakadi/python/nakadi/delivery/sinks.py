@@ -112,7 +112,7 @@ class SinkRepository(Struct, frozen=True):
         self.registry.write(PutDocument(SINKS_KIND, sink.subscription_id, body, expected_revision=sink.revision))
 
     def remove(self, subscription_id: str) -> None:
-        """Remove a sink and what was reported. Doing it again changes nothing."""
+        """Remove a sink and its reports. Doing it again changes nothing."""
         self.registry.write(
             RemoveDocument(SINKS_KIND, subscription_id), RemoveDocument(DELIVERY_REPORTS_KIND, subscription_id)
         )
@@ -352,7 +352,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         return self.safe
 
     def _secrets_of_draft(self, draft: SinkDraft, old: SinkSecrets | None) -> tuple[SinkSecrets, str | None]:
-        """What is to be sealed, and the secret that was generated, if one was."""
+        """The secrets to seal, and the generated secret, if there is one."""
         if draft.type != SinkType.HTTP:
             return SinkSecrets((), {}), None
         headers = {name: value or "" for name, value in draft.headers.items()}

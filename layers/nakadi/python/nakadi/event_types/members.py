@@ -1,4 +1,5 @@
-"""The members of an event type's events: those that its schema describes, and those of each event in its category."""
+"""The members of an event type's events: the members that its schema describes, and the ones that each event of its
+category has."""
 
 from __future__ import annotations
 

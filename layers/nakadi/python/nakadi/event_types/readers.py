@@ -172,8 +172,8 @@ def _with_schema(event_type: EventType, submitted: SubmittedSchema) -> EventType
 
 
 class _Review(Struct, frozen=True, dict=True):
-    """The readers that would miss something after a change from `old` to `new`. `unnamed` are those of them that the
-    request does not name; `unasked` declare nothing, and the request does not name them either.
+    """The readers that would miss something after a change from `old` to `new`. `unnamed` are the ones that the request
+    does not name; `unasked` declare nothing, and the request does not name them either.
     """
 
     affected: tuple[AffectedReader, ...] = ()

@@ -1,4 +1,4 @@
-"""The reports of job runs about the table of an event type: what each run added, and what was wrong with it.
+"""The reports of job runs about the table of an event type: which events each run added, and what was wrong with them.
 
 A job writes them into the registry, which keeps the newest ones: `TableRuns.keep` adds a run, and drops the oldest.
 """

@@ -194,5 +194,5 @@ def _with_changed_retention(timeline: Timeline, retention_change: timedelta) -> 
 
 
 def _time_of_next_change(now: datetime, previous: datetime) -> datetime:
-    """The time of a change, later than that of the previous change even within a millisecond."""
+    """The time of a change, later than the time of the previous change even within a millisecond."""
     return max(now, previous + timedelta(milliseconds=1))

@@ -47,7 +47,7 @@ class ExchangeConnection(Protocol):
 
 
 class Exchange:
-    """A request and its answer. `receive` and `send` are those of ASGI."""
+    """A request and its answer. `receive` and `send` come from ASGI."""
 
     __slots__ = (
         *(

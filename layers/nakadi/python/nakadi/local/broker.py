@@ -160,7 +160,7 @@ class Faults:
         return partial(self._cleared.wait, seconds)
 
     def take_fault_for(self, topic: str, partition: int, *kinds: _FaultKind) -> _FaultOrder | None:
-        """The first order of these kinds for this place; one time less of it is left."""
+        """Take the first order of these kinds for this place; it may be taken one time less afterwards."""
         with self._lock:
             orders = [order for order in self._orders if order.kind in kinds]
         for order in orders:

@@ -71,7 +71,7 @@ class SchemaDraft(Struct, frozen=True, kw_only=True):
 
 
 class SubmittedSchema(Struct, frozen=True):
-    """A schema that has passed the checks, and is to become that of an event type."""
+    """A schema that has passed the checks, and that an event type is about to get."""
 
     type: SchemaType
     text: str

@@ -35,7 +35,8 @@ class Objective(Struct, frozen=True):
 
 
 class ConsumedBatch(Struct, frozen=True):
-    """Events that were sent together and are committed now; `stored_at` is that of the first, and so of the oldest."""
+    """Events that were sent together and are committed now; `stored_at` is the time of the first event, and so of the
+    oldest."""
 
     events: int
     stored_at: datetime

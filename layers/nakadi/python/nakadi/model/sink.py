@@ -33,7 +33,7 @@ TARGET_MEMBERS: Mapping[SinkType, str] = {
 
 
 def target_member(sink_type: str | None) -> str:
-    """The member of a sink of this type that says where to; that of `http` for a type that there is not."""
+    """The member that says where a sink of this type delivers to; for an unknown type, the member of `http`."""
     known: Mapping[str, str] = {each.value: member for each, member in TARGET_MEMBERS.items()}
     return known.get(sink_type or "", TARGET_MEMBERS[SinkType.HTTP])
 
@@ -137,8 +137,8 @@ class SinkSecrets(Struct, frozen=True):
 class EndedAttempt(Struct, frozen=True, kw_only=True):
     """An attempt to deliver the events of a partition from one offset up to another.
 
-    `status` is that of the answer, None if there was none. After a failure, `text` is the beginning of the answer, or
-    the error.
+    `status` is the status of the answer, None if there was none. After a failure, `text` is the beginning of the
+    answer, or the error.
     """
 
     at: datetime

@@ -194,7 +194,7 @@ class SetOffsets(Struct, frozen=True):
 
 
 class Redrive(Struct, frozen=True):
-    """The task of sending parked events again: those of one partition with one key; None means all of them."""
+    """The task of sending parked events again: the events of one partition with one key; None means all of them."""
 
     partition_and_key: tuple[EventTypePartition, str] | None = None
 

@@ -20,7 +20,7 @@ Node = Mapping[str, Any]
 
 
 class ApiOperation(Struct, frozen=True, kw_only=True):
-    """One operation; `parameters` are its own and those of its path, with all references at the top resolved."""
+    """One operation; `parameters` are its own and its path's, with all references at the top resolved."""
 
     id: str
     method: str

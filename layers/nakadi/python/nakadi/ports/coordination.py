@@ -163,7 +163,7 @@ class Coordination(Protocol):
         listener.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for
-        changes of this process, and within a second for those of others. A commit's positions may be passed along.
+        changes by this process, and within a second for changes by others. A commit's positions may be passed along.
         """
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class EidClaims(Protocol):
         """
 
     def remove(self, claims: Sequence[EidClaim]) -> None:
-        """Remove those of these claims that still have their tokens."""
+        """Remove the claims among these that still have their tokens."""
 
     def close(self) -> None:
         """Release all resources. Further calls raise `Unavailable`."""

@@ -90,7 +90,7 @@ class EventLog(Protocol):
         listener.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for
-        appends of this process, and within half a second for those of others.
+        appends by this process, and within half a second for appends by others.
         """
 
     def close(self) -> None:

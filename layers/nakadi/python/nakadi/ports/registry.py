@@ -9,8 +9,8 @@ from zlib import crc32
 from msgspec import Struct, field
 
 CHANGE_BUCKETS = 128
-"""One change makes what is remembered of this part of all keys be read again. The numbers of all buckets fit the 4 KB
-that DynamoDB reads for one unit."""
+"""After one change, processes read again whatever they remember of this part of all keys. The numbers of all buckets
+fit the 4 KB that DynamoDB reads for one unit."""
 
 
 class ChangeCounters(Struct, frozen=True):
@@ -35,7 +35,7 @@ class Document(Struct, frozen=True):
 
 
 ABSENT_REVISION = 0
-"""The revision of what is not there."""
+"""The revision of a document that does not exist."""
 
 
 class PutDocument(Struct, frozen=True):

@@ -214,7 +214,8 @@ def check_event_types(event_type: EventType, batch: AvroBatch, find_form: FindFo
 
 
 class EventWriter(Struct, frozen=True, kw_only=True):
-    """Writes the events of a batch as JSON. `selector` finds the owner of each; `take_memory` is told of their text."""
+    """Writes the events of a batch as JSON. `selector` finds the owner of each; `take_memory` is called with the length
+    of their text."""
 
     event_type: EventType
     origin: BatchOrigin

@@ -52,17 +52,17 @@ log = logging.getLogger(__name__)
 CLAIMS_HOLD_FOR = timedelta(seconds=20)
 APPEND_SETTLES_AFTER = timedelta(seconds=90)
 APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=30)
-"""For an append that came back without success: what is on its way in a network arrives within half of that time, and
-the other half is for clocks that differ."""
+"""For an append that came back without success: messages on their way through a network arrive within half of that
+time, and the other half is for clocks that differ."""
 
 CLAIMS_KEPT_BEHIND_WINDOW = timedelta(hours=1)
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=30)
-"""A reserve: the log stamps events by a clock like those of publishers, whose difference is in the times above."""
+"""A reserve: the clock by which the log stamps events may differ from publishers' clocks, as the times above allow."""
 
 POSITION_REFRESH_SECONDS = 10.0
 MAX_KNOWN_POSITIONS = 10_000
 MAX_EVENTS_READ_FOR_PLACES = 20_000
-"""A place is only told, so it is not looked for among more events than this."""
+"""The place is only for information, so the search covers no more events than this."""
 
 UNDER_WAY_MESSAGE = "another attempt to publish this event has not ended, please repeat request"
 TOO_LATE_MESSAGE = "timed out"

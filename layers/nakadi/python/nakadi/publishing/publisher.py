@@ -122,8 +122,8 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     """Who sent a batch and may have disconnected since, and the subscription to which the client directs it, if there
     is one.
 
-    `trace_context` is the request's; events without one get it. `take_memory` is told how many
-    bytes a body that is not JSON becomes in memory, and may refuse them.
+    `trace_context` is the request's; events without one get it. `take_memory` is called with the number of bytes that a
+    body other than JSON becomes in memory, and may refuse them.
     """
 
     subject: Subject

@@ -15,7 +15,7 @@ from nakadi.rehearsals.findings import Findings
 from nakadi.rehearsals.history import Span
 
 REHEARSALS_KIND = "rehearsals"
-"""Documents by the id of the event type and that of the rehearsal: those of one event type stand together."""
+"""Documents by the ids of the event type and of the rehearsal, so the documents of one event type stand together."""
 
 LOST_AFTER = timedelta(minutes=1)
 KEPT_FOR = timedelta(days=1)
@@ -70,7 +70,7 @@ def rehearsal_from_body(body: DocumentBody) -> Rehearsal:
 
 
 def remove_expired_rehearsals(registry: Registry, clock: Clock) -> None:
-    """Remove the rehearsals that are older than a day, also those of deleted event types."""
+    """Remove the rehearsals that are older than a day, also of deleted event types."""
     oldest = clock.now() - KEPT_FOR
     for document in registry.list(REHEARSALS_KIND):
         if rehearsal_from_body(document.body).updated_at < oldest:

@@ -34,7 +34,8 @@ ONE_SPAN_MESSAGE = "Say either with `last` how far back the rehearsal begins, or
 
 
 class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The events of a rehearsal: those of the `last` seconds, hours or days, or so many `events`, the newest ones."""
+    """The events of a rehearsal: the events of the `last` seconds, hours or days, or the newest ones up to the number
+    `events`."""
 
     last: str | None = None
     events: int | None = None
@@ -104,7 +105,7 @@ def even_shares(total: int, available: Mapping[str, int]) -> Mapping[str, int]:
 
 
 class HistoryReader(Struct, frozen=True, kw_only=True):
-    """Reads spans. `pause` waits so many seconds, and may raise to end the reading."""
+    """Reads spans. `pause` waits for a number of seconds, and may raise to end the reading."""
 
     event_types: EventTypes
     logs: EventLogs

@@ -32,7 +32,7 @@ MOMENT_RULE = BrokenRule("format", "#/metadata/occurred_at")
 
 
 PrepareEvent = Callable[[Event], Event]
-"""Makes of a stored event what is judged of it."""
+"""Makes the text to judge from a stored event."""
 
 
 class Failure(Struct, frozen=True):
@@ -47,8 +47,8 @@ class Failure(Struct, frozen=True):
 
 
 class EventJudge(Struct, frozen=True, kw_only=True):
-    """`text_check` knows most valid events, and the validator judges the others. `prepare` takes away what is not
-    judged. `is_stopping` ends long work.
+    """`text_check` knows most valid events, and the validator judges the others. `prepare` removes the parts that are
+    not judged. `is_stopping` ends long work.
     """
 
     validator: Validator

@@ -16,7 +16,8 @@ MAX_SECONDS_AT_ONCE = 0.005
 
 
 class Pacer:
-    """Belongs to one thread. `pause` waits so many seconds, and `cpu_seconds` is what this thread has computed."""
+    """Belongs to one thread. `pause` waits for a number of seconds, and `cpu_seconds` returns the CPU time of this
+    thread."""
 
     def __init__(self, pause: Callable[[float], None], cpu_seconds: Callable[[], float] = time.thread_time) -> None:
         self._pause = pause

@@ -75,7 +75,7 @@ ONLY_JSON_MESSAGE = "Only events with a JSON schema can be rehearsed, and only w
 
 
 class RehearsalDraft(Struct, frozen=True, kw_only=True):
-    """A rehearsal as a client asks for it. What is None is as the event type has it."""
+    """A rehearsal as a client asks for it. None means: as the event type has it."""
 
     schema: SchemaDraft
     span: Span

@@ -153,7 +153,7 @@ def _pair_identity(pair: SchemaPair) -> PairIdentity:
 
 
 def _pair_visit(pair: SchemaPair, references: FollowedReferences) -> PairVisit:
-    """A pair, and the references by which it was reached: its own, or those of the enclosing pair."""
+    """A pair, and the references that led to it: its own, or the enclosing pair's."""
     return _pair_identity(pair), pair.references or references
 
 

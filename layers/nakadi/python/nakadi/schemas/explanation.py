@@ -67,8 +67,8 @@ def explain_violations(
 def broken_rules(
     document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int, accepts_part: AcceptsPart
 ) -> tuple[BrokenRule, ...]:
-    """The rules that an event breaks which is known not to be valid, each once, as far as they are found with so many
-    steps. One that nothing is found about has `UNKNOWN_RULE`. `accepts_part` tells where there is nothing to find."""
+    """The rules that an invalid event breaks, each once, as far as this number of steps finds them. One that nothing is
+    found about has `UNKNOWN_RULE`. `accepts_part` tells where there is nothing to find."""
     violation = _find_violation(document, patterns, event, [max_steps], accepts_part)
     return (UNKNOWN_RULE,) if violation is None else tuple(dict.fromkeys(violation.broken_rules()))
 

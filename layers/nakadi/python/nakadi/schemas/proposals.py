@@ -19,7 +19,7 @@ from nakadi.schemas.document import SchemaDocument, reference_steps, value_at_st
 from nakadi.schemas.places import KEYWORDS_BY_KIND, Place, place_of, value_of
 
 FindRefusedChanges = Callable[[Mapping[str, Any]], Sequence[SchemaChange]]
-"""The changes in a schema that its compatibility mode refuses; raises `Invalid` if that cannot be told."""
+"""The changes in a schema that its compatibility mode refuses; raises `Invalid` if it cannot be determined."""
 
 CheckSchema = Callable[[Mapping[str, Any]], object]
 """Raises `Invalid` for a schema that may not be submitted at all."""

@@ -1,8 +1,8 @@
 """Strict JSON: any text that two parsers could understand differently is refused.
 
 Keys and strings are in double quotes and contain no raw control character, a key occurs once in its object, integers
-fit 64 bits, floats are finite, and no comma dangles. The forms that only a lenient parser would take (`\'`, `01`,
-`1.`) are refused too, since what is accepted here is handed on to others as it is.
+fit 64 bits, floats are finite, and no comma dangles. The forms that only a lenient parser would take (`\'`, `01`, `1.`)
+are refused too, since an accepted text is handed on to others unchanged.
 
 Clients compare the messages. Their positions count UTF-16 units, up to the end of the wrong symbol or number.
 """

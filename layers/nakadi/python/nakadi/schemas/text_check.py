@@ -1,8 +1,8 @@
 """Holds texts of events to their schema, without parsing them to dictionaries.
 
-A check of a batch converts values that were parsed before. Who only wants to know whether events are valid can leave
-out the parsing, which takes half of the time: msgspec reads each text as the type of the schema, and code checks the
-values in it that no type can express, those of all events together. What the check doubts may be valid all the same.
+A check of a batch converts values that were parsed before. A caller that only wants to know whether events are valid
+can leave out the parsing, which takes half of the time: msgspec reads each text as the type of the schema, and code
+checks the values that no type can express, for all events together. What the check doubts may be valid all the same.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class StreamAccessMonitor:
             stop()
 
     def follow(self, driver: StreamDriver, subject: Subject | None, event_type: EventType) -> Callable[[], None]:
-        """Inform a driver of changes, without a subject only of those of the event type; the returned function ends
+        """Inform a driver of changes; without a subject, only of changes of the event type. The returned function ends
         that. Both are to be called on the driver's loop."""
         key = (subject, event_type.id)
         readers = self._readers.setdefault(key, MonitoredReaders(subject, event_type))

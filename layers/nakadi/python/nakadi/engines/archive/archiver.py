@@ -34,7 +34,7 @@ def _no_pause() -> None:
 
 
 class PackedMember(Struct, frozen=True):
-    """A member, and its entry in the index; `head_revision` is that of the head before it."""
+    """A member, and its entry in the index; `head_revision` is the revision of the head before it."""
 
     partition: int
     head_revision: int

@@ -19,7 +19,8 @@ from nakadi.model.authorization import Attribute
 from nakadi.model.events import EventTextBlock, LazyEvents, Record, StoredEvent, TopicPartition
 
 GZIP_MEMBER_BYTES = 500_000
-"""Of text. What is unpacked at once should stay near the processor: it takes half as long again when it does not."""
+"""Of text. The bytes that are unpacked at once should stay in the processor's cache: otherwise, unpacking takes half as
+long again."""
 
 NO_EVENT = msgspec.Raw()
 

@@ -57,7 +57,8 @@ class SegmentGroup(NamedTuple):
 
 @contextmanager
 def claim_partition(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], None]]:
-    """Be the only one who rewrites a partition. What is yielded makes sure, for some more time, that one still is.
+    """Be the only one who rewrites a partition. The yielded function makes sure that this process remains the only one
+    for some more time.
 
     Raises `PartitionBusy`, then or later.
     """

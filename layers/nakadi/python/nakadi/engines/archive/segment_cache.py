@@ -28,7 +28,7 @@ CONCURRENT_READS = 16
 
 MAX_OBJECTS_READ_AHEAD = 16
 MAX_BYTES_READ_AHEAD = 2_000_000
-"""Objects, and their bytes as they are in the store, that are asked for before a reader takes the first of them."""
+"""The number of objects, and of their stored bytes, that are requested before a reader takes the first of them."""
 
 MIN_COMPRESSION_RATIO = 4
 """Times larger at least than in the store: to guess which segments are enough for a reader."""

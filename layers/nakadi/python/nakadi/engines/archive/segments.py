@@ -10,7 +10,7 @@ from nakadi.ports.log_index import LogIndex
 SEGMENTS_PER_INDEX_QUERY = 200
 
 MAX_FOLLOWING_SEGMENTS = 100
-"""Segments that are asked for with one that may not have enough."""
+"""The number of segments that are requested with one that may not have enough."""
 
 
 def archived_segments_from(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[IndexSegment]:

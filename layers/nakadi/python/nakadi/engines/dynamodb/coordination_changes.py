@@ -35,7 +35,7 @@ RECHECK_DELAY_SECONDS = REPORT_INTERVAL_SECONDS + 0.1
 """So long after hearing of a change, whatever else happened in the same moment has been written, too."""
 
 MAX_REPORT_LATENESS_SECONDS = 2.0
-"""News may be seen so much later than others that bear a later time: clocks differ, and writes take theirs."""
+"""A process may see news this much later than other news with a later time: clocks differ, and writes take time."""
 
 TIME_DIGITS = 16
 

@@ -273,7 +273,8 @@ class DynamoDbLogIndex:
     # Items
 
     def _open_connection(self) -> Connection:
-        """The connection, made with the first call: a function that only publishes opens the index and asks nothing."""
+        """The connection, made with the first call: a function that only publishes opens the index and sends no
+        query."""
         with self._connection_lock:
             if self._closed:
                 raise Unavailable("The log index is closed.")

@@ -396,7 +396,7 @@ class Cluster:
 
 def _flush_client_log_lines(clients: Iterable[AdminClient | Consumer]) -> None:
     """The library hands out its lines for the log when a client is polled, which no answer to a question needs. Until
-    then it keeps them, and why a cluster refuses its clients is said in these lines alone."""
+    then it keeps them: only these lines say why a cluster refuses its clients."""
     for client in clients:
         # A consumer that was closed meanwhile says nothing more.
         with suppress(RuntimeError):

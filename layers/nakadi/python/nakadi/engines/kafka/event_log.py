@@ -90,7 +90,7 @@ class KafkaLog:
         cluster.remember_sealed(topic)
 
     def adopt_topic(self, topic: str) -> int:
-        """Let the topic take batches as large as those of other topics. All else stays as its owner has set it."""
+        """Let the topic take batches as large as other topics do. All else stays as its owner has set it."""
         cluster = self._cluster_unless_closed()
         cluster.forget_topic(topic)
         cluster.check_partitions(topic, [])

@@ -381,7 +381,7 @@ class _ProducerThread:
             produce(name, record.value, _key_bytes(record), number, timestamp=moment, **more)
 
     def _next_record_time_ms(self, partition: TopicPartition) -> int:
-        """The time of the next records: now, and never before that of an earlier record of the partition."""
+        """The time of the next records: now, and never before the time of an earlier record of the partition."""
         moment = max(self._latest_times.get(partition, 0), to_milliseconds(self._clock()))
         self._latest_times[partition] = moment
         return moment

@@ -236,8 +236,8 @@ class FanOut:
 
 @contextmanager
 def _translate_connection_errors() -> Iterator[None]:
-    """A context for reading a stream of events, which raises the errors of its connection, including those of a silent
-    one.
+    """A context for reading a stream of events, which raises the errors of its connection, also if the connection falls
+    silent.
     """
     try:
         yield

@@ -24,7 +24,7 @@ class ArrivedRecord(NamedTuple):
 
 
 class NumberedFrame(NamedTuple):
-    """A frame with its offsets. Its bytes are those of these records, one after the other."""
+    """A frame with its offsets. Its bytes are the bytes of these records, one after the other."""
 
     first_offset: int
     event_count: int

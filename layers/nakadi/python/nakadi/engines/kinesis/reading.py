@@ -85,8 +85,8 @@ class StreamReader:
         return self._number_to_newest(key, topic, partition)
 
     def adopt_continued_topics_of(self, old: StreamReader) -> None:
-        """Report the continued topics that another reader was asked for: their watchers ask again only when they hear
-        of something."""
+        """Report the continued topics that belong to another reader: their watchers ask again only when they hear of
+        something."""
         self._continuing = old._continuing  # of the same kind
 
     def bounds(self, topic: str, partition: int, as_of: float) -> OffsetBounds:

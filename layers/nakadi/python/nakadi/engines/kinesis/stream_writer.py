@@ -28,8 +28,8 @@ MAX_PUT_CALL_BYTES = 5_000_000
 MAX_PUT_CALL_RECORDS = 500
 
 APPEND_TIMEOUT_SECONDS = 3.0
-"""Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and there are only so many of
-them; it can try again better than we can. Well below what a reader waits for the last part of an append."""
+"""Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and their number is limited; the
+publisher can try again better than we can. Well below what a reader waits for the last part of an append."""
 
 REFUSED_AS_TIMED_OUT = Refused("timed out")
 REFUSED_AS_FAILED = Refused("internal error")

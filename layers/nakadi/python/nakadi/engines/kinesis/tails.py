@@ -37,7 +37,7 @@ class ShardPositionLost(Exception):
 
 
 MAX_READ_PAUSE_SECONDS = 3600.0
-"""Seconds. A stream keeps records for a day at least, and what was read last may have been hours behind."""
+"""Seconds. A stream keeps records for a day at least, and the last read may have been hours behind."""
 
 
 RETRY_AFTER_REFUSAL_SECONDS = MAX_READ_INTERVAL_SECONDS

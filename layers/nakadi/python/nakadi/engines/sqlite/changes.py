@@ -241,7 +241,7 @@ class FileChangePoller(ChangePoller):
             return  # it was closed before the thread began
 
     def _forward_reports_for(self, seconds: float) -> None:
-        """Pass on reports by other processes for this time."""
+        """Pass on reports by other processes for the given time."""
         if self._pipes.own_read_end is None:
             self._closed.wait(seconds)
             return

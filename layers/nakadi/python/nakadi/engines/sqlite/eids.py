@@ -25,7 +25,7 @@ SCOPE_BYTES = 16
 EID_BYTES = 16
 
 MAX_EIDS_OF_RUN = 1_024
-"""A run of rows has so many ids, with those of its last row. It is looked through for an id in it."""
+"""A run of rows has this many ids, including its last row's. It is looked through for an id in it."""
 
 MAX_EIDS_OF_ROW = 1_024
 """Indexing a row, and removing one that is indexed, is one step, for which appends wait."""
@@ -38,7 +38,7 @@ MAX_EIDS_LEFT_TO_INDEX = 50_000
 """Beyond that, appends wait: otherwise fast publishers could fill memory faster than old ids are indexed."""
 
 ROWS_LOADED_AT_ONCE = 100
-"""Other appends wait while so many rows are read."""
+"""Other appends wait while this many rows are read."""
 
 ALL_ROWS = -1
 

@@ -225,7 +225,7 @@ class LogCleaner:
     def trim(self, topic: str, partition: int, oldest_offset: int) -> None:
         """Remove the events before this offset: for readers in the first step, from the file in the others.
 
-        Housekeeping trims each partition every minute, mostly in vain: that writes nothing.
+        Housekeeping trims each partition every minute, and usually finds nothing to trim: then it writes nothing.
         """
         with self._file.read_connection() as connection:
             if _is_trimmed(connection, topic, partition, oldest_offset):

@@ -189,7 +189,7 @@ class SqliteFile:
 
     @contextmanager
     def read_connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection to read with, for this thread alone; errors of SQLite become `Unavailable`."""
+        """A connection for reading that only this thread uses; errors of SQLite become `Unavailable`."""
         with self.translate_errors(), self._readers.read_connection() as connection:
             yield connection
 

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 
 EIDS_PER_LOOKUP = 100
-"""SQLite keeps each statement prepared, so there is one statement for this number of ids, filled up with nulls."""
+"""SQLite keeps each prepared statement, so there is one for this number of ids, filled up with nulls."""
 
 _SELECT_ROWS = f"SELECT eid, row FROM old_eids WHERE eid IN ({', '.join('?' * EIDS_PER_LOOKUP)})"  # noqa: S608
 

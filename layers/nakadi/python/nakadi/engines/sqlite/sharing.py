@@ -81,7 +81,7 @@ def encode_length_prefixed(message: Struct) -> bytes:
 
 
 def take_whole_messages(received: bytearray) -> Iterator[bytes]:
-    """Take every whole message out of what was received."""
+    """Take every whole message out of the received bytes."""
     partition = 0
     while len(received) - partition >= MESSAGE_LENGTH_FORMAT.size:
         (length,) = MESSAGE_LENGTH_FORMAT.unpack_from(received, partition)

@@ -64,7 +64,7 @@ SELECT_PARTITION_ENDS = """
 
 FRAMES = "frames (log, first, count, stored_at, size, body)"
 FRAMES_AND_EIDS = f"{FRAMES_AND_EIDS_VIEW} (eid_row, a, b, c, d, e, f)"
-"""Takes rows of both tables, so that one statement inserts them; those of frames have no number in front."""
+"""Takes rows of both tables, so that one statement inserts them; rows of frames have no number in front."""
 ROWS_PER_INSERT = 16
 """Rows of one statement. SQLite keeps each statement prepared, so there must not be many of them."""
 

@@ -92,7 +92,7 @@ class SinkHandlers(Struct, frozen=True):
 
 
 def sink_view(sink: Sink, report: DeliveryReport | None = None) -> View:
-    """A sink without what is secret: its secret, and the values of its headers."""
+    """A sink without its secret parts: its secret, and the values of its headers."""
     view: View = {
         "type": sink.type,
         **sink.target_by_member,

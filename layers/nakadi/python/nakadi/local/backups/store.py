@@ -131,7 +131,7 @@ class BackupStore:
         return StoredFile(path=path, size=len(content), mode=0o600, modified_ns=nanoseconds, pieces=pieces)
 
     def add_manifest(self, manifest: Manifest) -> None:
-        """Make a backup of what was added: from now on, it counts."""
+        """Make the added files a backup: from now on, it counts."""
         text = msgspec.json.encode(manifest)
         for folder in (*(each for each in self._pieces.iterdir() if each.is_dir()), self._pieces):
             make_durable(folder)
@@ -155,7 +155,7 @@ class BackupStore:
             raise BackupFailed(f"{file.path} is damaged in the backup: it has {size} bytes, and had {file.size}.")
 
     def verify(self, backup_ids: Sequence[str]) -> Sequence[str]:
-        """Read everything, and return what is damaged, as sentences.
+        """Read everything, and describe all damage in sentences.
 
         A damaged piece is put aside, so that the next backup stores it again.
         """

@@ -1,6 +1,6 @@
-"""Whether what was written with one Avro schema can be read with another.
+"""Whether readers with one Avro schema can read events written with another.
 
-The rules, their messages and their order are those of `SchemaCompatibility` of Avro's library for Java, version 1.11.
+The rules, their messages and their order match `SchemaCompatibility` in Avro's library for Java, version 1.11.
 """
 
 from __future__ import annotations

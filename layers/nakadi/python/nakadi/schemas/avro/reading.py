@@ -3,10 +3,10 @@
     read = make_reader(parse_record_schema(text))
     read(AvroInput(payload, room=max_bytes))
 
-Everything is checked before it is used: no count is believed before there is room for so many values, and no length
-before there are so many bytes. What a value takes as JSON is counted while it is read, so a value of few bytes and
-many members ends with `TooMuchJson` instead of filling the memory. Decimals are `Decimal` objects, which
-`write_decimal` writes as JSON.
+Everything is checked before it is used: a count only holds if there is room for that many values, and a length only if
+there are that many bytes. What a value takes as JSON is counted while it is read, so a value of few bytes and many
+members ends with `TooMuchJson` instead of filling the memory. Decimals are `Decimal` objects, which `write_decimal`
+writes as JSON.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ _PRIMITIVE_READERS: dict[str, Read] = {
 
 
 class _Readers:
-    """Makes readers; those of records are made once, so that a record can be within itself."""
+    """Makes readers. It makes the reader of a record once, so that a record can contain itself."""
 
     def __init__(self) -> None:
         self._records: dict[str, list[tuple[str, Read]]] = {}

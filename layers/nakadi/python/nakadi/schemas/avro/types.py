@@ -2,7 +2,7 @@
 
     parse_avro_schema('{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]}')
 
-The rules and their order are those of Avro's library for Java, version 1.11, which the reference uses.
+The rules and their order match Avro's library for Java, version 1.11, which the reference uses.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ LEASE_DURATION = timedelta(seconds=10)
 """How long a process may be silent. It renews three times as often, and stops sending when it could not."""
 
 CLOCK_MARGIN = timedelta(seconds=2)
-"""How much later others regard it as dead: clocks differ, and what was sent takes its time to arrive."""
+"""How much later others regard it as dead: clocks differ, and messages take time to arrive."""
 
 _SECONDS_UNTIL_LEASE_EXPIRES = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 

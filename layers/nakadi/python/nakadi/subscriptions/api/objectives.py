@@ -49,7 +49,7 @@ class FreshnessReports(Struct, frozen=True):
     clock: Clock
 
     def find(self, subscription_id: str, objective: Objective) -> FreshnessReport:
-        """The counts of this objective; those of an earlier one mean nothing."""
+        """The counts of this objective; the counts of an earlier one mean nothing."""
         found, _ = self._read(subscription_id)
         return found if found is not None and found.set_at == objective.set_at else FreshnessReport(objective.set_at)
 
@@ -58,7 +58,7 @@ class FreshnessReports(Struct, frozen=True):
         return windows_of(objective.percent, self.find(subscription_id, objective).counts, self.clock.now())
 
     def add(self, subscription_id: str, objective: Objective, counts: Sequence[MinuteCounts]) -> None:
-        """Add counts. Those of an objective that another has replaced are dropped, as are those of a subscription
+        """Add counts. Counts of an objective that another has replaced are dropped, as are counts of a subscription
         that is gone."""
         for _ in range(SUBSCRIPTION_WRITE_ATTEMPTS):
             subscription = self.registry.get(SUBSCRIPTIONS_KIND, subscription_id)

@@ -1,4 +1,4 @@
-"""Offsets that no commit sets: the first ones, those of later partitions, and those that clients set.
+"""Offsets that no commit sets: the first ones, the offsets of later partitions, and the ones that clients set.
 
 Clients ask for resets, and for parked events to be sent once more. Both are only possible while no stream is open. The
 task is written into the assignment with the reset. That ends streams and keeps new ones away. Once the last session is

@@ -361,7 +361,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     initialisation: OffsetInitialisation
     event_type_name: str
     is_authentication_on: bool = False
-    """Whether tokens are asked for."""
+    """Whether clients need tokens."""
     _searched_positions: dict[str, dict[str, Position]] = field(default_factory=dict)
     """How far the event type has been looked through, by its id: another one may come to have its name."""
 

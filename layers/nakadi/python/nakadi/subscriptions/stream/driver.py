@@ -337,7 +337,7 @@ class SubscriptionDriver(StreamDriver):
             self._figures.record_sent_batch(line.partition.event_type, events, len(encoded), newest, line.runs)
 
     async def _finish_lines(self) -> None:
-        """Encode what is left to encode, while facts still reach the session, and other streams have their turns."""
+        """Encode the rest, while facts still reach the session, and other streams have their turns."""
         while (unfinished := self._unfinished) is not None and self._connected:
             await asyncio.sleep(0)
             self._bytes_since_pause = 0

@@ -76,7 +76,7 @@ class FreshnessRecorder:
         self._metrics.subscription_events_late.add(counts.late, subscription_id)
 
     def report(self) -> None:
-        """Report what was counted, and look at the objectives again. Raises `Unavailable`; no count is lost by that."""
+        """Report the counts, and look at the objectives again. Raises `Unavailable`; no count is lost by that."""
         with self._lock:
             subscriptions = tuple(self._followed.items())
         for subscription_id, followed in subscriptions:

@@ -40,7 +40,7 @@ class SessionTotals(Struct):
     """The sums over the partitions of a session. Each of them keeps its share up to date, so that an event does not
     cost a look at every partition.
 
-    `buffered_bytes` wait to be sent. `unsure_bytes` are those of batches that are not wholly committed.
+    `buffered_bytes` wait to be sent. `unsure_bytes` are the bytes of batches that are not wholly committed.
     """
 
     uncommitted: int = 0

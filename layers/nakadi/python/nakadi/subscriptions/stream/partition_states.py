@@ -37,7 +37,7 @@ class PartitionFact(Enum):
 
     OPENED = "opened"
     REOPENED = "reopened"
-    """What was read and not sent has to be read again."""
+    """Events that were read and not sent have to be read again."""
     PARKING_BEGAN = "parking began"
     PARKED = "parked"
     GIVEN_UP = "given up"
