@@ -107,7 +107,7 @@ def _read_logs(logs: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _read_end(log: str) -> str:
-    """The end of a log, from the beginning of a line on."""
+    """The end of a log, beginning with a whole line."""
     try:
         if log == "-":
             content = sys.stdin.buffer.read()

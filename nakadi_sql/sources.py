@@ -16,8 +16,8 @@ from nakadi_sql.rows import LoggedEvent
 MAX_OFFSET = (1 << 63) - 1
 
 Seam = Mapping[int, Mapping[int, int]]
-"""For each partition and timeline, the offset from which on events are taken from the log. The table has all events of
-older timelines, and none of newer ones.
+"""For each partition and timeline, the offset at which reading from the log begins. The table has all events of older
+timelines, and none of newer ones.
 """
 
 

@@ -511,7 +511,7 @@ def merge_statement(table: str, newest: str, *, has_operations: bool) -> str:
 def _news_condition(event_type: EventType, known: Progress, stored: Progress, expired_before: str | None) -> str:
     """Return the condition for rows that the first table has gained since the second was last updated.
 
-    Events in a gap that are older than the last expiry are no news: newer events of their keys may have been removed,
+    Events in a gap that are older than the last expiry are not new: newer events of their keys may have been removed,
     including deletions. Events after the gap cannot have lost a newer event.
     """
     orders = {timeline.topic: timeline.order for timeline in event_type.timelines}

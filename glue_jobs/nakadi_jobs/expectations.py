@@ -37,8 +37,8 @@ _PLACE = re.compile(rb'\{"topic":"[^"]*","partition":([0-9]+),"offset":([0-9]+)'
 def count_unmet(work: JobContext, event_type: EventType, parts: Sequence[ArchiveRange]) -> Mapping[Expectation, int]:
     """The number of events in these ranges that do not meet each expectation.
 
-    It lacks expectations that cannot be counted: an administrator may state one that is no condition, and the archive
-    may change meanwhile.
+    It lacks expectations that cannot be counted: an administrator may state one that is not a condition, and the
+    archive may change meanwhile.
     """
     wanted = []
     for each in stated_expectations(event_type.annotations):
@@ -87,7 +87,7 @@ def count_in_share(archive: ArchiveStore, conditions: Sequence[str], parts: Sequ
 
 
 def _select_events(chunk: Chunk) -> Iterator[Any]:
-    """The events with wanted places; `UNREADABLE` for a line that is no JSON."""
+    """The events with wanted places; `UNREADABLE` for a line that is not JSON."""
     ranges = list(join_ranges((part.partition, part.first, part.end) for part in chunk.parts))
     for line in chunk.text.splitlines():
         place = _PLACE.match(line)

@@ -106,7 +106,7 @@ class Observation:
             self._items.add(each, level + 1)
 
     def merge(self, other: Observation) -> None:
-        """Count all that another place has, as if it had been here."""
+        """Add everything that another place has counted."""
         self._kinds.update(other._kinds)
         self._counts.update(other._counts)
         self._is_unknown |= other._is_unknown

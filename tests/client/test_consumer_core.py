@@ -53,7 +53,8 @@ def keep_alive(partition, number):
 
 
 class World:
-    """A broker with two partitions that have gaps in their numbers, and all that may happen to its one client."""
+    """A broker with two partitions that have gaps in their numbers, and everything that may happen to its one
+    client."""
 
     def __init__(self, seed, *, extends, policy):
         self.random = random.Random(seed)
@@ -239,7 +240,7 @@ def test_a_batch_is_committed_when_it_is_done():
 
 
 def test_batches_that_are_done_together_share_a_commit():
-    """Right after a commit, the next one takes all that was done meanwhile; of a partition the last cursor."""
+    """Right after a commit, the next one takes everything done meanwhile, with the last cursor of each partition."""
     core = open_core()
     for numbers in ([0], [1], [2]):
         core.handle_line(line("0", numbers), 0.0)

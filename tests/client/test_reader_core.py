@@ -31,7 +31,7 @@ def cloud_events_line(partition, numbers):
 
 
 class World:
-    """A broker whose partitions have gaps, and all that may happen to its one reader."""
+    """A broker whose partitions have gaps, and everything that may happen to its one reader."""
 
     def __init__(self, seed, *, follow, start="begin", cloud_events=False):
         self.random = random.Random(seed)

@@ -109,7 +109,7 @@ class TestOneServer:
             assert log.bounds("t", [0])[0].next_offset <= 2 + 2
 
     def test_has_no_room_left(self, tmp_path, record_property):
-        """Without room a server refuses and ends; with room it starts again, with all that was acknowledged."""
+        """Without room a server refuses and ends; with room it starts again, with all acknowledged events."""
         limited = ("/bin/sh", "-c", 'ulimit -f 20480; exec "$0" "$@"')
         with kafka.a_server(tmp_path, limited) as server, open_log([server]) as log:
             log.create_topic("t", 1)

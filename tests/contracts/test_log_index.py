@@ -355,7 +355,7 @@ class TestReferences:
 
 class TestClaims:
     def test_have_one_owner(self, index: LogIndex):
-        """A name has one owner at a time, who may claim it again and let it go."""
+        """A name has one owner at a time, who may claim it again and release it."""
         assert index.claim("n", "ann", 60)
         assert not index.claim("n", "bob", 60)
         assert index.claim("n", "ann", 60)

@@ -25,7 +25,7 @@ READERS = {"measure_change", "read_sample", "value"}
 def find_measured_samples(source: str) -> set[str]:
     """The samples that the functions in a module of tests read, and do not just expect to be zero.
 
-    A function that reads the sample whose name is in a variable reads all that it, or its parameters, name.
+    A function that reads the sample whose name is in a variable reads every metric that it, or its parameters, name.
     """
     functions = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.FunctionDef)]
     return {name for function in functions for name in _samples_read_in(function)}

@@ -140,7 +140,7 @@ def test_it_says_what_is_elsewhere(tmp_path, capsys):
 
 
 def test_old_backups_are_removed(tmp_path, capsys):
-    """`--keep` leaves the newest backups, with all that they need. (B13)"""
+    """`--keep` leaves the newest backups, with everything they need. (B13)"""
     busy = BusyFolder(tmp_path / "data")
     busy.close()
     arguments = [str(tmp_path / "backups"), "--data", str(busy.path)]

@@ -238,7 +238,7 @@ def test_a_fault_in_between_changes_nothing(functions, shards, operation, fault)
 
 
 def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(functions, shards):
-    """While the index is out of order, the batch is reported from its first record on that is not indexed."""
+    """While the index is out of order, the function reports the batch's first record that is not indexed."""
     shards.publish(6)
     functions.invoke("log_indexer", shards.event(0, 2))
     event = shards.event()

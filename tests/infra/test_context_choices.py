@@ -209,7 +209,7 @@ def test_streams_can_be_served_in_a_network_that_exists(app):
 
 
 def test_streams_can_be_served_without_a_way_to_the_internet(app):
-    """A private network has neither gateway, NAT nor addresses, and an endpoint for all that a task asks."""
+    """A private network has neither gateway, NAT nor addresses, and an endpoint for every service that a task calls."""
     template = streaming_template(app, private=True)
     [service] = all_of(template, "AWS::ECS::Service")
     endpoints = [each["Properties"] for each in all_of(template, "AWS::EC2::VPCEndpoint")]

@@ -108,7 +108,7 @@ def test_tests_pass_anywhere(checkout):
 
 
 def test_processes_of_tests_get_an_environment_of_their_own():
-    """No test hands on all that the machine has set: each start of a process says its environment."""
+    """No test hands on the machine's whole environment: each start of a process says its environment."""
     tests = (each for each in ROOT.glob("tests/**/*.py") if each.name != "__main__.py")
     without = [
         f"{path.relative_to(ROOT)}:{call.lineno}"

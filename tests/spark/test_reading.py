@@ -98,7 +98,8 @@ def test_only_events_of_a_time_are_read(orders):
 
 
 def test_a_time_limits_what_is_read_of_the_log(orders):
-    """The log is read from the beginning of the time on, and not up to its end if the time ended long before. (K4)"""
+    """Reading begins in the log at the start of the time span, and does not go to the log's end if the span ended long
+    before. (K4)"""
     with Broker(orders.url).open() as source:
         found = replace(source.find(orders.name), table="", seam={})
         tomorrow, long_ago = datetime.now(UTC) + timedelta(days=1), datetime(2020, 1, 1, tzinfo=UTC)
@@ -166,8 +167,8 @@ def test_an_event_type_that_does_not_exist_is_named(orders):
 
 
 def test_rights_are_those_of_streams(orders, tmp_path):
-    """Who may not read an event type gets the broker's Problem, before anything is read; a token that may goes to the
-    tasks. (K6)
+    """A client that may not read an event type gets the broker's Problem before anything is read; a token with the
+    permission goes to the tasks. (K6)
     """
     issuer = Issuer(tmp_path)
     with ServedBroker(**issuer.settings) as broker:

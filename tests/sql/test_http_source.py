@@ -122,7 +122,7 @@ def guarded(tmp_path):
 
 
 def test_rights_are_those_of_streams(guarded):
-    """Who may not read an event type gets the broker's Problem, whether there are events or not. (Q8)"""
+    """A client that may not read an event type gets the broker's Problem, whether there are events or not. (Q8)"""
     broker, issuer = guarded
 
     def ask_as(user, name):
@@ -241,7 +241,7 @@ def test_events_that_left_the_log_too_early_are_counted():
 
 
 def test_events_of_two_timelines_are_found_once(api, source):
-    """A table may end in an older timeline, or in the newer one: the log is read from there on. (Q1, Q4)"""
+    """A table may end in an older timeline, or in the newer one: reading continues there in the log. (Q1, Q4)"""
     name = create_event_type(api, a_business_definition())["name"]
     publish(api, name, [an_event(n) for n in range(3)])
     assert api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201

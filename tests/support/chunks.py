@@ -20,7 +20,7 @@ def a_record(text: str) -> Record:
 
 
 def a_chunk(*records: Record | str, start: int = 0, order: int = 1) -> EventChunk:
-    """Events from offset `start` on; a text means an event with this value."""
+    """Events, beginning at offset `start`; a text means an event with this value."""
     made = [each if isinstance(each, Record) else a_record(each) for each in records]
     events = tuple(StoredEvent(start + index, record, STORED_AT) for index, record in enumerate(made))
     return EventChunk(order, start, EventSlice(events, start + len(events)))

@@ -109,7 +109,7 @@ class SessionHarness:
         self.look()
 
     def arrive(self, events: EventRun | int, start: int = 0, partition: int = 0) -> None:
-        """Pass events of a partition to the session: this number from an offset on, or these."""
+        """Pass events of a partition to the session: this number, beginning at an offset, or these."""
         run = some_events(events, start) if isinstance(events, int) else events
         self._take(self.session.handle_events(a_place(partition), run, self.now))
 

@@ -202,7 +202,8 @@ class LogUnderTest:
 
 
 def read_everything(log: EventLog, topic: str, partition: int, start: int, **how: int) -> list[StoredEvent]:
-    """Every event from an offset on. One read may answer with fewer than there are, so it is read slice by slice."""
+    """Every event, beginning at an offset. One read may answer with fewer than there are, so it is read slice by
+    slice."""
     found: list[StoredEvent] = []
     end = log.bounds(topic, [partition])[partition].next_offset
     while start < end:

@@ -136,7 +136,7 @@ def kill_compaction(killed: KilledJobs, kills: int) -> None:
 
 
 def kill_compaction_at(killed: KilledJobs, moments: Sequence[tuple[str, bool | str]]) -> None:
-    """The same, with jobs that are killed at these moments from the first run on."""
+    """The same, with jobs that are killed at these moments, beginning with the first run."""
     for job, moment in moments:
         killed.archive()
         killed.run(job, kill=moment)

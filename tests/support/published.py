@@ -48,7 +48,7 @@ from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
 
 EVENT_KEYS = ("k1", "k2", "k3", "k,4", '"5')
 WRITERS = ("w1", "w2", "w3", "w4")
-"""Who wrote an event: by this some are erased."""
+"""Who wrote an event; erasures choose events by it."""
 
 MOMENTS = (
     (Change, "append"),

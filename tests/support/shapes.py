@@ -1,4 +1,5 @@
-"""Draws shapes of events: schemas with all that the language of schemas has, and texts of values that they let in.
+"""Draws shapes of events: schemas with everything that the language of schemas has, and texts of values that they
+accept.
 
 Each kind of value has the usual ones, and those that columns of tables cannot hold unchanged.
 """

@@ -74,7 +74,7 @@ def test_a_count_has_bounds(api, count, detail):
 
 
 def test_a_count_is_needed(api):
-    """A missing count is 422 and named, one that is no number is 400. (R207, R209)"""
+    """A missing count is 422 and named, one that is not a number is 400. (R207, R209)"""
     name = create_event_type(api)["name"]
 
     assert violations(set_count(api, name, None)) == {'Field "partition_count" must not be null'}

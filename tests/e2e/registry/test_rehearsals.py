@@ -212,7 +212,7 @@ def test_at_most_twenty_rehearsals_are_kept(api, name):
 
 @pytest.mark.parametrize("lists", [{"admins": "ann"}, {"readers": "ann"}, {"admins": "cat", "readers": "cat"}])
 def test_a_rehearsal_needs_two_permissions(ann, bob, lists):
-    """Who may not both change the schema and read the events gets 403 for each operation. (H9)"""
+    """A client that may not both change the schema and read the events gets 403 for each operation. (H9)"""
     section = an_authorization(**{"admins": "ann bob", "readers": "ann bob", "writers": "ann"} | lists)
     definition = a_definition(authorization=section)
     assert ann.post("/event-types", json=definition).status_code == 201

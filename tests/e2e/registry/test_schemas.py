@@ -94,7 +94,7 @@ def test_beyond_the_end_there_is_nothing(api, path):
     ],
 )
 def test_pages_have_bounds(api, path, parameters, detail):
-    """A limit or offset out of bounds, or that is no number, is a bad request. (R15, R137)"""
+    """A limit or offset out of bounds, or that is not a number, is a bad request. (R15, R137)"""
     assert detail in problem(api.get(path, params=parameters), 400)
 
 

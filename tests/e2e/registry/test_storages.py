@@ -108,7 +108,7 @@ def test_a_storage_has_to_be_complete(api, storage, detail):
 
 
 def test_an_unreadable_storage_is_a_bad_request(api):
-    """A body that is no JSON is 400. (R236)"""
+    """A body that is not JSON is 400. (R236)"""
     problem(api.post("/storages", content="{"), 400)
 
 

@@ -43,7 +43,7 @@ def test_limits_that_make_no_sense_are_refused(api, event_type, query, detail):
 )
 @pytest.mark.parametrize("text", ["x", "1.5", "0x1", "%2B-1"])
 def test_a_parameter_that_is_no_number_is_malformed(api, name, text):
-    """A parameter that is no number is 400, before any other check. (L10, L12)"""
+    """A parameter that is not a number is 400, before any other check. (L10, L12)"""
     assert text.replace("%2B", "+") in read_refusal_detail(api, a_name(), 400, f"{name}={text}")
 
 

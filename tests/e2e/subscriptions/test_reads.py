@@ -274,7 +274,7 @@ def test_a_forced_change_needs_no_proposal(api, event_type, subscription):
 
 
 def test_force_lets_a_change_pass(api, event_type, subscription):
-    """If it names all that are affected, the schema is stored, and the answer warns. (D7, D8)"""
+    """If it names all affected subscriptions, the schema is stored, and the answer warns. (D7, D8)"""
     other = create_subscription(api, event_type["name"], reads=["customer"])
     assert other["id"] in problem(submit(api, event_type, FRACTIONAL_ID, force=subscription["id"]), 422)
     both = f"{subscription['id']},{other['id']}"
@@ -300,7 +300,7 @@ def test_force_lets_a_change_pass(api, event_type, subscription):
 )
 @pytest.mark.parametrize("mode", ["forward", "compatible"])
 def test_force_lifts_the_mode_for_what_is_read(api, schema, kind, mode):
-    """Members that the affected subscriptions read may be removed, once all that may read them are named. (D7)"""
+    """Members that the affected subscriptions read may be removed, once the request names all readers. (D7)"""
     event_type = create_event_type(api, schema=ORDER, compatibility_mode=mode)
     declared = create_subscription(api, event_type["name"], reads=["order_number"])
     silent = create_subscription(api, event_type["name"])

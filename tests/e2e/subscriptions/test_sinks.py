@@ -742,7 +742,7 @@ def test_by_key_an_event_is_parked_with_its_key_and_sent_again(api, receiver):
 
 
 def test_who_may_register_a_sink(tmp_path, receiver):
-    """Who administers the subscription and may read its event types; others may not even pause it. (X2a)"""
+    """Only an administrator of the subscription who may read its event types; others may not even pause it. (X2a)"""
     issuer = Issuer(tmp_path)
     with Broker(**issuer.settings, **ON_LOOPBACK) as broker:
         ann, bob, eve = (

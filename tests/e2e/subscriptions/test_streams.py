@@ -114,7 +114,7 @@ def test_parameters_that_make_no_sense(api, parameters, detail):
 
 
 def test_parameters_that_cannot_be_read(api):
-    """A number that is none, and a body that is no JSON object, are bad requests. (S154)"""
+    """A number that is none, and a body that is not a JSON object, are bad requests. (S154)"""
     url = events_url({"id": "nobody"})
     problem(api.get(url, params={"batch_limit": "many"}), 400)
     problem(api.post(url, json={"batch_limit": "many"}), 400)

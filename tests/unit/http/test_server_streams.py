@@ -142,7 +142,7 @@ def test_a_client_that_leaves_an_idle_stream_is_noticed(serving, streams):
 
 
 def test_a_client_that_closes_only_its_half_of_a_stream_is_gone(wire, streams):
-    """On a stream, closing a half cannot be distinguished from leaving, so it is leaving."""
+    """On a stream, the server cannot distinguish closing one half from leaving, so it means leaving."""
     wire.send("GET /idle HTTP/1.1").head()
     wire.socket.shutdown(socket.SHUT_WR)
 

@@ -10,7 +10,7 @@ FILE = Settings(registry="sqlite:///data/nakadi.db", event_log="sqlite:///data/n
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (4, 4), (8, 8), (64, 8)])
 def test_each_core_has_a_process(cores, workers):
-    """Up to the number from which on more do not help."""
+    """Up to the number beyond which more do not help."""
     assert default_workers(FILE, cores) == workers
 
 

@@ -52,7 +52,7 @@ def test_an_empty_array_has_no_events(body):
 
 @pytest.mark.parametrize("body", ["{}", "null", "]", "x[{}]", '"[]"', "\ufeff[]", ""])
 def test_a_batch_starts_as_an_array(body):
-    """A body that is no array from its first symbol on is refused with the place. (P19, P20, P22)"""
+    """A body that is not an array from its first symbol is refused with the place. (P19, P20, P22)"""
     assert refusal(body) == "Array of events should start with [ at position 0"
 
 

@@ -47,7 +47,7 @@ def house(request, tmp_path_factory):
 
 
 def read_back(house, event_type):
-    """The stored texts by partition; their offsets are those after one another from 0 on."""
+    """The stored texts by partition; their offsets count up from 0."""
     found = {}
     for partition in range(PARTITIONS):
         events = house.log.read(event_type.timeline.topic, partition, 0).events

@@ -33,7 +33,7 @@ def test_expressions(schema, expected):
 
 
 def test_const():
-    """A constant counts from draft 06 on. (P56)"""
+    """A constant counts since draft 06. (P56)"""
     assert expression({"const": "a"}, Draft.SIX) == "(x == k1)"
 
 

@@ -23,7 +23,7 @@ def test_one():
 
 
 def test_several():
-    """Several are counted with all that is inside of them, each telling its place. (P71)"""
+    """Several are counted with everything inside them, each with its place. (P71)"""
     inside = combined_violation("#/b", (SchemaViolation("#/b/c", "is wrong"), SchemaViolation("#/b/d", "is wrong")))
     outside = combined_violation("#", (SchemaViolation("#/a", "is wrong"), inside))
 

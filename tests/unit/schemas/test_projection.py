@@ -105,7 +105,7 @@ def test_an_object_that_is_read_is_kept_whole():
     ["", "nonsense", '{"a":', '{"a":1}}', '{"x":' + "[" * 100_000 + "]" * 100_000 + ',"a":1}', '{"a":1,"x":"\x00"}'],
 )
 def test_what_cannot_be_read_is_not_sent(text):
-    """Text that is no JSON, or nested too deep, becomes null. (D11)"""
+    """Text that is not JSON, or nested too deep, becomes null. (D11)"""
     assert cut(text, ["a"]) is None
 
 

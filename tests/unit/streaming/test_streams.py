@@ -319,7 +319,7 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
 
 
 def test_a_change_is_reported_once(stage, monkeypatch):
-    """Streams hear of a change when it is found, and not in every round from then on. (L60)"""
+    """Streams hear of a change once, not in every later round. (L60)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()

@@ -294,14 +294,15 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(setup: ReadingSetup)
 
 
 def test_the_manifest_begins_with_the_segment_of_an_offset(setup: ReadingSetup):
-    """The segments that hold anything from an offset on are returned in their order."""
+    """The segments with an event at an offset or behind it are returned in their order."""
     assert [each.first_offset for each in archived_segments_from(setup.index, "t", 0, 4)] == [3, 6]
     assert [each.first_offset for each in archived_segments_from(setup.index, "t", 0)] == [0, 3, 6]
     assert list(archived_segments_from(setup.index, "t", 0, 9)) == []
 
 
 def test_members_of_many_events_are_split(monkeypatch):
-    """A range may hold several members; their events come back as one, in order, with all that each line has."""
+    """A range may hold several members; their events come back as one, in order, with the whole content of each
+    line."""
     monkeypatch.setattr(member_format, "GZIP_MEMBER_BYTES", 200)
     events = [StoredEvent(number, Record(b"%d" % number), NOW) for number in range(50)]
     events += [StoredEvent(50, Record(None, "key"), NOW), StoredEvent(51, Record(b"1", "key"), NOW)]

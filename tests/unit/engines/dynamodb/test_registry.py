@@ -144,7 +144,7 @@ class TestWritersThatMeet:
 class TestFaultsThatPass:
     @pytest.mark.parametrize(("write", "fault"), FAULTED_WRITES)
     def test_change_nothing_about_a_write(self, aws, registry, pauses, write, fault):
-        """A write that meets faults is made once, whether they came before its effect or after it."""
+        """A write that meets faults takes effect once, whether they came before its effect or after it."""
         operation, changes, expected = write
         aws.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
 

@@ -199,7 +199,7 @@ class TestWhileShardsSplitAndMerge:
         assert sum(map(len, followed.values())) > 60
 
     def test_an_index_made_afterwards_is_the_same(self, surroundings: Surroundings):
-        """Indexing the last shards alone indexes all that they came from, parents before children."""
+        """Indexing only the last shards also indexes all their ancestors, parents before children."""
         with surroundings.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             expected = dict.fromkeys(range(PARTITIONS), 0)

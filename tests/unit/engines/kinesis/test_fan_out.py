@@ -133,7 +133,7 @@ def test_a_refused_subscription_leaves_the_shard_to_be_asked(faulty_kinesis, kin
 
 @pytest.mark.parametrize("how", ["most", "activates"])
 def test_a_stream_without_room_for_a_consumer_is_asked(faulty_kinesis, kinesis, how):
-    """Twenty consumers are all that a stream has; one more process reads as without fan-out, and tries again."""
+    """A stream has at most twenty consumers; one more process reads as without fan-out, and tries again."""
     setattr(kinesis, how, 0)
     with following_watch(faulty_kinesis) as process:
         publish(faulty_kinesis, 2)

@@ -71,7 +71,7 @@ def count_steps(connection, wanted):
 
 
 def test_what_cannot_be_written_down_changes_nothing(registry):
-    """A body that is no JSON is the caller's mistake, and nothing of the write stays behind."""
+    """A body that is not JSON is the caller's mistake, and nothing of the write stays behind."""
     with pytest.raises(TypeError):
         registry.write(PutDocument("thing", "a", {}), PutDocument("thing", "b", {"set": {1, 2}}))
     assert list(registry.list("thing")) == []

@@ -24,7 +24,7 @@ VARIABLES_OF_OTHERS = frozenset(
         *("NAKADI_EVENT_TYPE", "NAKADI_PARTITION", "NAKADI_OFFSET"),  # which it sets for the commands that it runs
     }
 )
-"""Variables that are no settings of a broker, and may be in its environment."""
+"""Variables that are not settings of a broker, and may be in its environment."""
 
 # Variables that Kubernetes and Docker set in containers for a service with the name `nakadi`.
 SERVICE_LINK_PATTERN = re.compile(r"NAKADI(?:_\w+)?_(?:PORT|SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_\w+)")

@@ -6,8 +6,8 @@
 
     run_blocking(publish(event_log))
 
-They are no tasks of asyncio, and need no event loop: `run_blocking` is all that a Lambda function needs. An event loop
-begins what a task waits for, and resumes the task when the result is there.
+They are not tasks of asyncio, and need no event loop: A Lambda function only needs `run_blocking`. An event loop begins
+what a task waits for, and resumes the task when the result is there.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ WORK_ABANDONED_MESSAGE = "The work was given up, for the client closed its conne
 class NeedsThread(BaseException):
     """Raised by quick work before it would wait, or before a slow step.
 
-    It says where the work must be done, and is no failure: so it is no `Exception`, which many callers would handle.
+    It says where the work must be done, and is not a failure: so it is not an `Exception`, which many callers would
+    handle.
     """
 
 

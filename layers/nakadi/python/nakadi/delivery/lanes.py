@@ -213,7 +213,7 @@ class Lane:
         return self.batch
 
     def _halve(self, batch: DeliveryBatch) -> None:
-        """Send fewer events next time. That is no new try of them: the pauses begin again."""
+        """Send fewer events next time. That does not count as another attempt: the pauses begin again."""
         self.suspects = batch.count
         self.rest, self.batch = (*batch.runs, *self.rest), None
         self.tries = self.failures = 0

@@ -111,7 +111,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     def _attempt_step_for_event_type(self, operation: str, event_type: EventType, step: Callable[[], None]) -> None:
         """Run one step, so that a failure does not stop the others.
 
-        A step that fails because the event type was deleted or changed meanwhile is no failure: the next round reads
+        A step that fails because the event type was deleted or changed meanwhile is not a failure: the next round reads
         the event type again.
         """
 

@@ -16,7 +16,7 @@ _PATH_PATTERN = re.compile(r"[^\s,.]+(\.[^\s,.]+)*")
 
 
 class BadPersonalData(Exception):
-    """Raised for an annotation that is no list of paths; the message names it."""
+    """Raised for an annotation that is not a list of paths; the message names it."""
 
 
 def personal_data_paths(annotations: Mapping[str, str | None]) -> tuple[str, ...]:

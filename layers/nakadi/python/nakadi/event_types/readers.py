@@ -1,4 +1,4 @@
-"""Who reads which members of an event type, and whether a new schema may remove them.
+"""Which subscriptions read which members of an event type, and whether a new schema may remove them.
 
 Subscriptions declare the members that they read. A schema that removes, renames or retypes it, or makes it optional,
 is refused in the modes `compatible` and `forward` until the request names these subscriptions in `force`. Then the

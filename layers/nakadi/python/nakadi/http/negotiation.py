@@ -88,7 +88,7 @@ def preferred_media_type(accept: str, *names: str) -> str | None:
 def metrics_media_type_for(accept: str) -> str | None:
     """The text format of Prometheus that an `Accept` header prefers; None if it prefers JSON or names none.
 
-    Clients that are no Prometheus name `text/plain` without a version, and have always got JSON.
+    Clients other than Prometheus name `text/plain` without a version, and have always got JSON.
     """
     for each in _parse_accept(accept):
         versioned = each.media == "text/plain" and ";version=" in each.parameters

@@ -2,7 +2,7 @@
 
 | attribute | in the metadata |
 |---|---|
-| `id` | `eid`; beside it in `cloudevent` if it is no UUID |
+| `id` | `eid`; beside it in `cloudevent` if it is not a UUID |
 | `time` | `occurred_at` |
 | `traceparent`, `tracestate` | `span_ctx` |
 | `partition` | `partition` |

@@ -252,9 +252,10 @@ class OwnerSelector(Struct, frozen=True, kw_only=True):
 class EventType(Struct, frozen=True, kw_only=True, dict=True):
     """A registered event type. Derived values are computed once, since each batch needs them.
 
-    `id` is new at every creation, so that a deleted name can be used again without its past. `timelines` are all that
-    events were ever written to, oldest first; `switching_to` is the next one while it is being prepared. `revision`
-    counts the writes of the registered entry: a change is stored only if no other change came first.
+    `id` is new at every creation, so that a deleted name can be used again without its past. `timelines` are all
+    timelines to which events were ever written, oldest first; `switching_to` is the next one while it is being
+    prepared. `revision` counts the writes of the registered entry: a change is stored only if no other change came
+    first.
     """
 
     id: str

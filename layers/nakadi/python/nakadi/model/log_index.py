@@ -69,7 +69,7 @@ class ArchiveLocation(NamedTuple):
 
 
 class IndexSegment(Struct, frozen=True, kw_only=True):
-    """Adjacent events: `offset_count` offsets from `state_before.next_offset` on. The first event was stored at
+    """Adjacent events: `offset_count` offsets, beginning at `state_before.next_offset`. The first event was stored at
     `first_stored_at`, the last one at `last_stored_at`, in microseconds.
 
     Reading the stream from `state_before` finds them, or reading `location`, if it is set. `event_count` is how many of

@@ -26,7 +26,7 @@ class ArchiveStore(Protocol):
         """A range of an object. Raises `ArchiveObjectGone` when there is no such object."""
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects. Missing ones are no error."""
+        """Remove objects. Missing ones are not an error."""
 
     def list_objects(self, prefix: str) -> Iterator[StoredObject]:
         """The objects with keys that begin with this prefix, in no order, including the rest of an object that was

@@ -62,7 +62,7 @@ class EventLog(Protocol):
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
     ) -> EventSlice:
-        """Events from offset `start` on, tombstones included.
+        """Events, beginning at offset `start`, tombstones included.
 
         At most `limit` of them and about `max_bytes`, though at least one if there is one; perhaps fewer than exist.
         When there is none, wait for the first up to `wait` seconds; an empty slice says that none came.

@@ -77,7 +77,7 @@ class LogIndex(Protocol):
         """The first segments that begin at or after an offset."""
 
     def replace_segments(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
-        """Have these segments be all that begin between the first of them and `end`.
+        """Make these the only segments that begin between the first of them and `end`.
 
         They must cover the same offsets as the segments that they replace. At every moment each offset is covered by
         the old ones or the new.

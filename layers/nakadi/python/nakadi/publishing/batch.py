@@ -310,7 +310,7 @@ class WorkBudget:
     def grant_more_steps(self, *, doubled: bool = False) -> None:
         """Grant the next steps; `doubled` doubles their number from now on, for events that needed more.
 
-        Raises `StepsExhausted` when there are none left, and `TryLater` when this is no time for long work.
+        Raises `StepsExhausted` when there are none left, and `TryLater` when long work has to wait.
         """
         if self._left <= 0:
             raise StepsExhausted

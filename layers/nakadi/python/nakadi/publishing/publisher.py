@@ -119,8 +119,8 @@ TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
 class BatchSender(Struct, frozen=True, kw_only=True):
-    """Who sent a batch and may have disconnected since, and the subscription to which the client directs it, if there
-    is one.
+    """The client that sent a batch, which may have disconnected since, and the subscription to which it directs the
+    batch, if there is one.
 
     `trace_context` is the request's; events without one get it. `take_memory` is called with the number of bytes that a
     body other than JSON becomes in memory, and may refuse them.

@@ -73,7 +73,7 @@ class BatchCheck(Struct, frozen=True):
     checks_of_parts: Sequence[PartCheck]
 
     def fits(self, texts: Sequence[bytes]) -> bool:
-        """Whether the events in these texts may be converted together: their objects are not too many."""
+        """Whether the number of objects in these texts is small enough to convert all events together."""
         if sum(map(len, texts)) <= self.max_objects * _MIN_OBJECT_BYTES:
             return True
         return sum(text.count(b"{") for text in texts) <= self.max_objects

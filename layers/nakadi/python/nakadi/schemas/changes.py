@@ -293,5 +293,5 @@ def _additional_item_changes(old: nodes.ArrayNode, new: nodes.ArrayNode, path: S
 
 
 def _permits_additional_items(array: nodes.ArrayNode) -> bool:
-    """Beside a single schema for all items there are no additional ones to forbid."""
+    """Beside a single schema for all items, no item is additional."""
     return array.item_schema is not None or array.additional_item_schema is not False

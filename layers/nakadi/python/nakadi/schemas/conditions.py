@@ -35,7 +35,7 @@ _WORDS = {"and", "or", "not", "contains", *_CONSTANTS}
 
 
 class BadCondition(ValueError):
-    """Raised for a text that is no condition; its message says why, and at which character."""
+    """Raised for a text that is not a condition; its message says why, and at which character."""
 
 
 def parse_condition(text: str) -> Condition:

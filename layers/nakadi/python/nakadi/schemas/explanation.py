@@ -1,8 +1,8 @@
 """Why an event is not valid: every violation of its schema, in the words that clients know.
 
 Only events that were refused already come here, so this may take its time, within bounds. Whether an event is valid
-depends on all that its schema says. It reports violations of the schema's most important statement: the listed
-values, else the combined schemas, else a type and the keywords about values of this type.
+depends on everything in its schema. It reports violations of the schema's most important statement: the listed values,
+else the combined schemas, else a type and the keywords about values of this type.
 """
 
 from __future__ import annotations

@@ -416,7 +416,7 @@ class SchemaPatterns:
         self._compiled: dict[str, Pattern] = {}
 
     def compile_once(self, text: str) -> Pattern:
-        """The pattern. Raises `BadPattern` if the text is no pattern, or the schema has too many."""
+        """The pattern. Raises `BadPattern` if the text is not a pattern, or the schema has too many."""
         if text not in self._compiled:
             self._compiled[text] = compile_pattern(text)
             self._check_total_size()

@@ -120,7 +120,7 @@ def _type_checks(is_given: bool, types: list[str], value: str) -> list[CodeCheck
 
 
 def _checks_for_types(types: list[str], group: list[str], value: str, checks: list[CodeCheck]) -> list[CodeCheck]:
-    """Checks that mean only one type of value are no matter to values of other types."""
+    """Checks for one type of value ignore values of other types."""
     if not checks or (len(types) == 1 and types[0] in group):
         return checks
     combined = combined_check(checks)

@@ -207,7 +207,7 @@ class _SchemaExpansion:
         self._largest_count_by_schema_id: dict[int, int] = {}
 
     def max_schemas_per_value(self) -> int:
-        """How many schemas there may be about one value; raises `Invalid` if there is no end to it."""
+        """How many schemas may apply to one value; raises `Invalid` if their number has no limit."""
         within = {each: parts.schema_ids() for each, parts in self._subschemas_by_schema_id.items()}
         for number, circle in enumerate(_groups_of_mutual_references(within)):
             self._cycle_number_by_schema_id.update(dict.fromkeys(circle, number))

@@ -46,7 +46,7 @@ class Place(Struct, frozen=True):
 def place_of(root: Mapping[str, Any], steps: Sequence[str]) -> Place | None:
     """Where the path of a change leads in a document; None if something on the way is missing.
 
-    Two steps of such a path are no names in the document. `$ref` leads to a definition. And keywords beside a
+    Two steps of such a path are not names in the document. `$ref` leads to a definition. And keywords beside a
     combinator, or several types, are compared as one of several members, which appear nowhere in the documents.
     """
     place, value = Place(), root

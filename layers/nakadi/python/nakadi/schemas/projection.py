@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Projection:
-    """Keeps the members at these paths, each with all that is in it. Among members with the same name, the last
+    """Keeps the members at these paths, each with its whole content. Among members with the same name, the last
     counts."""
 
     def __init__(self, paths: Iterable[ReadPath]) -> None:
@@ -39,7 +39,7 @@ class Projection:
         self._decoders = self._kept.make_decoders()
 
     def cut(self, event: bytes | memoryview) -> bytes:
-        """The text of an event, reduced to the members that are read. A text that is no JSON, or nested too deep,
+        """The text of an event, reduced to the members that are read. A text that is not JSON, or nested too deep,
         becomes null."""
         if self._decoders is None:
             return self.cut_slowly(event)

@@ -17,7 +17,7 @@ _STEP = re.compile(r"((?:[^.\\]|\\[.\\])+)(\.|\Z)")
 
 
 class BadReadPath(ValueError):
-    """Raised for a text that is no path; its message says why."""
+    """Raised for a text that is not a path; its message says why."""
 
 
 def parse_read_path(text: str) -> ReadPath:

@@ -151,7 +151,8 @@ class _StrictReader:
         return int(digits, 16)
 
     def _read_character(self, unit: int) -> str:
-        """One UTF-16 unit, or two that belong together; half a pair is no character and cannot be written as UTF-8."""
+        """One UTF-16 unit, or two that belong together; half a pair is not a character and cannot be written as
+        UTF-8."""
         if not 0xD800 <= unit <= 0xDFFF:
             return chr(unit)
         low = _LOW_SURROGATE_PATTERN.match(self._text, self.at)
@@ -202,7 +203,7 @@ class _StrictReader:
             raise self._error_here(f"Nested more than {MAX_JSON_DEPTH} levels deep")
 
     def _next_symbol(self) -> str:
-        """The next symbol that is no blank."""
+        """The next symbol that is not a blank."""
         self._skip_blanks()
         return self._read_symbol()
 

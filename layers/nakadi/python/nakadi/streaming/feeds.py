@@ -2,7 +2,7 @@
 
 A feed keeps its latest chunks in a bounded window. Streams take from the window at their own pace; one that falls out
 of it, or comes from further back, gets its chunks beside the window until it is inside again. So no stream waits for
-the slowest, and the log is read once for all that keep up.
+the slowest, and one read of the log serves all that keep up.
 
 Everything here belongs to one event loop. Only the log is read in threads.
 """
@@ -285,7 +285,7 @@ class Feeds:
         self._watched: dict[str, _WatchedLog] = {}
 
     async def follow(self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None]) -> FeedFollower:
-        """Follow a partition from an offset on. `wake` is called when there may be something to take."""
+        """Follow a partition, beginning at an offset. `wake` is called when there may be something to take."""
         watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
         # Nothing is awaited between finding the feed and following it, and the last follower that leaves removes the
         # feed in one step, too: so no closed feed is followed.

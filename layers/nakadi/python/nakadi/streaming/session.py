@@ -106,7 +106,7 @@ BAD_CURSORS_HEADER_MESSAGE = "incorrect syntax of X-nakadi-cursors header"
 
 
 def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
-    """The cursors of a header: `Malformed` if it is no list of objects, `CursorError` if a member is missing.
+    """The cursors of a header: `Malformed` if it is not a list of objects, `CursorError` if a member is missing.
 
     Members that mean nothing here are stepped over, since clients send back whole cursors of other streams. Numbers
     are taken as spelled. Anything after the list is ignored.

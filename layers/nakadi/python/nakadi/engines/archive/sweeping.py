@@ -35,7 +35,7 @@ class ArchiveSweep(Struct, frozen=True):
     will never get one. `namespaces` are those in which everything belongs to the index; without them they are those
     that the index refers to.
 
-    `is_settled` says of an object without references whether nobody is about to refer to it. Without it, all that were
+    `is_settled` says of an object without references whether nobody is about to refer to it. Without it, all objects
     written before the given moment count as such.
     """
 

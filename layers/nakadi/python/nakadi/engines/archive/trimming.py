@@ -10,7 +10,8 @@ from nakadi.ports.log_index import LogIndex
 
 
 def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
-    """Let the hot half go of all that is archived, its last events too unless others were stored at the same time."""
+    """Let the hot half forget all archived events, including its last ones, unless others were stored at the same
+    time."""
     state = index.index_heads([(topic, partition)])[topic, partition].state
     behind = datetime_from_microseconds(state.latest_stored_at + 1)
     # Among events of the same moment, some may not be archived. Later events are stored later, also those that come

@@ -43,7 +43,7 @@ NO_KEY_OWNER_SUBSCRIPTION = (None, None, None)
 
 
 class BadFrame(Exception):
-    """Raised when bytes are no frame, or one of a version that is not known here."""
+    """Raised when bytes are not a frame, or a frame of an unknown version."""
 
 
 def encode(records: Sequence[Record | None]) -> bytes:

@@ -77,7 +77,7 @@ class KmsSecretBox:
 
 
 def region_of_key(arn: str) -> str:
-    """Raises `BadSetting` if it is no ARN of a key or an alias."""
+    """Raises `BadSetting` if it is not the ARN of a key or an alias."""
     parts = arn.split(":", 5)
     if len(parts) != 6 or parts[2] != "kms" or not parts[3] or not parts[5].startswith(("key/", "alias/")):
         raise BadSetting(f"NAKADI_SINK_KEY is the ARN of a key in AWS KMS, and not {arn!r}")

@@ -343,7 +343,7 @@ class Cluster:
 
     @contextmanager
     def _translate_errors_and_replace_clients(self, topic: str) -> Iterator[None]:
-        """Use other clients from now on when there is no answer: after its servers were away the library may not find
+        """Use new clients from now on if there was no answer: after an outage of its servers, the library may not find
         them again, however long they have been back.
         """
         used = self._admin, self._offset_consumer

@@ -228,7 +228,7 @@ class _ProducerThread:
         self._replaced: list[Producer] = []
 
     def ensure_latest_time_known(self, partition: TopicPartition) -> WriteOutcome:
-        """Find out where the times of a partition have got to, before it is written for the first time.
+        """Find the latest time in a partition before the first write to it.
 
         The thread that appends asks, so that a partition without a leader keeps no other one waiting. Two threads may
         ask at once, and the topic may be forgotten meanwhile: the first result stays, and clocks go on.

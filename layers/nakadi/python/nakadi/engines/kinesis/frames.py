@@ -30,7 +30,7 @@ class Frame(NamedTuple):
 
 
 def decode_frame(frame: Frame, start: int = 0) -> list[StoredEvent]:
-    """The events of a frame from an offset on. A damaged frame keeps its offsets, and has no events."""
+    """The events of a frame, beginning at an offset. A damaged frame keeps its offsets, and has no events."""
     if not frame.event_count:
         return []
     try:

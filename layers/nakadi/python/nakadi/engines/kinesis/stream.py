@@ -63,8 +63,8 @@ class OutgoingRecord(NamedTuple):
 
 
 class RecordPage(NamedTuple):
-    """`continuation` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment.
-    The records include all that were stored before `asked_at`, by the steady clock; a push proves nothing of this kind.
+    """`continuation` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment. The
+    records include all records stored before `asked_at`, by the steady clock; a push proves nothing of this kind.
     """
 
     records: list[ArrivedRecord]

@@ -76,7 +76,7 @@ class ShardTail:
     ) -> None:
         """Read on until all is known that was there at `as_of`, and the record with that sequence number.
 
-        One thread reads for all that wait: a page requested after they came has all that they need. If Kinesis
+        One thread reads for everybody who waits: a page requested after they came has everything they need. If Kinesis
         refuses it for as long as a thread waits, all of them are refused, and so is any thread that comes before the
         time at which they may come back.
         """
@@ -187,8 +187,7 @@ class ShardTails:
         self._last_written = last_written
 
     def read_until(self, hash_key: int, as_of: float, *, trust_pushes: bool = False) -> None:
-        """Ensure that all events that a partition had at `as_of` are known; `trust_pushes`: or all that were
-        pushed."""
+        """Ensure that all events that a partition had at `as_of` are known; `trust_pushes`: or all pushed records."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         shard_tree = self._tree_with_written_shards()
         while self.read_to_tip(shard_tree.shards_covering(hash_key)[-1], as_of, patience, trust_pushes=trust_pushes):

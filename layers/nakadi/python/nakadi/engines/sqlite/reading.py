@@ -269,7 +269,7 @@ def keys_and_tombstones_of_row(row: FrameRow) -> list[tuple[str | None, bool] | 
 
 
 def _events_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Sequence[StoredEvent]:
-    """The first events of these rows from an offset on."""
+    """The first events of these rows, beginning at an offset."""
     if not any(row.frame and frames.has_metadata(row.frame) for row in rows):
         return LazyEvents(list(_blocks_of_rows(rows, start, limit)))
     events: list[StoredEvent] = []
@@ -279,7 +279,7 @@ def _events_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Sequenc
 
 
 def _blocks_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Iterator[EventTextBlock]:
-    """The first events of rows of plain events from an offset on."""
+    """The first events of rows of plain events, beginning at an offset."""
     for row in rows:
         if not row.frame or limit <= 0:
             continue
@@ -297,7 +297,7 @@ def _blocks_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Iterato
 
 
 def _events_of_row(row: FrameRow, start: int, limit: int) -> list[StoredEvent]:
-    """Events of a row from an offset on, no fewer than wanted if they exist."""
+    """Events of a row, beginning at an offset: as many as wanted, if they exist."""
     skipped = max(start - row.first_offset, 0)
     has_gaps = row.frame and frames.has_metadata(row.frame)
     records = records_of_row(row, slice(skipped, None if has_gaps else skipped + max(limit, 0)))

@@ -131,7 +131,7 @@ def change_counts(connection: sqlite3.Connection) -> ChangeCounters:
 
 
 def _first_text_after_prefix(prefix: str) -> str | None:
-    """The least text that is greater than all that begin so; None when there is none."""
+    """The least text that is greater than all texts with this beginning; None when there is none."""
     for length in range(len(prefix), 0, -1):
         point = ord(prefix[length - 1])
         if point < 0x10FFFF:

@@ -140,7 +140,7 @@ class RemoteWriter:
             return work(connection)
 
     def add_watcher(self) -> None:
-        """Have growing partitions reported from now on; it does not end before the connection does."""
+        """Have growing partitions reported until the connection ends."""
         with self._changed:
             self._refuse_if_ended()
             first, self._is_asked_to_watch = not self._is_asked_to_watch, True

@@ -64,7 +64,7 @@ class Snapshot:
 
 @contextmanager
 def open_snapshot(path: Path) -> Iterator[Snapshot]:
-    """Open a snapshot of a data file that has all that its mark promises; raises `BadDataFile`."""
+    """Open a snapshot of a data file that keeps all promises of its mark; raises `BadDataFile`."""
     if not path.exists():
         raise BadDataFile(f"There is no data file {path}.")
     check_against_mark(path, accept_loss=False)

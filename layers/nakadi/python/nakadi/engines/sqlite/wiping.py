@@ -234,7 +234,7 @@ class DataFileWiper:
 def _some_rows(
     connection: sqlite3.Connection, table: str, columns: str, place: int
 ) -> tuple[Sequence[tuple[int, ...]], bool]:
-    """Rows from a place on, enough for a step, and whether they are the last ones."""
+    """The rows that begin at a place, enough for a step, and whether they are the last ones."""
     rows: list[tuple[int, ...]] = []
     size = 0
     statement = f"SELECT {columns} FROM {table} WHERE rowid >= ? ORDER BY rowid"  # noqa: S608  # names above

@@ -4,8 +4,8 @@
     backups/<id>.json     the files of one backup, each with its pieces; written last
     lock                  held by whoever writes or reads here
 
-What has no file in `backups` is no backup: however an attempt ends, the folder has the backups that it had before. A
-later backup writes only the pieces that are not there yet.
+Only a file in `backups` makes a backup: however an attempt ends, the folder has the backups that it had before. A later
+backup writes only the pieces that are not there yet.
 """
 
 from __future__ import annotations

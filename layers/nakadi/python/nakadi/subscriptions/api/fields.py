@@ -72,7 +72,7 @@ def objective_from_draft(draft: ObjectiveDraft, now: datetime) -> Objective:
 
 
 def read_path_violations(draft: SubscriptionDraft) -> Iterator[Violation]:
-    """The texts that are no paths."""
+    """The texts that are not paths."""
     for index, text in enumerate(draft.reads or ()):
         try:
             # Others are reported by the description of the API.

@@ -54,7 +54,7 @@ class SubscriptionListing(Struct, frozen=True):
     subscription_repository: Subscriptions
 
     def page(self, filters: SubscriptionFilters, offset: int, limit: int) -> SubscriptionPage:
-        """A page of this size from this place on; another page may follow a full one."""
+        """A page of this size, beginning at this place; another page may follow a full one."""
         items = list(islice(self._matching_newest_first(filters), offset, offset + limit))
         return SubscriptionPage(
             items=items,

@@ -125,7 +125,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         notify_streams(self.coordination, subscription_id, self.clock.now())
 
     def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
-        """Have an event sent once more, with all that are parked for its key, in their order."""
+        """Have an event sent once more, with all parked events of its key, in their order."""
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
         self.reset_requests.request_and_wait(subscription_id, Redrive((parked.partition, parked.key)))
@@ -183,8 +183,8 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
     def plan_replays(
         self, subscription_id: str, redrive: Redrive
     ) -> Mapping[ParkedPartition, tuple[PartitionAssignment, Position]]:
-        """Where the cursors go, and entries with the replay from there on. Events that no longer have a reason to be
-        parked are removed. Raises `Conflict` if events cannot be sent.
+        """Where the cursors go, and entries whose replay begins there. Events that no longer have a reason to be parked
+        are removed. Raises `Conflict` if events cannot be sent.
         """
         offsets = self.coordination.committed_offsets(subscription_id)
         assignment = self.coordination.assignment(subscription_id)

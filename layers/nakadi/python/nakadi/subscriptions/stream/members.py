@@ -1,8 +1,8 @@
 """How sessions join a subscription, hand partitions over and leave, and how streams get to know of it.
 
-For each change the assignment is read, the next one is decided by a pure function, and written only over the one that
-was read; if another process was faster, all that is done again. So no lock between processes is needed. Each change can
-be repeated after it was carried out, so a caller that got no answer simply repeats it.
+Each change reads the assignment, has a pure function decide the next one, and writes that only over the assignment it
+read; if another process was faster, it starts over. So no lock between processes is needed. Each change can be repeated
+after it was carried out, so a caller that got no answer simply repeats it.
 
 Assignment and offsets are read once for all streams of this process that share them. A subscription is read when the
 store reports a change, and every minute in case a report was lost. A listener gets only states that were read after

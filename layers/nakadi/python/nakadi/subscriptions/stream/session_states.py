@@ -14,7 +14,7 @@ class SessionState(Enum):
     ENDED = "ended"
     """The client had the chance to commit, or did not want it: what it left uncommitted has failed."""
     CUT_OFF = "cut_off"
-    """It ended without a chance to commit, which is no failure."""
+    """It ended without a chance to commit, which is not a failure."""
 
 
 class SessionFact(Enum):
