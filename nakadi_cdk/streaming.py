@@ -100,20 +100,41 @@ class Streaming(Construct):
             add_endpoints(self._network, service_security_group, sink_services=sink_services)
 
         self.security_group = service_security_group
-        security_groups: list[ec2.ISecurityGroup] = [service_security_group]
-        if data.cluster:
-            # Immutable here, since its own stack manages its rules.
-            client_security_group = data.cluster.client_security_group.security_group_id
-            security_groups.append(
-                ec2.SecurityGroup.from_security_group_id(self, "OfClients", client_security_group, mutable=False)
-            )
         self._extra_arguments = ("--direct",) if direct else ()
 
         self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
         log_group = logs.LogGroup(self, "Logs", retention=log_retention, removal_policy=RemovalPolicy.DESTROY)
         task = self._create_task(data, environment, path_prefix, size, log_group, self._find_image(image))
+        self.service = self._create_service(task, [service_security_group, *self._cluster_access(data)])
+        self.load_balancer, self.listener, self.target_group = self._create_balancer(balancer_security_group)
+        self.vpc_link = apigatewayv2.VpcLink(
+            self, "Link", vpc=self.vpc, subnets=self._network.subnets, security_groups=[link_security_group]
+        )
+        self.open_streams = cloudwatch.Metric(
+            namespace="Nakadi",
+            metric_name="OpenStreams",
+            dimensions_map={"service": self.metrics_name},
+            statistic="Average",
+            period=Duration.minutes(1),
+        )
+        self._add_scaling(size)
+
+    def _security_group(self, name: str, description: str) -> ec2.SecurityGroup:
+        return ec2.SecurityGroup(self, name, vpc=self.vpc, description=description, allow_all_outbound=False)
+
+    def _cluster_access(self, data: Data) -> Sequence[ec2.ISecurityGroup]:
+        """The security group by which tasks reach the brokers of MSK, if there are any."""
+        if not data.cluster:
+            return ()
+        # Immutable here, since its own stack manages its rules.
+        clients = data.cluster.client_security_group.security_group_id
+        return (ec2.SecurityGroup.from_security_group_id(self, "OfClients", clients, mutable=False),)
+
+    def _create_service(
+        self, task: ecs.FargateTaskDefinition, security_groups: Sequence[ec2.ISecurityGroup]
+    ) -> ecs.FargateService:
         # No desired count: every deployment would reset the choice of scaling.
-        self.service = ecs.FargateService(
+        return ecs.FargateService(
             self,
             "Service",
             cluster=self.cluster,

@@ -138,10 +138,9 @@ def make_subscription_requests(
     coordination: Coordination,
     sinks: Sinks,
 ) -> SubscriptionRequests:
-    subscriptions = services.subscriptions
     reset_requests = make_reset_requests(core.settings, services)
     creation = SubscriptionCreation(
-        subscription_repository=subscriptions,
+        subscription_repository=services.subscriptions,
         event_types=core.event_types,
         cursor_resolver=core.cursor_resolver,
         permissions=core.permissions,
@@ -150,56 +149,15 @@ def make_subscription_requests(
         max_partitions=core.settings.max_subscription_partitions,
     )
     objectives = Objectives(
-        subscription_repository=subscriptions,
+        subscription_repository=services.subscriptions,
         reports=services.freshness_reports,
         stats=services.stats,
         permissions=core.permissions,
         features=core.features,
         clock=core.clock,
     )
-    handlers = SubscriptionHandlers(
-        subscriptions=subscriptions,
-        listing=SubscriptionListing(subscriptions),
-        creation=creation,
-        update=SubscriptionUpdater(
-            subscription_repository=subscriptions,
-            event_types=core.event_types,
-            permissions=core.permissions,
-            features=core.features,
-            clock=core.clock,
-        ),
-        deletion=SubscriptionDeletion(
-            subscription_repository=subscriptions,
-            permissions=core.permissions,
-            features=core.features,
-            deleted_subscription_cleanup=services.deleted_subscription_cleanup,
-        ),
-        cursors=SubscriptionCursors(
-            subscription_repository=subscriptions,
-            event_types=core.event_types,
-            cursor_resolver=core.cursor_resolver,
-            permissions=core.permissions,
-            coordination=coordination,
-            initialisation=services.offset_initialisation,
-            reset_requests=reset_requests,
-            clock=core.clock,
-            metrics=core.metrics,
-        ),
-        stats=services.stats,
-        reads=SubscribedReads(core.event_types),
-        objectives=objectives,
-        open_streams=OpenStreams(
-            subscription_repository=subscriptions,
-            permissions=core.permissions,
-            execution=services.reset_execution,
-            max_wait_seconds=core.settings.longest_wait_seconds or None,
-        ),
-        permissions=core.permissions,
-        features=core.features,
-        sinks=sinks,
-    )
     parked_events = ParkedEvents(
-        subscription_repository=subscriptions,
+        subscription_repository=services.subscriptions,
         event_types=core.event_types,
         permissions=core.permissions,
         features=core.features,
@@ -207,10 +165,69 @@ def make_subscription_requests(
         reset_requests=reset_requests,
         clock=core.clock,
     )
+    handlers = SubscriptionHandlers(
+        subscriptions=services.subscriptions,
+        listing=SubscriptionListing(services.subscriptions),
+        creation=creation,
+        update=_make_update(core, services),
+        deletion=_make_deletion(core, services),
+        cursors=_make_cursors(core, services, coordination, reset_requests),
+        stats=services.stats,
+        reads=SubscribedReads(core.event_types),
+        objectives=objectives,
+        open_streams=_make_open_streams(core, services),
+        permissions=core.permissions,
+        features=core.features,
+        sinks=sinks,
+    )
     return SubscriptionRequests(
         reset_requests=reset_requests,
         creation=creation,
         parked_events=parked_events,
         objectives=objectives,
         handlers=handlers,
+    )
+
+
+def _make_update(core: BrokerCore, services: SubscriptionServices) -> SubscriptionUpdater:
+    return SubscriptionUpdater(
+        subscription_repository=services.subscriptions,
+        event_types=core.event_types,
+        permissions=core.permissions,
+        features=core.features,
+        clock=core.clock,
+    )
+
+
+def _make_deletion(core: BrokerCore, services: SubscriptionServices) -> SubscriptionDeletion:
+    return SubscriptionDeletion(
+        subscription_repository=services.subscriptions,
+        permissions=core.permissions,
+        features=core.features,
+        deleted_subscription_cleanup=services.deleted_subscription_cleanup,
+    )
+
+
+def _make_cursors(
+    core: BrokerCore, services: SubscriptionServices, coordination: Coordination, reset_requests: ResetRequests
+) -> SubscriptionCursors:
+    return SubscriptionCursors(
+        subscription_repository=services.subscriptions,
+        event_types=core.event_types,
+        cursor_resolver=core.cursor_resolver,
+        permissions=core.permissions,
+        coordination=coordination,
+        initialisation=services.offset_initialisation,
+        reset_requests=reset_requests,
+        clock=core.clock,
+        metrics=core.metrics,
+    )
+
+
+def _make_open_streams(core: BrokerCore, services: SubscriptionServices) -> OpenStreams:
+    return OpenStreams(
+        subscription_repository=services.subscriptions,
+        permissions=core.permissions,
+        execution=services.reset_execution,
+        max_wait_seconds=core.settings.longest_wait_seconds or None,
     )

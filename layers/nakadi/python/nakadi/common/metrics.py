@@ -44,7 +44,11 @@ class Metrics:
             ("Requests", self._define_requests),
             ("Publishing", self._define_publishing),
             ("Streams", self._define_streams),
-            ("Subscriptions", self._define_subscriptions),
+            ("Subscriptions", self._define_consumption),
+            ("Subscriptions", self._define_objectives),
+            ("Subscriptions", self._define_hand_overs),
+            ("Subscriptions", self._define_failed_events),
+            ("Subscriptions", self._define_sinks),
             ("Rehearsals", self._define_rehearsals),
             ("The registry", self._define_registry),
             ("The event log in SQLite", self._define_sqlite),
@@ -161,7 +165,7 @@ class Metrics:
             bounds=LONG_SECONDS_BUCKET_BOUNDS,
         )
 
-    def _define_subscriptions(self) -> None:
+    def _define_consumption(self) -> None:
         self.cursors_committed = self._add_counter(
             "nakadi_cursors_committed_total",
             "Cursors in commits: `committed` moved a partition, `outdated` did not, `refused` was an error.",
@@ -182,6 +186,8 @@ class Metrics:
             "nakadi_stalled_subscriptions",
             "Subscriptions with waiting events whose streams commit nothing, at the last round of housekeeping.",
         )
+
+    def _define_objectives(self) -> None:
         self.late_subscriptions = self._add_gauge(
             "nakadi_late_subscriptions",
             "Subscriptions whose events waited longer than their objective allows, at the last round of housekeeping.",
@@ -202,6 +208,8 @@ class Metrics:
             ("subscription",),
             combine=max,
         )
+
+    def _define_hand_overs(self) -> None:
         self.partitions_held = self._add_gauge(
             "nakadi_partitions_held", "Subscription partitions that open streams hold."
         )
@@ -221,6 +229,8 @@ class Metrics:
             "nakadi_dead_sessions_removed_total",
             "Streams of other processes that this process removed because their lease had expired.",
         )
+
+    def _define_failed_events(self) -> None:
         self.events_parked = self._add_counter(
             "nakadi_events_parked_total",
             "Parked events: consumers `failed` to process them, or they `followed` a parked event of their key.",
@@ -234,6 +244,8 @@ class Metrics:
         self.events_skipped = self._add_counter(
             "nakadi_events_skipped_total", "Events that consumers could not process and that the policy skipped."
         )
+
+    def _define_sinks(self) -> None:
         self.sinks_served = self._add_gauge("nakadi_sinks_served", "Sinks to which this process delivers.")
         self.sink_bytes_held = self._add_gauge(
             "nakadi_sink_bytes_held", "Bytes of events that wait to be delivered to sinks, or for their commit."
