@@ -26,7 +26,7 @@ _MISSING = "(nothing)"
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
-            "--prune", is_flag=True, help="Also delete what belongs to the files' applications but is in no file."
+            "--prune", is_flag=True, help="Also delete resources of the files' applications that are in no file."
         ),
         click.option("--id", "ids", multiple=True, help="Only these processes of a clin file."),
         click.option(
@@ -49,8 +49,8 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     "nakadi apply -f shop.clin.yaml --env live --prune --dry-run",
 )
 @_options
-@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
-@click.option("--yes", is_flag=True, help="Delete without asking.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without making them.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def apply(
     file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, ...], prune: bool, dry_run: bool, yes: bool
 ) -> None:

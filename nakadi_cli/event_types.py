@@ -38,8 +38,10 @@ def event_types() -> None:
     "nakadi event-types list 'order.*' -o json",
 )
 @click.argument("pattern", default="*")
-@click.option("--owner", help="Only those of this application.")
-@click.option("--category", type=click.Choice(["business", "data", "undefined"]), help="Only those of this category.")
+@click.option("--owner", help="Only the ones of this application.")
+@click.option(
+    "--category", type=click.Choice(["business", "data", "undefined"]), help="Only the ones of this category."
+)
 def list_event_types(pattern: str, owner: str | None, category: str | None) -> None:
     """List event types: all, or those whose names match a PATTERN with * and ?."""
     from fnmatch import fnmatchcase
@@ -94,7 +96,7 @@ def create_event_type(file: str) -> None:
     shows=False,
 )
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
-@click.option("--force", multiple=True, help="A subscription that may miss what the new schema takes away.")
+@click.option("--force", multiple=True, help="A subscription that may lose the members that the new schema removes.")
 def update_event_type(file: str, force: tuple[str, ...]) -> None:
     """Change an event type to match a definition, such as the edited output of `get`.
 
@@ -136,7 +138,7 @@ def list_readers(name: str) -> None:
 
 @member(event_types, "delete", "nakadi event-types delete order.test", "nakadi event-types delete order.test --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete_event_type(name: str, yes: bool) -> None:
     """Delete an event type, with all its events. The command asks you to type the name."""
     api = connect()

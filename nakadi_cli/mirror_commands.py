@@ -37,7 +37,7 @@ _SECONDS_BETWEEN_ROUNDS = 2.0
 @click.option("--from", "source", required=True, metavar="URL", help="The broker to copy from: a URL or a context.")
 @click.option("--to", "target", required=True, metavar="URL", help="The broker to copy to: a URL or a context.")
 @click.option("--event-types", "patterns", multiple=True, metavar="PATTERN", help="Only these, such as 'order.*'.")
-@click.option("--once", is_flag=True, help="Copy what there is, and end.")
+@click.option("--once", is_flag=True, help="Copy the existing events, and end.")
 @click.option("--deduplicate", is_flag=True, help="Let new event types in the target store each event once.")
 @click.option(
     "--tombstones",

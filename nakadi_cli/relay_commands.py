@@ -62,7 +62,7 @@ def relay() -> None:
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Threads that publish.")
 @click.option("--keep", is_flag=True, help="Mark published rows instead of deleting them.")
 @click.option("--once", is_flag=True, help="Publish the rows that wait, and end.")
-@click.option("--changes", metavar="TABLE", help="Also publish the rows of this table, and every change from then on.")
+@click.option("--changes", metavar="TABLE", help="Also publish the rows of this table, and every later change.")
 @click.option("--event-type", help="The event type of the category data for these changes.")
 def relay_postgres(
     dsn: str, table: str, workers: int, keep: bool, once: bool, changes: str | None, event_type: str | None

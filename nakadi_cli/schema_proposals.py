@@ -27,8 +27,8 @@ _EXAMPLES_TO_BREAK = 8
 _category = click.option(
     "--category",
     type=click.Choice(CATEGORIES),
-    help="The category of the event type: metadata and the members of data events are not the schema's."
-    "  [default: as the events look]",
+    help="The category of the event type: the schema leaves out metadata and the members that data events add."
+    "  [default: inferred from the events]",
 )
 
 
@@ -47,7 +47,7 @@ _category = click.option(
     show_default=True,
     help="How many events of each partition of the event type to read.",
 )
-@click.option("--no-enums", is_flag=True, help="Propose no enum for texts that come again and again.")
+@click.option("--no-enums", is_flag=True, help="Do not propose enums for texts that occur repeatedly.")
 @_category
 def infer_schema(file: str | None, event_type: str | None, last: int, no_enums: bool, category: str | None) -> None:
     """Propose a schema from the events in FILE, one on each line or a JSON array; - is standard input.

@@ -29,9 +29,9 @@ _POLL_SECONDS = 1.0
 @click.option("--last", help="How far back the events go, for example 7d, 12h or 30m.")
 @click.option("--events", type=int, help="How many of the newest events to judge, instead of --last.")
 @click.option(
-    "--category", help="The category that the event type is to have. Default: that of FILE, or the current one."
+    "--category", help="The category that the event type will have. Default: the one in FILE, or the current one."
 )
-@click.option("--mode", help="The compatibility mode that it is to have. Default: that of FILE, or the current one.")
+@click.option("--mode", help="The compatibility mode that it will have. Default: the one in FILE, or the current one.")
 def rehearse_schema(
     event_type: str, file: str, last: str | None, events: int | None, category: str | None, mode: str | None
 ) -> None:

@@ -51,7 +51,9 @@ def show_sink(subscription: str) -> None:
 @click.option("--batch-limit", type=click.IntRange(1), help="Events in a delivery, at most.")
 @click.option("--timeout-seconds", type=click.IntRange(1), help="How long the receiver may take to answer.")
 @click.option("--max-in-flight", type=click.IntRange(1), help="Deliveries under way at once.")
-@click.option("--parallel", type=click.Choice(["partition", "key"]), help="What deliveries at once must differ in.")
+@click.option(
+    "--parallel", type=click.Choice(["partition", "key"]), help="How deliveries under way at once must differ."
+)
 @click.option("--header", "headers", multiple=True, help="A header of each delivery, as 'Name: value'; repeatable.")
 @click.option("-f", "--file", "file", help="A file in YAML or JSON with the whole sink; - is standard input.")
 def set_sink(subscription: str, receiver: str | None, headers: tuple[str, ...], file: str | None, **rest: Any) -> None:
@@ -112,7 +114,7 @@ def rotate_secret(subscription: str) -> None:
 
 @member(sinks, "remove", f"nakadi sinks remove {_SUBSCRIPTION} --yes", shows=False)
 @click.argument("subscription")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def remove(subscription: str, *, yes: bool) -> None:
     """Remove a sink and its secret; the subscription and its cursors stay."""
     api = connect()

@@ -37,8 +37,16 @@ if TYPE_CHECKING:
 @click.option(
     "--max-rows", type=click.IntRange(1), default=100_000, show_default=True, help="End after this many rows."
 )
-@click.option("--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds in all.")
-@click.option("--memory", type=click.IntRange(64), default=1024, show_default=True, help="Megabytes for the query.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds that the whole query may take.",
+)
+@click.option(
+    "--memory", type=click.IntRange(64), default=1024, show_default=True, help="Megabytes of memory for the query."
+)
 def sql(
     query: str,
     tables: str | None,
@@ -49,10 +57,11 @@ def sql(
     timeout: float,
     memory: int,
 ) -> None:
-    """Ask events with SQL: a SELECT in the dialect of DuckDB, where each event type is a table.
+    """Query events with SQL: a SELECT in the dialect of DuckDB, where each event type is a table.
 
-    The table of order.placed is order_placed, or "order.placed" in quotes. It has every event that is in the jobs'
-    table or in the log, exactly once, from the moment when it is published. Without --tables, it has those in the log.
+    The table of order.placed is order_placed, or "order.placed" in quotes. It has every event in the jobs'
+    table or in the log, exactly once, from the moment when it is published. Without --tables, it has the events in
+    the log.
 
     --tables is a folder such as data/tables, an s3:// prefix, `glue` for Glue's catalog, or the URL of a REST catalog,
     whose token NAKADI_CATALOG_TOKEN has.

@@ -55,9 +55,11 @@ def subscriptions() -> None:
     "nakadi subscriptions list --owner shipping --event-type order.placed -o json",
     "nakadi subscriptions list --lag",
 )
-@click.option("--owner", help="Only those of this application.")
+@click.option("--owner", help="Only the ones of this application.")
 @click.option(
-    "--event-type", multiple=True, help="Only those that read this event type; if you give several, all of them."
+    "--event-type",
+    multiple=True,
+    help="Only the ones that read this event type; with several, only the ones that read all of them.",
 )
 @click.option("--lag", "with_lag", is_flag=True, help="Show how far behind they are, the furthest first.")
 def list_subscriptions(owner: str | None, event_type: tuple[str, ...], with_lag: bool) -> None:
@@ -104,8 +106,8 @@ def get_subscription(subscription: str) -> None:
 @click.option("--owner", help="The application that consumes.")
 @click.option("--group", help="Distinguishes subscriptions of one application to the same event types.")
 @click.option("--from", "start", default="end", show_default=True, help="begin, end, a time, or an age.")
-@click.option("--reads", multiple=True, help="The members of events that it reads, with commas between them.")
-@click.option("--projection", is_flag=True, help="Have the broker send nothing but these members.")
+@click.option("--reads", multiple=True, help="The members of events that it reads, separated by commas.")
+@click.option("--projection", is_flag=True, help="Have the broker send only these members.")
 @click.option("-f", "--file", "file", help="A whole definition in JSON or YAML instead; - reads standard input.")
 def create_subscription(  # every option by its name
     event_types: tuple[str, ...],
@@ -154,7 +156,7 @@ def update_subscription(subscription: str, file: str) -> None:
     shows=False,
 )
 @click.argument("subscription")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete_subscription(subscription: str, yes: bool) -> None:
     """Delete a subscription and its cursors. The command asks you to type its application."""
     api = connect()
@@ -173,8 +175,10 @@ def delete_subscription(subscription: str, yes: bool) -> None:
 )
 @click.argument("subscription")
 @click.option("--percent", type=float, help="The share of events to consume in time.")
-@click.option("--within", type=int, help="The time for that, in seconds after an event was stored.")
-@click.option("--remove", is_flag=True, help="Promise nothing any longer.")
+@click.option(
+    "--within", type=int, help="The time in which consumers should commit an event, in seconds after it was stored."
+)
+@click.option("--remove", is_flag=True, help="Remove the objective.")
 def subscription_objective(subscription: str, percent: float | None, within: int | None, remove: bool) -> None:
     """Show how soon a subscription consumes its events and what delays it, or state how soon it should."""
     api, place = connect(), path("subscriptions", subscription, "objective")

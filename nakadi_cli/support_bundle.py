@@ -37,10 +37,12 @@ _PROMETHEUS = {"Accept": "text/plain;version=0.0.4"}
     shows=False,
 )
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="The file to write; it must not exist yet.")
-@click.option("--log", "logs", multiple=True, help="A log of the broker, whose end is taken; - reads standard input.")
+@click.option(
+    "--log", "logs", multiple=True, help="A log of the broker; the bundle gets its end. - reads standard input."
+)
 @click.option("--process", type=int, help="The number of the broker's process on this machine, for its settings.")
 def support_bundle(file: Path | None, logs: tuple[str, ...], process: int | None) -> None:
-    """Collect what helps to find a fault into one file: doctor, metrics, settings, versions and logs.
+    """Collect in one file what helps to find a fault: doctor, metrics, settings, versions and logs.
 
     Passwords, tokens and keys are removed from all of it. The bundle has names of event types and subscriptions, and no
     events. If the broker does not answer, the bundle says so, and has the rest. Look into it before you pass it on.

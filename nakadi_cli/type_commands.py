@@ -46,7 +46,11 @@ _DEFAULT_CLASS = "Events"
 @click.option("--models", type=click.Choice(MODELS), help="The classes for Python.  [default: pydantic]")
 @click.option("--package", help="The package for Kotlin, Go or Java.")
 @click.option("--native-dates", is_flag=True, help="Use the language's own type for date-time, instead of text.")
-@click.option("--without-metadata", is_flag=True, help="Leave out what the category adds: metadata, and data events.")
+@click.option(
+    "--without-metadata",
+    is_flag=True,
+    help="Leave out the members that the category adds: metadata, and those of data events.",
+)
 def types(
     language: str,
     event_types: tuple[str, ...],

@@ -100,7 +100,7 @@ class Feed:
                     self._follow(connection)
             except psycopg.Error as error:
                 failures += 1
-                log.warning("The feed of %s failed, it is tried again: %s", self._relation.table, error)
+                log.warning("The feed of %s failed, trying again: %s", self._relation.table, error)
                 self._stopping.wait(pauses.after(failures, random.random))
 
     def drop(self) -> None:

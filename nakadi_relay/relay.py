@@ -181,7 +181,7 @@ class Relay:
             except psycopg.Error as error:
                 failures += 1
                 self._count(failures=1)
-                log.warning("The database failed, it is tried again: %s", error)
+                log.warning("The database failed, trying again: %s", error)
                 self._stopping.wait(pauses.after(failures, random.random))
             finally:
                 if outbox is not None:

@@ -407,7 +407,7 @@ def _read_seam(cursors: Sequence[Mapping[str, str]]) -> Seam:
 def _read_offset(text: str) -> tuple[int, int]:
     found = OFFSET.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text} is no offset of this broker")
+        raise ValueError(f"{text} is not an offset of this broker")
     return int(found[1], 16), int(found[2])
 
 

@@ -43,10 +43,10 @@ def run_all(jobs: Iterable[tuple[Main, Sequence[str]]]) -> int:
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m nakadi_jobs",
-        description="Run the jobs on the archive, all after each other, or the one that the first word names.",
+        description="Run the jobs on the archive: all, one after the other, or the one that the first word names.",
         epilog=f"Jobs: {', '.join(JOBS)}, and {FOLLOW}, which keeps tables up to date until it is interrupted. "
         "Each explains its arguments with --help. All take --data and --tables. "
-        f"After them, {ACKNOWLEDGE} ends warnings of what is known.",
+        f"After them, {ACKNOWLEDGE} ends warnings about known events.",
         allow_abbrev=False,
     )
     made.add_argument("--plots", help="folder or s3:// prefix to which statistics draws its plots")

@@ -111,10 +111,10 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
         "--catalog", choices=CATALOGS, default="hadoop", help="the catalog of the tables, default hadoop"
     )
     places.add_argument("--catalog-uri", help="URL of the catalog rest")
-    places.add_argument("--warehouse", help="of rest its name there; of s3tables the ARN of the table bucket")
+    places.add_argument("--warehouse", help="for rest, its name there; for s3tables, the ARN of the table bucket")
     places.add_argument(
         "--catalog-properties",
-        help="file or s3:// object with further properties of the catalog, such as token=…, one in a line",
+        help="file or s3:// object with further properties of the catalog, such as token=…, one on each line",
     )
     places.add_argument("--database", default="nakadi", help="the tables' database, default nakadi")
     places.add_argument("--report", help="folder or s3:// prefix to write a report of the run to, as JSON")
@@ -125,9 +125,9 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
     )
     work = parser.add_argument_group("work")
     work.add_argument(
-        "--event-types", type=_split_words, default=(), help="only these, with commas between; default all"
+        "--event-types", type=_split_words, default=(), help="only these, separated by commas; default all"
     )
-    work.add_argument("--master", help="Spark's master, default local[*], on Glue what it is there")
+    work.add_argument("--master", help="Spark's master, default local[*], or on Glue the one that Glue sets")
     work.add_argument("--memory", default="2g", help="memory of a Spark on this machine, default 2g")
     return parser
 

@@ -113,15 +113,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--keep-days",
         type=int,
         default=0,
-        help="for so many days the state at the end of each day stays, as the tag day-2026-11-22; default 0",
+        help="days for which the state at the end of each day stays, as the tag day-2026-11-22; default 0",
     )
-    work.add_argument("--orphans-after-days", type=float, default=3.0, help="age at which lost files go, default 3")
-    work.add_argument("--read-damaged", action="store_true", help="read again what was damaged when it was read last")
+    work.add_argument(
+        "--orphans-after-days", type=float, default=3.0, help="age at which lost files are removed, default 3"
+    )
+    work.add_argument(
+        "--read-damaged", action="store_true", help="read again the objects that were damaged at the last run"
+    )
     work.add_argument(
         "--late-after-minutes",
         type=float,
         default=60.0,
-        help="count events as late that occurred so long before the broker stored them, default 60",
+        help="count events as late that occurred this long before the broker stored them, default 60",
     )
     work.add_argument(
         "--no-quality",
@@ -133,7 +137,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("OPENLINEAGE_URL"),
         help="URL of a service that gets OpenLineage events about each run; default OPENLINEAGE_URL, or none",
     )
-    work.add_argument("--lineage-namespace", default="nakadi", help="what such events call this broker, default nakadi")
+    work.add_argument(
+        "--lineage-namespace", default="nakadi", help="the name of this broker in such events, default nakadi"
+    )
     work.add_argument("--no-tidying", action="store_true", help="leave small files, old snapshots and lost files alone")
 
 

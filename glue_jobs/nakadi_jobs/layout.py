@@ -107,7 +107,7 @@ def _find_column(path: str, columns: Struct) -> tuple[str, Scalar]:
         found.append(fields[step.lower()].name)
         kind = fields[step.lower()].kind
     if not isinstance(kind, Scalar):
-        raise BadTableLayout(f"{path} is no single value")
+        raise BadTableLayout(f"{path} is not a single value")
     return ".".join(found), kind
 
 

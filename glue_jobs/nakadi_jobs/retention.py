@@ -103,13 +103,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser("retention", DESCRIPTION)
     parser.add_argument("--do", choices=("expire", "erase"), default="expire", help="default expire")
     work = parser.add_argument_group("expire")
-    work.add_argument("--grace-hours", type=float, default=24.0, help="how long what is not needed stays, default 24")
+    work.add_argument("--grace-hours", type=float, default=24.0, help="how long unneeded objects stay, default 24")
     work.add_argument(
         "--merge-below",
         type=int,
         default=8_000,
         metavar="BYTES",
-        help="neighbours in the archive that are smaller, packed, become one; 0 for none; default 8000",
+        help="neighbouring objects in the archive that are smaller, compressed, become one; 0 for none; default 8000",
     )
     work = parser.add_argument_group("erase")
     work.add_argument("--event-type", help="the event type")

@@ -58,7 +58,7 @@ class SmallTable(Struct, frozen=True, kw_only=True):
         """
         since, until = between
 
-        def changed(fields: FieldIds, contents: FileContents) -> Mapping[str, bytes]:
+        def rewrite_days(fields: FieldIds, contents: FileContents) -> Mapping[str, bytes]:
             by_day: defaultdict[datetime, list[Row]] = defaultdict(list)
             for row in (*(row for row in _read_rows(contents) if not is_replaced(row)), *rows):
                 by_day[window_start(row[self.time], DAY)].append(row)
@@ -68,7 +68,7 @@ class SmallTable(Struct, frozen=True, kw_only=True):
         days = TimeRange(self.time, window_start(since, DAY), window_start(until - SMALLEST_TIME, DAY) + DAY)
         for _ in range(ATTEMPTS):
             try:
-                table.rewrite(days, changed)
+                table.rewrite(days, rewrite_days)
             except ChangedMeanwhile:
                 continue
             return

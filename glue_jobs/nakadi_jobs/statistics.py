@@ -90,7 +90,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser("statistics", DESCRIPTION)
     work = parser.add_argument_group("measuring")
     work.add_argument("--hours", type=int, default=24, help="how long a period is measured, default 24")
-    work.add_argument("--until", help="to before this RFC 3339 time, default now")
+    work.add_argument("--until", help="up to this RFC 3339 time, default now")
     work.add_argument("--window-minutes", type=int, default=60, help="a divisor of a day, at least 60; default 60")
     work.add_argument("--max-partitions", type=int, default=8, help="as NAKADI_MAX_PARTITIONS, default 8")
     work.add_argument("--plots", help="folder or s3:// prefix to draw rate, sizes and skew to, as PNG")

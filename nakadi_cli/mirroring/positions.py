@@ -35,7 +35,7 @@ def move_subscription(source: Api, target: Api, subscription_id: str, state: Sta
     where = path("subscriptions", subscription_id)
     subscription = source.get(where)
     _require_still(source, where)
-    committed = _committed(source, where, subscription)
+    committed = _read_committed_offsets(source, where, subscription)
     cursors, waiting, doubled = [], 0, 0
     for name in subscription["event_types"]:
         if name not in state.event_types:
@@ -45,7 +45,7 @@ def move_subscription(source: Api, target: Api, subscription_id: str, state: Sta
             continue  # It begins with what comes after its first stream is opened.
         offsets = {partition: committed[name].get(partition, BEGIN) for partition in copied}
         _require_copied(name, offsets, copied)
-        found = _first_of(target, name, _uncommitted(source, name, offsets))
+        found = _first_of(target, name, _find_uncommitted_events(source, name, offsets))
         cursors += [{"event_type": name, "partition": each, "offset": at} for each, at in found.cursors.items()]
         waiting, doubled = waiting + found.waiting, doubled + found.doubled
     # Nobody may have committed meanwhile.
@@ -57,7 +57,7 @@ def move_subscription(source: Api, target: Api, subscription_id: str, state: Sta
     return Move(moved, waiting, doubled)
 
 
-def _committed(source: Api, where: str, subscription: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _read_committed_offsets(source: Api, where: str, subscription: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """The offset of each partition by event type. A partition that was never consumed has none, and begins as the
     subscription says; an event type is missing if that is its end."""
     items = (source.get(f"{where}/cursors") or {"items": []})["items"]
@@ -83,8 +83,8 @@ def _require_copied(name: str, committed: Mapping[str, str], copied: Mapping[str
             raise Conflict(f"{name} is not copied up to the cursor of partition {partition}: try again.")
 
 
-def _uncommitted(source: Api, name: str, committed: Mapping[str, str]) -> frozenset[bytes]:
-    """The events after the cursors; some may not be copied yet."""
+def _find_uncommitted_events(source: Api, name: str, committed: Mapping[str, str]) -> frozenset[bytes]:
+    """The events behind the cursors; some may not be copied yet."""
     return frozenset(
         identity(bytes(event))[0] for batch in read_batches(source, name, committed) for event in batch.events
     )

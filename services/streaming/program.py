@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="streaming", description="Serve streams of events.")
     parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: only this machine can connect")
-    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
+    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 chooses a free one")
     parser.add_argument("--threads", type=int, default=64, help="requests at the same time, default 64")
     parser.add_argument(
         "--grace-seconds",

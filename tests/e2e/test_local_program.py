@@ -164,7 +164,7 @@ def test_a_loss_is_reported_and_has_to_be_accepted(tmp_path):
         assert http.get(f"{program.url}/event-types/{EVENT_TYPE['name']}").status_code == 404
         code, told = program.end()
         assert (code, told.count("\n")) == (0, 1)
-        assert "The loss is accepted: " in told
+        assert "Accepting the loss: " in told
     with start_program("--data", str(tmp_path)) as program:
         assert program.end() == (0, "")
 

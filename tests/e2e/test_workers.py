@@ -358,7 +358,7 @@ def end_with_the_process_that_commits(program, publishers):
     until(lambda: all(map(has_ended, workers)))
     publishers.stop()
     _, said = program.process.communicate(timeout=PATIENCE)
-    assert len(re.findall(r"Worker \d ended with -9, it is restarted", said)) == 7, said
+    assert len(re.findall(r"Worker \d ended with -9 and is being restarted", said)) == 7, said
     assert publishers.hung == []
 
 

@@ -44,7 +44,7 @@ def test_columns_are_called_as_the_table_calls_them():
         ("other", "there is no column other outside of lists and maps"),
         ("items.sku", "there is no column items.sku outside of lists and maps"),
         ("tags.a", "there is no column tags.a outside of lists and maps"),
-        ("customer", "customer is no single value"),
+        ("customer", "customer is not a single value"),
         ("day(customer.id)", "Customer.id is a string, and no table is partitioned by day of such a column"),
         ("total", "total is a double, and no table is partitioned by identity of such a column"),
         ("bucket(4, paid)", "paid is a boolean, and no table is partitioned by bucket of such a column"),

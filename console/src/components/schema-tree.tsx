@@ -12,7 +12,7 @@ export function SchemaTree({ schema }: { schema: unknown }) {
     <>
       {(schema.title || schema.description) && <p>{String(schema.title ?? schema.description)}</p>}
       {parts.length ? parts.map((part) => <Branch key={part.name} {...part} depth={0} />)
-        : <p class="faint">It names no fields: every object fits, except for the rules in its source.</p>}
+        : <p class="faint">It names no fields: every object fits, if it meets the rules in its source.</p>}
     </>
   );
 }

@@ -62,7 +62,7 @@ def test_the_lease_is_renewed_again_whatever_happened(
     assert renewed.wait(PATIENCE)
     publish(api, *subscription["event_types"])
     stream.consumed(1)
-    said = [each for each in caplog.records if each.getMessage().startswith("Renewing the lease failed, tried again")]
+    said = [each for each in caplog.records if each.getMessage().startswith("Renewing the lease failed, trying again")]
     assert len(said) == 3
     assert str(error) in caplog.text
 

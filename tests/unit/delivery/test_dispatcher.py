@@ -72,7 +72,7 @@ def test_a_look_that_fails_is_repeated_and_logged(caplog, monkeypatch):
 
     asyncio.run(run())
     [record] = records_of_this_thread(caplog)
-    assert record.getMessage() == "Looking for sinks failed, tried again in 0.0 s"
+    assert record.getMessage() == "Looking for sinks failed, trying again in 0.0 s"
 
 
 class CountingRepository(SinkRepository, frozen=True):

@@ -249,7 +249,7 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
     broker.housekeeping.run()
 
     assert [each.oldest for each in event_log.bounds(event_type.timeline.topic, [0, 1]).values()] == [0, 1]
-    assert f"The retention of a.broken failed, it is tried again later: {error!r}" in caplog.text
+    assert f"The retention of a.broken failed, trying again later: {error!r}" in caplog.text
     assert failed_chore_counts()["retention"] == before + 1
     assert metrics_view(broker.metrics, 0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
 

@@ -323,7 +323,7 @@ def test_everything_in_a_mailbox_is_delivered_once(caplog):
         return delivered
 
     assert set(asyncio.run(run()).values()) == {1}
-    assert "Going on with a request after its write failed" in caplog.text
+    assert "Continuing a request after its write failed" in caplog.text
 
 
 def test_an_answer_is_written_with_its_length():

@@ -66,7 +66,7 @@ export function EditSink({ subscription, sink, onStored, onClose }: {
         {number("batch_limit", "Events in a batch, at most", sink?.batch_limit ?? 100, "1 to 1,000. The broker does not wait for a full batch.")}
         {number("timeout_seconds", "Timeout in seconds", sink?.timeout_seconds ?? 30, "1 to 60")}
         {number("max_in_flight", "Deliveries at once", sink?.max_in_flight ?? 1, "1 to 100")}
-        <Labelled text="Order" hint="Deliveries at once are of different partitions, or of different keys.">
+        <Labelled text="Order" hint="Deliveries under way at once belong to different partitions, or to different keys.">
           <select name="parallel">
             <option value="partition">Of each partition</option>
             <option value="key" selected={sink?.parallel === "key"}>Of each key</option>
@@ -74,8 +74,8 @@ export function EditSink({ subscription, sink, onStored, onClose }: {
         </Labelled>
         {type === "http" && (
           <Labelled text="Headers" hint={hidden.length
-            ? `One a line, such as Authorization: Bearer 4711. Their values are not shown: name them again, or they are removed (${hidden.join(", ")}).`
-            : "One a line, such as Authorization: Bearer 4711"}>
+            ? `One on each line, such as Authorization: Bearer 4711. Their values are not shown: name them again, or they are removed (${hidden.join(", ")}).`
+            : "One on each line, such as Authorization: Bearer 4711"}>
             <textarea name="headers" rows={2} spellcheck={false} autocomplete="off" />
           </Labelled>
         )}

@@ -68,7 +68,7 @@ export function Objective({ subscription: { id } }: { subscription: Subscription
           </>
         ) : (
           <EmptyState title="This subscription has no objective">
-            <p>With an objective, the broker counts how many events are consumed in time, and names what is late.</p>
+            <p>With an objective, the broker counts how many events are consumed in time, and names late partitions.</p>
             <button type="button" onClick={() => setEditing(true)}>Set an objective…</button>
           </EmptyState>
         )}

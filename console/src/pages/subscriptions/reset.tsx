@@ -82,7 +82,7 @@ export function Reset({ subscription, onClose }: { subscription: Subscription; o
           ))}
         </fieldset>
         {place === "time" && (
-          <Labelled text="Time" hint="In the browser's time zone. Events published from then on come again.">
+          <Labelled text="Time" hint="In the browser's time zone. Events published since then come again.">
             <input type="datetime-local" step="1" required value={time} onInput={(event) => setTime(event.currentTarget.value)} />
           </Labelled>
         )}

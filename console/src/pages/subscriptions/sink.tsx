@@ -132,7 +132,7 @@ function Delivering({ subscription, sink, again, reload, edit, show }: Actions &
       <h2>The last deliveries</h2>
       {deliveries?.recent_attempts.length
         ? <Table label="Deliveries" rows={deliveries.recent_attempts} columns={ATTEMPTS} />
-        : <p class="faint">Nothing was delivered since the sink changed or its process began.</p>}
+        : <p class="faint">Nothing has been delivered since the sink changed or its process started.</p>}
       {asking === "rotate" && (
         <Dialog title="Rotate the secret" onClose={() => setAsking(undefined)}>
           <p>For 24 hours, deliveries are signed with both secrets. Give the receiver the new one in this time.</p>
@@ -145,7 +145,7 @@ function Delivering({ subscription, sink, again, reload, edit, show }: Actions &
       {asking === "remove" && (
         <ConfirmByName name={nameOf(subscription)} title="Remove the sink" action="Remove" onConfirm={remove}
           onClose={() => setAsking(undefined)}>
-          <p>The broker delivers nothing any more. The subscription and its cursors stay.</p>
+          <p>The broker stops delivering. The subscription and its cursors stay.</p>
         </ConfirmByName>
       )}
     </>

@@ -315,7 +315,7 @@ def test_an_accepted_loss_is_the_new_state(working_file, caplog):
     working_file.path.unlink()
 
     above = check_against_mark(working_file.path, accept_loss=True)
-    assert "The loss is accepted: The data file" in caplog.text
+    assert "Accepting the loss: The data file" in caplog.text
     restart_broker(working_file.path, above)
     assert check_against_mark(working_file.path, accept_loss=False) == 0
 

@@ -129,7 +129,7 @@ def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, 
     assert fine.assignment().sessions == ()
     assert len(broken.assignment().sessions) == 2
     for what in ("removal of an ended session", "removal of expired sessions"):
-        assert f"The {what} of broken failed, it is tried again later: RuntimeError('a mistake')" in caplog.text
+        assert f"The {what} of broken failed, trying again later: RuntimeError('a mistake')" in caplog.text
     coordination.replace_assignment = write
     renew_and_clean_up(host, subscriptions, {"broken": broken, "fine": fine}.get)
     assert broken.assignment().sessions == ()

@@ -37,7 +37,7 @@ def run_and_log_failure(operation: str, thing: str, work: Callable[[], object]) 
             _failures_by_operation[operation] += 1
         # A service that did not answer needs one line; an unexpected error needs its traceback.
         trace = None if isinstance(error, Fault) else error
-        log.warning("The %s of %s failed, it is tried again later: %r", operation, thing, error, exc_info=trace)
+        log.warning("The %s of %s failed, trying again later: %r", operation, thing, error, exc_info=trace)
         return False
     return True
 

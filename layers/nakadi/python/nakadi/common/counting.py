@@ -106,14 +106,14 @@ class Counter:
     def add_bounded_source(self, read: ReadRows) -> None:
         """Read values by labels, with no more names of event types than other metrics have."""
 
-        def bounded() -> MetricRows:
+        def read_bounded() -> MetricRows:
             rows: dict[Labels, float] = {}
             for all_labels, value in read().items():
                 labels = self.definition.bounded_labels(all_labels)
                 rows[labels] = self.combine(rows[labels], value) if labels in rows else value
             return rows
 
-        self.add_source(bounded)
+        self.add_source(read_bounded)
 
     def forget(self, names: Collection[str]) -> None:
         """Drop the values of event types."""

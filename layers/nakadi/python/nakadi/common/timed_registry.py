@@ -19,14 +19,14 @@ class TimedRegistry:
     def __init__(self, registry: Registry, seconds: Histogram, clock: Clock) -> None:
         self._seconds = seconds
         self._clock = clock
-        self.get = self._timed("get", registry.get)
-        self.list = self._timed("list", registry.list)
-        self.write = self._timed("write", registry.write)
-        self.change_counters = self._timed("change_counters", registry.change_counters)
+        self.get = self._time_calls("get", registry.get)
+        self.list = self._time_calls("list", registry.list)
+        self.write = self._time_calls("write", registry.write)
+        self.change_counters = self._time_calls("change_counters", registry.change_counters)
         self.close = registry.close
 
-    def _timed(self, name: str, call: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
-        def timed(*arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
+    def _time_calls(self, name: str, call: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
+        def call_and_time(*arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
             __tracebackhide__ = True  # who looks where a thread waits wants to know the caller
             began = self._clock.monotonic()
             try:
@@ -34,4 +34,4 @@ class TimedRegistry:
             finally:
                 self._seconds.observe(self._clock.monotonic() - began, name)
 
-        return timed
+        return call_and_time

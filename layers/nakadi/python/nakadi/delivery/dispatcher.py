@@ -164,7 +164,7 @@ class Dispatcher:
         except _NoThreads:
             raise
         except Exception:  # the next look may succeed; until then the couriers go on
-            log.warning("Looking for sinks failed, tried again in %s s", LOOK_INTERVAL_SECONDS, exc_info=True)
+            log.warning("Looking for sinks failed, trying again in %s s", LOOK_INTERVAL_SECONDS, exc_info=True)
 
     async def _run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         try:

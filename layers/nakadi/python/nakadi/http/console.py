@@ -184,5 +184,5 @@ def _sign_in_origin(sign_in: Mapping[str, str]) -> str:
         raise ValueError("it has authorize, token and client, and may have scope")
     for name in ("authorize", "token"):
         if not SIGN_IN_URL_PATTERN.fullmatch(sign_in[name]):
-            raise ValueError(f"{name} is no URL")
+            raise ValueError(f"{name} is not a URL")
     return "/".join(sign_in["token"].split("/")[:3])

@@ -97,7 +97,7 @@ class LoopMailbox:
             try:
                 deliver(value)
             except Exception:
-                log.exception("Going on with a request after its write failed")
+                log.exception("Continuing a request after its write failed")
 
 
 class NeedsThreadError(Exception):

@@ -59,7 +59,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="A Nakadi event broker on this machine.",
         epilog="NAKADI_* environment variables set everything else; docs/operations.md explains them.",
     )
-    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 takes a free one")
+    parser.add_argument("--port", type=int, default=8080, help="default 8080; 0 chooses a free one")
     parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1: only this machine can connect")
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder for the data file, default ./data")
     parser.add_argument("--engine", choices=("sqlite", "memory"), default="sqlite", help="memory writes no files")

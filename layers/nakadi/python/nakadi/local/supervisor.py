@@ -361,7 +361,7 @@ class Supervisor:
                 log.error("Worker %s ended with %s, and workers have ended too often: the broker exits", number, code)
                 self._stop_as_failed()
             else:
-                log.warning("Worker %s ended with %s, it is restarted", number, code)
+                log.warning("Worker %s ended with %s and is being restarted", number, code)
                 self._worker_restarts.add()
 
     def _stop_as_failed(self) -> None:
@@ -478,7 +478,7 @@ class Supervisor:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.warning("Accepting connections failed, tried again in %s s: %s", ACCEPT_PAUSE_SECONDS, error)
+                log.warning("Accepting connections failed, trying again in %s s: %s", ACCEPT_PAUSE_SECONDS, error)
                 self._pause_accepting_for_a_moment()
                 return
             if not self._hand_over_connection(connection):

@@ -154,8 +154,10 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     parser = argparse.ArgumentParser(prog="python -m nakadi.local.worker")
     parser.add_argument("--number", type=int, required=True)
     for each in ("--connections", "--appends", "--figures", "--counter"):
-        parser.add_argument(each, type=int, required=True, help="a descriptor that is inherited")
-    parser.add_argument("--changes", type=_parse_ints, required=True, help="the pipe to read from, and those of others")
+        parser.add_argument(each, type=int, required=True, help="an inherited descriptor")
+    parser.add_argument(
+        "--changes", type=_parse_ints, required=True, help="the pipe to read from, and the pipes of other workers"
+    )
     parser.add_argument("--bound", required=True, help="the address on which the supervisor accepts connections")
     add_logging_options(parser)
     options = parser.parse_args(arguments)

@@ -119,7 +119,7 @@ class CloudEventReader(Struct, frozen=True, kw_only=True):
         if data is None:
             return {}, b"{}"
         if not isinstance(data, dict):
-            raise Invalid(f"{where} has `data` that is no JSON object, and cannot be an event")
+            raise Invalid(f"{where} has `data` that is not a JSON object, and cannot be an event")
         start, end = member_bounds(text, "data")
         return data, text[start:end]
 
@@ -136,7 +136,7 @@ class CloudEventReader(Struct, frozen=True, kw_only=True):
             return b'{"metadata":%b%b%b' % (metadata, b"," if data else b"", text[1:])
         own = data["metadata"]
         if not isinstance(own, dict):
-            raise Invalid(f"{where} has `data` with `metadata` that is no JSON object")
+            raise Invalid(f"{where} has `data` with `metadata` that is not a JSON object")
         start, end = member_bounds(text, "metadata")
         return text[:start] + orjson.dumps(self._metadata(attributes, own)) + text[end:]
 
@@ -181,10 +181,10 @@ def _read_attributes(where: str, members: Mapping[str, Any]) -> Iterator[tuple[s
             case int() if name not in _TEXTS and -(2**31) <= value < 2**31:
                 yield name, str(value)
             case _ if name in _TEXTS:
-                raise Invalid(f"{where} has `{name}` that is no text")
+                raise Invalid(f"{where} has `{name}` that is not a text")
             case _:
                 raise Invalid(
-                    f"{where} has `{_shorten(name)}` that is no text, no truth value and no integer of 32 bits"
+                    f"{where} has `{_shorten(name)}` that is neither a text, a truth value nor an integer of 32 bits"
                 )
 
 

@@ -68,7 +68,7 @@ class RetryingReader:
         if self._closed:
             return
         if isinstance(error, Unavailable):
-            log.warning("Reading is tried again in %s s: %s", self._pause, error)
+            log.warning("Reading failed, trying again in %s s: %s", self._pause, error)
             asyncio.get_running_loop().call_later(self._pause, self.read, start, done)
             self._pause = min(2 * self._pause, MAX_READ_RETRY_PAUSE_SECONDS)
         else:

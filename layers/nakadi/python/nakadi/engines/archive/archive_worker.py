@@ -195,7 +195,7 @@ class ArchiveWorker:
         except ChoreStopped:
             pass
         except Unavailable as error:
-            log.warning("The archive has to wait: %s", error)
+            log.warning("Archiving has to wait: %s", error)
         except Exception:  # the next attempt may succeed, and this is the only place to log it
             log.exception("The work on the archive failed")
 

@@ -65,11 +65,11 @@ class PartitionListeners:
     def _event_set_on_arrival(self, topic: str, partition: int) -> Iterator[threading.Event]:
         arrived = threading.Event()
 
-        def changed(*place: object) -> None:
+        def note_change(*place: object) -> None:
             if place == (topic, partition):
                 arrived.set()
 
-        end = self.add_change_listener(changed)
+        end = self.add_change_listener(note_change)
         with self._lock:
             self._waiting.add(arrived)
         try:

@@ -147,7 +147,7 @@ class TableChangePoller(ChangePoller):
             # The next look comes soon, and finds the missed changes. The failure is logged once.
             if not self._is_failing:
                 _log.warning(
-                    "Looking for changes of other processes failed, tried again in %s s",
+                    "Looking for changes of other processes failed, trying again in %s s",
                     CHANGE_POLL_INTERVAL_SECONDS,
                     exc_info=True,
                 )
@@ -155,7 +155,7 @@ class TableChangePoller(ChangePoller):
             return
         except Exception:  # noqa: BLE001  # waiting streams would wait for ever
             _log.exception(
-                "Looking for changes of other processes failed, tried again in %s s", CHANGE_POLL_INTERVAL_SECONDS
+                "Looking for changes of other processes failed, trying again in %s s", CHANGE_POLL_INTERVAL_SECONDS
             )
             return
         self._is_failing = False

@@ -189,7 +189,7 @@ class TailReader:
                 if first is not None:
                     self._add_to_windows([first, *consumer.consume(1000, 0)])
             except Exception:  # noqa: BLE001  # the next round may succeed; readers look for themselves meanwhile
-                _log.exception("Following partitions in Kafka failed, all of them are read from the cluster again")
+                _log.exception("Following partitions in Kafka failed, all of them start over from the cluster")
                 self._drop_all_windows()
                 time.sleep(TAIL_POLL_TIMEOUT_SECONDS)
         consumer.close()

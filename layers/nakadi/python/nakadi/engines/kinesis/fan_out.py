@@ -191,7 +191,7 @@ class FanOut:
                 self._activate_if_ready(now)
         except Unavailable as trouble:
             # Limits are as likely as anything: twenty consumers for each stream, five registered in a second.
-            log.warning("No consumer of its own for this process, shards are polled instead: %s", trouble)
+            log.warning("This process has no consumer of its own and polls shards instead: %s", trouble)
             self._next_step_at = now + random.uniform(0.5, 1.5) * REGISTRATION_RETRY_INTERVAL_SECONDS  # noqa: S311  # nothing to guess
 
     def _register(self, now: float) -> None:

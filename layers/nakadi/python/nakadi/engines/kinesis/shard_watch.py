@@ -56,7 +56,7 @@ class ShardWatch:
             try:
                 leaves = self._shard_trees.current.leaves()
             except Exception:  # whatever the error was, the threads that wait for news must not wait for ever
-                log.warning("Listing the shards failed, tried again in %s s", self._interval, exc_info=True)
+                log.warning("Listing the shards failed, trying again in %s s", self._interval, exc_info=True)
                 self._ended.wait(self._interval)
                 continue
             for shard in leaves:

@@ -113,7 +113,7 @@ def _apply_put_result(queue: _SendQueue, fate: RecordPosition | RecordFailure) -
     if isinstance(fate, RecordPosition):
         queue.mark_next_as_stored(fate)
     elif not fate.had_no_effect:
-        log.warning("A record is not known to be stored: %s", fate.reason)
+        log.warning("It is unknown whether a record is stored: %s", fate.reason)
         queue.outcome = REFUSED_AS_FAILED
 
 

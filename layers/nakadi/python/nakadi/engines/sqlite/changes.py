@@ -89,7 +89,7 @@ class AppendPoller(ChangePoller):
             return version  # the next look is soon
         except Exception:  # noqa: BLE001  # waiting readers would wait for ever
             _log.exception(
-                "Looking for events of other processes failed, tried again in %s s", APPEND_CHECK_INTERVAL_SECONDS
+                "Looking for events of other processes failed, trying again in %s s", APPEND_CHECK_INTERVAL_SECONDS
             )
             return version
         return int(now)
@@ -265,7 +265,7 @@ class FileChangePoller(ChangePoller):
         except sqlite3.Error:
             return version  # the next look is soon
         except Exception:  # noqa: BLE001  # waiting streams would wait for ever
-            _log.exception("Looking for changes of other processes failed, tried again")
+            _log.exception("Looking for changes of other processes failed, trying again")
             return version
         return int(now)
 

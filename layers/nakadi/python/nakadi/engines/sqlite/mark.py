@@ -108,7 +108,7 @@ def check_against_mark(path: Path, *, accept_loss: bool) -> int:
         return 0
     if not accept_loss:
         raise BadDataFile(f"{loss} {REMEDY_MESSAGE}")
-    log.warning("The loss is accepted: %s", loss)
+    log.warning("Accepting the loss: %s", loss)
     return 0 if mark is None else mark.number
 
 

@@ -55,8 +55,8 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--region", help="the region of the stage, default AWS_REGION")
     parser.add_argument("--keep", type=_positive, metavar="N", help="remove all backups but the N newest afterwards")
     alone = parser.add_mutually_exclusive_group()
-    alone.add_argument("--verify", action="store_true", help="make no backup; read all of those in TO, and check them")
-    alone.add_argument("--list", action="store_true", help="make no backup; list those in TO")
+    alone.add_argument("--verify", action="store_true", help="make no backup; read all backups in TO, and check them")
+    alone.add_argument("--list", action="store_true", help="make no backup; list the backups in TO")
     return parser.parse_args(arguments)
 
 

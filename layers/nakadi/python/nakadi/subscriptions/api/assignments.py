@@ -95,21 +95,21 @@ def with_session_leaving(assignment: Assignment, session_id: str) -> Assignment:
 def with_extension_requested(assignment: Assignment, session_id: str) -> Assignment:
     """Request more time for a session, if it is there. Requests that it has not answered yet share the answer."""
 
-    def requested(session: Session) -> Session:
+    def request_extension(session: Session) -> Session:
         return replace(session, extensions_requested=session.extensions_granted + 1)
 
-    return _with_session_changed(assignment, session_id, requested)
+    return _with_session_changed(assignment, session_id, request_extension)
 
 
 def with_extension_granted(assignment: Assignment, session_id: str, number: int, commit_by: datetime) -> Assignment:
     """With a session's answer to the request for its extension of this number."""
 
-    def granted(session: Session) -> Session:
+    def grant_extension(session: Session) -> Session:
         if session.extensions_granted >= number:
             return session
         return replace(session, extensions_granted=number, commit_by=commit_by)
 
-    return _with_session_changed(assignment, session_id, granted)
+    return _with_session_changed(assignment, session_id, grant_extension)
 
 
 def _with_session_changed(assignment: Assignment, session_id: str, change: Callable[[Session], Session]) -> Assignment:

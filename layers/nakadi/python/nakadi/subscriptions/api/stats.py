@@ -415,7 +415,7 @@ def _log_stalled(subscription: Subscription) -> None:
 
 def _log_late(subscription: Subscription, objective: Objective, slowest: SlowestPartition) -> None:
     log.warning(
-        "The subscription %s of %s is late: in %s, partition %s, an event has waited for %s s, and not %s at most (%s)",
+        "The subscription %s of %s is late: in %s, partition %s, an event has waited for %s s, longer than %s (%s)",
         subscription.id,
         subscription.owning_application,
         slowest.event_type,

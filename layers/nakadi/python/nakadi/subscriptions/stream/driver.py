@@ -372,7 +372,7 @@ class SubscriptionDriver(StreamDriver):
             try:
                 self.add_fact(await self._perform_with_retries(call))
             except Exception as error:  # any error: the stream must not continue as if it had worked
-                log.warning("The stream %s ends: its call %s failed", self._session.id, call, exc_info=error)
+                log.warning("The stream %s ends, because its call %s failed", self._session.id, call, exc_info=error)
                 # Later ones rely on it.
                 self._calls.clear()
                 self.add_fact(lambda _, error=error: self._session.handle_refusal(error))  # type: ignore[misc]  # bound early
@@ -386,7 +386,7 @@ class SubscriptionDriver(StreamDriver):
                 threads = self._threads.for_opening if isinstance(call, OpenPartition) else self._threads.for_others
                 return await asyncio.get_running_loop().run_in_executor(threads, self._attempt_call, call)
             except Unavailable as error:
-                log.warning("A call of the stream %s failed, tried again in %s s: %s", self._session.id, pause, error)
+                log.warning("A call of the stream %s failed, trying again in %s s: %s", self._session.id, pause, error)
             except UnusableCursor:
                 if self._clock.monotonic() >= wanted_by:
                     raise

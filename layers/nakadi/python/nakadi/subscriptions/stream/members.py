@@ -340,7 +340,7 @@ class _WatchedSubscription:
                 pause = MIN_STATE_RETRY_PAUSE_SECONDS
             except Exception:  # any error: streams without the state would neither send nor end
                 log.warning(
-                    "Reading the assignment and the offsets of %s failed, tried again in %s s",
+                    "Reading the assignment and the offsets of %s failed, trying again in %s s",
                     self.members.subscription_id,
                     pause,
                     exc_info=True,

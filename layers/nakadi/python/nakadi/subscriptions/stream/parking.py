@@ -182,7 +182,7 @@ class ReplaySource:
         try:
             values = await loop.run_in_executor(self._threads, lambda: [self._fetch(each) for each in some])
         except Unavailable as error:
-            log.warning("Reading parked events failed, tried again in %s s: %s", FETCH_RETRY_INTERVAL_SECONDS, error)
+            log.warning("Reading parked events failed, trying again in %s s: %s", FETCH_RETRY_INTERVAL_SECONDS, error)
             loop.call_later(FETCH_RETRY_INTERVAL_SECONDS, wake)
             return
         # Events that were removed meanwhile are not sent.

@@ -246,7 +246,7 @@ class SubscriptionStreams:
         try:
             self._sessions_of(subscription_id).remove({stream_id})
         except Exception:
-            log.warning("Removing the session %s of %s failed, tried again", stream_id, subscription_id, exc_info=True)
+            log.warning("Removing the session %s of %s failed, trying again", stream_id, subscription_id, exc_info=True)
             self._keeper.remove_session_later(subscription_id, stream_id)
 
     # Serving
@@ -383,7 +383,7 @@ class SubscriptionStreams:
             self._sessions_of(joined.subscription.id).leave(joined.id, session.departure_record())
         except Exception:  # any error: see `_remove_session`
             log.warning(
-                "Removing the session %s of %s failed, tried again", joined.id, joined.subscription.id, exc_info=True
+                "Removing the session %s of %s failed, trying again", joined.id, joined.subscription.id, exc_info=True
             )
             self._keeper.remove_session_later(joined.subscription.id, joined.id)
 
@@ -402,7 +402,7 @@ class SubscriptionStreams:
                 await loop.run_in_executor(self._keeping, self._renew_lease_and_clean_up)
             except Exception:  # any error: without a lease every stream of this process ends
                 log.warning(
-                    "Renewing the lease failed, tried again in %s s", LEASE_RENEWAL_INTERVAL_SECONDS, exc_info=True
+                    "Renewing the lease failed, trying again in %s s", LEASE_RENEWAL_INTERVAL_SECONDS, exc_info=True
                 )
             now = self._clock.monotonic()
             # A session whose lease has expired must end: other processes may have given its partitions away.
@@ -429,7 +429,7 @@ class SubscriptionStreams:
             try:
                 await loop.run_in_executor(self._threads, self._freshness.report)
             except Exception:  # whatever it was: the counts are still there, and the next report has them
-                log.warning("Reporting how soon events were consumed failed, tried again", exc_info=True)
+                log.warning("Reporting how soon events were consumed failed, trying again", exc_info=True)
 
     def _report_freshness_at_end(self, subscription_id: str) -> None:
         """Nobody has to wait for the next regular report, which retries if this one fails."""
@@ -440,13 +440,13 @@ class SubscriptionStreams:
         try:
             self._freshness.report_subscription(subscription_id)
         except Exception:  # nobody waits for the result
-            log.warning("Reporting how soon events were consumed failed, tried again", exc_info=True)
+            log.warning("Reporting how soon events were consumed failed, trying again", exc_info=True)
 
     def _report_last_counts(self) -> None:
         try:
             self._freshness.report()
         except Exception:  # the process is about to end, and must do so
-            log.warning("What was consumed last is missing in the freshness of subscriptions", exc_info=True)
+            log.warning("The latest consumed events are missing in the freshness of subscriptions", exc_info=True)
 
     # Metrics: asked for by other threads than the loop, so what it changes is copied first
 
