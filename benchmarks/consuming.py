@@ -116,7 +116,7 @@ class Server:
         target = f"{self.url}/fill?event_type={name}&events={events}&orders={orders}"
         httpx.get(target, timeout=120).raise_for_status()
 
-    def subscribed(self, name: str = NAME, read_from: str = "begin", **fields: Any) -> str:
+    def subscribe(self, name: str = NAME, read_from: str = "begin", **fields: Any) -> str:
         """Create a subscription, and return its id."""
         body = {
             "owning_application": "bench",

@@ -93,7 +93,7 @@ def native_publish(servers: str, values: Sequence[bytes], batch: int, seconds: f
     producer = Producer({"bootstrap.servers": servers, **settings})
     topic, acknowledged, sent = create_topic(servers), 0, 0
 
-    def delivered(error: object, _message: object) -> None:
+    def count_delivery(error: object, _message: object) -> None:
         nonlocal acknowledged
         assert error is None, error
         acknowledged += 1
@@ -103,7 +103,7 @@ def native_publish(servers: str, values: Sequence[bytes], batch: int, seconds: f
     while time.perf_counter() < began + seconds:
         while sent - acknowledged >= most:
             producer.poll(0.001)
-        producer.produce(topic, values[sent % len(values)], on_delivery=delivered)
+        producer.produce(topic, values[sent % len(values)], on_delivery=count_delivery)
         sent += 1
         producer.poll(0)
     producer.flush(60)
@@ -125,13 +125,13 @@ def native_at_pace(servers: str, values: Sequence[bytes], batch: int, pace: floa
         while (wait := due - time.perf_counter()) > 0:
             producer.poll(wait)
 
-        def delivered(error: object, _message: object, due: float = due) -> None:
+        def count_delivery(error: object, _message: object, due: float = due) -> None:
             assert error is None, error
             took.append(time.perf_counter() - due)
 
         for left in range(batch, 0, -1):
             if left == 1:
-                producer.produce(topic, values[left % len(values)], on_delivery=delivered)
+                producer.produce(topic, values[left % len(values)], on_delivery=count_delivery)
             else:
                 producer.produce(topic, values[left % len(values)])
     producer.flush(60)

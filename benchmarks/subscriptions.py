@@ -86,7 +86,7 @@ class Consumption:
 
 
 def consumption(server: Server, sessions: int, events: int, commits: str, **fields: Any) -> Consumption:
-    subscription = server.subscribed(**fields) if commits else ""
+    subscription = server.subscribe(**fields) if commits else ""
     consumers = [
         Consumer(server, range(first, PARTITIONS, sessions), events - 1, commits, subscription)
         for first in range(sessions)
@@ -135,7 +135,7 @@ def commits(engine: str, *, quick: bool) -> Figures:
     for clients in (1, PARTITIONS):
         with a_place(engine) as place, a_server(place) as server:
             server.fill(each)
-            subscription = server.subscribed()
+            subscription = server.subscribe()
             seconds: list[float] = []
             with ExitStack() as streams:
                 committers = [
@@ -217,7 +217,7 @@ def spread(label: str, seconds: Sequence[float]) -> Figures:
 
 
 def first_event(server: Server) -> float:
-    subscription = server.subscribed()
+    subscription = server.subscribe()
     began = time.perf_counter()
     with connect(server.url, events_of(subscription)) as client:
         next(partitions_seen(client))
@@ -264,7 +264,7 @@ def after_killed_client(server: Server, *, busy: bool) -> float:
     """
     name = f"{NAME}.{next(numbers)}"
     create_event_type(server.url, name)
-    subscription = server.subscribed(name)
+    subscription = server.subscribe(name)
     command = [sys.executable, "-c", CLIENT, urlsplit(server.url).netloc, events_of(subscription)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -287,7 +287,7 @@ def after_killed_server() -> float:
     partitions.
     """
     with a_place("sqlite") as place, a_server(place) as staying, a_server(place, "") as leaving:
-        subscription = staying.subscribed()
+        subscription = staying.subscribe()
         target = events_of(subscription, 60)
         with connect(staying.url, target) as ours, connect(leaving.url, target):
             wait_until(lambda: len(owners(staying, subscription)) == 2)
@@ -321,8 +321,8 @@ def idle(engine: str, *, quick: bool) -> Figures:
     raise_file_limit()
     with a_place(engine) as place, a_server(place) as server, ExitStack() as open_streams:
         for _ in range(20):  # the first stream creates shared parts
-            open_streams.enter_context(open_stream(server, server.subscribed(read_from="end")))
-        subscriptions = [server.subscribed(read_from="end") for _ in range(streams)]
+            open_streams.enter_context(open_stream(server, server.subscribe(read_from="end")))
+        subscriptions = [server.subscribe(read_from="end") for _ in range(streams)]
         time.sleep(2)
         before, began = memory_of(server.pid), time.perf_counter()
         clients = [open_streams.enter_context(open_stream(server, each)) for each in subscriptions]

@@ -50,7 +50,7 @@ class NakadiDataSource(DataSource):
         return "nakadi"
 
     def schema(self) -> str:
-        return self._described().ddl()
+        return self._describe().ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # it is the one from above
         return _BatchReader(self._options.source, self._described())
@@ -74,7 +74,7 @@ class NakadiDataSource(DataSource):
         options = self._options
         return plan_writing(options.source, options.event_type, options.key, str(uuid4()))
 
-    def _described(self) -> Wanted:
+    def _describe(self) -> Wanted:
         """What is read. It stays the same once Spark knows the schema."""
         if self._wanted is None:
             options = self._options

@@ -130,7 +130,7 @@ class Target:
         wire = self._wire or self.broker.wire()
         wire.socket.settimeout(60)
         self._wire = None
-        wire.socket.sendall(request.sent())
+        wire.socket.sendall(request.wire_bytes())
         status, headers = wire.head()
         while status < 200:
             status, headers = wire.head()

@@ -64,14 +64,16 @@ def test_every_row_is_measured(brokers):
 def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(brokers, capsys):
     """A refusal says why."""
 
-    async def refused(broker, _seconds):
+    async def request_unknown_event_type(broker, _seconds):
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
             (await client.get(f"{broker.url}/event-types/unknown")).raise_for_status()
 
     async def measure_one_figure(_broker, _seconds):
         return {"measured": Figure(1, HIGHER)}
 
-    failure, *rows = compare(*brokers, {"refused": refused, "measured": measure_one_figure}, rounds=1, seconds=0)
+    failure, *rows = compare(
+        *brokers, {"refused": request_unknown_event_type, "measured": measure_one_figure}, rounds=1, seconds=0
+    )
 
     assert isinstance(failure, Failure)
     assert failure.load == "refused"

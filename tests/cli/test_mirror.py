@@ -84,7 +84,7 @@ def create(api, partitions=1, **changes):
     return create_event_type(api, definition)["name"]
 
 
-def keyed(api, partitions=4):
+def create_keyed(api, partitions=4):
     return create(api, partitions, partition_strategy="hash", partition_key_fields=["key"])
 
 
@@ -123,7 +123,7 @@ def contents(api, name):
 def test_an_event_type_is_copied_with_its_events_in_order(mirror, source, target):
     """Each partition of the target has the events of the source's, in their order, and the mirror goes on where it
     stopped. (M1, M2, M3)"""
-    name = keyed(source)
+    name = create_keyed(source)
     publish(source, name, range(50))
 
     first = mirror(name, "--once")
@@ -155,11 +155,11 @@ def test_numbers_keep_their_digits():
     metadata = b'{"eid":"e","occurred_at":"o","received_at":"r","partition":"3","version":"1.0.0","published_by":"p"}'
     event = b'{"metadata":' + metadata + b',"price":1.10000000000000000001}'
 
-    def copied(strategy):
+    def copy_for(strategy):
         return event_for_target(event, {"category": "business", "partition_strategy": strategy})
 
-    assert copied("hash") == b'{"metadata":{"eid":"e","occurred_at":"o"},"price":1.10000000000000000001}'
-    assert b'"partition":"3"' in copied("user_defined")
+    assert copy_for("hash") == b'{"metadata":{"eid":"e","occurred_at":"o"},"price":1.10000000000000000001}'
+    assert b'"partition":"3"' in copy_for("user_defined")
 
 
 def test_a_changed_schema_and_new_partitions_follow(mirror, source, target):
@@ -221,7 +221,7 @@ def test_differences_are_found(mirror, source, target):
 
 def test_verifying_does_not_mind_events_that_come_meanwhile(mirror, source):
     """Only copied events are compared, although publishers continue in the source. (M5)"""
-    name = keyed(source, 2)
+    name = create_keyed(source, 2)
     done = threading.Event()
 
     def go_on():
@@ -261,7 +261,7 @@ def test_a_subscription_moves_without_a_lost_or_doubled_event(
 ):
     """A moved subscription goes on with the first event that is not committed, in each partition. (M6)"""
     monkeypatch.setattr(events, "BATCH_EVENTS", batch_events)
-    name = keyed(source)
+    name = create_keyed(source)
     subscription = create_subscription(source, name, read_from="begin")
     publish(source, name, range(30))
     mirror(name, "--once")
@@ -398,7 +398,7 @@ def test_it_follows_until_it_is_interrupted(source, target, tmp_path):
 
 def test_a_partition_is_read_to_its_end_though_it_seems_to_have_nothing_more(mirror, source, target, monkeypatch):
     """The newest offset decides when everything is copied: a stream that has nothing for a moment may go on. (M3)"""
-    name = keyed(source)
+    name = create_keyed(source)
     publish(source, name, range(40))
     read, turns = events._read_once, []
 

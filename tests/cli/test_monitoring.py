@@ -35,7 +35,7 @@ def read_metrics():
 
 
 @pytest.fixture(scope="module")
-def exposed(read_metrics):
+def exposed_labels(read_metrics):
     """The labels of each sample that a broker reports, also of those that nothing has counted yet."""
     text = read_metrics(PROMETHEUS)
     families = set(re.findall(r"^# TYPE (nakadi_\w+) ", text, re.MULTILINE))
@@ -81,10 +81,10 @@ def test_a_folder_that_cannot_be_written_is_refused(run, tmp_path):
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
-def test_an_alert_names_metrics_that_a_broker_has(alert, exposed):
+def test_an_alert_names_metrics_that_a_broker_has(alert, exposed_labels):
     """Each sample in an expression is reported over HTTP, with the labels by which it is selected and grouped."""
     for name, labels in selected_names(alert.expression).items():
-        assert labels <= exposed[name], name
+        assert labels <= exposed_labels[name], name
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
@@ -99,12 +99,12 @@ def test_an_alert_fires_when_it_should(alert):
 
 
 @pytest.mark.parametrize("metric", Metrics().all, ids=lambda metric: metric.definition.name)
-def test_a_panel_names_metrics_that_a_broker_has(metric, exposed):
+def test_a_panel_names_metrics_that_a_broker_has(metric, exposed_labels):
     """The queries of a metric can be parsed, and name it and its labels."""
     for expression, _ in queries(metric):
         [[name, labels]] = selected_names(expression.replace("$__rate_interval", "5m")).items()
         assert name.startswith(metric.definition.name)
-        assert labels == exposed[name]
+        assert labels == exposed_labels[name]
 
 
 def test_the_dashboard_has_a_panel_for_each_metric():
@@ -156,15 +156,15 @@ def test_prometheus_fires_each_alert(folder):
 def a_rule_test(alert, *, firing):
     series = SERIES[alert.name]
 
-    def rendered(text):
+    def render(text):
         labelled = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: series.labels[found[1]], text)
         return labelled.replace("{{ $value }}", series.value)
 
     expected = {
         "exp_labels": {**series.labels, "severity": alert.severity},
         "exp_annotations": {
-            "summary": rendered(alert.summary),
-            "description": rendered(alert.action),
+            "summary": render(alert.summary),
+            "description": render(alert.action),
             "runbook": alert.page,
         },
     }

@@ -23,15 +23,15 @@ def name(api):
 
 
 @pytest.fixture
-def proposed(tmp_path):
+def schema_file(tmp_path):
     file = tmp_path / "schema.json"
     file.write_text(json.dumps(PROPOSED))
     return str(file)
 
 
-def test_a_report_says_what_would_be_refused(run, name, proposed):
+def test_a_report_says_what_would_be_refused(run, name, schema_file):
     """The numbers are in the first line, then come rules, publishers and samples; the exit code is 1. (H1, H6)"""
-    done = run("schema", "rehearse", name, proposed, "--last", "1h")
+    done = run("schema", "rehearse", name, schema_file, "--last", "1h")
 
     first, rule, publisher, *samples = done.out.splitlines()
     assert (done.code, first) == (1, f"{name}: the schema would refuse 2 of 3 events.")
@@ -52,11 +52,11 @@ def test_a_schema_that_fits_all_events_is_0(run, name, tmp_path):
     assert closed.json["state"] == "finished"
 
 
-def test_a_span_is_said_once(run, name, proposed):
+def test_a_span_is_said_once(run, name, schema_file):
     """Anything else is refused before a request, or by the broker. (H2)"""
-    assert run("schema", "rehearse", name, proposed).code == 2
-    assert run("schema", "rehearse", name, proposed, "--last", "1d", "--events", "1").code == 2
-    assert run("schema", "rehearse", name, proposed, "--last", "a week").code == 3
+    assert run("schema", "rehearse", name, schema_file).code == 2
+    assert run("schema", "rehearse", name, schema_file, "--last", "1d", "--events", "1").code == 2
+    assert run("schema", "rehearse", name, schema_file, "--last", "a week").code == 3
 
 
 def say_that_it_runs(monkeypatch):
@@ -66,19 +66,19 @@ def say_that_it_runs(monkeypatch):
     monkeypatch.setattr(schema_rehearsals, "_POLL_SECONDS", 0.0)
 
 
-def test_a_long_rehearsal_is_waited_for(run, name, proposed, monkeypatch):
+def test_a_long_rehearsal_is_waited_for(run, name, schema_file, monkeypatch):
     """The progress goes to standard error, and the result describes the end. (H10)"""
     say_that_it_runs(monkeypatch)
-    done = run("schema", "rehearse", name, proposed, "--last", "1h")
+    done = run("schema", "rehearse", name, schema_file, "--last", "1h")
     assert "the schema would refuse 2 of 3 events" in done.out
     assert "of 3 events, " in done.err
 
 
-def test_an_interrupted_rehearsal_is_removed(run, api, name, proposed, monkeypatch):
+def test_an_interrupted_rehearsal_is_removed(run, api, name, schema_file, monkeypatch):
     """Ctrl-C leaves no rehearsal behind. (H11)"""
     say_that_it_runs(monkeypatch)
     monkeypatch.setattr(Api, "get", interrupt)
-    assert run("schema", "rehearse", name, proposed, "--last", "1h").code == 130
+    assert run("schema", "rehearse", name, schema_file, "--last", "1h").code == 130
     assert api.get(f"/event-types/{name}/schemas/rehearsals").json() == {"items": []}
 
 
@@ -86,11 +86,11 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_a_lost_rehearsal_is_no_result(run, name, proposed, monkeypatch):
+def test_a_lost_rehearsal_is_no_result(run, name, schema_file, monkeypatch):
     """The command shows the findings so far, and its exit code says that they are incomplete. (H10)"""
     post = Api.post
     lost = {"state": "lost", "detail": "gone"}
     monkeypatch.setattr(Api, "post", lambda *arguments: post(*arguments) | lost)
-    done = run("schema", "rehearse", name, proposed, "--last", "1h")
+    done = run("schema", "rehearse", name, schema_file, "--last", "1h")
     assert done.code == 1
     assert "The rehearsal is lost: gone." in done.err

@@ -61,7 +61,7 @@ PLANTED = {
 
 
 @pytest.fixture
-def planted(monkeypatch, tmp_path):
+def planted_secrets(monkeypatch, tmp_path):
     """An environment, and a log, that have secrets."""
     for name, value in PLANTED.items():
         monkeypatch.setenv(name, value)
@@ -78,10 +78,12 @@ def read_bundle(file):
     return found
 
 
-def test_a_bundle_has_what_helps(run, planted, tmp_path):
+def test_a_bundle_has_what_helps(run, planted_secrets, tmp_path):
     """It has the findings of doctor, metrics, settings, versions and the end of each log, for its owner alone."""
     file = tmp_path / "bundle.tar.gz"
-    done = run("support-bundle", "-f", str(file), "--log", str(planted), "--log", "-", stdin="a line from a journal\n")
+    done = run(
+        "support-bundle", "-f", str(file), "--log", str(planted_secrets), "--log", "-", stdin="a line from a journal\n"
+    )
 
     assert done.code == 0, done.err
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -95,10 +97,10 @@ def test_a_bundle_has_what_helps(run, planted, tmp_path):
     assert {"broker/version.json", "broker/features.json", "broker/storages.json"} <= set(parts)
 
 
-def test_a_bundle_has_no_secrets(run, planted, tmp_path):
+def test_a_bundle_has_no_secrets(run, planted_secrets, tmp_path):
     """Wherever a secret stands, it is in no file of the bundle; what stands beside it still is."""
     file = tmp_path / "bundle.tar.gz"
-    assert run("support-bundle", "-f", str(file), "--log", str(planted)).code == 0
+    assert run("support-bundle", "-f", str(file), "--log", str(planted_secrets)).code == 0
 
     parts = read_bundle(file)
     for secret in SECRETS:

@@ -45,15 +45,15 @@ class SlowRegistry:
     def __getattr__(self, name):
         call = getattr(self._registry, name)
 
-        def delayed(*arguments, **named):
+        def call_late(*arguments, **named):
             self._clock.move(self.seconds)
             return call(*arguments, **named)
 
-        return delayed
+        return call_late
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory):
+def broker_parts(tmp_path_factory):
     """A broker that archives what it stores at once, its clock, its registry and its files."""
     folder = tmp_path_factory.mktemp("data")
     url = f"sqlite:///{folder}/nakadi.db"
@@ -75,8 +75,8 @@ def broken(tmp_path_factory):
 
 
 @pytest.fixture
-def api(broken):
-    with httpx.Client(base_url=broken.broker.url, timeout=PATIENCE) as client:
+def api(broker_parts):
+    with httpx.Client(base_url=broker_parts.broker.url, timeout=PATIENCE) as client:
         yield client
 
 
@@ -86,8 +86,8 @@ def watch(api):
     return lambda: AlertWatch(api)
 
 
-def read_first_event(broken, event_type):
-    with OpenStream(broken.broker.url, f"/event-types/{event_type}/events?stream_limit=1", BEGIN) as stream:
+def read_first_event(broker_parts, event_type):
+    with OpenStream(broker_parts.broker.url, f"/event-types/{event_type}/events?stream_limit=1", BEGIN) as stream:
         return stream.rest()
 
 
@@ -95,7 +95,7 @@ def count_lost_streams(api):
     return value(scrape(api), "nakadi_streams_ended_total", api="subscription", reason="released")
 
 
-def test_a_stuck_consumer_is_found(api, broken, watch):
+def test_a_stuck_consumer_is_found(api, broker_parts, watch):
     """Three streams in a row leave the same event uncommitted: the alert fires until a mended consumer commits it."""
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name, read_from="begin")
@@ -104,12 +104,12 @@ def test_a_stuck_consumer_is_found(api, broken, watch):
         with Consumer(api, subscription, batch_limit=1, on_disconnect="release") as stream:
             assert stream.batch()
         until(lambda ended=number: count_lost_streams(api) == ended)
-    broken.broker.services.housekeeping.run()
+    broker_parts.broker.services.housekeeping.run()
     assert watch().fires("NakadiConsumerIsStuck")
 
     with Consumer(api, subscription, batch_limit=1) as stream:
         assert stream.consumed(1) == [{"n": 0}]
-    broken.broker.services.housekeeping.run()
+    broker_parts.broker.services.housekeeping.run()
     assert not watch().fires("NakadiConsumerIsStuck")
 
 
@@ -175,9 +175,9 @@ def test_a_hot_partition_is_found(api, watch):
     assert not before.fires("NakadiPartitionIsHot")
 
 
-def test_a_disk_that_fills_up_is_found(broken, watch, monkeypatch):
+def test_a_disk_that_fills_up_is_found(broker_parts, watch, monkeypatch):
     """With a twentieth of the disk free the alert fires, and with half of it no longer."""
-    usage = shutil.disk_usage(broken.file.parent)
+    usage = shutil.disk_usage(broker_parts.file.parent)
     assert ("nakadi_disk_free_bytes", frozenset({("place", "data")})) in scrape(watch().api)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 20))
     assert watch().fires("NakadiDiskFillsUp")
@@ -186,11 +186,11 @@ def test_a_disk_that_fills_up_is_found(broken, watch, monkeypatch):
     assert not watch().fires("NakadiDiskFillsUp")
 
 
-def test_a_full_disk_is_found(api, broken, watch):
+def test_a_full_disk_is_found(api, broker_parts, watch):
     """Nothing can be stored: publishers get an error, and the alert fires; with room they go on without a restart."""
     name = create_event_type(api)["name"]
     before = watch()
-    with closing(sqlite3.connect(broken.file)) as other:
+    with closing(sqlite3.connect(broker_parts.file)) as other:
         other.execute(
             """CREATE TRIGGER full_disk BEFORE INSERT ON frames
             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"""
@@ -199,7 +199,7 @@ def test_a_full_disk_is_found(api, broken, watch):
         assert api.post(f"/event-types/{name}/events", json=[{}]).status_code == 207
         assert before.fires("NakadiCannotStoreEvents")
     finally:
-        with closing(sqlite3.connect(broken.file)) as other:
+        with closing(sqlite3.connect(broker_parts.file)) as other:
             other.execute("DROP TRIGGER full_disk")
 
     after = watch()
@@ -257,21 +257,21 @@ def test_on_a_disk_without_any_room_readers_go_on(small_disk):
 
 def test_a_damaged_archive_is_found(api, broken, watch):
     """A stream stops at a damaged object, and the alert fires; with the object from a backup, the stream goes on."""
-    there = set(broken.archive.rglob("*.gz"))
+    there = set(broker_parts.archive.rglob("*.gz"))
     name = create_event_type(api)["name"]
     for _ in range(20):
         publish(api, name, 1)
-    topic = broken.broker.services.event_types.get(name).timeline.topic
-    log = broken.broker.log
+    topic = broker_parts.broker.services.event_types.get(name).timeline.topic
+    log = broker_parts.broker.log
     until(lambda: log.archive() or log._hot.bounds(topic, [0])[0].oldest > 0)
-    objects = {each: each.read_bytes() for each in set(broken.archive.rglob("*.gz")) - there}
+    objects = {each: each.read_bytes() for each in set(broker_parts.archive.rglob("*.gz")) - there}
     before = watch()
     for path, content in objects.items():
         path.write_bytes(content[:-20] + bytes(20))
     target = f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1"
 
     def fires_behind_a_stream() -> bool:
-        with OpenStream(broken.broker.url, target, BEGIN) as stream:
+        with OpenStream(broker_parts.broker.url, target, BEGIN) as stream:
             assert b'"n":0' not in stream.rest()
         return before.fires("NakadiArchiveIsDamaged")
 
@@ -281,7 +281,7 @@ def test_a_damaged_archive_is_found(api, broken, watch):
     for path, content in objects.items():
         path.write_bytes(content)
     after = watch()
-    assert b'"n":0' in read_first_event(broken, name)
+    assert b'"n":0' in read_first_event(broker_parts, name)
     assert not after.fires("NakadiArchiveIsDamaged")
 
 
@@ -303,12 +303,12 @@ def test_a_schema_that_rejects_events_is_found(api, watch):
     assert not after.fires("NakadiSchemaRejectsEvents")
 
 
-def test_a_slow_registry_is_found(api, broken, watch):
+def test_a_slow_registry_is_found(api, broker_parts, watch):
     """Calls that take a second make the alert fire, until they are quick again."""
     before = watch()
-    broken.registry.seconds = 1.0
+    broker_parts.registry.seconds = 1.0
     api.get("/event-types")
-    broken.registry.seconds = 0.0
+    broker_parts.registry.seconds = 0.0
     assert before.fires("NakadiRegistryIsSlow")
 
     def is_quick() -> bool:
@@ -321,25 +321,25 @@ def test_a_slow_registry_is_found(api, broken, watch):
     until(is_quick)
 
 
-def test_an_indexer_that_is_behind_is_found(api, broken, watch):
+def test_an_indexer_that_is_behind_is_found(api, broker_parts, watch):
     """Nothing can be archived, and each attempt fails: after ten minutes the alert fires, until the archive is back."""
     name = create_event_type(api)["name"]
-    aside = broken.archive.with_name("aside")
+    aside = broker_parts.archive.with_name("aside")
     before = watch()
-    broken.archive.mkdir(exist_ok=True)
-    broken.archive.rename(aside)
-    broken.archive.write_text("")
+    broker_parts.archive.mkdir(exist_ok=True)
+    broker_parts.archive.rename(aside)
+    broker_parts.archive.write_text("")
     failed = value(scrape(api), "nakadi_archive_failures_total", operation="archiving")
     try:
         publish(api, name, 1)
         until(lambda: value(scrape(api), "nakadi_archive_failures_total", operation="archiving") > failed + 1)
         assert not before.fires("NakadiIndexerIsBehind")
-        broken.clock.move(700)
+        broker_parts.clock.move(700)
         assert before.fires("NakadiIndexerIsBehind")
     finally:
-        broken.archive.unlink()
+        broker_parts.archive.unlink()
         # From this moment on, the next attempt makes the folder itself.
-        shutil.copytree(aside, broken.archive, dirs_exist_ok=True)
+        shutil.copytree(aside, broker_parts.archive, dirs_exist_ok=True)
 
     until(lambda: not before.fires("NakadiIndexerIsBehind"))
-    assert b'"n":0' in read_first_event(broken, name)
+    assert b'"n":0' in read_first_event(broker_parts, name)

@@ -27,7 +27,7 @@ TAKING, RESTORING = [block.splitlines() for block in re.findall(r"```sh\n(.*?)``
 
 
 @contextmanager
-def served(data):
+def serve_folder(data):
     """A broker with this data folder, as `nakadi serve` starts it."""
     command = [sys.executable, "-m", "nakadi_cli", "serve", "--port", "0", "--data", str(data)]
     with run_process(command, ROOT_ENVIRONMENT) as process:
@@ -84,8 +84,8 @@ class Publisher(threading.Thread):
 
 def test_everything_is_deleted_and_restored_and_streams_go_on(tmp_path, capsys):
     """After the drill of the page, nothing is missing that was acknowledged before the backup began, and a stream goes
-    on after the cursor that was committed before it. (B1, B8, B9)"""
-    with served(tmp_path / "data") as (api, process):
+    on behind the cursor that was committed before it. (B1, B8, B9)"""
+    with serve_folder(tmp_path / "data") as (api, process):
         name = create_event_type(api)["name"]
         subscription = create_subscription(api, name, read_from="begin")
         publisher = Publisher(api.base_url, name)
@@ -110,7 +110,7 @@ def test_everything_is_deleted_and_restored_and_streams_go_on(tmp_path, capsys):
 
     run_lines(RESTORING, tmp_path)
 
-    with served(tmp_path / "data") as (api, _):
+    with serve_folder(tmp_path / "data") as (api, _):
         [partition] = api.get(f"/event-types/{name}/partitions").json()
         there = int(partition["newest_available_offset"][-18:]) + 1
         assert before <= there <= acknowledged

@@ -20,7 +20,7 @@ COMPACTED = {
 LATEST_SUFFIX = "customer_changed__latest"
 
 
-def named(*names):
+def events_with_names(*names):
     return [None if name is None else {"metadata": {"eid": "e"}, "name": name} for name in names]
 
 
@@ -29,16 +29,16 @@ def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
     """A key whose newest event is a deletion stays away, when an older event of it fills a gap or comes from another
     partition; one whose newest event is older still is there."""
     customers = data.event_type("customer.changed", partitions=2, **COMPACTED)
-    damaged = data.archive_events(customers, named("A", "B", "C"), keys=["a", "b", "c"])
+    damaged = data.archive_events(customers, events_with_names("A", "B", "C"), keys=["a", "b", "c"])
     whole = data.path(damaged).read_bytes()
     data.path(damaged).write_bytes(b"x" * damaged.location.length)
     later = STORED_AT + timedelta(hours=1)
-    data.archive_events(customers, named(None, "B 2", None), keys=["a", "b", "d"], at=later)
+    data.archive_events(customers, events_with_names(None, "B 2", None), keys=["a", "b", "d"], at=later)
     assert jobs.compact().code == 3
     assert jobs.rows(LATEST_SUFFIX, "nakadi_key", "name") == [("b", "B 2")]
 
     data.path(damaged).write_bytes(whole)
-    data.archive_events(customers, named("D", "E"), partition=1, keys=["d", "e"])
+    data.archive_events(customers, events_with_names("D", "E"), partition=1, keys=["d", "e"])
     assert jobs.compact("--read-damaged").code == 0
 
     assert jobs.rows(LATEST_SUFFIX, "nakadi_key", "name") == [("c", "C"), ("b", "B 2"), ("e", "E")]
@@ -50,16 +50,16 @@ def test_what_is_too_old_brings_nothing_back(jobs, data):
     later events of a partition come at any age, and existing ones stay."""
     customers = data.event_type("customer.changed", annotations={RETENTION_ANNOTATION: "7 days"}, **COMPACTED)
     at = datetime.now(UTC) - timedelta(days=20)
-    damaged = data.archive_events(customers, named("A", "B"), keys=["a", "b"], at=at)
+    damaged = data.archive_events(customers, events_with_names("A", "B"), keys=["a", "b"], at=at)
     whole = data.path(damaged).read_bytes()
     data.path(damaged).write_bytes(b"x" * damaged.location.length)
-    data.archive_events(customers, named(None, "C"), keys=["a", "c"], at=at + timedelta(days=1))
+    data.archive_events(customers, events_with_names(None, "C"), keys=["a", "c"], at=at + timedelta(days=1))
     assert jobs.compact().code == 3
     assert jobs.drop_before().code == 0
     assert jobs.rows("customer_changed") == []
 
     data.path(damaged).write_bytes(whole)
-    data.archive_events(customers, named("D"), keys=["d"], at=at + timedelta(days=2))
+    data.archive_events(customers, events_with_names("D"), keys=["d"], at=at + timedelta(days=2))
     assert jobs.compact("--read-damaged").code == 0
 
     assert jobs.rows("customer_changed", "name") == [("A",), ("B",), ("D",)]
@@ -72,9 +72,9 @@ def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
     customers = data.event_type("customer.changed", **COMPACTED)
     numbers = range(300)
-    data.archive_events(customers, named(*map(str, numbers)), keys=[f"k{number}" for number in numbers])
+    data.archive_events(customers, events_with_names(*map(str, numbers)), keys=[f"k{number}" for number in numbers])
     jobs.compact()
-    data.archive_events(customers, named("new", None), keys=["k7", "k8"], at=STORED_AT + timedelta(hours=1))
+    data.archive_events(customers, events_with_names("new", None), keys=["k7", "k8"], at=STORED_AT + timedelta(hours=1))
     jobs.compact()
 
     snapshots = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST_SUFFIX}.snapshots").orderBy("committed_at")

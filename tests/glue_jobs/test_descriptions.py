@@ -105,7 +105,7 @@ def test_tables_say_what_their_columns_mean(jobs, data):
     data.archive_events(orders, [{"id": "c", "items": [{"sku": "s"}]}])
     jobs.compact()
 
-    comments, properties = described(jobs)
+    comments, properties = read_descriptions(jobs)
     assert comments["nakadi_partition"] == "the partition"
     assert (comments["id"], comments["items.element.sku"], comments["plain"]) == (
         'The customer\'s "number"',
@@ -121,12 +121,12 @@ def test_tables_say_what_their_columns_mean(jobs, data):
     data.archive_events(orders, [{"id": "d"}])
     jobs.compact()
 
-    comments, properties = described(jobs)
+    comments, properties = read_descriptions(jobs)
     assert (comments["id"], comments["items.element.sku"]) == ("", "Its article")
     assert properties == ("Events of the type order.placed", "it's mine", None)
 
 
-def described(jobs):
+def read_descriptions(jobs):
     spark = jobs.spark()
     [table] = all_tables(spark, jobs.database)
     found = table.properties()

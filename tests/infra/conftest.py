@@ -118,7 +118,7 @@ def analytics(deployment):
 
 
 @pytest.fixture
-def deployed(data):
+def data_resources(data):
     """The stack of the data, made by an emulation of CloudFormation."""
     with aws() as world:
         ssm = boto3.client("ssm", REGION)

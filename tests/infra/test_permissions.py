@@ -177,8 +177,8 @@ class Guarded:
 
 
 @pytest.fixture
-def guarded_broker(deployed, roles, data):
-    return Guarded(deployed, roles, data)
+def guarded_broker(data_resources, roles, data):
+    return Guarded(data_resources, roles, data)
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ class Stream:
             wire.actor, wire.letting_go = self.session.id, not isinstance(call, OpenPartition)
             if isinstance(call, OpenPartition):
                 beginning = self.executor.find_start(call)
-                self.facts.append(lambda now: self._opened(call, beginning, now))
+                self.facts.append(lambda now: self._begin_reading(call, beginning, now))
             else:
                 self.facts.append(self.executor.perform(call))
             if isinstance(call, GrantExtension):
@@ -169,7 +169,7 @@ class Stream:
         promise("release", released, f"{self.session.id} goes on without a client")
         return actions
 
-    def _opened(self, opening: OpenPartition, beginning: PartitionStart, now: float) -> Sequence[SessionAction]:
+    def _begin_reading(self, opening: OpenPartition, beginning: PartitionStart, now: float) -> Sequence[SessionAction]:
         if not self.session.expects_opening(opening):
             return []
         self.reads[opening.partition] = beginning.position.offset + 1

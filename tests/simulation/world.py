@@ -129,19 +129,19 @@ class World:
         self.faults.end()
         self.faults.others_move = 0.0
         self._note("nothing goes wrong from here on")
-        end, left = self.time.seconds + PATIENCE_SECONDS, self._left()
+        end, left = self.time.seconds + PATIENCE_SECONDS, self._count_left()
         for process in self.processes:
             process.paused_until = 0.0
         if self.random.random() < 0.2:
             self._neglect()
-            end, left = self.time.seconds + PATIENCE_SECONDS, self._left()
+            end, left = self.time.seconds + PATIENCE_SECONDS, self._count_left()
         if self.random.random() < 0.05:
             self._delete()
         while not self._is_quiet():
             if self.time.seconds > end:
                 raise Broken(f"progress: {self._describe_rest()}")
             self._everybody_moves()
-            if (less := self._left()) < left:
+            if (less := self._count_left()) < left:
                 end, left = self.time.seconds + PATIENCE_SECONDS, less
 
     def _neglect(self) -> None:
@@ -183,7 +183,7 @@ class World:
                 self._commit_upto(stream, place, following[0])
                 return
 
-    def _left(self) -> int:
+    def _count_left(self) -> int:
         return sum(self.history.count_left().values())
 
     def _everybody_moves(self, seconds: float = 1.5, commit: Callable[[Stream], None] | None = None) -> None:
@@ -228,7 +228,7 @@ class World:
     def _is_quiet(self) -> bool:
         if self.history.deleted:
             return not any(process.streams for process in self.processes)
-        if self._being_changed or self._left():
+        if self._being_changed or self._count_left():
             return False
         assignment = self.store.assignment(SUBSCRIPTION)
         balanced = assignments.with_rebalanced_partitions(assignment) == assignment
@@ -275,9 +275,9 @@ class World:
             releases_on_disconnect=random.random() < 0.3,
         )
         session_id = f"s{next(self._numbers):03d}"
-        self._do_exclusively(session_id, lambda: self._opened(process, session_id, limits, requested))
+        self._do_exclusively(session_id, lambda: self._open_stream(process, session_id, limits, requested))
 
-    def _opened(
+    def _open_stream(
         self, process: Process, session_id: str, limits: SubscriptionStreamLimits, requested: list[Place]
     ) -> None:
         stream = process.open(self.subscription, session_id, limits, requested)

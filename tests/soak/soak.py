@@ -255,7 +255,7 @@ class SoakedSink:
         judge = Judge()
         judge.read(self._entries())
         judge.verdict.acknowledged = len(acknowledged)
-        judge.verdict.lost = judge.lost(acknowledged)
+        judge.verdict.lost = judge.count_lost(acknowledged)
         return judge.verdict
 
     def _decide(self, _events: list[Any]) -> int:
@@ -313,7 +313,7 @@ def run_soak(plan: Plan, folder: Path, say: Say = print, new_ground: Callable[[P
     judge.read(entry for diary in consumers.diaries for entry in entries(diary))
     judge.verdict.acknowledged = len(acknowledged)
     judge.verdict.stored_again = stored - len(acknowledged)
-    judge.verdict.lost = judge.lost(acknowledged)
+    judge.verdict.lost = judge.count_lost(acknowledged)
     judge.verdict.of_sink = None if sink is None else sink.judge(acknowledged)
     return judge.verdict
 

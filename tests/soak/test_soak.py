@@ -54,4 +54,4 @@ def test_what_never_came_is_lost():
     """An acknowledged event that no consumer got is lost."""
     judge = Judge()
     judge.read(FINE)
-    assert judge.lost(["k:0", "k:1", "k:2"]) == 1
+    assert judge.count_lost(["k:0", "k:1", "k:2"]) == 1

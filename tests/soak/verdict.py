@@ -71,7 +71,7 @@ class Judge:
             else:
                 self._note_batch(session, rest[0], _number(rest[1]), rest[2])
 
-    def lost(self, acknowledged: Collection[str]) -> int:
+    def count_lost(self, acknowledged: Collection[str]) -> int:
         return sum(each not in self.ids for each in acknowledged)
 
     def _note_batch(self, session: str, partition: str, last: int, ids: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ def test_each_event_is_there_once_wherever_the_table_ends(orders, monkeypatch):
     """A table may have more than the broker says: another job may have just added it. (K1)"""
     find = HttpSource.find
 
-    def shifted(self, name):
+    def find_shifted_seam(self, name):
         found = find(self, name)
         return replace(
             found,
@@ -55,7 +55,7 @@ def test_each_event_is_there_once_wherever_the_table_ends(orders, monkeypatch):
             },
         )
 
-    monkeypatch.setattr(HttpSource, "find", shifted)
+    monkeypatch.setattr(HttpSource, "find", find_shifted_seam)
     assert numbers(nakadi_spark.read(orders.spark, orders.broker, orders.name)) == [*range(orders.count)]
 
 

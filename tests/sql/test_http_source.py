@@ -114,16 +114,16 @@ def test_deleted_events_are_no_rows(api, query):
 
 
 @pytest.fixture
-def guarded(tmp_path):
+def guarded_broker(tmp_path):
     """A broker that wants tokens, and `client(name)` for one that has a token."""
     issuer = Issuer(tmp_path)
     with ServedBroker(**issuer.settings) as broker:
         yield broker, issuer
 
 
-def test_rights_are_those_of_streams(guarded):
+def test_rights_are_those_of_streams(guarded_broker):
     """A client that may not read an event type gets the broker's Problem, whether there are events or not. (Q8)"""
-    broker, issuer = guarded
+    broker, issuer = guarded_broker
 
     def ask_as(user, name):
         connection = Connection(broker.url, token=issuer.token(user))

@@ -155,7 +155,7 @@ class HostileRequest:
     headers: Sequence[tuple[str, bytes]] = ()
     body: bytes | None = None
 
-    def sent(self) -> bytes:
+    def wire_bytes(self) -> bytes:
         """The bytes on the wire."""
         body = self.body or b""
         named = [f"{name}: ".encode() + value for name, value in self.headers]

@@ -135,12 +135,12 @@ def retry_until_available(ask):
     """The result, once there is one."""
     found = []
 
-    def asked():
+    def ask_unless_unavailable():
         with suppress(Unavailable):
             found.append(ask())
         return found
 
-    until(asked)
+    until(ask_unless_unavailable)
     return found[0]
 
 

@@ -106,7 +106,7 @@ class PushingKinesis:
             for each in self.consumers.values():
                 each["ConsumerCreationTimestamp"] = moment.timestamp()
 
-    def subscribed(self, asked: dict[str, Any]) -> Iterator[Message]:
+    def subscribe_to_shard(self, asked: dict[str, Any]) -> Iterator[Message]:
         """Kind, name and payload of each message; a refusal comes before the first."""
         self.calls["SubscribeToShard"] += 1
         arn, shard = asked["ConsumerARN"], asked["ShardId"]
@@ -210,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
             if operation != "SubscribeToShard":
                 self._send(200, self.kinesis.answer(operation, asked))
                 return
-            messages = self.kinesis.subscribed(asked)
+            messages = self.kinesis.subscribe_to_shard(asked)
         except Refused as refused:
             self._send(400, {"__type": refused.code, "message": str(refused)})
             return

@@ -67,7 +67,7 @@ class LoopGuard:
             self._report(f"{what} on the event loop\n{''.join(traceback.format_stack(limit=25))}")
             raise LoopBlockedError(what)
 
-    def guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
             self.check(name)
@@ -87,9 +87,9 @@ class LoopGuard:
         return call
 
     def guarded_connect(self) -> Callable[..., sqlite3.Connection]:
-        methods = {name: self.guarded("SQLite", getattr(sqlite3.Connection, name)) for name in OF_SQLITE}
+        methods = {name: self.wrap("SQLite", getattr(sqlite3.Connection, name)) for name in OF_SQLITE}
         factory = type("GuardedConnection", (sqlite3.Connection,), methods)
-        connect = self.guarded("SQLite", sqlite3.connect)
+        connect = self.wrap("SQLite", sqlite3.connect)
         return lambda *arguments, **options: connect(*arguments, **{"factory": factory, **options})
 
     def guarded_turn(self) -> Callable[..., Any]:
@@ -133,7 +133,7 @@ def guarded_loops() -> Iterator[BlockingCalls]:
 def guarded_attributes(guard: LoopGuard) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Modules and classes, an attribute of each, and its replacement."""
     for owner, name in BLOCKING:
-        yield owner, name, guard.guarded(name, getattr(owner, name))
+        yield owner, name, guard.wrap(name, getattr(owner, name))
     for name in OF_SOCKETS:
         yield socket.socket, name, guard.guarded_if_blocking(name)
     yield sqlite3, "connect", guard.guarded_connect()

@@ -243,7 +243,7 @@ class ParkingSimulation:
     def begin_reading(self, consumer: Consumer, opening: OpenPartition):
         beginning = consumer.executor.find_start(opening)
 
-        def opened(now: float) -> list[SessionAction]:
+        def begin_reading(now: float) -> list[SessionAction]:
             if not consumer.session.expects_opening(opening):
                 return []
             consumer.source = self.events(beginning)
@@ -251,7 +251,7 @@ class ParkingSimulation:
                 opening, beginning.position, beginning.lost_events, now, beginning.parked_keys
             )
 
-        return opened
+        return begin_reading
 
     def beginning(self, _place, stored: Position) -> PartitionStart:
         return PartitionStart(an_event_type(), stored)

@@ -142,7 +142,7 @@ class _Evaluation:
             return {**right, **left}
         if isinstance(left, float) and isinstance(right, float):
             return _ARITHMETIC[op](left, right)
-        return dict(_joined(op, left, right))
+        return dict(_apply_operator(op, left, right))
 
     def _vector(self, expression: Any) -> Vector:
         found = self.evaluate(expression)
@@ -150,7 +150,7 @@ class _Evaluation:
         return found
 
 
-def _joined(op: str, left: Vector | float, right: Vector | float) -> Iterator[tuple[Labels, float]]:
+def _apply_operator(op: str, left: Vector | float, right: Vector | float) -> Iterator[tuple[Labels, float]]:
     labelled = left if isinstance(right, float) else right
     assert not isinstance(labelled, float)
     for labels in labelled:

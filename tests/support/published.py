@@ -233,7 +233,7 @@ class TableComparison:
     def _register(self, api: httpx.Client) -> Shape:
         """Create the event type, or change its schema: to any other one, or where that is not permitted, by adding."""
         last = self._shape
-        shape = self._draw() if last is None or self._mode == "none" else self._shapes.extended(last)
+        shape = self._draw() if last is None or self._mode == "none" else self._shapes.with_another_property(last)
         known = {"who": {"type": "string"}} | ({"key": {"type": "string"}} if self._category == "data" else {})
         text = json.dumps({**shape.schema, "properties": {**shape.schema["properties"], **known}})
         definition = self._definition | {"schema": {"type": "json_schema", "schema": text}}

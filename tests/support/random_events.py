@@ -253,7 +253,7 @@ SPELLINGS = (
 )
 
 
-def spelled(draw: Random, value: Any, spelling: Spelling) -> str:
+def spell(draw: Random, value: Any, spelling: Spelling) -> str:
     """A value as JSON, its members in their order."""
     blank = spelling.blanks
     match value:
@@ -263,12 +263,12 @@ def spelled(draw: Random, value: Any, spelling: Spelling) -> str:
             return f'"{"".join(_spelled_character(draw, each, spelling.escapes) for each in value)}"'
         case dict():
             members = (
-                f"{spelled(draw, name, spelling)}{blank}:{blank}{spelled(draw, each, spelling)}"
+                f"{spell(draw, name, spelling)}{blank}:{blank}{spell(draw, each, spelling)}"
                 for name, each in value.items()
             )
             return f"{{{blank}{f',{blank}'.join(members)}{blank}}}"
         case list():
-            return f"[{blank}{f'{blank},'.join(spelled(draw, each, spelling) for each in value)}{blank}]"
+            return f"[{blank}{f'{blank},'.join(spell(draw, each, spelling) for each in value)}{blank}]"
         case _:
             return json.dumps(value)
 

@@ -102,10 +102,10 @@ def _keyword(draft: int, within: st.SearchStrategy[Any]) -> st.SearchStrategy[di
 
 
 def _draw_keyword(keyword: str) -> Any:
-    def said(value: Any) -> dict[str, Any]:
+    def keywords_for(value: Any) -> dict[str, Any]:
         if isinstance(value, tuple):
             flag, number, bound = value
             return {keyword: flag, bound: number}
         return {keyword: value}
 
-    return said
+    return keywords_for

@@ -128,7 +128,7 @@ class Shapes:
             found = self._definitions(found)
         return found
 
-    def extended(self, shape: Shape) -> Shape:
+    def with_another_property(self, shape: Shape) -> Shape:
         """The same with another property."""
         name, more = f"x{len(shape.schema['properties'])}", self._any(1)
         schema = {**shape.schema, "properties": {**shape.schema["properties"], name: more.schema}}

@@ -715,15 +715,15 @@ def test_a_sink_that_is_down_does_not_fill_the_memory(tmp_path, monkeypatch):
         assert api.post(f"/event-types/{name}/events", json=body).status_code == 200
         register(api, subscription, receiver, parallel="key", max_in_flight=3, batch_limit=2)
 
-        def held():
+        def read_held_bytes():
             return value(scrape(api), "nakadi_sink_bytes_held")
 
-        until(lambda: held() >= 100_000)
+        until(lambda: read_held_bytes() >= 100_000)
         until(lambda: len(receiver.received) >= 6)
-        assert held() <= 100_000 + 2 * 50_000
+        assert read_held_bytes() <= 100_000 + 2 * 50_000
         is_down.clear()
         assert sorted(numbers(receiver.wait_for(events))) == list(range(events))
-        until(lambda: held() == 0)
+        until(lambda: read_held_bytes() == 0)
 
 
 def test_by_key_an_event_is_parked_with_its_key_and_sent_again(api, receiver):
@@ -796,10 +796,10 @@ def test_sinks_are_spread_over_workers_and_taken_over(tmp_path, receiver):
             for each in made:
                 publish(api, each["event_types"][0], 1)
 
-            def served() -> set[tuple[str, int]]:
+            def delivered_places() -> set[tuple[str, int]]:
                 return {
                     (json.loads(each.body)["cursor"]["event_type"], int(json.loads(each.body)["cursor"]["offset"][-3:]))
                     for each in tuple(receiver.received)
                 }
 
-            until(lambda: {(each["event_types"][0], 1) for each in made} <= served())
+            until(lambda: {(each["event_types"][0], 1) for each in made} <= delivered_places())

@@ -35,7 +35,7 @@ def register(api, sink):
     return subscription["event_types"][0], path, answer.json()
 
 
-def delivered(api, path):
+def count_delivered(api, path):
     return api.get(path).json().get("deliveries", {}).get("delivered_events", 0)
 
 
@@ -65,7 +65,7 @@ def test_the_deployment_keeps_what_is_delivered_ahead_of_a_key_that_fails(api):
         assert api.put(path, json=sink).status_code == 201
         assert sorted(each["event"] for each in receiver.wait_for(4)) == ["b1", "b2", "b3", "c1"]
         until(lambda: cursors(api, subscription)[name, "0"] == offset_text(0))
-        until(lambda: delivered(api, path) == 4)
+        until(lambda: count_delivered(api, path) == 4)
         receiver.decide = lambda _: 204
         # Another stream begins.
         assert api.post(f"{path}/resume").status_code == 204
@@ -112,7 +112,7 @@ def test_the_deployment_delivers_to_functions_queues_topics_and_buses(api, lapto
     found = []
     until(lambda: found.extend(receive_all(sqs, url)) or len(found) == 2)
     assert [json.loads(each["Body"]) for each in found] == [{"n": 0}, {"n": 1}]
-    until(lambda: all(delivered(api, path) == 2 for _, path, _ in registered.values()))
+    until(lambda: all(count_delivered(api, path) == 2 for _, path, _ in registered.values()))
 
 
 def a_function(laptop):

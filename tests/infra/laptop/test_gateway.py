@@ -62,7 +62,7 @@ class Service:
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self._listening.settimeout(PATIENCE)
 
-    def accepted(self):
+    def accept_connection(self):
         connection, _ = self._listening.accept()
         connection.settimeout(PATIENCE)
         head = b""
@@ -215,16 +215,16 @@ def test_streams_are_passed_through(client, service):
             assert await anext(chunks) == b"first"
             return dict(answer.headers)
 
-    async def both():
+    async def stream_through_gateway():
         receiving = asyncio.create_task(stream_chunks())
-        connection, head = await asyncio.to_thread(service.accepted)
+        connection, head = await asyncio.to_thread(service.accept_connection)
         with connection:
             connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Id: 7\r\n\r\n5\r\nfirst\r\n")
             headers = await receiving
             assert await asyncio.to_thread(connection.recv, 1) == b""
         return head, headers
 
-    head, headers = asyncio.run(both())
+    head, headers = asyncio.run(stream_through_gateway())
     assert head.startswith("get /api/types/a/events?x=%20 http/1.1")
     assert "authorization: bearer x" in head
     assert "accept-encoding: identity" in head
@@ -237,7 +237,7 @@ def test_a_stream_that_breaks_off_breaks_off_for_the_client(client, service, cap
     """The client sees that something is missing, and the log says of which request, and why."""
 
     def break_off():
-        connection, _ = service.accepted()
+        connection, _ = service.accept_connection()
         with connection:
             connection.sendall(f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n5\r\nfirst\r\n".encode())
 
@@ -258,7 +258,7 @@ def test_a_service_that_does_not_answer_in_time(client, service, caplog):
     """The gateway answers for it, logs so, and closes its connection to the service."""
 
     def never_answer():
-        connection, _ = service.accepted()
+        connection, _ = service.accept_connection()
         with connection:
             assert connection.recv(1) == b""
 

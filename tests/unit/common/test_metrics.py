@@ -365,13 +365,18 @@ def test_requests_in_work_are_reported_with_their_memory(metrics):
     bodies."""
     entered, free = threading.Event(), threading.Event()
 
-    def stuck(_request):
+    def answer_when_free(_request):
         entered.set()
         assert free.wait(PATIENCE)
         return empty_response()
 
     route = Route(
-        method="POST", template="/x", handler=stuck, operation="x", accepts_any_content_type=True, lane=Lane.EVENTS
+        method="POST",
+        template="/x",
+        handler=answer_when_free,
+        operation="x",
+        accepts_any_content_type=True,
+        lane=Lane.EVENTS,
     )
     application = Application([route], lambda _: UNAUTHENTICATED)
     scope = {

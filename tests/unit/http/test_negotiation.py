@@ -30,7 +30,7 @@ def a_request(method="POST", body=b"{}", **headers):
 SUCCESS = json_response({"a": 1}, 201, {"location": "/x/1"})
 
 
-def answered(request, **route):
+def route_answer(request, **route):
     """The answer of an application with this one route, without the headers that every answer has."""
     answer = Application([a_route(method=request.method, **route)]).answer(request)
     return replace(answer, headers={n: v for n, v in answer.headers.items() if n not in ("x-flow-id", "span_ctx")})
@@ -39,7 +39,7 @@ def answered(request, **route):
 def negotiate(accept, answer=SUCCESS, **route):
     headers = {} if accept is None else {"accept": accept}
     request = Request(method="GET", path="/x", target="/x", headers=headers)
-    return answered(request, handler=lambda _: answer, **route)
+    return route_answer(request, handler=lambda _: answer, **route)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_long_accept_headers_are_read_in_one_pass(header):
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
 def test_json_bodies_are_read(method, content_type):
     """Bodies are `application/json` or `application/*+json`, with any charset. (R11)"""
-    assert answered(a_request(method=method, content_type=content_type)).status == 200
+    assert route_answer(a_request(method=method, content_type=content_type)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_json_bodies_are_read(method, content_type):
 def test_other_bodies_are_not_read(content_type):
     """A body of another type, or of none, is unsupported, and the answer names the supported ones. (R11)"""
     headers = {} if content_type is None else {"content_type": content_type}
-    refusal = answered(a_request(**headers))
+    refusal = route_answer(a_request(**headers))
 
     assert refusal.status == 415
     assert refusal.headers["accept"] == "application/json, application/*+json"
@@ -219,14 +219,14 @@ def test_other_bodies_are_not_read(content_type):
 
 def test_a_route_may_read_every_body():
     """A route that reads the raw body takes every content type. (R11)"""
-    assert answered(a_request(content_type="text/plain"), accepts_any_content_type=True).status == 200
+    assert route_answer(a_request(content_type="text/plain"), accepts_any_content_type=True).status == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_bodies_without_a_meaning_are_passed_over(method):
     """A body of a `GET` or `DELETE` has no meaning, so its type has none either; a missing body needs no type."""
-    assert answered(a_request(method=method, content_type="text/plain")).status == 200
-    assert answered(a_request(body=b"")).status == 200
+    assert route_answer(a_request(method=method, content_type="text/plain")).status == 200
+    assert route_answer(a_request(body=b"")).status == 200
 
 
 @pytest.mark.parametrize(

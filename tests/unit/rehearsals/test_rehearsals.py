@@ -104,7 +104,7 @@ class World:
         ]
         return found.state, found.rehearsal.findings.seen_count, found.rehearsal.findings.failed_count
 
-    def ended(self) -> dict[str, float]:
+    def count_ended(self) -> dict[str, float]:
         """How the rehearsals that ended did, as metrics have it."""
         return {state: count for (state,), count in self.broker.metrics.rehearsals_ended.rows().items()}
 
@@ -157,7 +157,7 @@ def test_a_removed_rehearsal_ends(world):
 
     assert world.log.reads == 1
     assert world.broker.registry.list(REHEARSALS_KIND) == []
-    assert world.ended() == {"removed": 1}
+    assert world.count_ended() == {"removed": 1}
 
 
 def test_a_process_runs_two_at_once(world):
@@ -170,7 +170,7 @@ def test_a_process_runs_two_at_once(world):
     world.open_gate()
     until(lambda: all(world.read_counts(each)[0] is RehearsalState.FINISHED for each in started))
     world.rehearsals.close()
-    assert world.ended() == {"finished": MAX_RUNNING}
+    assert world.count_ended() == {"finished": MAX_RUNNING}
     assert value(collect_samples(world.broker.metrics), "nakadi_rehearsals_running") == 0
     world.rehearsals = world.open_rehearsals()
     world.log.passes = threading.Semaphore(0)
@@ -191,7 +191,7 @@ def test_a_process_that_ends_says_so(world):
     assert (state, seen <= CHUNK) == (RehearsalState.LOST, True)
     [document] = world.broker.registry.list(REHEARSALS_KIND)
     assert document.body["detail"] == LOST_MESSAGE
-    assert world.ended() == {"lost": 1}
+    assert world.count_ended() == {"lost": 1}
 
 
 def test_a_silent_process_counts_as_lost(world):

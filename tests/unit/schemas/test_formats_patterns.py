@@ -14,7 +14,7 @@ from nakadi.schemas.formats import (
 from nakadi.schemas.values import MAX_EVENT_STEPS, StepsExhausted
 
 
-def found(pattern: str, text: str, steps: int = MAX_EVENT_STEPS) -> bool:
+def is_found(pattern: str, text: str, steps: int = MAX_EVENT_STEPS) -> bool:
     return compile_pattern(pattern).is_found_in(text, [steps])
 
 
@@ -37,7 +37,7 @@ def found(pattern: str, text: str, steps: int = MAX_EVENT_STEPS) -> bool:
 )
 def test_search(pattern, text, expected):
     """A pattern may occur anywhere in a text unless tied to its ends; none of them is before a last line feed."""
-    assert found(pattern, text) is expected
+    assert is_found(pattern, text) is expected
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_searches_cost_steps():
 def test_searches_that_could_take_too_long():
     """A search is not begun when its worst case takes more steps than are left."""
     with pytest.raises(StepsExhausted):
-        found("(?:a?){500}b", "a" * 1_000_000)
+        is_found("(?:a?){500}b", "a" * 1_000_000)
 
 
 def test_nothing_is_left_in_the_cache_of_the_library():

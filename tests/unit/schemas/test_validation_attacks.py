@@ -86,13 +86,13 @@ class watching:  # noqa: N801  # it reads as a verb
         watching._reached = None
 
     @classmethod
-    def heard(cls, event: str, arguments: Any) -> None:
+    def note_audit_event(cls, event: str, arguments: Any) -> None:
         if cls._reached is not None and event.startswith(cls.OUTSIDE):
             cls._reached.append(f"{event} {arguments}")
 
 
 # A hook stays as long as the process, so there is one for all tests, and it is deaf between them.
-sys.addaudithook(watching.heard)
+sys.addaudithook(watching.note_audit_event)
 
 
 @pytest.mark.parametrize("name", ["id", "$id", "$schema", "title", "description", "default", "$comment", "links"])

@@ -62,16 +62,16 @@ class Stage:
         self.running.append(asyncio.ensure_future(driver.run(wanted.stream_seconds)))
         return driver
 
-    async def asked(self) -> None:
+    async def wait_until_asked(self) -> None:
         """Wait until a stream has asked for news of a topic."""
         async with asyncio.timeout(PATIENCE):
             await self.asked_what_became.wait()
 
-    async def ended(self) -> None:
+    async def wait_for_end(self) -> None:
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*self.running)
 
-    def switched(self, *, events: int) -> EventType:
+    def switch_timeline(self, *, events: int) -> EventType:
         """The event type after a switch to another timeline, of which this many events were in partition 0."""
         old = replace(self.event_type.timeline, latest_positions={0: events - 1, 1: -1})
         new = a_timeline(order=old.order + 1, partitions=2)
@@ -110,7 +110,7 @@ def test_events_are_carried_as_they_come():
         stage.stream(outlet, batch_limit=2, stream_limit=4)
         assert await outlet.lines(1) == [line(1, "a", "b")]
         stage.publish("d")
-        await stage.ended()
+        await stage.wait_for_end()
         assert outlet.text == f"{line(1, 'a', 'b')}\n{line(3, 'c', 'd')}\n"
 
     play(scenario)
@@ -124,7 +124,7 @@ def test_all_partitions_are_followed():
         stage.publish("a", "b")
         stage.publish("c", partition=1)
         stage.stream(outlet, {"0": Position(1, 0), "1": Position(1, -1)}, stream_limit=2)
-        await stage.ended()
+        await stage.wait_for_end()
         assert sorted(outlet.text.splitlines()) == sorted([line(1, "b"), line(0, "c", partition=1)])
 
     play(scenario)
@@ -137,7 +137,7 @@ def test_small_lines_that_are_due_together_travel_together():
         outlet = RecordingOutlet()
         stage.publish(*map(str, range(500)))
         stage.stream(outlet, stream_limit=500)
-        await stage.ended()
+        await stage.wait_for_end()
         assert outlet.text.count("\n") == 500
         assert len(outlet.written) < 10
 
@@ -150,7 +150,7 @@ def test_time_passes_without_events():
     async def scenario(stage: Stage) -> None:
         outlet = RecordingOutlet()
         driver = stage.stream(outlet, flush_seconds=0.02, keep_alive_limit=3)
-        await stage.ended()
+        await stage.wait_for_end()
         assert outlet.text == '{"cursor":{"partition":"0","offset":"001-0001--1"}}\n' * 3
         assert driver.session.end is StreamEnd.KEEP_ALIVES
 
@@ -178,7 +178,7 @@ def test_an_idle_stream_notices_that_its_client_has_gone():
         driver = stage.stream(outlet)
         await asyncio.sleep(0.01)
         outlet.leaving.set()
-        await stage.ended()
+        await stage.wait_for_end()
         assert driver.session.end is StreamEnd.GONE
         assert stage.log.watchers == 0
 
@@ -196,7 +196,7 @@ def test_a_write_to_no_one_ends_the_stream():
         stage.publish("a")
         stage.stream(Closed())
         with pytest.raises(ClientGone):
-            await stage.ended()
+            await stage.wait_for_end()
         assert stage.log.watchers == 0
 
     play(scenario)
@@ -211,7 +211,7 @@ def test_draining_ends_the_stream_with_what_it_holds():
         stage.stream(outlet, batch_limit=2)
         await outlet.lines(1)
         outlet.ending.set()
-        await stage.ended()
+        await stage.wait_for_end()
         assert outlet.text == f"{line(1, 'a', 'b')}\n{line(2, 'c')}\n"
 
     play(scenario)
@@ -226,7 +226,7 @@ def test_a_refusal_is_the_last_line():
         driver = stage.stream(outlet)
         await outlet.lines(1)
         driver.add_fact(lambda _: driver.session.handle_refusal(NotPermitted("no more")))
-        await stage.ended()
+        await stage.wait_for_end()
         assert outlet.text == f"{line(0, 'a')}\nPROBLEM no more\n"
 
     play(scenario)
@@ -244,7 +244,7 @@ def test_a_slow_client_holds_up_only_itself():
         await fast.until(lambda text: text.count("\n") == 300)
         assert slow.written == []
         slow.room.set()
-        await stage.ended()
+        await stage.wait_for_end()
         assert slow.text == fast.text
 
     play(scenario)
@@ -259,7 +259,7 @@ def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
         driver = stage.stream(RecordingOutlet(slow=True), starts, stream_seconds=0.05)
         driver._lines = EventStreamFormat(starts)  # has something to write from the first moment on
         with pytest.raises(TimeoutError):
-            await stage.ended()
+            await stage.wait_for_end()
         # On a busy machine its time is over while a thread still opens the log, which then gives the watch back.
         await wait_on_loop(lambda: stage.log.watchers == 0)
 
@@ -291,7 +291,7 @@ def test_a_stream_crosses_into_the_next_timeline():
         stage.publish("a", "b")
         driver = stage.stream(outlet)
         await outlet.lines(2)
-        driver.update_event_type(stage.switched(events=2))
+        driver.update_event_type(stage.switch_timeline(events=2))
         stage.publish("c")
         assert await outlet.lines(3) == [line(0, "a"), line(1, "b"), line(0, "c", timeline=2)]
 
@@ -307,7 +307,7 @@ def test_a_switch_in_the_middle_of_reading_loses_nothing():
         stage.publish(*"abcdef")
         driver = stage.stream(outlet)
         await asyncio.sleep(0.02)
-        driver.update_event_type(stage.switched(events=6))
+        driver.update_event_type(stage.switch_timeline(events=6))
         stage.publish("g")
         outlet.room.set()
         lines = await outlet.lines(7)
@@ -324,14 +324,14 @@ def test_every_cursor_leads_to_exactly_what_follows_it(consumed):
         expected = [line(n, v) for n, v in enumerate("abc")] + [line(n, v, timeline=3) for n, v in enumerate("def")]
         places = [Position(1, n) for n in range(3)] + [Position(3, n) for n in range(3)]
         stage.publish(*"abc")
-        stage.switched(events=3)
-        stage.switched(events=0)
+        stage.switch_timeline(events=3)
+        stage.switch_timeline(events=0)
         stage.publish(*"def")
         outlet = RecordingOutlet()
         start = Position(1, -1) if consumed < 0 else places[consumed]
         behind = expected[consumed + 1 :]
         stage.stream(outlet, {"0": start}, **({"stream_limit": len(behind)} if behind else {"stream_seconds": 0.2}))
-        await stage.ended()
+        await stage.wait_for_end()
         assert outlet.text.splitlines() == behind
 
     play(scenario)
@@ -344,7 +344,7 @@ def test_events_that_expired_under_a_stream_end_it_with_a_reason():
         outlet = RecordingOutlet()
         stage.log.troubles = [OffsetUnavailable("gone")]
         stage.stream(outlet, {"0": Position(1, 4)})
-        await stage.ended()
+        await stage.wait_for_end()
         assert outlet.text == (
             f"PROBLEM offset 000000000000000004 for partition 0 event type {stage.event_type.name} is unavailable as "
             "retention time of data elapsed. PATCH partition offset with valid and available offset\n"
@@ -364,11 +364,11 @@ def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
         await outlet.lines(1)
         stage.log.delete_topic(topic)
         stage.log._log._announcements.announce_events(topic, 0)
-        await stage.asked()
-        changed = stage.switched(events=5)
+        await stage.wait_until_asked()
+        changed = stage.switch_timeline(events=5)
         old, new = changed.timelines
         driver.update_event_type(replace(changed, timelines=(replace(old, deleted=True), new)))
-        await stage.ended()
+        await stage.wait_for_end()
         assert "PROBLEM offset 000000000000000000 for partition 0" in outlet.text
 
     play(scenario)
@@ -384,7 +384,7 @@ def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
         stage.log.for_storage = away
         outlet = RecordingOutlet()
         stage.stream(outlet)
-        await stage.ended()
+        await stage.wait_for_end()
         assert outlet.text == "PROBLEM default is away\n"
 
     play(scenario)
@@ -397,7 +397,7 @@ def test_a_missing_topic_ends_nothing_by_itself():
         outlet = RecordingOutlet()
         stage.log.delete_topic(stage.event_type.timeline.topic)
         driver = stage.stream(outlet, flush_seconds=0.02)
-        await stage.asked()
+        await stage.wait_until_asked()
         before = outlet.text.count("\n")
         assert (await outlet.lines(before + 1))[-1].startswith('{"cursor"')
         assert driver.session.end is None

@@ -90,7 +90,7 @@ class Stage:
         serving = self.streams.serve(opening, lines, outlet, NullFigures(), lambda error: problem_of_error(error).body)
         self.running.append(asyncio.ensure_future(serving))
 
-    async def ended(self) -> None:
+    async def wait_for_end(self) -> None:
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*self.running)
 
@@ -191,7 +191,7 @@ def test_a_block_is_noticed(stage):
         stage.serve(event_type, outlet)
         await asyncio.sleep(0)
         stage.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, event_type.name)
-        await stage.ended()
+        await stage.wait_for_end()
         assert outlet.text == ""
 
     play(stage, scenario())
@@ -210,7 +210,7 @@ def test_only_who_lost_permission_is_refused(stage):
         await bobs.until(lambda text: text.endswith("}\n"))
         assert problem(bobs) == (403, f"Access on READ event-type:{event_type.name} denied")
         stage.publish(event_type, "a")
-        await stage.ended()
+        await stage.wait_for_end()
         assert '"events":["a"]' in anns.text
 
     play(stage, scenario())
@@ -224,7 +224,7 @@ def test_changes_by_others_are_found(stage):
         stage.serve(event_type, outlet, BOB)
         await asyncio.sleep(0)
         stage.elsewhere.replace(event_type, replace(event_type, authorization=authorization_of_readers("ann")))
-        await stage.ended()
+        await stage.wait_for_end()
         assert problem(outlet)[0] == 403
 
     play(stage, scenario())
@@ -238,7 +238,7 @@ def test_a_deletion_by_others_is_found(stage):
         stage.serve(event_type, outlet)
         await asyncio.sleep(0)
         stage.elsewhere.remove(event_type)
-        await stage.ended()
+        await stage.wait_for_end()
         assert problem(outlet) == (503, f'EventType "{event_type.name}" does not exist.')
 
     play(stage, scenario())
@@ -257,7 +257,7 @@ def test_a_successor_is_not_mistaken_for_it(stage):
         await outlet.until(lambda text: text.endswith("}\n"))
         assert problem(outlet)[0] == 503
         stage.publish(new, "a")
-        await stage.ended()
+        await stage.wait_for_end()
         assert '"events":["a"]' in other.text
 
     play(stage, scenario())
@@ -279,7 +279,7 @@ def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
         await asyncio.to_thread(asked.wait, PATIENCE)
         monkeypatch.undo()
         stage.publish(event_type, "a")
-        await stage.ended()
+        await stage.wait_for_end()
         assert '"events":["a"]' in outlet.text
 
     play(stage, scenario())
@@ -343,7 +343,7 @@ def test_no_one_looks_when_there_are_no_streams(stage):
         stage.serve(stage.add(), outlet)
         await asyncio.sleep(0)
         outlet.leaving.set()
-        await stage.ended()
+        await stage.wait_for_end()
         assert stage.streams._monitor._task is None
 
     play(stage, scenario())
@@ -388,7 +388,7 @@ def test_events_of_others_are_not_shown(stage, subject, on, expected):
         stage.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=on)
         stage.publish(event_type, "a", OWNED, Record(None, key="k"), Record(b"1", directed_to="x"), "b")
         stage.serve(event_type, outlet, subject, stream_limit=len(expected))
-        await stage.ended()
+        await stage.wait_for_end()
         assert [orjson.loads(line)["events"][0] for line in outlet.text.splitlines()] == expected
 
     play(stage, scenario())
@@ -405,7 +405,7 @@ def test_an_owner_rule_that_is_switched_on_holds_for_open_streams(stage):
         stage.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
         await wait_on_loop(lambda: stage.access._owners_matter)
         stage.publish(event_type, OWNED, "a")
-        await stage.ended()
+        await stage.wait_for_end()
         assert [orjson.loads(line)["events"] for line in outlet.text.splitlines()] == [["bobs"], ["a"]]
 
     play(stage, scenario())

@@ -292,12 +292,12 @@ class TestChores:
         bounds, topic = tiered_fixture.hot.bounds, tiered_fixture.index.topic
 
         def unless_broken(call):
-            def called(name, *rest):
+            def call_or_fail(name, *rest):
                 if name == "a.broken":
                     raise OSError("disk")
                 return call(name, *rest)
 
-            return called
+            return call_or_fail
 
         monkeypatch.setattr(tiered_fixture.hot, "bounds", unless_broken(bounds))
         monkeypatch.setattr(tiered_fixture.index, "topic", unless_broken(topic))

@@ -38,7 +38,7 @@ LATER = A_MOMENT + timedelta(seconds=1)
 
 @pytest.fixture
 def coordination(aws):
-    with_owners = opened(aws)
+    with_owners = open_engine(aws)
     new = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
     with_owners.replace_assignment(
         SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.partition: at(0) for each in new.entries}
@@ -51,12 +51,12 @@ def coordination(aws):
 @pytest.fixture
 def other_process(coordination, aws):  # noqa: ARG001  # after it, so that the table is as it left it
     """Another process with the same table."""
-    other_process = opened(aws)
+    other_process = open_engine(aws)
     yield other_process
     other_process.close()
 
 
-def opened(_world) -> DynamoDbCoordination:
+def open_engine(_world) -> DynamoDbCoordination:
     return DynamoDbCoordination(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
 
 
@@ -206,11 +206,11 @@ class TestAnswersThatAreLost:
         """A writer whose request never arrived learns that another was faster. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
 
-        def lost(request, _):
+        def assign_and_time_out(request, _):
             assign_partitions(other_process, "b", "b")
             return timeout_before_effect(request, _)
 
-        aws.goes_wrong("TransactWriteItems", lost)
+        aws.goes_wrong("TransactWriteItems", assign_and_time_out)
         with pytest.raises(AssignmentChanged):
             coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
@@ -231,11 +231,11 @@ class TestAnswersThatAreLost:
     def test_of_a_commit_that_cannot_have_been_made(self, aws, coordination, other_process):
         """Where the partition has changed hands and is not committed so far, it was not. (S118, S312)"""
 
-        def lost(request, _):
+        def assign_and_time_out(request, _):
             assign_partitions(other_process, "b", "b")
             return timeout_before_effect(request, _)
 
-        aws.goes_wrong("UpdateItem", lost)
+        aws.goes_wrong("UpdateItem", assign_and_time_out)
         assert commit(coordination, "a", 5) is CommitResult.NOT_OWNED
         assert position(coordination) == 0
 

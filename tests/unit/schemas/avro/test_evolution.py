@@ -21,11 +21,11 @@ def enum(*symbols, **changes):
     return a_record(a_field("e", {"type": "enum", "name": "E", "symbols": symbols, **changes}))
 
 
-def fixed(size):
+def one_fixed(size):
     return a_record(a_field("e", {"type": "fixed", "name": "E", "size": size}))
 
 
-def one(of):
+def one_field(of):
     return a_record(a_field("e", of))
 
 
@@ -55,9 +55,9 @@ PAIRS = {
     "added": (a_record(ID), a_record(ID, a_field("n", "int")), [NO_DEFAULT], []),
     "added with default": (a_record(ID), a_record(ID, a_field("n", "int", default=1)), [], []),
     "removed": (a_record(ID, a_field("n", "int")), a_record(ID), [], [NO_DEFAULT]),
-    "promoted": (one("int"), one("long"), [], [mismatch("INT", "LONG")]),
-    "demoted": (one("long"), one("int"), [mismatch("INT", "LONG")], []),
-    "text and bytes": (one("string"), one("bytes"), [], []),
+    "promoted": (one_field("int"), one_field("long"), [], [mismatch("INT", "LONG")]),
+    "demoted": (one_field("long"), one_field("int"), [mismatch("INT", "LONG")], []),
+    "text and bytes": (one_field("string"), one_field("bytes"), [], []),
     "renamed": (
         a_record(ID),
         a_record(ID, name="Other"),
@@ -73,34 +73,39 @@ PAIRS = {
     ),
     "symbols with default": (enum("A", default="A"), enum("A", "B", default="A"), [], []),
     "size": (
-        fixed(2),
-        fixed(3),
+        one_fixed(2),
+        one_fixed(3),
         [("FIXED_SIZE_MISMATCH", "/fields/0/type/size", "expected: 2, found: 3")],
         [("FIXED_SIZE_MISMATCH", "/fields/0/type/size", "expected: 3, found: 2")],
     ),
-    "branch added": (one(["null", "int"]), one(["null", "int", "string"]), [], [missing("STRING", "/fields/0/type/2")]),
-    "made a union": (one("int"), one(["null", "int"]), [], [mismatch("INT", "NULL", "/")]),
+    "branch added": (
+        one_field(["null", "int"]),
+        one_field(["null", "int", "string"]),
+        [],
+        [missing("STRING", "/fields/0/type/2")],
+    ),
+    "made a union": (one_field("int"), one_field(["null", "int"]), [], [mismatch("INT", "NULL", "/")]),
     "union no longer": (
-        one(["null", "string"]),
-        one("int"),
+        one_field(["null", "string"]),
+        one_field("int"),
         [mismatch("INT", "NULL", "/"), mismatch("INT", "STRING", "/")],
         [missing("INT", "/fields/0/type")],
     ),
     "items": (
-        one({"type": "array", "items": "int"}),
-        one({"type": "array", "items": "string"}),
+        one_field({"type": "array", "items": "int"}),
+        one_field({"type": "array", "items": "string"}),
         [mismatch("STRING", "INT", "/fields/0/type/items")],
         [mismatch("INT", "STRING", "/fields/0/type/items")],
     ),
     "within a map": (
-        one({"type": "map", "values": INNER_INT}),
-        one({"type": "map", "values": INNER_STRING}),
+        one_field({"type": "map", "values": INNER_INT}),
+        one_field({"type": "map", "values": INNER_STRING}),
         [mismatch("STRING", "INT", "/fields/0/type/values/fields/0/type")],
         [mismatch("INT", "STRING", "/fields/0/type/values/fields/0/type")],
     ),
     "within a branch": (
-        one(["null", INNER_INT]),
-        one(["null", INNER_STRING]),
+        one_field(["null", INNER_INT]),
+        one_field(["null", INNER_STRING]),
         [missing("RECORD", "/fields/0/type/1")],
         [missing("RECORD", "/fields/0/type/1")],
     ),
@@ -116,7 +121,7 @@ PAIRS = {
         [],
         [mismatch("INT", "LONG")],
     ),
-    "logical type": (one("long"), one({"type": "long", "logicalType": "timestamp-millis"}), [], []),
+    "logical type": (one_field("long"), one_field({"type": "long", "logicalType": "timestamp-millis"}), [], []),
     "order": (a_record(ID), a_record(a_field("id", order="descending")), [], []),
 }
 
@@ -181,7 +186,7 @@ def test_wide_unions_take_bounded_work():
     """Each branch is held against each other one: beyond a number of pairs the schemas are refused. (R186)"""
 
     def wide(size):
-        return one([{"type": "fixed", "name": f"F{number}", "size": size} for number in range(600)])
+        return one_field([{"type": "fixed", "name": f"F{number}", "size": size} for number in range(600)])
 
     with pytest.raises(Invalid, match="too entangled"):
         after(wide(1), wide(2), COMPATIBLE)

@@ -171,10 +171,10 @@ def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch)
     assert house.api.delete(parking.path(3)).status_code == 204
     assert house.assignment(parking.subscription).revision == before + 1
 
-    def taken(*_):
+    def raise_conflict(*_):
         raise AssignmentChanged(parking.id)
 
-    monkeypatch.setattr(house.coordination, "replace_assignment", taken)
+    monkeypatch.setattr(house.coordination, "replace_assignment", raise_conflict)
     assert house.api.delete(parking.path(4)).status_code == 204
 
 

@@ -128,7 +128,7 @@ class Carried:
             )
         )
 
-    async def ended(self):
+    async def wait_for_end(self):
         await asyncio.wait_for(self.running, PATIENCE_SECONDS)
         return self.driver.session.end
 
@@ -156,45 +156,45 @@ def test_a_client_that_does_not_read_keeps_no_one_waiting(threads):
     """Another session waits for a partition of a client that has stopped reading in the middle of a batch: the stream
     ends when the time for commits is over, not when the client reads on. (S219, S243)"""
 
-    async def ended():
+    async def wait_for_end():
         outlet = UnreadOutlet()
         stream = Carried(threads, outlet, Source())
         await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
         stream.look(f"{ME}>other")
-        return await stream.ended()
+        return await stream.wait_for_end()
 
-    assert asyncio.run(ended()) is not None
+    assert asyncio.run(wait_for_end()) is not None
 
 
 def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
     """Another session waits for a partition of a stream whose log does not say where to continue: the hand-over goes
     ahead, and the source is returned. (S219, S242)"""
 
-    async def ended():
+    async def wait_for_end():
         source = Source(stuck=True)
         stream = Carried(threads, RecordingOutlet(), source)
         await asyncio.wait_for(source.moving.wait(), PATIENCE_SECONDS)
         stream.look(f"{ME}>other")
-        end = await stream.ended()
+        end = await stream.wait_for_end()
         assert source.left
         return end, [type(each) for each in stream.executor.performed]
 
-    assert asyncio.run(ended()) == (SessionEnd.RELEASE_TIMEOUT, [HandOverPartitions])
+    assert asyncio.run(wait_for_end()) == (SessionEnd.RELEASE_TIMEOUT, [HandOverPartitions])
 
 
 def test_what_is_committed_meanwhile_is_handed_over(threads):
     """A client commits what it got before it stopped reading: the partition goes to the session that waits for it.
     (S242)"""
 
-    async def ended():
+    async def wait_for_end():
         outlet = UnreadOutlet()
         stream = Carried(threads, outlet, Source())
         await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
         stream.look(f"{ME}>other", committed=2)
-        await stream.ended()
+        await stream.wait_for_end()
         return [type(each) for each in stream.executor.performed]
 
-    assert asyncio.run(ended()) == [HandOverPartitions]
+    assert asyncio.run(wait_for_end()) == [HandOverPartitions]
 
 
 def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
@@ -205,7 +205,7 @@ def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
         stream = Carried(threads, RecordingOutlet(), Source())
         stream.executor.found = an_event_type(name="order", revision=1)
         stream.driver.update_event_type(an_event_type(name="order", revision=2))
-        await stream.ended()
+        await stream.wait_for_end()
         return stream.opened.event_type.revision
 
     assert asyncio.run(revision()) == 2
@@ -216,36 +216,36 @@ def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypa
     (S127, S207)"""
     monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", PATIENCE_SECONDS)
 
-    async def opened():
+    async def open_twice():
         stream = Carried(threads, RecordingOutlet(), Source())
         stream.executor.unusable = 2
-        end = await stream.ended()
+        end = await stream.wait_for_end()
         return end, stream.executor.openings
 
-    assert asyncio.run(opened()) == (SessionEnd.COMMIT_TIMEOUT, 3)
+    assert asyncio.run(open_twice()) == (SessionEnd.COMMIT_TIMEOUT, 3)
 
 
 def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
     """A place beyond the end of the log at which no events come cannot be read: the stream ends. (S127, S207)"""
     monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", 0.0)
 
-    async def opened():
+    async def open_twice():
         stream = Carried(threads, RecordingOutlet(), Source())
         stream.executor.unusable = 1000
-        return await stream.ended()
+        return await stream.wait_for_end()
 
-    assert asyncio.run(opened()) is SessionEnd.REFUSED
+    assert asyncio.run(open_twice()) is SessionEnd.REFUSED
 
 
 def test_a_client_that_reads_gets_everything(threads):
     """While the client reads, it gets the events in order, and the stream ends for lack of commits. (S203)"""
 
-    async def ended():
+    async def wait_for_end():
         outlet = RecordingOutlet()
-        end = await Carried(threads, outlet, Source()).ended()
+        end = await Carried(threads, outlet, Source()).wait_for_end()
         return end, [line.count("events") for line in outlet.text.splitlines()]
 
-    end, batches = asyncio.run(ended())
+    end, batches = asyncio.run(wait_for_end())
     assert end is SessionEnd.COMMIT_TIMEOUT
     assert batches == [1, 1, 1, 0]
 
@@ -267,14 +267,14 @@ def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
     monkeypatch.setattr(driver_module, "MAX_READ_AFTER_END_SECONDS", 0.0)
     with NotedThreads() as opening, NotedThreads() as others:
 
-        async def ended():
+        async def wait_for_end():
             outlet = UnreadOutlet()
             stream = Carried(SessionCallThreads(for_opening=opening, for_others=others), outlet, Source())
             await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
             stream.look(f"{ME}>other", committed=2)
-            await stream.ended()
+            await stream.wait_for_end()
 
-        asyncio.run(ended())
+        asyncio.run(wait_for_end())
     assert (opening.calls, others.calls) == ([OpenPartition], [HandOverPartitions])
 
 
@@ -318,15 +318,15 @@ def test_others_have_their_turn_between_steps(threads, steps):
     """However long the lines are that come at once, nothing waits for more than a step, and they stay in order.
     (P176)"""
 
-    async def ended():
+    async def wait_for_end():
         lines = SteppingFormat(steps, MAX_STEP_BYTES)
         watching = asyncio.create_task(lines.watch())
         outlet = RecordingOutlet()
-        await Carried(threads, outlet, Source(), lines).ended()
+        await Carried(threads, outlet, Source(), lines).wait_for_end()
         watching.cancel()
         return [json.loads(each) for each in outlet.text.splitlines()], lines
 
-    found, lines = asyncio.run(ended())
+    found, lines = asyncio.run(wait_for_end())
     assert [each.get("events", [None])[0] for each in found] == [0, 1, 2, None]
     assert [each["cursor"]["offset"][-1] for each in found[:3]] == ["0", "1", "2"]
     assert lines.steps == 3 * steps
@@ -337,16 +337,16 @@ def test_facts_arrive_while_a_line_is_made(threads):
     """Another session waits for a partition of a stream that makes a line without end: the stream gives it back when
     its client has gone. (S242)"""
 
-    async def ended():
+    async def wait_for_end():
         outlet = RecordingOutlet()
         lines = SteppingFormat(10**9)
         stream = Carried(threads, outlet, Source(), lines)
         await asyncio.wait_for(lines.begun.wait(), PATIENCE_SECONDS)
         outlet.leaving.set()
-        await stream.ended()
+        await stream.wait_for_end()
         return outlet.written, stream.source.left
 
-    assert asyncio.run(ended()) == ([], True)
+    assert asyncio.run(wait_for_end()) == ([], True)
 
 
 class RefusingFormat(SteppingFormat):
@@ -361,9 +361,9 @@ class RefusingFormat(SteppingFormat):
 def test_nothing_follows_a_batch_that_cannot_be_encoded(threads, steps):
     """The stream ends with what precedes it. (P175)"""
 
-    async def ended():
+    async def wait_for_end():
         outlet = RecordingOutlet()
-        end = await Carried(threads, outlet, Source(), RefusingFormat(steps)).ended()
+        end = await Carried(threads, outlet, Source(), RefusingFormat(steps)).wait_for_end()
         return end, [json.loads(each).get("events") for each in outlet.text.splitlines()]
 
-    assert asyncio.run(ended()) == (SessionEnd.REFUSED, [[0]])
+    assert asyncio.run(wait_for_end()) == (SessionEnd.REFUSED, [[0]])

@@ -120,7 +120,7 @@ def test_a_commit_is_heard_without_a_thread(clock):
         "s", EMPTY_ASSIGNMENT, new, clock.now(), {each.partition: Position(1, -1) for each in new.entries}
     )
 
-    async def heard():
+    async def follow_changes():
         states, busy = asyncio.Queue(), threading.Event()
         with ThreadPoolExecutor(1) as threads:
             members = SubscriptionSessions(coordination, "s", clock, execute_reset=print)
@@ -134,7 +134,7 @@ def test_a_commit_is_heard_without_a_thread(clock):
                 busy.set()
                 end()
 
-    assert asyncio.run(heard()).offsets[a_place("0")].position == Position(1, 7)
+    assert asyncio.run(follow_changes()).offsets[a_place("0")].position == Position(1, 7)
 
 
 def test_a_stream_that_leaves_while_its_watch_begins_leaves_no_watch(clock):
@@ -166,7 +166,7 @@ def test_an_idle_subscription_has_no_task_and_is_read_again(coordination, clock,
     (S247)"""
     monkeypatch.setattr("nakadi.subscriptions.stream.members.FULL_READ_INTERVAL_SECONDS", 0.05)
 
-    async def heard():
+    async def follow_changes():
         states = asyncio.Queue()
         with ThreadPoolExecutor(1) as threads:
             members = SubscriptionSessions(coordination, "s", clock, execute_reset=print)
@@ -182,7 +182,7 @@ def test_an_idle_subscription_has_no_task_and_is_read_again(coordination, clock,
                 end()
             await wait_on_loop(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
-    asyncio.run(heard())
+    asyncio.run(follow_changes())
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a mistake"), OSError("no such file"), KeyError("gone")])
@@ -190,7 +190,7 @@ def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, cap
     """After any error of a look at a subscription, the log names the subscription, and its streams learn of it
     later."""
 
-    async def heard():
+    async def follow_changes():
         coordination.failures = [failure]
         looked = asyncio.get_running_loop().create_future()
         with ThreadPoolExecutor(1) as threads:
@@ -202,7 +202,7 @@ def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, cap
             finally:
                 end()
 
-    assert asyncio.run(heard()).assignment.session("first") is not None
+    assert asyncio.run(follow_changes()).assignment.session("first") is not None
     assert "of s failed" in caplog.text
 
 

@@ -508,7 +508,7 @@ def test_what_was_done_ahead_is_not_sent_again():
 # What is consumed
 
 
-def consumed(table):
+def counted_batches(table):
     return [each.batches for each in table.calls if isinstance(each, CountConsumed)]
 
 
@@ -517,11 +517,11 @@ def test_batches_are_counted_when_they_are_committed():
     table = SessionHarness(0, batch_limit=3, max_uncommitted_events=100, has_objective=True)
     table.arrive(9)
     table.commit(1)
-    assert consumed(table) == []
+    assert counted_batches(table) == []
     table.commit(6)
-    assert consumed(table) == [(ConsumedBatch(3, A_MOMENT), ConsumedBatch(3, A_MOMENT))]
+    assert counted_batches(table) == [(ConsumedBatch(3, A_MOMENT), ConsumedBatch(3, A_MOMENT))]
     table.commit(8)
-    assert consumed(table)[1:] == [(ConsumedBatch(3, A_MOMENT),)]
+    assert counted_batches(table)[1:] == [(ConsumedBatch(3, A_MOMENT),)]
 
 
 def test_without_an_objective_nothing_is_counted():
@@ -529,4 +529,4 @@ def test_without_an_objective_nothing_is_counted():
     table = SessionHarness(0, batch_limit=3, max_uncommitted_events=100)
     table.arrive(9)
     table.commit(8)
-    assert consumed(table) == []
+    assert counted_batches(table) == []

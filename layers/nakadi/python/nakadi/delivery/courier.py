@@ -523,7 +523,7 @@ class Delivery:
         ahead = {action.partition: action.done_ahead} if action.done_ahead else None
         thread = threading.get_ident()
 
-        def done(result: CommitResultByPartition | Exception) -> None:
+        def end_commit(result: CommitResultByPartition | Exception) -> None:
             if threading.get_ident() == thread:
                 # In memory, a commit has ended when it has begun. Not at once: the session is in the middle of a fact.
                 self._loop.call_soon(self._end_commit, action, attempts_left - 1, result)
@@ -533,7 +533,7 @@ class Delivery:
 
         commit = self._parts.coordination.commit
         now = self._parts.clock.now()
-        begin_task(commit(self._sink.subscription_id, self._joined.id, positions, now, ahead), done)
+        begin_task(commit(self._sink.subscription_id, self._joined.id, positions, now, ahead), end_commit)
 
     def _end_commit(
         self, action: CommitDelivered, attempts_left: int, result: CommitResultByPartition | Exception

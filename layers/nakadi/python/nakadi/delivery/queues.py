@@ -171,7 +171,7 @@ class KeyedQueue:
         if not keys.isdisjoint(self._waiting):
             self._free = [each for each in self._free if each[1] not in keys]
             heapify(self._free)
-        return tuple(_joined(taken))
+        return tuple(_join_neighbours(taken))
 
     def give_back(self, runs: Runs) -> None:
         for event in reversed(list(_single_events(runs))):
@@ -214,7 +214,7 @@ def _single_events(runs: Iterable[EventRun]) -> Iterator[EventRun]:
             yield from (EventRun(run.chunk, index, index + 1) for index in range(run.first, run.last))
 
 
-def _joined(events: Iterable[EventRun]) -> Iterator[EventRun]:
+def _join_neighbours(events: Iterable[EventRun]) -> Iterator[EventRun]:
     """Neighbours in one run: their text is copied at once."""
     before: EventRun | None = None
     for event in events:

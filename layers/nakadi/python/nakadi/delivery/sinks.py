@@ -268,7 +268,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         safe, now = self._require_safe(), now_in_milliseconds(self.clock)
         generated = generate_secret()
 
-        def rotated(sink: Sink) -> Sink:
+        def rotate_secret(sink: Sink) -> Sink:
             secrets = safe.open(sink)
             if not secrets.signing:
                 raise Invalid(UNSIGNED_MESSAGE)
@@ -278,7 +278,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
             sealed = safe.seal(subscription_id, SinkSecrets(signing, secrets.headers))
             return replace(sink, sealed=sealed, configured_at=now)
 
-        return StoredSink(self._change(subscription_id, subject, rotated), False, generated)
+        return StoredSink(self._change(subscription_id, subject, rotate_secret), False, generated)
 
     def require_changeable(self, subscription_id: str, subject: Subject) -> Sink:
         """The sink, if a subject may change it."""

@@ -231,7 +231,7 @@ class EventWriter(Struct, frozen=True, kw_only=True):
         texts: list[bytes] = []
         owners: list[Attribute | None] = []
         for index, (event, payload, form) in enumerate(zip(batch.events, batch.payloads, forms, strict=True)):
-            metadata = self._stamped(event["metadata"], partitions[index])
+            metadata = self._complete_metadata(event["metadata"], partitions[index])
             bare = payload
             if payload.startswith(SINGLE_OBJECT_MARK + form.fingerprint):
                 bare = payload[len(SINGLE_OBJECT_MARK) + FINGERPRINT_BYTES :]
@@ -248,7 +248,7 @@ class EventWriter(Struct, frozen=True, kw_only=True):
             owners.append(None if self.selector is None else owner_of(orjson.loads(text), self.selector))
         return texts, owners
 
-    def _stamped(self, metadata: Mapping[str, Any], partition: int) -> dict[str, Any]:
+    def _complete_metadata(self, metadata: Mapping[str, Any], partition: int) -> dict[str, Any]:
         """The metadata with what the broker adds. The partition is always its own."""
         found = {**metadata, "partition": str(partition)}
         if EnrichmentStrategy.METADATA in self.event_type.enrichment_strategies:

@@ -222,7 +222,7 @@ def _equal(left: Any, right: Any) -> bool:
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
-def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def comparison(left: Any, right: Any) -> bool:
         numbers = _is_number(left) and _is_number(right)
         return (numbers or (isinstance(left, str) and isinstance(right, str))) and compare(left, right)
@@ -243,9 +243,9 @@ def _contains(left: Any, right: Any) -> bool:
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": _equal,
     "!=": lambda left, right: not _equal(left, right),
-    "<": _ordered(lambda left, right: left < right),
-    "<=": _ordered(lambda left, right: left <= right),
-    ">": _ordered(lambda left, right: left > right),
-    ">=": _ordered(lambda left, right: left >= right),
+    "<": _comparison(lambda left, right: left < right),
+    "<=": _comparison(lambda left, right: left <= right),
+    ">": _comparison(lambda left, right: left > right),
+    ">=": _comparison(lambda left, right: left >= right),
     "contains": _contains,
 }

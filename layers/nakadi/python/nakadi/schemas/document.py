@@ -317,15 +317,15 @@ def _with_references_moved(schema: Schema) -> Schema:
     """References keep their targets when the schema moves to the data's place."""
     keywords = ("definitions", *keywords_with_schemas(SchemaDocument.from_root(schema).draft))
 
-    def moved(value: Any, _: str) -> Any:
+    def move_definitions(value: Any, _: str) -> Any:
         if not isinstance(value, dict):
             return value
-        rebuilt = _with_subschemas_changed(value, keywords, moved)
+        rebuilt = _with_subschemas_changed(value, keywords, move_definitions)
         return (
             rebuilt | {"$ref": _moved_reference(rebuilt["$ref"])} if isinstance(rebuilt.get("$ref"), str) else rebuilt
         )
 
-    root: Schema = moved(schema, "")
+    root: Schema = move_definitions(schema, "")
     return root
 
 

@@ -212,7 +212,7 @@ class MemberSearch:
             for each in shape.parts:
                 yield from self._schemas_in(each)
         elif not isinstance(shape, bool):
-            yield id(self._resolved(shape))
+            yield id(self._resolve(shape))
 
     def _own_members(self, schema: Mapping[str, Any], name: str) -> Iterator[_Shape]:
         if name in (properties := schema.get("properties", {})):
@@ -234,7 +234,7 @@ class MemberSearch:
         if depth > MAX_DEPTH:
             raise StepsExhausted
         spend_steps(self._steps, _steps_to_look_at(schema))
-        resolved = self._resolved(schema)
+        resolved = self._resolve(schema)
         if resolved is not schema:
             return resolved
         if isinstance(schema, bool):
@@ -255,7 +255,7 @@ class MemberSearch:
         }
         return _All((beside, *combined))
 
-    def _resolved(self, schema: RawSchema) -> RawSchema:
+    def _resolve(self, schema: RawSchema) -> RawSchema:
         """The target to which references finally lead; a reference that leads nowhere describes nothing."""
         for _ in range(MAX_DEPTH):
             if isinstance(schema, bool) or not isinstance(reference := schema.get("$ref"), str):

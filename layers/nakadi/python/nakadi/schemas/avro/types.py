@@ -142,13 +142,13 @@ def parse_schema_json(text: str) -> Any:
 
 def canonical_form(text: str) -> str:
     """The Parsing Canonical Form of a valid schema: what it says of the binary form of values, and nothing else."""
-    return orjson.dumps(_normalized(parse_schema_json(text), "", keeps_attributes=False)).decode()
+    return orjson.dumps(_normalize(parse_schema_json(text), "", keeps_attributes=False)).decode()
 
 
 def are_equal_schemas(one: str, other: str) -> bool:
     """Whether two valid schemas differ in nothing but layout, documentation and aliases."""
     first, second = (
-        canonical_text(_normalized(parse_schema_json(text), "", keeps_attributes=True)) for text in (one, other)
+        canonical_text(_normalize(parse_schema_json(text), "", keeps_attributes=True)) for text in (one, other)
     )
     return first == second
 
@@ -399,13 +399,13 @@ _WITHOUT_MEANING = frozenset(("doc", "aliases", "namespace"))
 _CANONICAL_ORDER = ("name", "type", "fields", "symbols", "items", "values", "size")
 
 
-def _normalized(schema: Any, space: str, *, keeps_attributes: bool) -> Any:
+def _normalize(schema: Any, space: str, *, keeps_attributes: bool) -> Any:
     """A valid schema with full names, without documentation and aliases."""
     match schema:
         case str():
             return schema if schema in PRIMITIVES else full_name(schema, space)
         case list():
-            return [_normalized(each, space, keeps_attributes=keeps_attributes) for each in schema]
+            return [_normalize(each, space, keeps_attributes=keeps_attributes) for each in schema]
     kind, own = schema["type"], dict(schema)
     if kind in _NAMED:
         own["name"] = _name_of(schema, space)
@@ -414,7 +414,7 @@ def _normalized(schema: Any, space: str, *, keeps_attributes: bool) -> Any:
         own["type"] = kind if kind in PRIMITIVES else full_name(kind, space)
     for name in ("items", "values"):
         if name in own:
-            own[name] = _normalized(own[name], space, keeps_attributes=keeps_attributes)
+            own[name] = _normalize(own[name], space, keeps_attributes=keeps_attributes)
     if kind in _RECORD_NAMES:
         own["fields"] = [_normalized_field(each, space, keeps_attributes) for each in own["fields"]]
     if keeps_attributes:
@@ -425,7 +425,7 @@ def _normalized(schema: Any, space: str, *, keeps_attributes: bool) -> Any:
 
 
 def _normalized_field(field: Mapping[str, Any], space: str, keeps_attributes: bool) -> Mapping[str, Any]:
-    of = _normalized(field["type"], space, keeps_attributes=keeps_attributes)
+    of = _normalize(field["type"], space, keeps_attributes=keeps_attributes)
     if not keeps_attributes:
         return {"name": field["name"], "type": of}
     kept = {name: value for name, value in field.items() if name not in ("doc", "aliases")}
