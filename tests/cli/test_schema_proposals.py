@@ -75,7 +75,7 @@ def test_every_event_is_valid_under_the_inferred_schema(events):
         ([{}, {"x": True}], {"type": "object", "properties": {"x": {"type": "boolean"}}}),
     ],
 )
-def test_what_is_inferred(values, schema):
+def test_schemas_are_inferred_from_events(values, schema):
     assert infer_schema_of(*({"value": each} for each in values))["properties"]["value"] == schema
 
 

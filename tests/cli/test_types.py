@@ -166,7 +166,7 @@ def test_categories_add_metadata():
         ({"properties": {"": {"type": "string"}, "b": {"type": "boolean"}}}, "{\n  b?: boolean;"),
     ],
 )  # fmt: skip
-def test_what_schemas_mean(schema, typescript):
+def test_generated_types_mean_what_schemas_mean(schema, typescript):
     assert typescript in write_typescript(read_declarations([EventTypeSchema("e", {"type": "object", **schema})]))
 
 

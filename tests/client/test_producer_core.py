@@ -236,7 +236,7 @@ def test_an_event_is_given_up_after_its_attempts():
     assert core.kept_events == 1
 
 
-def test_of_a_batch_with_a_refused_event_nothing_is_sent_again_where_a_producer_stops():
+def test_a_producer_that_stops_at_a_refused_event_resends_nothing_of_its_batch():
     """The refused event has the reason; its neighbours, and waiting events, are given up."""
     core, (first, refused, waiting) = core_with(3, stops=True, batch_events=2)
     items = [{"publishing_status": status, "step": "validating"} for status in ("aborted", "failed")]

@@ -135,7 +135,7 @@ class TestAssignment:
         assert coordination.assignment(SUBSCRIPTION) == second
         assert position(coordination) == at(-1)
 
-    def test_of_many_writers_one_succeeds(self, coordination: Coordination):
+    def test_only_one_of_many_writers_succeeds(self, coordination: Coordination):
         """Many that add themselves by reading and writing lose none. (S249, S319)"""
         begin_assignment(coordination, "")
 
@@ -278,13 +278,13 @@ class TestCommit:
         commit_ahead(coordination, "a", 0, *many)
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == tuple(many[:MAX_OFFSET_RANGES])
 
-    def test_of_what_is_done_ahead_is_for_the_owner_alone(self, coordination: Coordination):
+    def test_only_the_owner_can_report_what_is_done_ahead(self, coordination: Coordination):
         """A former owner's positions come too late. (X61)"""
         begin_assignment(coordination, "b", "a")
         assert commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7)) is CommitResult.NOT_OWNED
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == ()
 
-    def test_of_what_is_done_ahead_lasts_until_a_position_is_set(self, coordination: Coordination):
+    def test_done_ahead_is_kept_until_a_position_is_set(self, coordination: Coordination):
         """A partition that changes hands keeps it, and so does one whose parked events are sent again; a reset does
         not. (X61)"""
         old = begin_assignment(coordination, "a", "a", "a")
@@ -296,7 +296,7 @@ class TestCommit:
         found = coordination.committed_offsets(SUBSCRIPTION)
         assert [len(found[each].done_ahead) for each in places(0, 1, 2)] == [1, 1, 0]
 
-    def test_of_what_is_not_there_is_no_ones(self, coordination: Coordination):
+    def test_a_partition_without_an_entry_has_no_owner(self, coordination: Coordination):
         """A partition without an entry has no owner, and does not come into being. (S116)"""
         begin_assignment(coordination, "a")
         assert commit(coordination, "a", 5, partition=3) is CommitResult.NOT_OWNED

@@ -101,7 +101,7 @@ def test_many_claims_at_once(claims):
     ]
 
 
-def test_of_many_attempts_one_wins(claims):
+def test_only_one_of_many_attempts_gets_a_claim(claims):
     """When several attempts claim the same events at the same time, each event has one of them."""
     names = [f"event {number}" for number in range(20)]
 

@@ -56,7 +56,7 @@ class TestAppend:
         assert fates == {2: Stored(), 0: Stored()}
         assert [log.values(topic, partition) for partition in range(3)] == [["y", "z"], [], ["x"]]
 
-    def test_of_nothing_stores_nothing(self, log: LogUnderTest):
+    def test_an_empty_append_stores_nothing(self, log: LogUnderTest):
         """An append without records changes nothing."""
         topic = log.a_topic()
         assert run_blocking(log.log.append(topic, {})) == {}
@@ -188,7 +188,7 @@ class TestRead:
                 end.result(PATIENCE)
         assert all(each == seen[0] for each in seen)
 
-    def test_of_what_is_not_there_yet_is_empty(self, log: LogUnderTest):
+    def test_a_read_at_the_end_is_empty(self, log: LogUnderTest):
         """At the place of the next event a read without waiting answers an empty slice, to be read on from there."""
         topic = log.a_topic()
         assert log.found(topic, 0) == ([], 0)
@@ -204,7 +204,7 @@ class TestRead:
         found += [log.log.read(topic, 0, start, max_bytes=1) for start in (0, 1, 2, 3)]
         assert not any(each.at_end for each in found if each.next_offset < 3)
 
-    def test_of_an_unknown_place_is_refused(self, log: LogUnderTest):
+    def test_reading_an_unknown_place_is_refused(self, log: LogUnderTest):
         """A topic that was never created is unknown, and so is a partition it does not have."""
         topic = log.a_topic()
         for place in (("nowhere", 0), (topic, 1), (topic, -1)):
@@ -212,7 +212,7 @@ class TestRead:
                 log.log.read(*place, 0)
 
     @pytest.mark.parametrize("start", [-1, 3, 1000])
-    def test_of_what_cannot_be_is_refused(self, log: LogUnderTest, start):
+    def test_reading_outside_of_the_log_is_refused(self, log: LogUnderTest, start):
         """A read before the oldest event, or beyond the place of the next one, is refused."""
         topic = log.a_topic()
         log.store(topic, "a", "b")
@@ -248,7 +248,7 @@ class TestBounds:
         assert log.log.bounds(topic, [1])[1].newest == 1
         assert log.log.bounds(topic, []) == {}
 
-    def test_of_an_unknown_place_are_refused(self, log: LogUnderTest):
+    def test_bounds_of_an_unknown_place_are_refused(self, log: LogUnderTest):
         """A topic that was never created is unknown, and so is a partition it does not have."""
         topic = log.a_topic()
         for place in (("nowhere", [0]), ("nowhere", []), (topic, [0, 1])):
@@ -284,11 +284,11 @@ class TestFirstOffsetSince:
             expected = next((event.offset for event in events if event.stored_at >= moment), len(events))
             assert log.log.first_offset_since(topic, 0, moment) == expected
 
-    def test_of_an_empty_partition_is_the_next_offset(self, log: LogUnderTest):
+    def test_in_an_empty_partition_it_is_the_next_offset(self, log: LogUnderTest):
         """Without events every moment leads to the place of the next one."""
         assert log.log.first_offset_since(log.a_topic(), 0, log.now()) == 0
 
-    def test_of_an_unknown_place_is_refused(self, log: LogUnderTest):
+    def test_searching_an_unknown_place_is_refused(self, log: LogUnderTest):
         """A topic that was never created is unknown, and so is a partition it does not have."""
         for place in (("nowhere", 0), (log.a_topic(), 1)):
             with pytest.raises(UnknownTopic):

@@ -36,7 +36,7 @@ class TestTrim:
         log.store(topic, "c")
         assert log.events(topic) == [(2, "c")]
 
-    def test_of_nothing_changes_nothing(self, log: LogUnderTest):
+    def test_trimming_nothing_changes_nothing(self, log: LogUnderTest):
         """When everything is newer, everything stays."""
         topic = log.a_topic()
         log.store(topic, "a")

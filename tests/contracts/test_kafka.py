@@ -257,7 +257,7 @@ class TestAppend:
             found += [event.record for event in log.read("t", 0, len(found), limit=100, max_bytes=10_000_000).events]
         assert found == records
 
-    def test_of_what_is_larger_than_kafka_takes_is_refused(self, log):
+    def test_an_event_larger_than_kafka_accepts_is_refused(self, log):
         """A single event that no batch can hold is refused, and the topic does not count as sealed."""
         assert run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"x" * 9_000_000))]})) == {
             0: Refused("internal error")
@@ -282,7 +282,7 @@ class TestTopics:
             Record(None, "k1"),
         ]
 
-    def test_of_transactions_are_read_to_their_end(self, url, log):
+    def test_topics_with_transactions_are_read_to_their_end(self, url, log):
         """Readers skip the markers that a transaction leaves between the events, also at the end, and events of
         aborted transactions."""
         name = url.partition("prefix=")[2] + "t"
@@ -348,7 +348,7 @@ class TestTopics:
             log._cluster._search_latest_record_time_ms("t", 0) == log._cluster.fetch_latest_record_time_ms("t", 0) > 0
         )
 
-    def test_with_events_without_a_key_are_not_compacted(self, url, log):
+    def test_topics_with_events_without_a_key_are_not_compacted(self, url, log):
         """Kafka would remove events without a key, so it does not begin as long as the oldest events have none."""
         now = SystemClock().now()
         run_blocking(log.append("t", {0: [a_record("a"), a_record("b", "k")]}))

@@ -204,7 +204,7 @@ class TestContinuedTopics:
 
 
 class TestHeads:
-    def test_of_what_was_never_counted_are_empty(self, index: LogIndex):
+    def test_heads_of_uncounted_partitions_are_empty(self, index: LogIndex):
         """A partition without any count begins at zero."""
         assert index.index_heads([]) == {}
         assert index.index_heads([("t", 0)]) == {("t", 0): IndexHead(NOTHING_INDEXED, 0)}
@@ -226,7 +226,7 @@ class TestHeads:
         assert segment is not None
         assert segment.state_before == counted
 
-    def test_of_more_than_a_hundred_partitions_are_found(self, index: LogIndex):
+    def test_heads_of_more_than_a_hundred_partitions_are_found(self, index: LogIndex):
         """Any number of heads can be read."""
         for partition in range(0, 130, 10):
             index.advance_head("t", partition, 0, IndexHead(IndexingState(next_offset=partition)), None)
@@ -347,7 +347,7 @@ class TestReferences:
         index.delete_topic("t")
         assert set(index.referenced_archive_keys()) == {"other"}
 
-    def test_of_a_topic_that_is_not_there_do_not_count(self, index: LogIndex):
+    def test_references_of_a_deleted_topic_do_not_count(self, index: LogIndex):
         """Segments added to a topic that is deleted at the same time keep no object."""
         index.advance_head("gone", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="orphan"))
         assert list(index.referenced_archive_keys()) == []

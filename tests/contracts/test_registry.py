@@ -107,11 +107,11 @@ class TestList:
                 found = full.list(KIND, prefix=prefix, after=after, limit=limit)
                 assert [document.key for document in found] == expected[:limit], (prefix, after, limit)
 
-    def test_of_an_unknown_kind_is_empty(self, registry: Registry):
+    def test_the_list_of_an_unknown_kind_is_empty(self, registry: Registry):
         """A kind to which nothing was written has no documents."""
         assert list(registry.list("unheard of")) == []
 
-    def test_of_very_many_is_read_page_by_page(self, registry: Registry):
+    def test_a_very_long_list_is_read_page_by_page(self, registry: Registry):
         """Megabytes of documents are listed whole, and in pages that leave none out and repeat none."""
         keys = [f"key-{number:05}" for number in range(1_500)]
         for start in range(0, len(keys), 99):
@@ -171,14 +171,14 @@ class TestWrite:
         assert registry.list(KIND) == [Document("a", {"new": True}, 2), Document("e", {}, 1)]
         assert registry.get("other", "c") == Document("c", {}, 1)
 
-    def test_without_conditions_takes_what_it_finds(self, registry: Registry):
+    def test_a_write_without_conditions_always_succeeds(self, registry: Registry):
         """Without an expected revision, a put writes and a removal removes unconditionally."""
         registry.write(RemoveDocument(KIND, "a"))
         registry.write(PutDocument(KIND, "a", {"n": 1}))
         registry.write(PutDocument(KIND, "a", {"n": 2}))
         assert registry.get(KIND, "a") == Document("a", {"n": 2}, 2)
 
-    def test_of_nothing_changes_nothing(self, registry: Registry):
+    def test_an_empty_write_changes_nothing(self, registry: Registry):
         """A write without changes succeeds."""
         registry.write()
 
@@ -273,7 +273,7 @@ class TestChanges:
         ],
         ids=["put", "put of whatever is there", "removal", "removal of whatever is there"],
     )
-    def test_of_what_is_remembered_are_counted(self, registry: Registry, kind, change):
+    def test_changes_of_cached_documents_are_counted(self, registry: Registry, kind, change):
         """The number of a document grows with each of its changes, alone or among others."""
         registry.write(PutDocument(kind, "a", {}, expected_revision=ABSENT_REVISION))
         for others in ([], [CheckRevision(KIND, "b", ABSENT_REVISION), PutDocument(KIND, "c", {})]):
@@ -294,7 +294,7 @@ class TestChanges:
         registry.write(CheckRevision(REMEMBERED_KIND, "a", expected_revision=1), PutDocument(KIND, "b", {}))
         assert registry.change_counters() == before
 
-    def test_of_what_no_one_remembers_are_not_counted(self, registry: Registry):
+    def test_changes_of_uncached_documents_are_not_counted(self, registry: Registry):
         """Documents that change often leave caches of others valid, and so do new ones unless absence is remembered."""
         before = registry.change_counters()
         for _ in range(3):
@@ -307,7 +307,7 @@ class TestChanges:
         registry.write(PutDocument("settings", "a", {}, expected_revision=ABSENT_REVISION))
         assert registry.change_counters() != before
 
-    def test_of_one_document_leave_most_numbers_alone(self, registry: Registry):
+    def test_a_change_of_one_document_leaves_most_numbers_alone(self, registry: Registry):
         """One change is no reason to read everything again."""
         keys = [f"key-{each}" for each in range(50)]
         before = registry.change_counters()
@@ -322,7 +322,7 @@ class TestChanges:
         registry.write(PutDocument(REMEMBERED_KIND, "a", {}))
         assert [each.key for each in registry.list(REMEMBERED_KIND)] == ["a"]
 
-    def test_of_many_at_once_are_all_counted(self, registry: Registry):
+    def test_simultaneous_changes_are_all_counted(self, registry: Registry):
         """Writers that change different documents at the same time do not refuse each other, and each is counted."""
         writers = [str(each) for each in range(8)]
         before = registry.change_counters()

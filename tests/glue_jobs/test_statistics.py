@@ -161,7 +161,7 @@ def test_event_types_are_counted_together(jobs, data, tables):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
-def test_of_two_runs_at_once_one_begins_again(jobs, tables):
+def test_one_of_two_simultaneous_runs_starts_over(jobs, tables):
     """Days that another run changed meanwhile are not overwritten, and nothing is left of the attempt."""
     jobs.measured(*UNTIL)
     table = Table(jobs.spark(), jobs.database, MEASUREMENTS.name)

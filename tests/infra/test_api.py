@@ -269,7 +269,7 @@ def test_bodies_go_through_as_they_are(api):
     assert "MinimumCompressionSize" not in api
 
 
-def test_no_one_takes_it_all(serving):
+def test_no_function_can_take_all_concurrency(serving):
     """The stage is throttled, and logs its requests."""
     stage = serving.one("AWS::ApiGateway::Stage")
     [settings] = [each for each in stage["MethodSettings"] if each["ResourcePath"] == "/*"]

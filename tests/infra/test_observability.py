@@ -199,7 +199,7 @@ def test_a_stage_that_sleeps_has_no_alarms_on_streams(asleep):
     }
 
 
-def test_everything_is_on_one_page(serving, large):
+def test_the_dashboard_shows_everything_on_one_page(serving, large):
     """The dashboard, if requested, has the alarms, and every function."""
     assert not serving.all("AWS::CloudWatch::Dashboard")
     [dashboard] = large.serving.all("AWS::CloudWatch::Dashboard").values()

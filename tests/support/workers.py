@@ -47,7 +47,7 @@ SELECTED_TESTS = frozenset(
         "test_events_arrive_in_order_while_they_are_published",
         "test_more_partitions_end_streams",
         "test_new_partitions_are_consumed_from_their_beginning",
-        "test_of_many_at_once_one_creates",
+        "test_only_one_of_many_simultaneous_requests_creates_a_subscription",
         "test_slots_under_contention",
         "test_subscribing_and_deleting_exclude_each_other",
         "test_the_next_events_go_by_the_new_count",

@@ -226,7 +226,7 @@ def test_what_is_there_is_found_whatever_is_switched(api, switched_on, feature):
     assert post(api, again).status_code == 200
 
 
-def test_of_many_at_once_one_creates(api):
+def test_only_one_of_many_simultaneous_requests_creates_a_subscription(api):
     """Of several simultaneous requests one creates the subscription; the others lose the race or find it. (S34)"""
     request = a_request(create_event_type(api)["name"])
     with ThreadPoolExecutor(8) as threads:

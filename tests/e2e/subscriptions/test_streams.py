@@ -206,7 +206,7 @@ def test_losing_permission_ends_a_stream(broker_with_tokens, ann, bob):
         assert opened.rest() == b""
 
 
-def test_who_is_blocked(api, consumer):
+def test_a_blocked_subject_is_refused(api, consumer):
     """A block refuses new streams before any other check, and closes open ones. (S308, S216, S156, S306)"""
     one, two = create_event_type(api)["name"], create_event_type(api)["name"]
     subscription = create_subscription(api, one, two)

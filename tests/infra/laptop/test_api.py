@@ -197,7 +197,7 @@ def test_what_it_was_not_given_it_says_in_its_own_way(api):
         ([], False),
     ],
 )
-def test_policies(statements, allowed):
+def test_resource_policies_decide(statements, allowed):
     """Something has to allow, and nothing to deny."""
     policy = {"policyDocument": {"Statement": [{"Effect": effect, "Resource": each} for effect, each in statements]}}
     assert allows(policy, "arn:api/stage/GET/types") is allowed

@@ -244,7 +244,7 @@ class TestWithAWatch:
         case.get()
         assert case.asked["a"] == 2
 
-    def test_without_an_answer_nothing_is_said(self, case: Case):
+    def test_an_unanswered_look_confirms_no_entry(self, case: Case):
         """While the cache cannot read the changes, it does not use entries that are too old."""
         case.get()
         case.registry.close()

@@ -135,7 +135,7 @@ def test_retry_after_is_read():
     ],
     ids=["huge", "endless"],
 )
-def test_of_a_long_answer_only_the_beginning_is_read(answer):
+def test_only_the_beginning_of_a_long_answer_is_read(answer):
     """(X24)"""
     [found] = send(answering_server(answer))[0]
     assert (found.status, found.text) == (500, "x" * MAX_ANSWER_CHARACTERS)

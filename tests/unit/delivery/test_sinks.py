@@ -7,7 +7,7 @@ from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.ports.registry import ChangedMeanwhile
 
 
-def test_of_two_copies_that_are_registered_at_once_one_is_looked_at_again():
+def test_two_simultaneous_copies_cannot_close_a_circle():
     """Together they may close a circle that neither closes alone. (X63)"""
     registry = MemoryRegistry()
     first, second = (SinkRepository(registry).no_new_copy_condition() for _ in range(2))

@@ -37,7 +37,7 @@ def test_a_name_is_registered_once(event_types):
         event_types.add(an_event_type(name="a.b"))
 
 
-def test_of_many_creators_one_succeeds(event_types):
+def test_only_one_of_many_creators_gets_a_name(event_types):
     """A name that many create at the same time goes to exactly one of them. (R97)"""
     outcomes = []
 

@@ -210,7 +210,7 @@ def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(s
     assert starts() == [False, False]
 
 
-def test_of_two_that_start_a_job_at_once_one_does(setup):
+def test_only_one_of_two_processes_starts_a_job(setup):
     """A start is claimed by a conditional write."""
     lags = setup.seen_by_jobs(always=True)
     setup.archive_events(setup.event_type("busy"), 1, 3600)

@@ -117,7 +117,7 @@ def test_a_name_ends_where_it_ends():
     assert violations_of("EventTypeDraft", {**SENT, "name": "order\n"}) == [("name", "format not allowed")]
 
 
-def test_of_a_list_that_is_too_long_only_the_first_items_are_reported():
+def test_only_the_first_items_of_a_list_that_is_too_long_are_reported():
     """A list that is too long does not make the answer as long."""
     found = violations_of("EventTypeDraft", {**SENT, "ordering_key_fields": ["x" * 1001] * 5000})
     assert found[0] == ("ordering_key_fields", "size must be between 0 and 100")

@@ -74,7 +74,7 @@ def test_names_are_found_however_they_are_written(text, path, kept):
 
 
 @pytest.mark.parametrize("name", ["a", 'q"'])
-def test_of_repeated_members_the_last_counts(name):
+def test_the_last_of_repeated_members_counts(name):
     """As for parsers, also if it is written in another way. (D11)"""
     first, again = json.dumps(name), json.dumps(name).replace("a", r"\u0061")
     text = f'{{{first}:{{"x":1}},"z":0,{again}:{{"y":2,"x":3}}}}'

@@ -58,7 +58,7 @@ def test_simple_targets():
         {"propertyNames": {}, "contains": {}, "if": {}},
     ],
 )
-def test_what_cannot_matter(schema):
+def test_code_leaves_out_rules_that_cannot_matter(schema):
     """Keywords about values that the schema excludes, or of a later draft, produce no code. (P56)"""
     assert len(functions({"properties": {"a": schema}})) == 1
 

@@ -122,7 +122,7 @@ def test_one_that_has_everything_waits_without_asking():
     play(scenario)
 
 
-def test_one_behind_does_not_wait_for_what_is_at_hand():
+def test_a_follower_that_is_behind_gets_cached_events_at_once():
     """A follower whose next events are in the window, or have to be read for it alone, does not count as waiting."""
 
     async def scenario(stage: Stage) -> None:

@@ -126,7 +126,7 @@ def problem(outlet: RecordingOutlet) -> tuple[int, str]:
 # Opening
 
 
-def test_no_one_opens_what_is_not_there(stage):
+def test_a_stream_of_an_unknown_event_type_is_refused(stage):
     """A stream reports an unknown event type in its own words. (L15)"""
     with pytest.raises(NotFound, match=r"^topic not found$"):
         stage.streams.open("nothing", StreamParameters(), None, ANN)
@@ -244,7 +244,7 @@ def test_a_deletion_by_others_is_found(stage):
     play(stage, scenario())
 
 
-def test_a_successor_is_not_mistaken_for_it(stage):
+def test_a_new_event_type_of_the_same_name_has_its_own_streams(stage):
     """An event type that was made again under a deleted one's name is another, with its own streams. (L61)"""
 
     async def scenario() -> None:
@@ -335,7 +335,7 @@ def test_a_change_is_reported_once(stage, monkeypatch):
     play(stage, scenario())
 
 
-def test_no_one_looks_when_there_are_no_streams(stage):
+def test_looking_after_streams_ends_with_the_last_one(stage):
     """With the last stream, looking after streams ends."""
 
     async def scenario() -> None:

@@ -36,7 +36,7 @@ class TestCompaction:
         )
         assert tiered_fixture.offsets() == [5, 6, 7]
 
-    def test_of_the_cold_half_waits_for_a_good_part(self):
+    def test_the_cold_half_waits_until_a_good_part_is_replaceable(self):
         """The cold half is rewritten when newer events are a good part of it, and at least once a day."""
         tiered_fixture = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0.5)

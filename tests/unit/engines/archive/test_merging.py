@@ -219,7 +219,7 @@ def test_readers_with_the_old_list_find_the_old_objects(setup: MergingSetup):
     assert len(setup.objects()) == 2
 
 
-def test_of_two_workers_one_does_it(setup: MergingSetup):
+def test_only_one_of_two_workers_merges(setup: MergingSetup):
     """While another process rewrites a partition, nothing is merged in it; in others it is."""
     with claim_partition(setup.index, "t", 0):
         for piece in setup.merger.plan_merges("t", 0):

@@ -137,7 +137,7 @@ class TestSeam:
 
 
 class TestRetention:
-    def test_of_an_event_type_reaches_into_the_archive(self, tiered_fixture: TieredLogFixture):
+    def test_retention_of_an_event_type_reaches_into_the_archive(self, tiered_fixture: TieredLogFixture):
         """Events that the retention of an event type removes are gone from both halves, and their objects after the
         grace time."""
         tiered_fixture.store_hours(4)
@@ -201,7 +201,7 @@ class TestRetention:
         with pytest.raises(UnknownTopic):
             tiered_fixture.log.read("t", 0, 0)
 
-    def test_of_a_topic_deleted_while_it_is_archived(self, tiered_fixture: TieredLogFixture, monkeypatch):
+    def test_a_topic_deleted_while_it_is_archived_leaves_nothing(self, tiered_fixture: TieredLogFixture, monkeypatch):
         """Archived events of a topic that is deleted meanwhile are removed, too."""
         tiered_fixture.store_hours(3)
         put = tiered_fixture.store.put
@@ -235,7 +235,7 @@ class TestDamage:
         assert [event.offset for event in tiered_fixture.log.read("t", 0, 8).events] == [8, 9, 10, 11]
 
     @pytest.mark.parametrize("what", ["cut", "gone", "longer", "another's", "foreign", "empty"])
-    def test_of_any_kind_is_never_stepped_over(self, tiered_fixture: TieredLogFixture, what):
+    def test_damage_of_any_kind_is_never_skipped(self, tiered_fixture: TieredLogFixture, what):
         """A cut, missing, longer or foreign object, and one of other events, does not count as the written one."""
         tiered_fixture.store_hours(4)
         tiered_fixture.store_hours(4, partition=1)
@@ -266,7 +266,7 @@ class TestDamage:
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
             tiered_fixture.log.first_offset_since("t", 0, tiered_fixture.clock.now() - 7 * HOUR)
 
-    def test_of_the_archive_as_a_whole_is_waited_for(self, tiered_fixture: TieredLogFixture):
+    def test_readers_wait_while_the_whole_archive_is_gone(self, tiered_fixture: TieredLogFixture):
         """While the archive is out of reach, the hot half is read as usual, and the log does not claim that old events
         do not exist."""
         tiered_fixture.store_hours(4)
@@ -331,7 +331,7 @@ class TestArchiving:
         tiered_fixture.log.sweep()
         assert tiered_fixture.objects() == [segment.location.key]
 
-    def test_by_several_at_once_archives_once(self, tiered_fixture: TieredLogFixture):
+    def test_several_processes_archive_each_event_once(self, tiered_fixture: TieredLogFixture):
         """However many processes archive the same events, each is there once."""
         archivers = [
             Archiver(tiered_fixture.hot, tiered_fixture.index, tiered_fixture.store, TopicNames()) for _ in range(4)
@@ -353,7 +353,7 @@ class TestArchiving:
         [segment] = tiered_fixture.segments()
         assert (segment.offset_count, segment.event_count) == (2, 2)
 
-    def test_of_many_events_makes_several_members(self, tiered_fixture: TieredLogFixture, monkeypatch):
+    def test_archiving_many_events_makes_several_members(self, tiered_fixture: TieredLogFixture, monkeypatch):
         """A long partition is archived in members of a size that is fit to be read at once, in as many objects as it
         takes."""
         monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_MEMBER_BYTES", 1000)
@@ -365,7 +365,7 @@ class TestArchiving:
         assert len(tiered_fixture.objects()) == 3
         assert tiered_fixture.offsets() == list(range(100))
 
-    def test_of_small_pieces_makes_few_of_them(self, tiered_fixture: TieredLogFixture):
+    def test_small_pieces_are_merged(self, tiered_fixture: TieredLogFixture):
         """Many small neighbours become one object, their offsets stay, and the old ones go after the grace time."""
         for _ in range(40):
             tiered_fixture.store_hours(1)
@@ -388,7 +388,7 @@ class TestArchiving:
         assert tiered_fixture.offsets() == [0, 1, 2]
         tiered_fixture.log.close()
 
-    def test_of_pieces_left_by_processes_that_ended_soon(self, tiered_fixture: TieredLogFixture, monkeypatch):
+    def test_pieces_left_by_short_lived_processes_are_merged(self, tiered_fixture: TieredLogFixture, monkeypatch):
         """A process merges minutes after its start: if none ever lives for an hour, objects still do not pile up."""
         monkeypatch.setattr(archive_worker, "FIRST_RUN_DELAY_SECONDS", 0)
         for _ in range(20):

@@ -149,7 +149,7 @@ class TestFaultsThatLast:
         assert (coordination.assignment(SUBSCRIPTION).revision, position(coordination)) == (1, 0)
         assert coordination.lease_expiries() == {}
 
-    def test_of_one_partition_leave_the_others(self, aws, coordination):
+    def test_a_lasting_fault_of_one_partition_spares_the_others(self, aws, coordination):
         """A commit with one failing partition is not acknowledged; repeated, it acknowledges each partition
         correctly. (S119, S120)"""
         assign_partitions(coordination, *["a"] * 2)
@@ -184,7 +184,7 @@ class TestFaultsThatLast:
         made = (position(coordination), coordination.assignment(SUBSCRIPTION).revision)
         assert made == ((5, 1) if operation == "UpdateItem" else (0, 2))
 
-    def test_of_news_do_not_harm_a_commit(self, aws, coordination, caplog):
+    def test_lasting_faults_of_news_do_not_harm_a_commit(self, aws, coordination, caplog):
         """A commit is acknowledged even if others could not be notified."""
         aws.goes_wrong("PutItem", *[refusal_fault("ThrottlingException")] * 2)
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
@@ -193,7 +193,7 @@ class TestFaultsThatLast:
 
 
 class TestAnswersThatAreLost:
-    def test_of_a_write_that_someone_built_upon(self, aws, coordination, other_process):
+    def test_a_write_on_which_another_process_built_has_succeeded(self, aws, coordination, other_process):
         """A writer without an answer has written, also if another process has written since. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
         aws.goes_wrong("TransactWriteItems", timeout_fault_with(lambda: assign_partitions(other_process, "b", "b")))
@@ -202,7 +202,7 @@ class TestAnswersThatAreLost:
         assert coordination.assignment(SUBSCRIPTION).revision == 3
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
-    def test_of_a_write_that_never_arrived(self, aws, coordination, other_process):
+    def test_a_write_that_never_arrived_has_failed(self, aws, coordination, other_process):
         """A writer whose request never arrived learns that another was faster. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
 
@@ -215,7 +215,7 @@ class TestAnswersThatAreLost:
             coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
-    def test_of_a_commit_before_the_partition_changed_hands(self, aws, coordination, other_process):
+    def test_a_commit_before_a_hand_over_has_an_unknown_outcome(self, aws, coordination, other_process):
         """Whether the former owner's commit counted cannot be said once another has got further: no answer is made up.
         (S118, S312)"""
 
@@ -228,7 +228,7 @@ class TestAnswersThatAreLost:
             commit(coordination, "a", 5)
         assert position(coordination) == 9
 
-    def test_of_a_commit_that_cannot_have_been_made(self, aws, coordination, other_process):
+    def test_a_commit_after_a_hand_over_is_refused(self, aws, coordination, other_process):
         """Where the partition has changed hands and is not committed so far, it was not. (S118, S312)"""
 
         def assign_and_time_out(request, _):
@@ -239,7 +239,7 @@ class TestAnswersThatAreLost:
         assert commit(coordination, "a", 5) is CommitResult.NOT_OWNED
         assert position(coordination) == 0
 
-    def test_of_a_commit_that_was_overtaken(self, aws, coordination, other_process):
+    def test_an_overtaken_commit_is_outdated(self, aws, coordination, other_process):
         """Behind a later commit of the same session, an earlier one is outdated. (S120, S123)"""
         aws.goes_wrong("UpdateItem", timeout_fault_with(lambda: commit(other_process, "a", 9)))
         assert commit(coordination, "a", 5) is CommitResult.OUTDATED
@@ -325,7 +325,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordin
 
 
 class TestSizes:
-    def test_of_assignments_are_bounded_by_what_an_item_takes(self):
+    def test_an_assignment_fits_an_item(self):
         """Two thousand streams of two thousand partitions fit; more are refused in words."""
         from nakadi.engines.dynamodb.coordination_table import MAX_ITEM_BYTES, assignment_attributes  # noqa: PLC0415
 
@@ -342,7 +342,7 @@ class TestSizes:
         with pytest.raises(Invalid, match="Too many streams"):
             assignment_attributes(share_reads(9_000))
 
-    def test_of_lots_are_bounded_by_what_a_transaction_takes(self, coordination):
+    def test_events_parked_at_once_fit_a_transaction(self, coordination):
         """The maximum of events that may be parked at once fits a transaction, however large they are and however
         little they shrink."""
         chance = random.Random(1)
@@ -354,13 +354,13 @@ class TestSizes:
 
 
 class TestCosts:
-    def test_of_a_commit(self, aws, coordination):
+    def test_a_commit_costs_an_update_and_a_piece_of_news(self, aws, coordination):
         """A commit is one update and one piece of news; more in the same moment are updates alone."""
         for offset in range(1, 11):
             commit(coordination, "a", offset)
         assert aws.calls == {"UpdateItem": 10, "PutItem": 1}
 
-    def test_of_a_write(self, aws, coordination):
+    def test_a_write_costs_one_transaction(self, aws, coordination):
         """However many partitions change hands, it is one transaction."""
         old = coordination.assignment(SUBSCRIPTION)
         new = an_assignment(*["a"] * MAX_PARTITIONS_PER_WRITE)
@@ -368,7 +368,7 @@ class TestCosts:
         coordination.replace_assignment(SUBSCRIPTION, old, replace(new, revision=old.revision), LATER, added)
         assert aws.calls == {"GetItem": 1, "TransactWriteItems": 1, "PutItem": 1}
 
-    def test_of_reading(self, aws, coordination):
+    def test_reading_costs_two_calls(self, aws, coordination):
         """A subscription is read by two calls, however many partitions it has."""
         coordination.assignment(SUBSCRIPTION)
         coordination.committed_offsets(SUBSCRIPTION)

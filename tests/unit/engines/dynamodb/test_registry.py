@@ -263,7 +263,7 @@ class TestCalls:
 
         assert aws.calls == {"GetItem": 1, "Query": 1, "PutItem": 1, "TransactWriteItems": 1}
 
-    def test_of_what_is_remembered_are_one_as_well(self, aws, registry):
+    def test_a_change_of_a_cached_document_is_one_call(self, aws, registry):
         """A change is counted in the call that makes it, and one call shows the changes."""
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
         registry.write(PutDocument("event-types", "a", {}, ABSENT_REVISION))
@@ -271,7 +271,7 @@ class TestCalls:
 
         assert aws.calls == {"GetItem": 1, "PutItem": 1, "TransactWriteItems": 1}
 
-    def test_for_what_changed_cost_one_unit_for_ever(self, registry):
+    def test_reading_the_change_numbers_always_costs_one_unit(self, registry):
         """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
         items = TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS_TABLE)
         items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND).update(
@@ -338,7 +338,7 @@ class TestUrl:
         here.write(PutDocument(KIND, "a", {}))
         assert here.get(KIND, "a") == Document("a", {}, 1)
 
-    def test_without_a_prefix_is_refused(self):
+    def test_a_url_without_a_prefix_is_refused(self):
         """A URL that names no tables is reported at the start."""
         with pytest.raises(BadSetting, match="dynamodb://prefix"):
             open_registry("dynamodb://")

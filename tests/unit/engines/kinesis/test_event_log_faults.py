@@ -109,7 +109,7 @@ class TestPublishing:
         faulty_kinesis.faults.goes_right()
         assert values(log) == []
 
-    def test_with_expired_credentials_is_refused_at_once(self, faulty_kinesis: FaultyKinesis, log):
+    def test_publishing_with_expired_credentials_is_refused_at_once(self, faulty_kinesis: FaultyKinesis, log):
         """A final failure is not retried."""
         calls = faulty_kinesis.counting("PutRecords")
         faulty_kinesis.faults.goes_wrong("PutRecords", EXPIRED)
@@ -133,7 +133,7 @@ class TestPublishing:
         assert [len(call) for call in faulty_kinesis.client.put] == [3, 2, 1]
 
     @pytest.mark.parametrize("failing", [0, 1, 2])
-    def test_of_a_long_frame_is_all_or_nothing(self, faulty_kinesis: FaultyKinesis, failing):
+    def test_publishing_a_long_frame_is_all_or_nothing(self, faulty_kinesis: FaultyKinesis, failing):
         """When one record of several fails, none of the events is stored, and the numbers of others have no gap."""
         log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
@@ -144,7 +144,7 @@ class TestPublishing:
         assert values(log) == [b"before", b"after"]
         assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1]
 
-    def test_of_a_long_frame_waits_for_each_record(self, faulty_kinesis: FaultyKinesis):
+    def test_publishing_a_long_frame_waits_for_each_record(self, faulty_kinesis: FaultyKinesis):
         """The records of a long frame are sent in sequence, each once the one before it is stored."""
         log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
@@ -215,14 +215,14 @@ class TestReading:
         faulty_kinesis.faults.goes_right()
         assert values(log) == [b"1"]
 
-    def test_of_the_archive_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
+    def test_reading_a_missing_object_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """While the archive object of a segment is not there, its events are read from the stream."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         faulty_kinesis.archive.remove(faulty_kinesis.archive.all_keys())
         assert values(faulty_kinesis.a_log()) == [b"1"]
 
-    def test_of_a_damaged_archive_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
+    def test_reading_a_damaged_object_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """An archive object that cannot be read is as good as none."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
@@ -230,14 +230,14 @@ class TestReading:
         faulty_kinesis.archive.put(key, b"what is this?" * 20)
         assert values(faulty_kinesis.a_log()) == [b"1"]
 
-    def test_of_an_archive_that_does_not_answer_is_unavailable(self, faulty_kinesis: FaultyKinesis, log):
+    def test_reading_a_silent_archive_is_unavailable(self, faulty_kinesis: FaultyKinesis, log):
         """A slow or broken archive gives no empty answer."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         with pytest.raises(Unavailable):
             faulty_kinesis.a_log(archive=Broken()).read("t", 0, 0)
 
-    def test_of_what_was_compacted_never_goes_back_to_the_stream(self, faulty_kinesis: FaultyKinesis, log):
+    def test_reading_compacted_events_never_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """Compacted events do not come back when an archive object is missing."""
         run_blocking(log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]}))
         faulty_kinesis.clock.move(3600)

@@ -188,7 +188,7 @@ def test_what_comes_before_the_seal_is_acknowledged(faulty_kinesis: FaultyKinesi
     assert faulty_kinesis.a_log().bounds(topic, [0])[0].next_offset == 1
 
 
-def test_of_an_append_around_a_seal_each_partition_has_its_fate(faulty_kinesis: FaultyKinesis, topic):
+def test_each_partition_of_an_append_around_a_seal_has_its_own_fate(faulty_kinesis: FaultyKinesis, topic):
     """If the seal of one partition came first and the other's did not, the first is refused."""
 
     def seal_one() -> None:

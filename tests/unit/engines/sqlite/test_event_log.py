@@ -152,7 +152,7 @@ class TestCleaning:
         assert max(parts.writer.rows_of_steps) <= 60
         assert log.bounds("t", [0])[0].oldest == 3000
 
-    def test_in_vain_writes_nothing(self, log, parts):
+    def test_cleaning_that_finds_nothing_writes_nothing(self, log, parts):
         """Housekeeping trims each partition every minute, also those without old events, and without any."""
         fill(log, 30)
         parts.cleaner.trim("t", 0, 10)
@@ -244,7 +244,7 @@ class TestCleaning:
 
 
 class TestCompaction:
-    def test_of_more_keys_than_fit_takes_several_rounds(self, log, clock, monkeypatch):
+    def test_compacting_more_keys_than_fit_takes_several_rounds(self, log, clock, monkeypatch):
         """With room for a few keys only, the result is the same."""
         monkeypatch.setattr(event_log, "MAX_KEYS_AT_ONCE", 10)
         monkeypatch.setattr(event_log, "MAX_ROWS_PER_STEP", 7)
@@ -254,7 +254,7 @@ class TestCompaction:
         log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
         assert [event.offset for event in log.read("t", 0, 0).events] == list(range(140, 200))
 
-    def test_with_nothing_new_reads_nothing(self, log, clock, monkeypatch):
+    def test_compacting_again_without_new_events_reads_nothing(self, log, clock, monkeypatch):
         """Compacting again when nothing came costs a look at one row."""
         fill(log, 300, keys=10)
         clock.move(60)
@@ -306,7 +306,7 @@ class TestDamage:
         with pytest.raises(Unavailable, match="damaged"):
             log.read("t", 0, 0)
 
-    def test_of_a_single_byte_is_noticed_in_what_is_compressed(self, path, log):
+    def test_a_damaged_byte_of_compressed_events_is_noticed(self, path, log):
         """A byte that changed on the disk does not reach a reader."""
         run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"abcdefgh" * 1000))]}))
         with locked_file(path) as connection:
@@ -336,7 +336,7 @@ class TestWaiting:
         end()
         log.close()
 
-    def test_without_watchers_the_file_is_not_polled(self, path):
+    def test_the_file_is_not_polled_without_watchers(self, path):
         """The file is read repeatedly while there is a watcher, and not at all afterwards."""
         statements: list[str] = []
         appends = AppendPoller(TracedFile(path, statements.append), lambda *_: None)

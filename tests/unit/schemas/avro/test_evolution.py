@@ -192,7 +192,7 @@ def test_wide_unions_take_bounded_work():
         after(wide(1), wide(2), COMPATIBLE)
 
 
-def test_of_many_problems_the_first_are_shown():
+def test_only_the_first_of_many_problems_are_shown():
     """A refusal has an end. (R186)"""
     old = a_record(*(a_field(f"f{number}") for number in range(500)))
 

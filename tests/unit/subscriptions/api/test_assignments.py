@@ -100,7 +100,7 @@ class TestLeaving:
         before = an_assignment("a", "a>b", sessions=[a_session("a"), a_session("b")])
         assert format_partitions(without_sessions(before, {"b"}).entries) == ["a", "a"]
 
-    def test_of_someone_unknown_changes_nothing(self):
+    def test_leaving_a_second_time_changes_nothing(self):
         """Leaving twice is leaving once. (S319)"""
         before = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
         assert without_sessions(before, {"x"}) == before

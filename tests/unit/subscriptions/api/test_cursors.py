@@ -38,13 +38,13 @@ class TestCommitting:
         assert cursors(house.api, subscription) == {(name, "0"): offset_text(4)}
 
     @pytest.mark.parametrize("again", [4, 3, "BEGIN", "-1", "3", -5])
-    def test_of_what_is_committed_is_outdated(self, house, name, subscription, session, again):
+    def test_committing_a_committed_place_is_outdated(self, house, name, subscription, session, again):
         """The same place again, and every one before it, is outdated and moves nothing. (S124, S314)"""
         house.commit(subscription, session, a_cursor(name, "0", 4))
         assert results(house.commit(subscription, session, a_cursor(name, "0", again))) == ["outdated"]
         assert cursors(house.api, subscription) == {(name, "0"): offset_text(4)}
 
-    def test_of_the_beginning_is_outdated_at_the_beginning(self, house, name, subscription, session):
+    def test_committing_the_beginning_is_outdated_at_the_beginning(self, house, name, subscription, session):
         """Before anything is committed, the place before the first event is no news. (S121, S124)
 
         A subscription that begins at `BEGIN` has that place as its offset, and not a word that is less than all."""
@@ -63,7 +63,7 @@ class TestCommitting:
         ]
         assert cursors(house.api, subscription) == {(name, "0"): offset_text(7)}
 
-    def test_of_rising_cursors_needs_no_results(self, house, name, subscription, session):
+    def test_committing_rising_cursors_needs_no_results(self, house, name, subscription, session):
         """Several cursors of one partition that each move it are all committed. (S120, S122)"""
         rising = [a_cursor(name, "0", offset) for offset in (1, 2, 3)]
         assert house.commit(subscription, session, *rising).status_code == 204
@@ -205,7 +205,7 @@ class TestTimelines:
         assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1, timeline=2)}
         assert house.stats(subscription)["0"]["unconsumed_events"] == 0
 
-    def test_of_the_past_are_good_while_they_are_there(self, house, name, subscription, session):
+    def test_cursors_of_an_older_timeline_work_until_it_is_gone(self, house, name, subscription, session):
         """Places in an older timeline can be committed and reset to, until it is gone. (S93, S112, S132, S300)"""
         house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
         assert house.commit(subscription, session, a_cursor(name, "0", 3)).status_code == 204

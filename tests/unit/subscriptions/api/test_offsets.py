@@ -60,7 +60,7 @@ class TestInitialisation:
         assert house.assignment(subscription).initialised
         assert len(house.assignment(subscription).entries) == 3
 
-    def test_of_a_cursor_whose_timeline_is_gone_begins_at_the_oldest_event(self, house):
+    def test_a_cursor_whose_timeline_is_gone_begins_at_the_oldest_event(self, house):
         """Where an initial cursor leads nowhere any more, the oldest event that is there comes first. (S98, S101)"""
         name = house.event_type(events=3)
         cursor = {"event_type": name, "partition": "0", "offset": offset_text(1)}
@@ -81,7 +81,7 @@ class TestInitialisation:
         house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         assert cursors(house.api, subscription) == {(name, "0"): offset_text(1), (name, "1"): offset_text(-1)}
 
-    def test_of_what_is_there_asks_for_nothing(self, house):
+    def test_a_subscription_with_offsets_keeps_them(self, house):
         """A subscription that has its offsets keeps them, also if its event type is gone. (S100, S160)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
@@ -107,7 +107,7 @@ class TestInitialisation:
         house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1), (name, "1"): offset_text(-1)}
 
-    def test_of_the_end_is_in_the_newest_timeline(self, house):
+    def test_the_end_is_in_the_newest_timeline(self, house):
         """`end` is the end of the newest timeline, also if nothing was written to it; `begin` the oldest event of the
         oldest. (S96, S97)"""
         name = house.event_type(events=3)

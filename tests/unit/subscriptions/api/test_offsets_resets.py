@@ -112,7 +112,7 @@ class TestReset:
         assert cursors(hasty.api, subscription) == {(name, "0"): offset_text(-1)}
         assert hasty.assignment(subscription).reset is None
 
-    def test_without_cursors_disturbs_no_one(self, house):
+    def test_a_reset_without_cursors_disturbs_nobody(self, house):
         """An empty reset neither waits nor asks a session to end. (S135)"""
         subscription = house.subscription()
         house.session(subscription)
@@ -156,7 +156,7 @@ class TestReset:
         house.coordination.release_lease("another process")
         assert resetting.result(PATIENCE).status_code == 204
 
-    def test_of_what_is_not_there_begins_anew(self, house):
+    def test_resetting_a_subscription_without_offsets_initialises_it(self, house):
         """For a subscription without any stream so far, setting cursors begins with first offsets. (S145)
 
         It is not refused: missing entries can be created."""
@@ -178,7 +178,7 @@ class TestReset:
         assert (first.failed_streams, first.search_end) == (0, None)
         assert (second.failed_streams, second.search_end) == (3, Position(1, 7))
 
-    def test_of_very_many_partitions_takes_several_writes(self, house):
+    def test_resetting_very_many_partitions_takes_several_writes(self, house):
         """More partitions than fit one write are all set. (S133, S134)"""
         names = [house.event_type(partitions=8) for _ in range(12)]
         grown = house.event_type()
@@ -230,7 +230,7 @@ class TestMarkers:
                 an_assignment("", reset=Reset("other", A_MOMENT + timedelta(seconds=1))), self.MINE, self.NOW
             )
 
-    def test_of_the_future_do_not_count(self):
+    def test_markers_of_the_future_do_not_count(self):
         """A marker that went up before the clock was set back keeps no session away, however long the clock is behind.
         Clocks may differ a little. (S140, S144)"""
         up = an_assignment("", reset=replace(self.MINE, began_at=A_MOMENT))
@@ -247,7 +247,7 @@ class TestMarkers:
         assert with_reset_ended(standing, "other", self.NOW) == standing
         assert with_reset_ended(an_assignment(""), "mine", self.NOW) == an_assignment("")
 
-    def test_of_the_same_wish_are_one(self):
+    def test_markers_for_the_same_reset_are_one(self):
         """A task that stands is not asked for once more; one that was fulfilled without its caller is remembered for a
         minute, until the caller knows. (S140)"""
         again = replace(self.MINE, id="again")

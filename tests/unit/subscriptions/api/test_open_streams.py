@@ -74,7 +74,7 @@ class TestLeaving:
         assert house.stats(subscription)["0"]["state"] == "unassigned"
 
     @pytest.mark.parametrize("again", [False, True])
-    def test_of_what_is_not_there_succeeds(self, house, subscription, again):
+    def test_leaving_an_ended_stream_succeeds(self, house, subscription, again):
         """Leaving can be repeated, and nothing is written for it. (S326)"""
         stream_id = str(uuid4())
         if again:
@@ -119,12 +119,12 @@ class TestExtending:
         answer = extending.result(PATIENCE)
         assert (answer.status_code, answer.json()) == (200, {"commit_by": "2026-11-21T12:00:20.000Z"})
 
-    def test_of_a_stream_that_has_ended_is_refused(self, house, subscription):
+    def test_extending_an_ended_stream_is_refused(self, house, subscription):
         """Nothing is left to extend. (S332)"""
         stream_id = str(uuid4())
         assert problem(extend(house, subscription, stream_id), 404) == f"Session with stream id {stream_id} not found"
 
-    def test_of_a_stream_that_ends_meanwhile_is_refused(self, house, subscription, threads):
+    def test_extending_a_stream_that_ends_meanwhile_is_refused(self, house, subscription, threads):
         """A session that has ended before it heard of the request cannot grant it, and says why it ended. (S332,
         S333)"""
         stream_id = house.session(subscription)
@@ -182,7 +182,7 @@ class TestLateCommits:
             "2026-11-21T12:01:30.000Z"
         )
 
-    def test_of_other_sessions_are_refused_as_ever(self, house, name, subscription):
+    def test_late_commits_of_other_sessions_are_refused_as_usual(self, house, name, subscription):
         """A session that ended for another reason is not found, without more. (S115)"""
         stream_id = house.session(subscription)
         members_of(house, subscription).leave(stream_id, DepartureRecord())

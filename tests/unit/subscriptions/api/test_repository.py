@@ -174,7 +174,7 @@ def test_own_writes_are_seen_at_once(registered):
         registered.subscriptions.cached(subscription.id)
 
 
-def test_what_is_left_is_cleared_away_later(house):
+def test_a_failed_cleanup_is_repeated_later(house):
     """If the coordination does not answer when a subscription is deleted, the next deletion clears its state. (S72,
     S292)"""
     subscription = house.subscription()

@@ -84,7 +84,7 @@ def test_an_event_type_that_moved_is_looked_at_anew(case):
     assert case.starts.find(a_place(), Position(1, 0), moved).event_type.timelines == moved.timelines
 
 
-def test_who_knows_less_learns_what_is_new(case):
+def test_a_stream_with_an_older_event_type_learns_of_the_change(case):
     """A stream that knows an older version of an event type learns of the change with the next partition."""
     known, moved = case.order, case.switch_timeline()
     assert case.starts.find(a_place(), BEGIN, known).event_type.revision == moved.revision
@@ -112,7 +112,7 @@ def test_events_that_came_after_the_look_are_found(case):
     assert case.starts.find(a_place(), Position(1, 1), case.order).position == Position(1, 1)
 
 
-def test_what_was_seen_last_is_remembered():
+def test_the_latest_revision_is_remembered():
     """Of two looks at an event type the later revision counts, in any order of their reports; of two event types of
     one name, the last reported one counts."""
     first = an_event_type(name="order", revision=1)

@@ -63,7 +63,7 @@ def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
         assert {each.owner for each in found.entries} == {found.sessions[0].id}
 
 
-def test_no_one_asks_who_is_alone(host, coordination, clock):
+def test_a_process_with_all_sessions_needs_no_other_lease(host, coordination, clock):
     """If all sessions are its own, a process needs no other lease."""
     subscriptions = [a_shared_subscription(coordination, clock, f"{each}", "this process") for each in range(50)]
     host.renew()

@@ -132,7 +132,7 @@ def test_the_heaviest_partition_is_relieved():
     assert table.take_messages() == [f"0:0-2 {STARTED}; Stream parameters are causing overflow"]
 
 
-def test_silence_is_broken():
+def test_a_client_hears_of_an_idle_stream_in_time():
     """However long the flush timeout, a client hears of its stream before it takes it for dead. (S188)"""
     table = SessionHarness(0, flush_seconds=600)
     table.wait(MAX_SECONDS_BETWEEN_LINES)

@@ -185,7 +185,7 @@ def test_a_partition_waits_while_its_event_is_dropped():
         ),
     ],
 )
-def test_policies(annotations, policy):
+def test_annotations_determine_the_policy_for_failed_events(annotations, policy):
     """Two annotations together determine the treatment of events that cannot be processed. (S250, S253)"""
     assert retry_policy_from_annotations(annotations) == policy
 
@@ -195,7 +195,7 @@ def a_drop(event):
     return GiveUpOnEvent(a_place(3), a_chunk(record, start=12).run_from_offset(12), 3)
 
 
-def test_a_letter():
+def test_a_dead_letter_has_the_event_its_place_and_the_reason():
     """A letter has the event unchanged, its place, and the reason. (S265)"""
     event = {"metadata": {"eid": EID, "event_type": "order", "occurred_at": "2026-11-21T12:00:00Z"}, "n": 1}
     assert dead_letter_event(EID, a_drop(event)) == {
