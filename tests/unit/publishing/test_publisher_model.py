@@ -30,7 +30,7 @@ from tests.support.random_events import (
     USUAL_NAMES,
     RandomSchemas,
     Spelled,
-    spelled,
+    spell,
 )
 
 SEED = 20261126
@@ -95,7 +95,7 @@ class World:
         common = {"flow_id": "mine"} if self.draw.random() < 0.1 else {}
         number = self.draw.choice((0, 1, 2, 3, 5, 8))
         events = [self._event(common, faulty=self.draw.random() < 0.02) for _ in range(number)]
-        text = spelled(self.draw, events, spelling)
+        text = spell(self.draw, events, spelling)
         is_hostile = self.draw.random() < 0.25
         for _ in range(self.draw.randint(1, 2) if is_hostile else 0):
             text = self.draw.choice(HOSTILE_CHANGES)(self.draw, text)
@@ -108,7 +108,7 @@ class World:
         """An event that follows the schema, if one is found soon."""
         for _ in range(ATTEMPTS_AT_A_VALID_EVENT):
             event = self._with_metadata(self.root.make(), common)
-            text = f"[{spelled(self.draw, event, SPELLINGS[0])}]".encode()
+            text = f"[{spell(self.draw, event, SPELLINGS[0])}]".encode()
             if faulty or self.model.publish(text, ANN, "f", None, [0.0]).verdict == "stored":
                 break
         if faulty and self.draw.random() < 0.5:

@@ -14,7 +14,7 @@ from nakadi.publishing.records import RecordMaker, Stamps, member_bounds
 from tests.support.everything import choose_count
 from tests.support.publishing import EID, a_business_type
 from tests.support.publishing_model import spelled_members
-from tests.support.random_events import NAMES, SPELLINGS, TEXTS, RandomSchemas, spelled
+from tests.support.random_events import NAMES, SPELLINGS, TEXTS, RandomSchemas, spell
 
 ORIGIN = BatchOrigin(
     published_by="ann", flow_id="f", received_at=datetime(2026, 11, 21, tzinfo=UTC), schema_version=Version()
@@ -64,7 +64,7 @@ def test_nothing_misleads_the_stamp(monkeypatch):
         schemas = RandomSchemas(draw)
         events = [a_hostile_event(draw, schemas) for _ in range(draw.randint(1, 4))]
         escapes = draw.choice(SPELLINGS)._replace(blanks="")
-        texts = [spelled(draw, event, escapes) for event in events]
+        texts = [spell(draw, event, escapes) for event in events]
         piece = parse_piece(f"[{','.join(texts)}]".encode())
         partitions = [draw.randrange(2) for _ in events]
         stamps = Stamps(a_business_type(name="t"), ORIGIN)
