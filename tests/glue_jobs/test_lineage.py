@@ -4,14 +4,16 @@ import json
 import threading
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import find_spec
 
 import pytest
 
 from nakadi.event_types.table_runs import TableRun
+from tests.support.lazy_modules import LazyModule
 
-pytest.importorskip("openlineage.client", reason="openlineage-python is not installed")
+lineage = LazyModule("nakadi_jobs.lineage")
 
-from nakadi_jobs import lineage  # it needs the package
+pytestmark = pytest.mark.skipif(find_spec("openlineage") is None, reason="openlineage-python is not installed")
 
 NOON, LATER = datetime(2026, 11, 20, 12, tzinfo=UTC), datetime(2026, 11, 20, 12, 1, tzinfo=UTC)
 RUN = TableRun(

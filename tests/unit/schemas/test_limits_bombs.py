@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -40,7 +40,7 @@ def split_off(long_ones: tuple[str, ...], bombs: Iterable[str]) -> list[Any]:
     return [long_case(name) if name in long_ones else name for name in bombs]
 
 
-# Bombs in schemas
+# Bombs in schemas. Each process of a run imports this module, and the process that runs a test makes its bomb.
 
 
 def _property_names(number: int) -> list[str]:
@@ -65,32 +65,34 @@ def _referred_at_each_level() -> dict[str, Any]:
     return {"definitions": {"a": schema}, "properties": references}
 
 
-SCHEMA_BOMBS: dict[str, dict[str, Any]] = {
-    "many references to one": {
+SCHEMA_BOMBS: dict[str, Callable[[], dict[str, Any]]] = {
+    "many references to one": lambda: {
         "properties": {name: {"$ref": "#/definitions/a"} for name in _property_names(2_400)},
         "definitions": {"a": {"enum": [{"a": each} for each in range(2_400)]}},
     },
-    "each level referred to": _referred_at_each_level(),
-    "many properties": {"properties": {name: {"type": "string"} for name in _property_names(4_950)}},
-    "many required": {"required": _property_names(9_900), "additionalProperties": False},
-    "many arrays": {"properties": {name: {"items": {}} for name in _property_names(4_950)}},
-    "many alternatives": {"anyOf": [{"not": {"not": {}}} for _ in range(3_300)]},
-    "many places": {"items": [{"type": "string"} for _ in range(4_950)]},
-    "many definitions": {
+    "each level referred to": _referred_at_each_level,
+    "many properties": lambda: {"properties": {name: {"type": "string"} for name in _property_names(4_950)}},
+    "many required": lambda: {"required": _property_names(9_900), "additionalProperties": False},
+    "many arrays": lambda: {"properties": {name: {"items": {}} for name in _property_names(4_950)}},
+    "many alternatives": lambda: {"anyOf": [{"not": {"not": {}}} for _ in range(3_300)]},
+    "many places": lambda: {"items": [{"type": "string"} for _ in range(4_950)]},
+    "many definitions": lambda: {
         "properties": {name: {"$ref": f"#/definitions/{name}"} for name in _property_names(2_450)},
         "definitions": {name: {"type": "object"} for name in _property_names(2_450)},
     },
-    "much sharing": {
+    "much sharing": lambda: {
         "$ref": "#/definitions/d0",
         "definitions": {f"d{each}": {"allOf": [{"$ref": f"#/definitions/d{each + 1}"}] * 10} for each in range(45)}
         | {"d45": {}},
     },
-    "much allowed": {"properties": {name: {"enum": _property_names(4_900)} for name in _property_names(2)}},
-    "long names": {"properties": {"x" * 12_000 + name: {"type": "string"} for name in _property_names(20)}},
-    "large patterns": {"properties": {name: {"pattern": f"{name}?" + "x{0,1000}" * 5} for name in _property_names(4)}},
-    "many patterns": {"patternProperties": {f"^{name}[a-z]{{1,200}}$": {} for name in _property_names(200)}},
-    "deep not": _deep_schema("not"),
-    "deep items": _deep_schema("items"),
+    "much allowed": lambda: {"properties": {name: {"enum": _property_names(4_900)} for name in _property_names(2)}},
+    "long names": lambda: {"properties": {"x" * 12_000 + name: {"type": "string"} for name in _property_names(20)}},
+    "large patterns": lambda: {
+        "properties": {name: {"pattern": f"{name}?" + "x{0,1000}" * 5} for name in _property_names(4)}
+    },
+    "many patterns": lambda: {"patternProperties": {f"^{name}[a-z]{{1,200}}$": {} for name in _property_names(200)}},
+    "deep not": lambda: _deep_schema("not"),
+    "deep items": lambda: _deep_schema("items"),
 }
 
 
@@ -114,7 +116,7 @@ def test_the_worst_schemas_within_the_limits(name):
     """The most demanding schemas are ready after a second or so, and with a hundred megabytes. (R157)"""
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        input=json.dumps(SCHEMA_BOMBS[name]),
+        input=json.dumps(SCHEMA_BOMBS[name]()),
         env=plain_environment(PYTHONPATH=os.pathsep.join(sys.path)),
         capture_output=True,
         text=True,
@@ -142,7 +144,7 @@ def test_the_worst_schemas_within_the_limits(name):
 )
 def test_schemas_at_the_limits(name):
     """Schemas that are as large as possible are made ready, or refused, and answer soon. (R157)"""
-    schema = SCHEMA_BOMBS[name]
+    schema = SCHEMA_BOMBS[name]()
     check_schema_length(json.dumps(schema))
     check_schema_size(schema)
 
@@ -197,27 +199,30 @@ def _pair_value(levels: int, value: Any) -> Any:
 
 
 TWICE = {"properties": {"a": {"$ref": "#"}}}
-EVENT_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
-    "one value, many schemas": (_chain("allOf"), "a"),
-    "one value, many alternatives": (_chain("anyOf"), 5),
-    "twice as much at each level": ({"allOf": [TWICE, TWICE]}, _nest_value(500, {})),
-    "many values, many schemas": ({"items": {"allOf": [{"minimum": -each} for each in range(3_000)]}}, [1] * 400_000),
-    "objects without members": (
+EVENT_BOMBS: dict[str, Callable[[], tuple[dict[str, Any], Any]]] = {
+    "one value, many schemas": lambda: (_chain("allOf"), "a"),
+    "one value, many alternatives": lambda: (_chain("anyOf"), 5),
+    "twice as much at each level": lambda: ({"allOf": [TWICE, TWICE]}, _nest_value(500, {})),
+    "many values, many schemas": lambda: (
+        {"items": {"allOf": [{"minimum": -each} for each in range(3_000)]}},
+        [1] * 400_000,
+    ),
+    "objects without members": lambda: (
         {"items": {"properties": {name: {} for name in _property_names(4_000)}}},
         [{}] * 300_000,
     ),
-    "the same list again and again": (
+    "the same list again and again": lambda: (
         {"uniqueItems": True, "items": {"$ref": "#"}},
         _pair_value(500, list(range(50_000))),
     ),
-    "many multiples": ({"items": {"allOf": [{"multipleOf": 0.1}] * 2_000}}, [1.5] * 200_000),
-    "many formats": ({"allOf": [{"format": "uri"}] * 3_000}, "a" * 900_000),
-    "slow patterns": ({"allOf": [{"pattern": f"(a?){{{each}}}b"} for each in range(300, 390)]}, "a" * 900_000),
-    "many names": (
+    "many multiples": lambda: ({"items": {"allOf": [{"multipleOf": 0.1}] * 2_000}}, [1.5] * 200_000),
+    "many formats": lambda: ({"allOf": [{"format": "uri"}] * 3_000}, "a" * 900_000),
+    "slow patterns": lambda: ({"allOf": [{"pattern": f"(a?){{{each}}}b"} for each in range(300, 390)]}, "a" * 900_000),
+    "many names": lambda: (
         {"patternProperties": {f"{each}a$": {} for each in range(190)}},
         dict.fromkeys(_property_names(90_000), 1),
     ),
-    "much allowed": ({"items": {"enum": [{"a": each} for each in range(3_000)]}}, [{"a": 5_000}] * 100_000),
+    "much allowed": lambda: ({"items": {"enum": [{"a": each} for each in range(3_000)]}}, [{"a": 5_000}] * 100_000),
 }
 
 
@@ -230,7 +235,7 @@ EVENT_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
 )
 def test_events_that_take_too_long(name):
     """The work that one event can cause is bounded: it gets an answer in the time that it is worth. (P56, P71)"""
-    schema, event = EVENT_BOMBS[name]
+    schema, event = EVENT_BOMBS[name]()
     validator = compile_validator(schema)
 
     def judge():
@@ -242,27 +247,36 @@ def test_events_that_take_too_long(name):
 
 
 OBJECT = {"properties": {name: {} for name in _property_names(3_000)}, "additionalProperties": False}
-EXPLANATION_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
-    "large values to quote": ({"allOf": [{"enum": [1]}] * 3_000}, [[0] * 300_000]),
-    "large constants": ({"$schema": SEVEN, "allOf": [{"const": [each]} for each in range(2_000)]}, [[0] * 300_000]),
-    "a large schema to quote": (
+EXPLANATION_BOMBS: dict[str, Callable[[], tuple[dict[str, Any], Any]]] = {
+    "large values to quote": lambda: ({"allOf": [{"enum": [1]}] * 3_000}, [[0] * 300_000]),
+    "large constants": lambda: (
+        {"$schema": SEVEN, "allOf": [{"const": [each]} for each in range(2_000)]},
+        [[0] * 300_000],
+    ),
+    "a large schema to quote": lambda: (
         {"items": {"anyOf": [{"not": {"enum": _property_names(4_900), "maxLength": 1}}]}},
         ["p1"] * 30_000,
     ),
-    "allowed values": ({"items": {"enum": [{"a": [{"b": each} for each in range(3_000)]}]}}, [1] * 100_000),
-    "many members": (
+    "allowed values": lambda: ({"items": {"enum": [{"a": [{"b": each} for each in range(3_000)]}]}}, [1] * 100_000),
+    "many members": lambda: (
         {"allOf": [{"additionalProperties": {}}] * 3_000, "required": ["z"]},
         dict.fromkeys(_property_names(300_000)),
     ),
-    "known members": ({"allOf": [OBJECT] * 3, "required": ["z"]}, dict.fromkeys(_property_names(3_000))),
-    "items beyond those that are spoken of": ({"allOf": [{"items": [{}]}] * 3_000, "type": "string"}, [1] * 300_000),
-    "names": (
+    "known members": lambda: ({"allOf": [OBJECT] * 3, "required": ["z"]}, dict.fromkeys(_property_names(3_000))),
+    "items beyond those that are spoken of": lambda: (
+        {"allOf": [{"items": [{}]}] * 3_000, "type": "string"},
+        [1] * 300_000,
+    ),
+    "names": lambda: (
         {"$schema": SEVEN, "allOf": [{"propertyNames": {}}] * 3_000, "type": "string"},
         dict.fromkeys(_property_names(300_000)),
     ),
-    "long names": ({"additionalProperties": {"type": "string"}}, {f"{'x' * 100_000}{each}": 1 for each in range(100)}),
-    "many types": ({"items": {"type": ["string"] * 9_000}}, [1] * 30_000),
-    "long references": (
+    "long names": lambda: (
+        {"additionalProperties": {"type": "string"}},
+        {f"{'x' * 100_000}{each}": 1 for each in range(100)},
+    ),
+    "many types": lambda: ({"items": {"type": ["string"] * 9_000}}, [1] * 30_000),
+    "long references": lambda: (
         {"definitions": {"a" * 100_000: {"type": "string"}}, "items": {"$ref": f"#/definitions/{'a' * 100_000}"}},
         [1] * 30_000,
     ),
@@ -272,7 +286,7 @@ EXPLANATION_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("name", split_off(("large values to quote",), EXPLANATION_BOMBS))
 def test_explanations_that_take_too_long(name):
     """The faults of an event are reported with bounded effort and in a text of bounded length. (P71)"""
-    schema, event = EXPLANATION_BOMBS[name]
+    schema, event = EXPLANATION_BOMBS[name]()
     document = SchemaDocument.from_root(schema)
     told: list[str] = []
 
