@@ -1,4 +1,4 @@
-"""Jobs whose driver and executors are different processes: a master with two workers, whose executors are killed.
+"""Jobs whose driver and executors are different processes, which are killed.
 
 Every event is in the tables once, with its values, and no file is left that no table knows.
 """
@@ -12,7 +12,7 @@ import pytest
 from tests.support.bytes_left import files_in, find_files_with_text
 from tests.support.jobs import order
 from tests.support.patience import until
-from tests.support.spark_cluster import open_cluster
+from tests.support.spark_cluster import cluster_in_driver, open_cluster
 
 NAME = "customer-4711-of-the-long-name"
 ERASE_NAME = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", NAME)
@@ -75,7 +75,7 @@ def orders(data, jobs, tables):
 
 def test_an_executor_makes_and_erases_a_table(tmp_path, orders, jobs):
     """What an executor of another process writes and erases is as if the driver had done it."""
-    with open_cluster(tmp_path / "cluster", workers=1) as cluster, cluster.driver("--little") as driver:
+    with cluster_in_driver(tmp_path / "cluster").driver("--little") as driver:
         orders.archive(4, name=NAME)
         found = driver.run("compaction", *jobs.places, "--no-tidying")
         assert (found.code, found.tasks >= 2) == (0, True), found

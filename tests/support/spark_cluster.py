@@ -25,6 +25,7 @@ from tests.support.patience import PATIENCE, until
 from tests.support.spark import QUICK
 
 SPARK_HOME = Path(pyspark.__file__).parent
+SCALA_VERSION = "2.12"
 MASTER_URL = re.compile(r"Starting Spark master at (spark://[\d.]+:\d+)")
 REGISTERED = "Successfully registered with master"
 
@@ -50,10 +51,11 @@ class JobResult(Struct, frozen=True):
 
 
 class Cluster(Struct, frozen=True):
-    """A master with registered workers."""
+    """A master with registered workers. `home` is the Spark that drivers start."""
 
     master: str
     folder: Path
+    home: Path = SPARK_HOME
 
     def executors(self) -> Sequence[int]:
         """The processes of executors and of their Python. Each of them works in a folder of its own."""
@@ -73,6 +75,9 @@ class Cluster(Struct, frozen=True):
             PYTHONPATH=os.pathsep.join(sys.path),
             PYSPARK_SUBMIT_ARGS=f"{options} pyspark-shell",
             JDK_JAVA_OPTIONS=JAVA_OPTIONS,
+            SPARK_HOME=str(self.home),
+            SPARK_SCALA_VERSION=SCALA_VERSION,
+            SPARK_LOCAL_IP="127.0.0.1",
         )
         command = [sys.executable, "-m", "tests.support.spark_driver", *arguments]
         pipe = subprocess.PIPE
@@ -119,6 +124,18 @@ class Driver(Struct, frozen=True):
         self.process.wait(PATIENCE)
 
 
+def cluster_in_driver(folder: Path) -> Cluster:
+    """A cluster whose master and worker are in the driver, and start with it; the executor is another process.
+
+    The worker writes into its Spark, so that is a copy, with links to the parts.
+    """
+    home = folder / "spark"
+    home.mkdir(parents=True)
+    for part in SPARK_HOME.iterdir():
+        (home / part.name).symlink_to(part)
+    return Cluster(f"local-cluster[1,1,{EXECUTOR_MEMORY.removesuffix('m')}]", folder, home)
+
+
 @contextmanager
 def open_cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[Cluster]:
     """Start a master and workers; they end with the block, and so do their executors."""
@@ -145,7 +162,7 @@ def _start_daemon(stack: ExitStack, folder: Path, name: str, main: str, host: st
     command = [java, "-cp", f"{SPARK_HOME}/jars/*", f"org.apache.spark.deploy.{main}"]
     command += ["--host", host, "--port", "0", "--webui-port", "0", *arguments]
     environment = plain_environment(
-        SPARK_HOME=str(SPARK_HOME), SPARK_SCALA_VERSION="2.12", SPARK_LOCAL_IP=host, JDK_JAVA_OPTIONS=SMALL
+        SPARK_HOME=str(SPARK_HOME), SPARK_SCALA_VERSION=SCALA_VERSION, SPARK_LOCAL_IP=host, JDK_JAVA_OPTIONS=SMALL
     )
     with log.open("w") as output:
         process = stack.enter_context(
