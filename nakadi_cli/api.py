@@ -75,7 +75,7 @@ class Api:
         self.send("DELETE", where)
 
     def items(self, where: str, **parameters: Any) -> Iterator[Any]:
-        """Read a list from page to page."""
+        """Read all pages of a list."""
         page = self.get(where, limit=_PAGE, **parameters)
         yield from page["items"]
         while following := page.get("_links", {}).get("next"):

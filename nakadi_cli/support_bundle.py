@@ -25,7 +25,7 @@ from nakadi_cli.failures import BadInput, Failed
 from nakadi_cli.redaction import secret_values, shown_settings, without_secrets
 
 _LOG_BYTES = 2_000_000
-"""How much of the end of each log is taken."""
+"""How much of the end of each log the bundle contains."""
 
 _PROMETHEUS = {"Accept": "text/plain;version=0.0.4"}
 

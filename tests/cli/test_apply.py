@@ -253,7 +253,7 @@ def test_what_differs_is_shown_and_changed(run, empty, folder):
 
 
 def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty, folder):
-    """One refusal does not keep the others from being applied; the exit code says that not all were."""
+    """If the broker refuses one, the command still applies the others, and its exit code says that some are missing."""
     run("apply", "-f", str(folder), "--env", "live", url=empty.url)
     (folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {type: string}", "note: {type: integer}"))
     (folder / "definitions/customer.yml").write_text(COMPACTED.replace('const: "2020-01-01"', "type: string"))

@@ -87,7 +87,7 @@ def test_ctrl_c_ends_it_at_any_moment(imported):
     ],
 )
 def test_ctrl_c_ends_it_where_a_library_waits_for_itself(arguments, code):
-    """A signal may come when a library has just taken a lock, which is taken again to clear up and to close."""
+    """A signal may come when a library has just taken a lock that cleaning up and closing need, too."""
     script = """if True:
         import signal, sys, threading
         import httpx

@@ -325,7 +325,7 @@ def test_every_keyword_is_broken(keyword):
     ["^\\p{Lu}+$", "^[[:alpha:]]+$", "(?i)^a[^b]b{2,}?c?$", "^\\d{4}-\\w+\\s\\S$", "x|y", "^(?P<n>ab)*\\z", "^.+$"],
 )
 def test_texts_match_patterns(pattern):
-    """Also patterns that RE2 has and Python lacks."""
+    """Proposed texts match patterns, also patterns that RE2 has and Python lacks."""
     assert make_examples(
         {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}, "required": ["x"]}, 2
     )

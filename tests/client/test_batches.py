@@ -32,7 +32,8 @@ def test_a_part_of_a_batch_covers_only_what_is_done(numbers, data):
 
 @pytest.mark.parametrize("before", [None, "", "BEGIN", offset(1, timeline=2), "5"])
 def test_nothing_is_said_where_the_place_before_is_unknown(before):
-    """Another timeline counts its own numbers."""
+    """If the place before is in another timeline, the batch does not say how many events are missing: each timeline has
+    its own numbers."""
     batch = Batch([1, 2], Cursor("0", offset(9), "t"), "s", before=before)
     for _ in batch:
         assert batch.cursor_of_progress() is None

@@ -35,7 +35,7 @@ def source(provider, **more):
 
 
 def test_client_credentials_are_exchanged_for_a_token_which_is_kept():
-    """One request serves until the token gets old."""
+    """One request is enough until the token gets old."""
     provider = Provider(expires_in=3_600)
     tokens = source(provider, scope="nakadi.event_stream.write")
     assert [tokens.get(), tokens.get()] == ["token-1", "token-1"]

@@ -83,7 +83,7 @@ def test_records_are_stored_to_the_byte(log: LogUnderTest):
 
 
 def test_a_log_that_closes_completes_every_append(log: LogUnderTest):
-    """Every append that was begun has its outcome when the log is closed, and later ones are refused."""
+    """When the log closes, every append that has begun gets its outcome; later ones are refused."""
     topic = log.a_topic()
     waiting = [append_async(log.log, topic, {0: [a_record(str(number))]}) for number in range(10)]
     log.log.close()

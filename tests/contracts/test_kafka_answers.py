@@ -120,7 +120,7 @@ def test_events_without_an_answer_have_an_unknown_outcome(proxy, spoiled, record
 
 
 def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_property):
-    """No time passes before events are refused, and none of them is stored when publishing is allowed again."""
+    """Events are refused at once, and none of them is stored when publishing is allowed again."""
     with a_log(proxy, timeout=240) as log, Load(log, record_property) as load:
         with proxy.spoiling(Fault(PRODUCE, TOPIC_AUTHORIZATION_FAILED)):
             load.is_refused()

@@ -90,7 +90,7 @@ def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, 
 
 
 def test_a_question_that_a_client_cannot_ask_is_its_last_one(log):
-    """Others ask from then on."""
+    """From then on, other clients ask."""
     nowhere = ClusterAddress("127.0.0.1:9", timeout_seconds=2)
     for ask in (
         lambda: log.bounds("t", [0])[0],

@@ -36,7 +36,7 @@ class TestOneServer:
                 load.figures()
 
     def test_is_shut_down_and_restarted(self, tmp_path, record_property):
-        """The same when it ends in order."""
+        """A server that shuts down in order loses nothing either."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             with Load(log, record_property) as load:

@@ -64,7 +64,7 @@ class TestIdentity:
         assert 8 <= len(index.identity()) <= 64
 
     def test_is_shared_by_no_one(self):
-        """Another index has another name."""
+        """Two indexes never have the same name."""
         assert MemoryLogIndex().identity() != MemoryLogIndex().identity()
 
 

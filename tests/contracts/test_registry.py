@@ -308,7 +308,7 @@ class TestChanges:
         assert registry.change_counters() != before
 
     def test_a_change_of_one_document_leaves_most_numbers_alone(self, registry: Registry):
-        """One change is no reason to read everything again."""
+        """After one change, caches need not read everything again."""
         keys = [f"key-{each}" for each in range(50)]
         before = registry.change_counters()
         registry.write(PutDocument(REMEMBERED_KIND, keys[0], {}))

@@ -158,7 +158,7 @@ def test_the_types_as_spark_writes_them():
 
 
 def test_a_property_whose_type_changes_has_further_columns():
-    """One for each scalar type that it had; an object is text; a taken name gets none."""
+    """The property has a column for each scalar type that it had; an object is text; a taken name gets no column."""
     versions = [
         {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "b__bigint": {"type": "string"}}},
         {"properties": {"a": {"type": "number"}, "b": {"type": "integer"}}},
@@ -225,7 +225,8 @@ def test_columns_that_hold_everything():
 
 
 def test_columns_come_into_a_table_in_one_change_of_it(jobs):
-    """Also those within others. If another run has added some of the columns meanwhile, the others are still added."""
+    """One change adds all new columns, also nested ones. If another run has added some of the columns meanwhile, the
+    others are still added."""
     table = Table(jobs.spark(), jobs.database, "grown")
     table.create([("a", "struct<x:int>", "")], {})
     table.add([(("a", "y"), "int"), (("b",), "string"), (("c",), "int")])

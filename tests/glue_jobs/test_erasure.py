@@ -102,7 +102,7 @@ def test_a_value_is_found_in_what_cannot_be_parsed():
 
 
 def test_parts_of_an_archive_are_searched(tmp_path):
-    """A part is found by its content, a number in any notation; an unreadable one is named."""
+    """An erasure finds a part by its content, and a number in any notation; it names unreadable parts."""
     store = FolderStore(tmp_path)
     contents = {
         "a": member_format.pack_member("t", 0, make_events({"id": "b"}, {"id": 4711.0})),

@@ -73,7 +73,7 @@ def test_open_objects_keep_how_numbers_are_written(jobs, data):
 
 @pytest.mark.long("tests/glue_jobs/test_exact_values.py::test_numbers_are_exact_or_missing")
 def test_numbers_in_lists_are_exact_or_missing(jobs, data):
-    """The same for numbers of objects in lists, and of lists in them."""
+    """Numbers of objects in lists, and of lists in them, are exact or missing, too."""
     number = {"type": "number"}
     item = {"properties": {"n": number, "inner": {"type": "array", "items": {"properties": {"m": number}}}}}
     data.archive_events(

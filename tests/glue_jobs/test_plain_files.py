@@ -79,7 +79,7 @@ def test_shares_follow_the_work(size, workers, shares):
     [(100_000, GB, 4, 500), (2_000, 2 * GB, 4, 64), (100, MB, 4, 4), (3, MB, 4, 3), (2, GB, 4, 2)],
 )
 def test_tasks_follow_the_work(parts, size, workers, tasks):
-    """Those that search the archive, and those that copy it for Spark."""
+    """More work gives more tasks: both those that search the archive, and those that copy it for Spark."""
     assert in_tasks.count_tasks(parts, size, workers) == tasks
 
 
@@ -119,7 +119,7 @@ def test_chunks_are_of_whole_lines_and_bounded(monkeypatch):
 
 
 def test_rows_that_wait_are_bounded(monkeypatch):
-    """Also rows with few values: in memory, each of them has room for every column."""
+    """Rows with few values count fully: in memory, each row has room for every column."""
     monkeypatch.setattr(plain_files, "FILE_BYTES", 1_000_000)
     files = plain_files._DayFiles(MemoryStore(), TARGET)
     rows = pa.table({f"c{number}": pa.nulls(1000, pa.float64()) for number in range(50)})
@@ -134,7 +134,7 @@ TARGET = Target(form=None, folder="n/orders/data", partition="day", gathered="_g
 
 
 def test_files_of_lost_attempts_are_removed():
-    """Those of the batch that nobody counts, on each day that it has events of, and nothing else."""
+    """Uncounted files of the batch are removed, for each day on which it has events, and no other files."""
     tables = MemoryStore()
     lost = ["day=2026-11-20/b1-1.parquet", "day=2026-11-21/b1-2.parquet", "day=2026-11-21/3.unfinished"]
     others = ["day=2026-11-20/b2-1.parquet", "day=2026-11-21/b1-4.parquet", "day=2026-11-20/00000-b1.parquet"]

@@ -47,7 +47,8 @@ def test_a_script_understands_what_it_is_given(jobs, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_job_runs_where_it_was_tested(jobs, name):
-    """Spark 3.5 on Python 3.11, with modules in the versions that functions have, not for ever, and never paid twice.
+    """Jobs run Spark 3.5 on Python 3.11, with the functions' versions of modules, for a limited time, and never twice
+    at once.
 
     One run at a time, but for erasures, which begin while retention runs."""
     job, given = jobs[name], arguments(jobs[name])

@@ -161,7 +161,7 @@ def test_an_event_in_json_is_the_payload_of_its_envelope(api):
     ],
 )
 def test_one_bad_event_gives_the_batch_up(api, envelope, detail):
-    """It is 207, and all others are aborted, in the step of publishing. (P147, P148, P171)"""
+    """The answer is 207: one bad event aborts all others in the step of publishing. (P147, P148, P171)"""
     name = create(api)
     good = an_envelope(name, PAYLOAD)
 

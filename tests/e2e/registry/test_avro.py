@@ -69,7 +69,7 @@ def test_paths_are_not_looked_for_in_an_avro_schema(api):
 
 @pytest.mark.parametrize("mode", ["none", "forward", "compatible"])
 def test_avro_follows_json_in_every_mode(api, mode):
-    """It is a major change, however different the schemas are. (R184)"""
+    """An Avro schema that follows a JSON schema is a major change, however different the schemas are. (R184)"""
     event_type = create_event_type(
         api, a_business_definition(schema={"properties": {"a": {}}}, compatibility_mode="none")
     )
@@ -80,7 +80,7 @@ def test_avro_follows_json_in_every_mode(api, mode):
 
 
 def test_json_does_not_follow_avro(api):
-    """There is no way back, neither by a schema nor by a definition. (R185)"""
+    """Neither a schema nor a definition leads from Avro back to JSON. (R185)"""
     event_type = create_avro_type(api)
     draft = {"type": "json_schema", "schema": "{}"}
 
@@ -206,7 +206,7 @@ def test_declared_reads_are_those_of_the_avro_schema(api):
     ("name", "batch"), [("batch.publishing", "PublishingBatch"), ("batch.consumption", "ConsumptionBatch")]
 )
 def test_the_avro_schemas_of_batches_are_listed(api, name, batch):
-    """Both versions, the older one first, each with the record of envelopes in it. (R248, R276)"""
+    """The list has both versions, the older one first, each with the record of envelopes in it. (R248, R276)"""
     items = api.get(f"/avro-schemas/{name}/versions").json()["items"]
 
     assert [(each["version"], each["avro_schema"]["name"]) for each in items] == [("0", f"{batch}V0"), ("1", batch)]
@@ -215,7 +215,7 @@ def test_the_avro_schemas_of_batches_are_listed(api, name, batch):
 
 
 def test_an_avro_schema_of_batches_has_its_own_address(api):
-    """One version; others, and other names, are 404. (R249)"""
+    """The address has one version; other versions and names are 404. (R249)"""
     listed = api.get("/avro-schemas/batch.publishing/versions").json()["items"]
 
     assert api.get("/avro-schemas/batch.publishing/versions/1").json() == listed[1]

@@ -87,7 +87,7 @@ def test_json_events_of_an_avro_type_are_validated_by_the_last_json_schema(api):
 
 
 def test_json_events_of_a_type_without_a_json_schema_are_refused(api):
-    """There is nothing to validate them by. (R180, P75)"""
+    """Such an event type has no schema that could validate JSON events. (R180, P75)"""
     name = create_event_type(api, a_business_definition() | {"schema": schema_draft()})["name"]
 
     refused = item(api.post(f"/event-types/{name}/events", json=[event() | {"a": "1"}]))

@@ -23,7 +23,7 @@ def test_strategies_are_listed(api, kind, strategies):
 
 
 def test_strategies_are_only_read(api):
-    """Another method is 405 and says which there are. (R26)"""
+    """Another method gets 405 with the permitted methods. (R26)"""
     answer = api.delete("/registry/partition-strategies")
 
     assert problem(answer, 405) == "Request method 'DELETE' not supported"

@@ -74,7 +74,7 @@ def test_a_lost_connection_releases_partitions_if_the_client_wants_it(api, consu
 
 
 def test_a_stream_does_one_of_two_things_at_a_disconnect(api):
-    """Another word than those two is refused. (S329)"""
+    """Any other word is refused. (S329)"""
     answer = api.get(events_url(subscribe_from_beginning(api)), params={"on_disconnect": "forget"})
     assert problem(answer, 422) == "on_disconnect has to be one of: wait, release"
 

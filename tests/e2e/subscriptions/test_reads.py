@@ -168,7 +168,7 @@ def test_a_path_is_in_the_schema_of_one_of_the_event_types(api, event_type):
 
 
 def test_a_projection_needs_a_declaration(api, event_type):
-    """Without one it is refused. (D4)"""
+    """A projection without a declaration is refused. (D4)"""
     request = a_request(event_type["name"], projection=True)
     assert violations(api.post("/subscriptions", json=request)) == {
         'Field "projection" needs `reads`, which say what is to be sent'
@@ -467,6 +467,6 @@ def test_who_may_not_see_an_event_type_does_not_see_its_readers(ann, bob):
 
 
 def test_readers_of_an_event_type_that_does_not_exist(api):
-    """It has none. (D13)"""
+    """An event type that does not exist has no readers. (D13)"""
     name = a_name()
     assert problem(api.get(f"/event-types/{name}/readers"), 404) == f'EventType "{name}" does not exist.'

@@ -176,7 +176,7 @@ def test_a_client_that_leaves_can_still_commit(api, consumer):
 
 
 def test_a_reset_ends_streams(api, consumer):
-    """A reset has streams end, and those that come after begin where it says. (S137, S143, S138, S215)"""
+    """A reset ends streams, and later streams begin where it says. (S137, S143, S138, S215)"""
     subscription = subscribe_from_beginning(api, events=5)
     [name] = subscription["event_types"]
     opened = consumer(subscription)

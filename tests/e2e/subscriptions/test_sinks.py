@@ -222,7 +222,7 @@ def test_another_event_type_gets_a_copy(api):
 
 
 def test_copies_may_not_go_around_in_a_circle(api):
-    """Also over several event types; what a sink copied before it is replaced does not count. (X63)"""
+    """A circle over several event types is refused, too; copies of a sink that is being replaced do not count. (X63)"""
     names = [create_event_type(api)["name"] for _ in range(3)]
     subscriptions = [create_subscription(api, name) for name in names]
 
@@ -263,7 +263,7 @@ def test_what_a_copy_may_not_be(api, fields, said):
 
 
 def test_deliveries_fail_on_demand():
-    """So that a receiver can be tested: an answer that is lost makes the same batch come again, under its id. (X12)"""
+    """To test a receiver, the broker can be made to lose an answer: the same batch comes again, under its id. (X12)"""
     with (
         Receiver() as receiver,
         Broker(**ON_LOOPBACK) as broker,
@@ -475,7 +475,7 @@ def test_a_paused_sink_gets_nothing(api, receiver):
 
 
 def test_what_was_counted_outlasts_a_pause(api, receiver):
-    """And a new secret; a sink that is removed and registered again begins at zero. (X19)"""
+    """Counts survive a pause and a new secret; a sink that is removed and registered again begins at zero. (X19)"""
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
 
@@ -497,7 +497,7 @@ def test_what_was_counted_outlasts_a_pause(api, receiver):
 
 
 def test_resuming_tries_at_once(api, receiver, monkeypatch):
-    """Also a sink that is not paused, and whose next attempt is far away. (X8)"""
+    """Resuming also works for a sink that is not paused, and whose next attempt is far away. (X8)"""
     monkeypatch.setattr(lanes, "MIN_PAUSE_SECONDS", lanes.MAX_PAUSE_SECONDS)
     receiver.decide = lambda _: 500
     subscription = create_subscription(api, read_from="begin")
@@ -656,7 +656,8 @@ def names(events: list[Any]) -> list[str]:
 
 
 def test_by_key_one_partition_has_several_deliveries_at_once(api, receiver):
-    """They wait for each other here, so they have to come at the same time; those of a key do not. (X60)"""
+    """Deliveries of different keys wait for each other here, so they have to be under way together; deliveries of one
+    key are not. (X60)"""
     subscription, name = a_keyed_subscription(api)
     meeting = threading.Barrier(3)
 
@@ -674,8 +675,8 @@ def test_by_key_one_partition_has_several_deliveries_at_once(api, receiver):
 
 
 def test_by_key_a_failing_key_holds_up_no_other_and_nothing_is_delivered_again(api, receiver):
-    """Not after a pause either, when another stream begins at the event that is missing; a reset sends it again. (X61,
-    X62, X8)"""
+    """After a pause, another stream begins at the missing event, and repeats no delivered one; a reset does. (X61, X62,
+    X8)"""
     subscription, name = a_keyed_subscription(api)
     receiver.decide = lambda events: 500 if any(each["key"] == "a" for each in events) else 204
     publish_events(api, name, "b1", "a1", "b2", "c1", "a2", "b3")
@@ -727,7 +728,7 @@ def test_a_sink_that_is_down_does_not_fill_the_memory(tmp_path, monkeypatch):
 
 
 def test_by_key_an_event_is_parked_with_its_key_and_sent_again(api, receiver):
-    """Others of its partition go on meanwhile, and do not come again when the parked ones do. (X16, X62)"""
+    """Other events of its partition are delivered meanwhile, and are not repeated with the parked ones. (X16, X62)"""
     subscription, name = a_keyed_subscription(api, annotations=PARKING)
     receiver.decide = lambda events: 422 if any(each["event"] == "a1" for each in events) else 204
     publish_events(api, name, "a1", "b1", "a2", "c1", "b2")

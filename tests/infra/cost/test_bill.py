@@ -101,7 +101,7 @@ def test_only_metrics_that_are_reported_are_paid_for():
 
 
 def test_direct_requests_are_paid_by_the_byte():
-    """Without the gateway, requests, functions, logs and traces cost nothing: bytes, addresses and tasks do."""
+    """Without the gateway, nobody pays for requests, functions, logs and traces, but for bytes, addresses and tasks."""
     load = {"events_per_second": 1000.0, "batch": 100.0}
     lines = bill(flows(Deployment(direct=True), **load), PRICES)
     usual = bill(flows(**load), PRICES)

@@ -63,7 +63,7 @@ def test_a_single_record_is_tried_as_often_as_it_may_be():
 
 
 def test_where_nothing_is_split_the_whole_batch_is_tried_again():
-    """And set aside as a whole."""
+    """At the end, the whole batch is set aside."""
     rules = Rules.of({**USUAL, "BisectBatchOnFunctionError": False, "MaximumRetryAttempts": 0})
     assert plan_after_failure(Batch(records(1, 2)), rules) == Plan(abandoned=Batch(records(1, 2), 1))
 

@@ -58,7 +58,7 @@ def function(tmp_path):
 
 
 def test_a_process_is_kept_for_the_next_invocation(function):
-    """Also when it has raised, as in Lambda."""
+    """Even a process that has raised is kept, as in Lambda."""
     assert function.invoke("a") == 1
     with pytest.raises(InvocationFailed, match="ValueError: not so"):
         function.invoke("raise")
@@ -76,7 +76,7 @@ def test_it_has_its_own_environment_and_no_other(function, monkeypatch):
 
 
 def test_it_sees_its_folder_and_its_layers(function, tmp_path):
-    """And nothing else of this project."""
+    """A function sees its folder and its layers, and nothing else of this project."""
     ours = [each for each in function.invoke("path") if "python3" not in each]
     assert ours[0] == str(tmp_path)
     assert [each.rpartition("/layers/")[2] for each in ours[1:]] == ["nakadi/python"]

@@ -100,7 +100,7 @@ def test_a_shard_is_read_five_times_a_second_by_all_together(ask):
 
 
 def test_an_iterator_is_good_for_five_minutes(ask):
-    """Then the reader has to ask for another one, as it has to for one that never was."""
+    """After that time, the reader needs another iterator, as it does after an unknown one."""
     iterator = ask("GetShardIterator", ShardId="all", ShardIteratorType="LATEST")["ShardIterator"]
     ask.now += 299
     assert ask.code("GetRecords", ShardIterator=iterator) == ""

@@ -33,7 +33,7 @@ def test_partition_is_known_by_its_exact_name(name, number):
     ],
 )
 def test_distance_counts_events_behind_first_up_to_last(first, last, distance):
-    """The distance is the number of events after the first place up to and with the last, signed. (C38)"""
+    """The distance is the signed number of events after the first place, up to and including the last. (C38)"""
     assert positions.count_events_between(event_type_with(2), "0", first, last) == distance
 
 

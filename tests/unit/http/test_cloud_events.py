@@ -34,7 +34,7 @@ def test_the_content_type_decides_before_the_headers(content_type, attributes, m
     [("application/cloudevents+avro", {}), ("application/cloudevents-batch+xml", {}), ("text/plain", SENT)],
 )
 def test_other_forms_are_not_supported(content_type, attributes):
-    """Neither other forms of CloudEvents, nor data that are no JSON. (E9)"""
+    """Other forms of CloudEvents are refused, and so are data that are not JSON. (E9)"""
     with pytest.raises(UnsupportedMediaType):
         content_mode(content_type, attributes)
 
@@ -55,6 +55,6 @@ def test_the_content_type_is_that_of_the_data():
 
 @pytest.mark.parametrize("value", ["%", "50%", "%G0", "%e4", "\xe4"])
 def test_bad_escapes_are_invalid(value):
-    """Neither half an escape, nor bytes that are not UTF-8. (E9)"""
+    """Half an escape is refused, and so are bytes that are not UTF-8. (E9)"""
     with pytest.raises(Invalid, match="The header `ce-subject`"):
         decode_attributes({"subject": value}, "")

@@ -550,7 +550,7 @@ def test_a_request_that_is_alone_writes_at_once(monkeypatch):
 
 
 def test_writes_do_not_wait_longer_than_they_may(monkeypatch):
-    """However many requests are left to be handled."""
+    """A write waits no longer than allowed, however many requests are left to be handled."""
     monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
     monkeypatch.setattr(direct, "MAX_WRITE_DELAY_SECONDS", 0)
 

@@ -15,7 +15,7 @@ EVENT_TYPE = {
 
 
 def names_at(broker):
-    """But for the broker's own."""
+    """This leaves out the broker's own."""
     found = [each["name"] for each in http.get(f"{broker.url}/event-types").json()]
     return [name for name in found if not name.startswith("nakadi.")]
 

@@ -10,7 +10,7 @@ FILE = "sqlite:///data/nakadi.db"
 
 
 def test_workers_that_die_now_and_then_are_started_again():
-    """However many deaths there are, as long as there are not too many at a time."""
+    """Workers are restarted any number of times, as long as not too many die at once."""
     restarts = RestartLimit(max_deaths=2, seconds=60)
     assert [restarts.allows_restart(now) for now in (0, 10, 65, 130, 140, 200)] == [True] * 6
 

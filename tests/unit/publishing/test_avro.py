@@ -121,7 +121,7 @@ def test_a_moment_is_in_a_year(house, an_order_type, name, moment):
 
 @pytest.mark.parametrize("count", [10_001, -10_001, 1 << 62, -(1 << 63)])
 def test_a_count_is_checked_before_the_first_event(house, an_order_type, count):
-    """A batch with too many events is refused however its count is encoded. (P151)"""
+    """The count is checked first, however it is written. (P151)"""
     length = number(1) if count < 0 else b""
     with pytest.raises(TooLarge):
         publish(house, an_order_type, body=HEAD + number(count) + length)
@@ -251,7 +251,7 @@ def test_a_decimal_is_a_number_with_all_its_digits(house):
     ],
 )
 def test_the_first_bad_event_is_named(house, name, keys, failed):
-    """Those before it have partitions, and those after it none. (P147, P148, P149)"""
+    """Events before it have partitions, and events after it have none. (P147, P148, P149)"""
     event_type = house.add(avro_type(partition_strategy=PartitionStrategy.HASH, partitions=4))
     good = an_envelope(event_type.name, PAYLOAD, partition_keys=["a"])
 
@@ -264,7 +264,7 @@ def test_the_first_bad_event_is_named(house, name, keys, failed):
 
 
 def test_records_have_keys(house):
-    """Those of compaction, or those that chose the partition. (P147, P149)"""
+    """Records have the keys of compaction, or the keys that chose the partition. (P147, P149)"""
     compacted = house.add(avro_type(cleanup_policy=CleanupPolicy.COMPACT))
     hashed = house.add(avro_type(partition_strategy=PartitionStrategy.HASH))
     plain = house.add(avro_type())
@@ -309,7 +309,7 @@ def delete(house, event_type, *envelopes):
 
 
 def test_a_payload_may_begin_with_its_own_fingerprint_only(house, an_order_type):
-    """That of another schema is a part of the payload, and read as such. (P172)"""
+    """The fingerprint of another schema is a part of the payload, and is read as such. (P172)"""
     mark = b"\xc3\x01"
     own = mark + fingerprint(ORDER) + PAYLOAD
     other = mark + fingerprint(a_record(a_field("other"))) + PAYLOAD

@@ -69,7 +69,7 @@ def test_all_portions_together_are_the_most():
 
 
 def test_spending_ends_where_the_steps_end():
-    """Exactly as many steps can be spent as there are."""
+    """The budget allows exactly its number of steps."""
     with a_budget(most=5_000_000) as budget:
         budget.spend_steps(5_000_000)
         with pytest.raises(StepsExhausted):

@@ -144,7 +144,7 @@ def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
 
 
 def test_usual_batches_are_taken_at_once():
-    """In any order of members, with blanks, and with metadata that all events have in common."""
+    """Usual batches have their members in any order, with blanks, and with metadata that all events have in common."""
     [house, _] = houses()
     house.draws += [0.1, 0.4, 0.9] * 100
     for about in ({}, {"flow_id": "mine"}, {"event_type": "three", "span_ctx": {"a": "b"}}):

@@ -46,7 +46,7 @@ def test_a_member_is_found_in_its_place(event):
 
 
 def a_hostile_event(draw, schemas):
-    """Members whose names and texts look like metadata are beside it, and within others."""
+    """Members beside the metadata, and nested ones, have names and texts that look like metadata."""
     metadata = {"eid": EID, draw.choice(("span_ctx", "x")): {draw.choice(NAMES): draw.choice(TEXTS)}}
     members = [(draw.choice(NAMES), schemas.anything(3)) for _ in range(draw.randint(0, 4))]
     members = [member for member in dict(members).items() if member[0] != "metadata"]

@@ -28,7 +28,7 @@ def test_rules_have_their_first_and_last_time():
 
 
 def test_there_is_room_for_a_hundred_rules_and_publishers():
-    """The others are counted together. (H6, H7)"""
+    """Further ones are counted together. (H6, H7)"""
     collector = FindingsCollector()
     for number in range(150):
         add(collector, number, BrokenRule("type", f"#/{'x' * number}"), publisher=f"app {number}")

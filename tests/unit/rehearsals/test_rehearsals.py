@@ -231,7 +231,7 @@ def test_results_are_kept_for_a_day(world):
 
 
 def test_while_the_registry_is_read_only_none_starts(world):
-    """Nor is one removed. (H9)"""
+    """None is removed either. (H9)"""
     world.open_gate()
     identity = world.start()
     world.broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)

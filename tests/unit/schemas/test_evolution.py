@@ -312,7 +312,7 @@ def test_a_refusal_explains_itself_to_people():
 
 
 def test_the_mode_before_the_change_decides():
-    """Not the new mode judges a change but the one that was promised before it. (R191)"""
+    """The mode before the change judges it, not the new one. (R191)"""
     assert refusal(AB, A, mode=COMPATIBLE, new_mode=NONE)
     assert refusal(A, A | {"required": ["a"]}, mode=COMPATIBLE, new_mode=FORWARD)
     assert str(evolve(AB, A, mode=NONE, new_mode=FORWARD).version) == "2.0.0"

@@ -75,7 +75,7 @@ def test_names_are_found_however_they_are_written(text, path, kept):
 
 @pytest.mark.parametrize("name", ["a", 'q"'])
 def test_the_last_of_repeated_members_counts(name):
-    """As for parsers, also if it is written in another way. (D11)"""
+    """The last one counts, as in parsers, even if its name is escaped differently. (D11)"""
     first, again = json.dumps(name), json.dumps(name).replace("a", r"\u0061")
     text = f'{{{first}:{{"x":1}},"z":0,{again}:{{"y":2,"x":3}}}}'
     assert cut(text, [name, "x"]) == {name: {"x": 3}}

@@ -59,7 +59,7 @@ def test_the_same_schema_changes_nothing(schema):
 
 @pytest.mark.parametrize("schema", WAYS_TO_DESCRIBE.values(), ids=WAYS_TO_DESCRIBE)
 def test_a_member_that_is_gone_is_missed(schema):
-    """However it was described. (D6)"""
+    """A removed member is missed, however the schema described it. (D6)"""
     [change] = find_read_changes(schema, an_object(c=TEXT), ["a.b"])
     assert (change.path, change.member, change.kind) == ("a.b", "a", "removed")
 

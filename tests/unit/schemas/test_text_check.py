@@ -66,7 +66,7 @@ def test_events_are_prepared_before_they_are_checked():
 
 
 def test_among_many_only_the_doubtful_ones_are_found():
-    """Those whose type is wrong, and those with a value that only code can judge, in the order of the events."""
+    """The check finds events with a wrong type, and events with a value that only code can judge, in their order."""
     check = text_check_of({"a": TEXT})
     values = {3: 1, 17: "y", 40: "", 41: "y", 63: None}
     assert doubtful(check, *({"a": values.get(number, "x")} for number in range(64))) == list(values)
@@ -81,7 +81,7 @@ def test_an_event_is_found_by_any_of_its_values():
 
 
 def test_what_takes_too_much_is_not_known():
-    """Neither with too few steps, nor with too many objects, nor where it is no JSON."""
+    """The check has no result with too few steps, with too many objects, or if a text is not JSON."""
     check = text_check_of({"a": {"type": "array", "uniqueItems": True}})
     long = json.dumps({"a": list(range(100))}).encode()
     assert list(check.find_doubtful([long, b"{}"], [10])) == [0]

@@ -144,7 +144,7 @@ def test_splitting_keeps_sizes_and_ends_right():
 
 @pytest.mark.parametrize("special", [TOMBSTONE, DIRECTED, OWNED])
 def test_what_a_reader_may_not_see_is_left_out(special):
-    """Tombstones, directed events and other owners' events are cut out, the rest stays in order. (L58)"""
+    """Tombstones, directed events and other owners' events are cut out; the rest stays in order. (L58)"""
     run = a_chunk("a", special, special, "b", "c", special).run_from_offset(0)
     assert [bytes_of(each) for each in run.readable_parts(is_public)] == [b'"a"', b'"b","c"']
 

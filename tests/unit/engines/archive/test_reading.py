@@ -117,7 +117,7 @@ def test_small_segments_are_read_together(setup: ReadingSetup):
 
 
 def test_nothing_is_made_up_beyond_the_end(setup: ReadingSetup):
-    """Events that were never archived are missing, and are not an empty slice."""
+    """If events were never archived, reading them raises an error, and returns no empty slice."""
     assert setup.reader.read_slice("t", 0, 9, 1, 1000) is None
     assert setup.reader.read_slice("t", 1, 0, 1, 1000) is None
     assert [event.offset for event in setup.reader.read_slice("t", 0, 8, 10, 1000).events] == [8]

@@ -47,7 +47,7 @@ def _small_runs(monkeypatch):
 
 
 def append_once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> dict[int, EventPlace]:
-    """Append events with these ids; the places of the first ones of those that are duplicates, by index."""
+    """Append events with these ids. Returns, by the index of each duplicate, the place of its first event."""
     ids = EventIds(
         scope="a type", timeline=1, window=window, eids=[n.to_bytes(16) for n in numbers], partitions=[0] * len(numbers)
     )

@@ -35,7 +35,8 @@ def paths(manifest):
 
 
 def test_it_has_all_that_was_acknowledged_before_while_publishers_go_on(busy, backups, tmp_path):
-    """Events that were acknowledged before the backup are in it, and of later ones the first, without a gap. (B1)"""
+    """A backup has the events that were acknowledged before it began, and perhaps some later ones, without a gap.
+    (B1)"""
     done = threading.Event()
     published = []
 

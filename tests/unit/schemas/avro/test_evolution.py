@@ -167,7 +167,7 @@ def test_an_equal_schema_changes_nothing():
 
 @pytest.mark.parametrize("mode", list(CompatibilityMode))
 def test_avro_may_follow_any_json_schema(mode):
-    """It is a major change, in every mode. (R184)"""
+    """An Avro schema that follows a JSON schema is a major change, in every mode. (R184)"""
     current = a_schema('{"properties": {"other": {}}}', version=Version(1, 2, 3))
     found = next_avro_schema(current, json.dumps(a_record(ID)), SchemaType.AVRO, mode, LATER)
 
@@ -175,7 +175,7 @@ def test_avro_may_follow_any_json_schema(mode):
 
 
 def test_json_schema_does_not_follow_avro():
-    """There is no way back. (R185)"""
+    """A JSON schema cannot follow an Avro schema. (R185)"""
     current = a_schema(json.dumps(a_record(ID)), type=SchemaType.AVRO)
 
     with pytest.raises(Invalid, match=r"^Cannot change from avro_schema to json_schema!$"):

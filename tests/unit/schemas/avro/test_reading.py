@@ -88,7 +88,7 @@ def test_what_is_no_number_in_json_is_a_text(of, value, text):
 
 
 def test_a_float_is_as_short_as_it_can_be():
-    """Not as long as a double with the same value. (P152)"""
+    """A float has fewer digits than a double with the same value. (P152)"""
     assert read("float", encode("float", 0.1)) == 0.1
 
 
@@ -197,7 +197,7 @@ def test_branches_must_look_different_in_json(of, expected):
 
 @pytest.mark.parametrize(("of", "value"), [("int", "x"), ("string", 1), (ENUM, "C"), (["null"], 1), (INNER, {})])
 def test_a_value_of_another_type_does_not_fit(of, value):
-    """It was stored by somebody else. (S184)"""
+    """Somebody else stored it. (S184)"""
     with pytest.raises(DoesNotFit):
         write(of, value)
 
@@ -221,7 +221,7 @@ def test_a_value_of_another_type_does_not_fit(of, value):
     ],
 )
 def test_a_decimal_is_a_number(of, value):
-    """What fastavro writes becomes a number with all its digits, and the same bytes again. (P152, S184)"""
+    """A number that fastavro writes keeps all its digits, and becomes the same bytes again. (P152, S184)"""
     payload = encode(of, Decimal(value))
     text = orjson.dumps(read(of, payload), default=write_decimal)
 
@@ -230,7 +230,8 @@ def test_a_decimal_is_a_number(of, value):
 
 
 def test_a_decimal_has_all_digits():
-    """However many there are; a value that is too long is refused before it becomes a text. (P151, P152)"""
+    """A decimal keeps any number of digits; a value that is too long is refused before it becomes a text. (P151,
+    P152)"""
     of = a_decimal(1000, 10)
     for digits in ("9" * 1000, "1", "1" + "0" * 60):
         number = int(digits)
@@ -250,7 +251,7 @@ def test_a_decimal_has_all_digits():
 
 @pytest.mark.parametrize("value", [1.234, 1e300, True, "1", None])
 def test_a_number_with_other_digits_is_no_decimal(value):
-    """It was stored by somebody else. (S184)"""
+    """Somebody else stored it. (S184)"""
     for of in (a_decimal(9, 2), a_decimal(9, 2) | {"type": "fixed", "name": "F", "size": 4}):
         with pytest.raises(DoesNotFit):
             write(of, value)

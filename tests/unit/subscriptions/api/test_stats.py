@@ -94,7 +94,7 @@ class TestLag:
     def test_is_missing_where_it_cannot_be_found_out(self, house):
         """A partition whose next event cannot be looked at has no lag; the others have theirs. (S288)
 
-        One that fails does not take it from the rest."""
+        A failing one does not keep the others from theirs."""
         name = house.event_type(partitions=2)
         for _ in range(20):
             publish(house.api, name)
@@ -146,7 +146,7 @@ class TestStalled:
         assert self.is_stalled(house, subscription)
 
     def test_is_not_who_has_nothing_to_commit(self, house):
-        """However long ago the last commit was: only events that have waited so long count. (S280)"""
+        """The age of the last commit does not matter: only events that have waited long enough count. (S280)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
         session = house.session(subscription, commit_timeout=30.0)

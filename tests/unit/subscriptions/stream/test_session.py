@@ -491,7 +491,7 @@ def test_an_idle_stream_is_not_woken_between_keep_alives():
 
 
 def test_what_was_done_ahead_is_not_sent_again():
-    """They count as consumed as soon as everything before them is. (X61)"""
+    """Events that were done ahead count as consumed as soon as everything before them is. (X61)"""
     table = SessionHarness(batch_limit=1, max_uncommitted_events=100, flush_seconds=600)
     done = (OffsetRange(1, 0, 0), OffsetRange(1, 3, 4), OffsetRange(1, 6, 6))
     table.offsets[a_place(0)] = CommittedOffset(at(1), None, A_MOMENT, done)

@@ -448,8 +448,8 @@ class DeliverySession:
         return lane
 
     def _settle_if_finished(self) -> None:
-        """Only once everything that is delivered is committed: the next stream begins there, and takes its first event
-        for the one that is given up."""
+        """This happens only when all delivered events are committed: the next stream begins there, and takes its first
+        event for the one that is given up."""
         is_committing = any(of.is_committing for of in self._partitions.values())
         if self.state is DeliveryState.SETTLING and not self._sending and not is_committing:
             self._enter_state_after(DeliveryFact.FINISHED)

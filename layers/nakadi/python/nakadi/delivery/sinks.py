@@ -122,8 +122,8 @@ class SinkRepository(Struct, frozen=True):
         return None if document is None else _reports.from_builtins(document.body)
 
     def write_reports(self, reports: Sequence[tuple[str, DeliveryReport]]) -> None:
-        """Store reports by their subscriptions, 99 at most. One for a sink that was removed meanwhile stays until its
-        subscription is removed, and nobody reads it before."""
+        """Store reports by their subscriptions, 99 at most. A report for a sink that was removed meanwhile stays until
+        its subscription is removed; nobody reads it before."""
         self.registry.write(
             *(PutDocument(DELIVERY_REPORTS_KIND, name, dict(to_builtins(report))) for name, report in reports)
         )

@@ -137,7 +137,7 @@ def _http_status(error: ClientError) -> int:
 
 
 def transaction_attempt(add_changes: Callable[[TransactWrite], None], connection: Connection) -> Callable[[bool], bool]:
-    """An attempt that makes all changes that are added, or gives False because a condition does not hold.
+    """An attempt to make all added changes; it returns False if a condition does not hold.
 
     DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
     """

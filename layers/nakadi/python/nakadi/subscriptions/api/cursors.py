@@ -205,7 +205,8 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         return _ResolvedCursor(cursor, EventTypePartition(cursor.event_type, cursor.partition), event_type, position)
 
     def _require_consumer(self, subscription_id: str, subject: Subject, *operations: Operation) -> None:
-        """Check that a subject may consume a subscription. A blocked one does not learn whether it exists."""
+        """Check that a subject may consume a subscription. A blocked subject does not learn whether the subscription
+        exists."""
         try:
             found = self.subscription_repository.cached(subscription_id)
         except NotFound:
