@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -53,6 +54,22 @@ DATA_FILE_WITHOUT_EVENTS_FULL_AFTER_SECONDS = 3600 + 180
 
 MEMORY, DESCRIPTORS, THREADS, DATA_FILE = "memory", "descriptors", "threads", "data file"
 
+
+def limit_on(
+    series: str, *, share: float, amount: float, settles_after: float, begins_with_life: bool = False
+) -> Limit:
+    """A limit on the figure of samples that has the name of the series."""
+    value = attrgetter(series.replace(" ", "_").replace("-", "_"))
+    return Limit(
+        series=series,
+        value=value,
+        share=share,
+        amount=amount,
+        settles_after=settles_after,
+        begins_with_life=begins_with_life,
+    )
+
+
 LIMITS = (
     # Caches fill for minutes, such as that of 500 schemas, and then the collector finds what they have dropped.
     Limit(
@@ -64,22 +81,8 @@ LIMITS = (
         begins_with_life=True,
     ),
     # Each thread has its own descriptors of the data file, and the last of the threads begins after minutes.
-    Limit(
-        series=DESCRIPTORS,
-        value=lambda sample: sample.descriptors,
-        share=0.1,
-        amount=5,
-        settles_after=360,
-        begins_with_life=True,
-    ),
-    Limit(
-        series=THREADS,
-        value=lambda sample: sample.threads,
-        share=0.1,
-        amount=3,
-        settles_after=360,
-        begins_with_life=True,
-    ),
+    limit_on(DESCRIPTORS, share=0.1, amount=5, settles_after=360, begins_with_life=True),
+    limit_on(THREADS, share=0.1, amount=3, settles_after=360, begins_with_life=True),
     # The hot part of the log is full after its retention time, and two rounds of the worker that trims it.
     Limit(
         series=DATA_FILE,

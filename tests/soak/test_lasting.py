@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.soak.growth import Limit
-from tests.soak.lasting import Plan, run_load
+from tests.soak.lasting import DESCRIPTORS, THREADS, Plan, limit_on, run_load
 
 # Half a minute is too short for memory and files to settle; what is not closed grows from the first second.
 LIMITS = (
-    Limit(series="descriptors", value=lambda sample: sample.descriptors, share=0.4, amount=0, settles_after=10),
-    Limit(series="threads", value=lambda sample: sample.threads, share=0.4, amount=0, settles_after=10),
-    Limit(series="temporary files", value=lambda sample: sample.temporary_files, share=0, amount=5, settles_after=10),
+    limit_on(DESCRIPTORS, share=0.4, amount=0, settles_after=10),
+    limit_on(THREADS, share=0.4, amount=0, settles_after=10),
+    limit_on("temporary files", share=0, amount=5, settles_after=10),
 )
 
 

@@ -45,6 +45,10 @@ def encode(schema: Any, value: Any) -> bytes:
     return out.getvalue()
 
 
+PAYLOAD = encode(ORDER, AN_ORDER)
+"""The order in the form of a publisher."""
+
+
 def decode(schema: Any, payload: bytes) -> Any:
     return fastavro.schemaless_reader(io.BytesIO(payload), fastavro.parse_schema(copy.deepcopy(schema)), None)
 

@@ -12,6 +12,7 @@ from tests.support.avro import (
     AN_ORDER,
     EID,
     ORDER,
+    PAYLOAD,
     a_batch,
     a_decimal,
     a_field,
@@ -27,7 +28,6 @@ from tests.support.avro import (
 from tests.support.patience import PATIENCE
 
 AVRO = {"content-type": "application/avro-binary"}
-PAYLOAD = encode(ORDER, AN_ORDER)
 AMBIGUOUS = a_record(a_field("x", ["int", "long"]))
 
 

@@ -29,6 +29,7 @@ from tests.support.avro import (
     AN_ORDER,
     EID,
     ORDER,
+    PAYLOAD,
     a_batch,
     a_decimal,
     a_field,
@@ -42,7 +43,6 @@ from tests.support.publishing import ANN, the_failure
 
 LONG = "12345678901234567890.1234567890"
 HEAD = b"\xc3\x01" + fingerprint(BATCH_SCHEMAS["batch.publishing"]["1"])
-PAYLOAD = encode(ORDER, AN_ORDER)
 
 
 def avro_type(schema=ORDER, **changes):
