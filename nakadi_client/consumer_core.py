@@ -142,7 +142,7 @@ Action = Commit | Extend | Look | Leave
 
 
 class Rebalance(msgspec.Struct, frozen=True):
-    """Partitions that came, and partitions that went; `assigned` are those that the stream has now."""
+    """New partitions, and lost ones; `assigned` are those that the stream has now."""
 
     gained: frozenset[Place]
     lost: frozenset[Place]

@@ -8,7 +8,7 @@ class NakadiError(Exception):
 
 
 class NoAnswer(NakadiError):
-    """No answer came: the broker cannot be reached, or the connection broke.
+    """The broker cannot be reached, or the connection broke before an answer.
 
     `sent` says whether the request may have reached the broker.
     """

@@ -158,7 +158,7 @@ class ReaderCore:
             self._handle_lags(_LAGS.decode(answer.body))
 
     def batches(self, lines: Iterable[bytes]) -> Iterator[Batch[Any]]:
-        """Lines came: return the batches of them that have events, up to the end.
+        """Take lines; return their batches with events, up to the end.
 
         Raises `NakadiError` at a line that is none of a stream: the stream is to be closed then.
         """

@@ -53,7 +53,7 @@ def write(
     """Publish each row as an event, and return when all are stored. Raises `BadWrite`, and Spark's error of a task.
 
     Columns are the members of the event; one that is null is left out, and so are those that begin with `nakadi_`. The
-    column `metadata` may have metadata; what it lacks is made.
+    column `metadata` may have metadata; missing members are generated.
 
     key    A column, or the path to a member such as `customer.id`, or several: the `partition_key_fields` of the event
            type. Rows of one key and one partition of the DataFrame are published in their order.

@@ -34,7 +34,7 @@ BEGIN = "BEGIN"
 EVENTS_IN_PIECE = 2000
 
 MAX_SILENCES = 3
-"""After this many seconds in which nothing came from a partition, nothing more comes."""
+"""After this many seconds without events of a partition, it counts as finished."""
 
 MAX_DELAY = timedelta(minutes=5)
 """An event is stored this long after the broker received it, at most."""

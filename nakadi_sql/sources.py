@@ -24,7 +24,7 @@ timelines, and none of newer ones.
 class EventTypeInfo(Struct, frozen=True, kw_only=True):
     """An event type: its schemas, oldest first, and its table; without a table, `table` is empty.
 
-    The key of an event is made of the values at `key_paths`; without paths, events have none.
+    The key of an event consists of the values at `key_paths`; without paths, events have none.
 
     With `has_owners`, single events may have an owner, whom alone the broker lets read them. With `has_current_state`,
     the newest event of a key is its current state.

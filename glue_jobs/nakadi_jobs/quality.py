@@ -36,7 +36,7 @@ ERRORS = (
     PySparkException,
     tables.ChangedMeanwhile,
 )
-"""Errors that leave a report incomplete. The tables have their events all the same."""
+"""Errors that leave a report incomplete. The tables have their events nevertheless."""
 
 
 def report_runs(work: JobContext, since: timedelta = timedelta()) -> None:

@@ -168,7 +168,8 @@ class Observation:
 
 
 class Inferred(Struct, frozen=True):
-    """The schema that an event type of this category would have, and the number of events that it is made from."""
+    """The schema that an event type of this category would have, and the number of events from which it was
+    inferred."""
 
     schema: dict[str, Any]
     category: Category

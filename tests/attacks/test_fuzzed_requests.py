@@ -39,7 +39,7 @@ Answer = tuple[int, dict[str, str], bytes | None]
 
 
 class Target:
-    """A broker with something of everything, which is made again when a request has deleted or changed it."""
+    """A broker with something of everything; what a request deletes or changes is created again."""
 
     def __init__(self, broker: AttackedBroker) -> None:
         self.broker = broker

@@ -174,7 +174,7 @@ def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
 
 
 def test_misspelt_annotations_are_noticed(run, empty):
-    """`doctor` names annotations that mean nothing to the broker, and is well all the same."""
+    """`doctor` names annotations that mean nothing to the broker, and still succeeds."""
     with httpx.Client(base_url=empty.url, timeout=PATIENCE) as api:
         create_event_type(api, annotations={"nakadi.io/table-sort-bye": "id"})
     done = run("doctor", "-o", "json", url=empty.url)

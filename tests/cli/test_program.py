@@ -53,7 +53,7 @@ def test_it_runs_as_a_program(broker):
 def test_ctrl_c_ends_it_at_any_moment(imported):
     """Ctrl-C while modules are imported ends it as it does later: by the signal, and without a traceback.
 
-    It may come while a class is made, where Python turns each exception into a RuntimeError.
+    It may come while Python creates a class, and turns each exception into a RuntimeError.
     """
     script = f"""if True:
         import signal, sys

@@ -103,7 +103,7 @@ def test_large_samples_take_bounded_memory():
 
 
 def test_places_that_are_merged_may_be_known_in_part():
-    """A member of a map's value that came too late to be counted has no type in the proposal."""
+    """A member of a map's value that occurs too late to be counted has no type in the proposal."""
     crowd = {str(each): {f"m{number}": 1 for number in range(900)} for each in range(30)}
     events = [{"map": {"1": {"x": "text"}, "2": {}}}, {"crowd": crowd}, {"map": {"2": {"x": 5}}}]
 

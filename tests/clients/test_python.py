@@ -163,7 +163,7 @@ def is_sent(ask: Ask, subscription: str) -> bool:
 
 
 def test_subscriptions_can_be_consumed(ask: Ask) -> None:
-    """A subscription is made, its stream is read and committed, its statistics show it, and it is deleted."""
+    """The client creates a subscription, reads and commits its stream, sees that in its statistics, and deletes it."""
     name = a_name()
     assert ask("create_event_type", body=a_draft(name)).status_code == 201
     publish(ask, name, 2)

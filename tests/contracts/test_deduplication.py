@@ -32,7 +32,7 @@ def eid_of(name: str) -> uuid.UUID:
 
 
 def an_event(name: str, padding: str = "") -> Record:
-    """An event whose id is made of its name."""
+    """An event whose id follows from its name."""
     return Record(json.dumps({"metadata": {"eid": str(eid_of(name))}, "name": name, "padding": padding}).encode())
 
 

@@ -36,7 +36,7 @@ def test_what_append_would_raise_is_handed_on(log: LogUnderTest):
 
 
 def test_one_that_fails_leaves_the_others_alone(log: LogUnderTest):
-    """Appends that are made together have an outcome each."""
+    """Each of several appends that run together has its own outcome."""
     topic, sealed = log.a_topic(), log.a_topic()
     log.log.seal_topic(sealed)
     waiting = [

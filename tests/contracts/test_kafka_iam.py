@@ -97,7 +97,7 @@ def test_msk_is_asked_over_tls():
 
 
 def test_clusters_without_iam_are_asked_as_ever():
-    """No token is made unless the URL asks for it."""
+    """The engine generates a token only if the URL asks for it."""
     assert "oauth_cb" not in ClusterAddress.parse("kafka://b-1.example:9092").client_settings()
 
 

@@ -70,7 +70,7 @@ class TestIdentity:
 
 class TestTopics:
     def test_are_listed(self, index: LogIndex):
-        """Every topic that was made and not deleted is listed."""
+        """The list has every topic that was created and not deleted."""
         assert index.topic_names() == []
         for topic in ("b", "a", "c"):
             index.create_topic(topic, 2)
@@ -79,7 +79,7 @@ class TestTopics:
         assert sorted(index.topic_names()) == ["a", "b"]
 
     def test_are_what_they_were_made(self, index: LogIndex):
-        """A topic has the partitions it was made with; making it again changes nothing."""
+        """A topic has the partitions with which it was created; creating it again changes nothing."""
         assert index.topic("t") is None
         index.create_topic("t", 3)
         index.create_topic("t", 5)

@@ -93,7 +93,7 @@ def an_event(number):
 
 
 def read_stream(api, name, count):
-    """The events that a client reads by (partition, offset), and their bytes as they came."""
+    """The events that a client reads, by (partition, offset), with their exact bytes."""
     partitions = [each["partition"] for each in api.get(f"/event-types/{name}/partitions").json()]
     cursors = json.dumps([{"partition": each, "offset": "BEGIN"} for each in partitions])
     found, sizes = {}, {}

@@ -109,7 +109,7 @@ def test_a_consumer_finds_the_publication(api, find_span):
 
 @pytest.mark.parametrize("traceparent", [NOT_SAMPLED, "", "nonsense"])
 def test_what_is_not_sampled_is_not_recorded(api, broker, exporter, traceparent):
-    """A trace that its client does not record is handed on as it is, and no span is made."""
+    """A trace that its client does not record is passed on unchanged, without a span of our own."""
     name = create_event_type(api, a_business_definition())["name"]
     assert publish(api, name, traceparent).status_code == 200
     begin = {"X-Nakadi-Cursors": '[{"partition": "0", "offset": "BEGIN"}]'}

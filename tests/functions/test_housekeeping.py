@@ -36,7 +36,7 @@ def deleted_event_type(functions):
 
 @pytest.mark.usefixtures("deleted_event_type")
 def test_clears_up_and_can_be_repeated(functions, capsys):
-    """A round looks after everything, and harms nothing when it is made again; metrics of nothing are not paid for."""
+    """A round looks after everything, and repeating it harms nothing; nobody pays for empty metrics."""
     for _ in range(2):
         capsys.readouterr()
         assert functions.invoke("housekeeping", "schedule/housekeeping") is None

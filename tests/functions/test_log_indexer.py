@@ -228,7 +228,7 @@ FAULTS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_a_
     ],
 )
 def test_a_fault_in_between_changes_nothing(functions, shards, operation, fault):
-    """A call that fails, before or after its effect, is made good: by another attempt or by the next delivery."""
+    """Another attempt or the next delivery makes up for a call that fails, before or after its effect."""
     shards.publish(12)
     functions.invoke("log_indexer", shards.event(0, 2))
     shards.broker.goes_wrong(operation, fault)

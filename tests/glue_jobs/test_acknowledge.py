@@ -1,4 +1,4 @@
-"""Misfits and gaps of tables: they cause warnings until an operator acknowledges them, and are counted all the same."""
+"""Misfits and gaps of tables: they cause warnings until an operator acknowledges them, and are counted in any case."""
 
 import pytest
 

@@ -71,7 +71,7 @@ def test_no_traffic():
     [(3, 1, 1, 3), (1, 5, 8, 5), (20, 1, 4, 8), (0, 0, 2, 1)],
 )
 def test_advice_is_what_a_new_event_type_would_get(readers, writers, partitions, recommended):
-    """The recommended number is the rule by which event types are made; the error says how far off it is."""
+    """The recommended number follows the rule for new event types; the error says how far off it is."""
     measured = Statistics(messages_per_minute=1, message_size=1, read_parallelism=readers, write_parallelism=writers)
     told = advice(measured, partitions, 8)
     assert (told.recommended, told.error) == (recommended, partitions - recommended)

@@ -96,7 +96,7 @@ def test_a_request_reads_so_much_at_most():
 
 
 def test_chunks_are_of_whole_lines_and_bounded(monkeypatch):
-    """A member that is larger than a chunk is in several chunks, each with the parts that are wanted of it."""
+    """A member that is larger than a chunk is in several chunks, each with its wanted parts."""
     monkeypatch.setattr(plain_files, "CHUNK_BYTES", 1000)
     store = MemoryStore()
     lines = [b'{"n":%d}\n' % number for number in range(2000)]

@@ -197,7 +197,7 @@ def test_a_wheel_deploys_the_same_as_a_checkout(python, site_packages, tmp_path)
 
 @pytest.mark.long
 def test_the_broker_waits_for_data_of_its_own(foreign):
-    """In one stack the tables and streams are made before their readers."""
+    """In one stack, the tables and streams are created before their readers."""
     live = template(foreign, "assembly-*Live/*.template.json")
     stream = next(name for name, each in live.resources.items() if each["Type"] == "AWS::Kinesis::Stream")
     [mapping] = (each for each in live.resources.values() if each["Type"] == "AWS::Lambda::EventSourceMapping")

@@ -142,7 +142,7 @@ def test_what_is_given_is_read_as_what_it_is():
     ],
 )
 def test_what_cannot_be_is_reported_in_a_sentence(given, said):
-    """A value that cannot be deployed is refused before anything is made, by name."""
+    """A value that cannot be deployed is refused by name, before anything is created."""
     with pytest.raises(BadContext, match=re.escape(said)):
         Context.of(Node(**given))
 

@@ -361,7 +361,8 @@ def test_fan_out_is_chosen_by_the_number_of_tasks(chosen, tasks, expected):
 
 
 def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
-    """Tasks may make every call that is made for a consumer, and housekeeping those that remove one, of this stage."""
+    """Tasks may make every call that a consumer of this stage needs, and housekeeping may make the calls that remove
+    one."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL_SECONDS", 0.0)

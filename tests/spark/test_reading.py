@@ -60,7 +60,7 @@ def test_each_event_is_there_once_wherever_the_table_ends(orders, monkeypatch):
 
 
 def test_an_event_is_read_as_soon_as_it_is_published(orders):
-    """A DataFrame has the events that there were when it was made, with each action; a later one has the later ones.
+    """A DataFrame has the events that existed when it was created, with each action; a later one also has later events.
     (K1, K2)
     """
     frame = nakadi_spark.read(orders.spark, orders.broker, orders.name, columns=["n"])

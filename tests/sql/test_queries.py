@@ -138,7 +138,7 @@ def test_a_query_has_its_time():
 
 
 def test_a_query_that_begins_after_its_time_ends():
-    """A source may take all the time, so that nothing runs when the time ends: the query ends all the same. (Q7)"""
+    """A source may take all the time, so that nothing runs when the time ends: the query ends nevertheless. (Q7)"""
 
     class Slow(NoEvents):
         def events(self, _event_type):

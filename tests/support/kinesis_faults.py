@@ -25,7 +25,7 @@ from tests.support.kinesis import REGION, create_stream, use_fast_clients
 from tests.support.shared import keep_open
 
 FAST_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=20.0)
-"""It goes on for as long as a busy machine may need for a call that fails and is made again."""
+"""It continues for as long as a busy machine may need for a call that fails and is repeated."""
 
 IMPATIENT_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
 """For what gives up."""

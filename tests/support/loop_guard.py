@@ -121,7 +121,7 @@ class BlockingCalls:
 
 @contextmanager
 def guarded_loops() -> Iterator[BlockingCalls]:
-    """Inside, calls that block raise on the event loops of brokers that are made inside."""
+    """Inside the block, blocking calls raise on the event loops of brokers that were created there."""
     calls = BlockingCalls()
     guard = LoopGuard(lambda: threading.current_thread().name == SERVER_THREAD, calls.add)
     with ExitStack() as stack:

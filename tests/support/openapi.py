@@ -1,7 +1,7 @@
 """Holding real answers against the description of the API.
 
-`assert_answer_matches` is made for being called after every request of every test: validators are compiled once.
-It treats objects as closed, so it rejects an answer with a member that the description does not list.
+Tests call `assert_answer_matches` after every request, so it compiles validators once. It treats objects as closed, so
+it rejects an answer with a member that the description does not list.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Schemas that types are made from in tests: one with everything, and hostile ones."""
+"""Schemas from which tests generate types: one with everything, and hostile ones."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def test_an_unknown_event_type_is_not_found(api):
 
 
 def test_others_read_the_fields_of_the_record(api):
-    """A projection, and CloudEvents, are made of the event as JSON; decimals keep their digits. (R310, P152, E22)"""
+    """Projections and CloudEvents start from the event as JSON; decimals keep their digits. (R310, P152, E22)"""
     schema = a_record(a_field("id"), a_field("price", a_decimal(9, 2)), a_field("name"))
     name = create(api, schema)
     payload = encode(schema, {"id": "1", "price": Decimal("10.50"), "name": "Ann"})

@@ -27,7 +27,7 @@ EVENTS_A_ROUND = 60
 
 
 class Deliveries:
-    """What each sink got of each partition, in the order in which it came: the offsets of each delivery.
+    """The deliveries that each sink got of each partition, in order: the offsets of each.
 
     A sink that gets events by key says so. Of these, the numbers of each key have to come in order: of a number that
     was published twice, the first counts.
@@ -51,7 +51,7 @@ class Deliveries:
         self._until = len(self._receiver.received)
 
     def read(self):
-        """Check what came since: a delivery goes on where the one before ended, or repeats something."""
+        """Check the deliveries since: each continues where the one before ended, or repeats something."""
         received = self._receiver.received
         while self._read < len(received):
             each = received[self._read]

@@ -111,7 +111,7 @@ def test_a_resource_without_the_method_has_nothing(api):
 
 
 def test_parameters_are_decoded(api):
-    """The path itself stays as it came."""
+    """The path itself stays unchanged."""
     found = api.find_operation("GET", "/types/gr%C3%BC%2Fn")
     event = api.event(make_request(raw_path="/types/gr%C3%BC%2Fn"), found, None)
     assert event["pathParameters"] == {"name": "grü/n"}

@@ -61,7 +61,7 @@ def test_only_what_answers_as_kafka_does_is_a_server(answer, is_kafka):
 
 @pytest.fixture
 def attempts(monkeypatch, tmp_path):
-    """Let this number of starts fail; `started` are the servers that were made."""
+    """Let this number of starts fail; `started` are the servers that have started."""
     found = SimpleNamespace(failing=0, started=[], stopped=[])
     (tmp_path / "log").write_text("Address already in use")
 

@@ -14,7 +14,7 @@ class Ended(BaseException):
 
 @pytest.fixture
 def steps_taken():
-    """The calls that were made, in order."""
+    """The calls, in order."""
     return []
 
 

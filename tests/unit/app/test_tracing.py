@@ -45,7 +45,7 @@ def deliver(attempt, answer):
 
 @pytest.mark.parametrize(("status", "error"), [(200, None), (500, "failed"), (503, "later"), (410, "gone")])
 def test_an_attempt_has_a_span(status, error):
-    """A delivery of events of a sampled trace has a span that links to it, with what came of the attempt."""
+    """A delivery of events of a sampled trace has a span that links to it, with the result of the attempt."""
     answer, [span] = deliver(an_attempt(SAMPLED, b"{}"), Answer(status))
 
     assert answer == Answer(status)

@@ -213,7 +213,7 @@ class TestWithAWatch:
         assert 51 <= sum(case.asked[key] for key in keys) < 55
 
     def test_a_change_between_the_question_and_the_reading_is_seen(self, case: Case):
-        """A value that was read before a change is read again, though the change came after the question."""
+        """A value that was read before a change is read again, although the change came after the request."""
 
         def read_and_meet_a_change(_: str) -> int:
             old = case.read("a")

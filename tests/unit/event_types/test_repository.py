@@ -58,7 +58,7 @@ def test_only_one_of_many_creators_gets_a_name(event_types):
 
 
 def test_a_change_requires_the_stored_revision(event_types):
-    """A change that was made from an older state is not stored over a newer one."""
+    """A change that started from an older state does not overwrite a newer one."""
     event_types.add(an_event_type(name="a.b"))
     stale = event_types.get("a.b")
     event_types.replace(stale, replace(stale, owning_application="first"))
@@ -78,7 +78,8 @@ def test_a_replaced_event_type_is_returned_as_stored(event_types):
 
 
 def test_a_change_is_retried_when_another_process_was_faster(event_types):
-    """A change that met another one is made again from the new state; in the end the answer is to come back. (R129)"""
+    """A change that met another one is repeated from the new state; after several attempts, the answer tells the client
+    to come back. (R129)"""
     met = []
 
     def attempt():

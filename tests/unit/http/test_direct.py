@@ -32,7 +32,7 @@ STORED = {0: Stored()}
 
 
 class HeldLog:
-    """Appends that are made when the test says so."""
+    """Appends that take place when the test says so."""
 
     def __init__(self):
         self.waiting = deque()
@@ -181,7 +181,7 @@ def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metric
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_known):
-    """Whether the answer was made after an append or before: no client waits for ever, and the memory is returned."""
+    """Whether the answer precedes or follows an append: no client waits for ever, and the memory is returned."""
 
     def authenticate(_):
         if is_known:

@@ -1,4 +1,4 @@
-"""The description of the API: well-formed, true, complete, and fit for the gateway that is made from it."""
+"""The description of the API: well-formed, true, complete, and fit for the gateway that is generated from it."""
 
 from __future__ import annotations
 

@@ -275,7 +275,8 @@ def test_records_have_keys(house):
 
 
 def test_metadata_is_that_of_the_broker(house, an_order_type):
-    """It says who published the event, when it came and where it is, whatever the publisher wrote. (P147, P152)"""
+    """It says who published the event, when the broker received it and where it is, whatever the publisher wrote.
+    (P147, P152)"""
     sent = {"published_by": "mallory", "received_at": 1, "partition": "9", "flow_id": "own", "parent_eids": [EID]}
     publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, **sent), subject=ANN)
     publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, flow_id=""), subject=ANN)

@@ -25,7 +25,7 @@ EVENTS = [{"metadata": {"eid": name}} for name in "abc"]
     ],
 )
 def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
-    """Events before the failing one came as far as it did, those after it one step less. (P116, P122, P123, P124)"""
+    """Events before the failing one reached the same step, events after it one step less. (P116, P122, P123, P124)"""
     outcome = outcome_of_rejection(EVENTS, BatchRejected(step, 1, "why", prior_step=reached))
     assert outcome.status is BatchStatus.REJECTED
     assert steps(outcome) == list(zip(["aborted", "failed", "aborted"], expected, strict=True))

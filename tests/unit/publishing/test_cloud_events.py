@@ -146,7 +146,7 @@ def test_ids_are_those_of_the_cloud_events():
 
 
 def test_parts_make_an_event():
-    """Attributes and data that came separately; no data is an event with metadata alone. (E1)"""
+    """Attributes and data are separate; without data, an event has only metadata. (E1)"""
     attributes = {each: str(value) for each, value in a_cloud_event().items()}
     reader = CloudEventReader(now=NOW)
 

@@ -75,7 +75,7 @@ def test_the_trace_of_the_request_is_that_of_events_without_one(category):
 
 
 def test_only_where_it_is_asked_for():
-    """Event types without the strategy keep their events as they came. (P99)"""
+    """Event types without the strategy keep their events unchanged. (P99)"""
     event = {"metadata": {"x": 1}}
     assert enrich(event, {}, strategies=()) == [event, {}]
 

@@ -324,7 +324,8 @@ def test_a_server_writes_by_itself():
 
 
 def test_a_server_looks_at_once_whether_a_feature_is_on_again():
-    """While a feature is off, one event a second is made for nothing, and not all events of every other second."""
+    """While a feature is off, the broker builds one event a second in vain, and not all events of every other
+    second."""
     world = World(write_interval_seconds=3600)
     with closing(world.figures):
         world.batch()

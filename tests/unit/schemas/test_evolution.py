@@ -233,7 +233,7 @@ def test_no_change_keeps_everything():
 
 
 def test_a_new_version_is_of_now():
-    """A new version has the text to the byte, and the time at which it came. (R190)"""
+    """A new version has the exact text, and the time of its creation. (R190)"""
     schema = evolve({}, '{ "title":\t"x" }')
     assert (schema.text, schema.version, schema.created_at) == ('{ "title":\t"x" }', Version(1, 2, 4), LATER)
 

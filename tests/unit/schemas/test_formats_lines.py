@@ -108,7 +108,7 @@ EIDS = some.from_regex(EID_PATTERN.removesuffix("$"), fullmatch=True)
 @settings(max_examples=choose_count(100, 2000), deadline=None)
 @given(some.lists(EIDS | some.text(some.sampled_from("0aF-g\né"), max_size=40) | some.none(), max_size=5), some.data())
 def test_eids_match_as_texts_do(texts, data):
-    """Ids are known at once if each matches alone, however a wrong one is made of right ones."""
+    """The quick check accepts ids only if each matches alone, even if a wrong one consists of right ones."""
     if texts and data.draw(some.booleans()):
         at = data.draw(some.integers(0, len(texts) - 1))
         wrong = str(texts[at])

@@ -1,4 +1,4 @@
-"""Schemas and events that are made to take much time or memory are refused in little of both."""
+"""Schemas and events that are designed to take much time or memory are refused with little of both."""
 
 import json
 import os
@@ -143,7 +143,7 @@ def test_the_worst_schemas_within_the_limits(name):
     ),
 )
 def test_schemas_at_the_limits(name):
-    """Schemas that are as large as possible are made ready, or refused, and answer soon. (R157)"""
+    """Schemas that are as large as possible are compiled or refused quickly, and judge events quickly. (R157)"""
     schema = SCHEMA_BOMBS[name]()
     check_schema_length(json.dumps(schema))
     check_schema_size(schema)

@@ -23,7 +23,7 @@ SEVEN = "http://json-schema.org/draft-07/schema#"
 
 
 def levels(number: int, level: Any, **more: Any) -> dict[str, Any]:
-    """Definitions that each are made of the one before."""
+    """Definitions that each contain the one before."""
     definitions = {f"d{each}": level({"$ref": f"#/definitions/d{each - 1}"}) for each in range(1, number)}
     return {
         "$schema": SEVEN,

@@ -118,8 +118,8 @@ def test_both_ways_lead_to_the_same_text(value, paths):
 
 
 def test_paths_make_no_more_types_than_they_have_objects(monkeypatch):
-    """Types are made on the event loop, so a deep path makes one for each of its objects, and not one for each pair of
-    them. (D11)"""
+    """The event loop creates types, so a deep path creates one for each of its objects, not one for each pair of them.
+    (D11)"""
     made = []
     make = msgspec.defstruct
     monkeypatch.setattr(msgspec, "defstruct", lambda *rest, **named: made.append(rest) or make(*rest, **named))

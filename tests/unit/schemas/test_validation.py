@@ -1,4 +1,4 @@
-"""Whether an event is valid, and that a schema is made ready only once."""
+"""Whether an event is valid; and a schema is compiled only once."""
 
 import copy
 

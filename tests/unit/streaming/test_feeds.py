@@ -418,7 +418,7 @@ def test_an_event_published_while_a_read_is_under_way_is_found():
 
 
 def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
-    """A read that saw the end does not hide an event that was reported before the read came back."""
+    """A read that saw the end does not hide an event that was reported before the read returned."""
 
     class HeldUp(ObservedLog):
         def __init__(self) -> None:

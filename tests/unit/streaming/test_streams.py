@@ -184,7 +184,7 @@ def test_a_handler_holds_nothing_for_an_answer_that_is_never_served(stage):
 
 
 def test_a_block_is_noticed(stage):
-    """A block ends a stream without a word, wherever it was made. (L59)"""
+    """A block ends a stream without a word, whichever process set it. (L59)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()
@@ -245,7 +245,7 @@ def test_a_deletion_by_others_is_found(stage):
 
 
 def test_a_new_event_type_of_the_same_name_has_its_own_streams(stage):
-    """An event type that was made again under a deleted one's name is another, with its own streams. (L61)"""
+    """An event type that is created under a deleted one's name is another one, with its own streams. (L61)"""
 
     async def scenario() -> None:
         old, outlet, other = stage.add(), RecordingOutlet(), RecordingOutlet()

@@ -83,8 +83,8 @@ def assign_partitions(coordination, *owners: str, positions=None) -> Assignment:
 class TestFaultsThatPass:
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_a_commit(self, aws, coordination, fault):
-        """A commit that meets faults is made once and acknowledged once, whether they came before its effect or after.
-        (S120, S124)"""
+        """A commit that meets faults takes effect once and is acknowledged once, whether they came before its effect or
+        after. (S120, S124)"""
         aws.goes_wrong("UpdateItem", *[fault] * (ATTEMPTS - 1))
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert position(coordination) == 5
@@ -216,8 +216,8 @@ class TestAnswersThatAreLost:
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
     def test_a_commit_before_a_hand_over_has_an_unknown_outcome(self, aws, coordination, other_process):
-        """Whether the former owner's commit counted cannot be said once another has got further: no answer is made up.
-        (S118, S312)"""
+        """Once another session has committed more, nobody knows whether the former owner's commit counted, and the
+        engine does not invent an answer. (S118, S312)"""
 
         def take_partition():
             assign_partitions(other_process, "b", "b")

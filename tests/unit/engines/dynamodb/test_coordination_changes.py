@@ -106,7 +106,7 @@ class TestTogether:
         assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
 
     def test_nothing_is_missed_that_no_one_could_ask_for(self, aws, this_process, other_process, caplog):
-        """Changes that were made while DynamoDB did not answer are reported afterwards; the silence is logged once."""
+        """Changes during a silence of DynamoDB are reported afterwards; the silence is logged once."""
         ear = Ear(this_process)
         silent = [
             refusal_fault("ThrottlingException"),

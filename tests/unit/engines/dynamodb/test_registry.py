@@ -108,7 +108,8 @@ def revision(registry, key="a"):
 
 class TestWritersThatMeet:
     def test_get_more_turns_than_faults_do(self, aws, registry, pauses):
-        """Changes of different documents meet where they are counted, and each is made once however often they do."""
+        """Changes of different documents meet where they are counted; each takes effect once, however often they
+        meet."""
         aws.goes_wrong(
             "TransactWriteItems",
             *[cancellation_fault("TransactionConflict")] * (len(CONFLICT_RETRY_PAUSES_SECONDS) + ATTEMPTS - 1),
@@ -133,7 +134,8 @@ class TestWritersThatMeet:
 
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
     def test_are_counted_once(self, aws, registry, fault):
-        """A write that meets faults is made and counted once, whether they came before its effect or after it."""
+        """A write that meets faults takes effect and is counted once, whether they came before its effect or after
+        it."""
         aws.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
@@ -155,7 +157,7 @@ class TestFaultsThatPass:
 
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
     def test_change_nothing_about_a_read(self, aws, registry, fault):
-        """A read that meets a fault is made again."""
+        """A read that meets a fault is repeated."""
         aws.goes_wrong("GetItem", fault)
         aws.goes_wrong("Query", fault)
 
@@ -177,7 +179,7 @@ class TestFaultsThatPass:
 class TestFaultsThatLast:
     @pytest.mark.parametrize(("write", "fault"), FAULTED_WRITES)
     def test_are_reported_after_a_few_attempts(self, aws, registry, pauses, write, fault):
-        """A write that never succeeds is given up; by then it was made once or not at all."""
+        """A write that never succeeds is given up; by then, it has taken effect once or not at all."""
         operation, changes, expected = write
         before = revision(registry, changes[0].key)
         aws.goes_wrong(operation, *[fault] * ATTEMPTS)
@@ -215,7 +217,7 @@ class TestFaultsThatLast:
 
 class TestDoubt:
     def test_is_reported_when_another_wrote_as_well(self, aws, registry, other_process):
-        """When it is unknown whether a write was made before another's, it does not claim that it was not."""
+        """If it is unknown whether a write preceded another's, the engine does not claim that it failed."""
         aws.goes_wrong(
             "PutItem", timeout_fault_with(lambda: other_process.write(PutDocument(KIND, "a", {"by": "other"}, 2)))
         )

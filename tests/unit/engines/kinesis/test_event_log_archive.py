@@ -50,7 +50,8 @@ def test_damage_is_reported_with_its_offsets(faulty_kinesis: FaultyKinesis, log,
 
 
 def test_objects_go_with_what_was_in_them(faulty_kinesis: FaultyKinesis, log):
-    """Objects of several partitions are removed when none of them is wanted any more, and the others stay."""
+    """An object with events of several partitions is removed when no partition needs it any more; other objects
+    stay."""
     publish(faulty_kinesis, log, 0, 1)
     faulty_kinesis.clock.move(3600)
     publish(faulty_kinesis, log, 2)

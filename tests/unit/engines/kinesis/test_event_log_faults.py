@@ -171,7 +171,7 @@ class TestReading:
         "fault", [THROTTLED, error_before_effect, timeout_before_effect, no_connection, unreadable_answer_after_effect]
     )
     def test_waits_until_it_is_answered(self, faulty_kinesis: FaultyKinesis, log, operation, fault):
-        """A throttled or failed call is made again; no caller gets a smaller number meanwhile."""
+        """A throttled or failed call is repeated; no caller gets a smaller number meanwhile."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         reader = faulty_kinesis.a_log()
         faulty_kinesis.faults.goes_wrong(operation, fault, fault)

@@ -247,8 +247,7 @@ class Before:
 
 class TestProcessesThatAreBehind:
     def test_counts_nothing_twice(self, surroundings: Surroundings):
-        """An indexer that reads an old shard again, and does not know yet of those that came from it, changes
-        nothing."""
+        """An indexer that reads an old shard again, and does not know its children yet, changes nothing."""
         with surroundings.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):

@@ -110,7 +110,7 @@ def test_a_lease_is_not_renewed_after_a_seal(faulty_kinesis: FaultyKinesis, topi
 
 
 def test_a_renewed_lease_begins_with_the_question(faulty_kinesis: FaultyKinesis, topic, machine):
-    """An answer that was true when the question came, and arrives when the topic is sealed, renews no lease."""
+    """An answer that was true at the time of the request, and arrives when the topic is sealed, renews no lease."""
     other = faulty_kinesis.a_log(lease_options(2))
     index = SlowChanges(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)

@@ -255,7 +255,7 @@ class TestCompaction:
         assert [event.offset for event in log.read("t", 0, 0).events] == list(range(140, 200))
 
     def test_compacting_again_without_new_events_reads_nothing(self, log, clock, monkeypatch):
-        """Compacting again when nothing came costs a look at one row."""
+        """Compacting again without new events costs a look at one row."""
         fill(log, 300, keys=10)
         clock.move(60)
         log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
@@ -437,7 +437,7 @@ class SteppedWriter(LogWriter):
         self._before: tuple[int, Callable[[], None]] = (0, lambda: None)
 
     def before_step(self, number: int, act: Callable[[], None]) -> None:
-        """Do this before the step of this number, counted from the last one that was made."""
+        """Do this before the step with this number, counted from the last step."""
         self._before = (len(self.rows_of_steps) + number, act)
 
     def run(self, work):

@@ -116,7 +116,7 @@ def test_a_new_folder_is_fine(path):
 
 
 def test_a_file_without_a_mark_is_taken_as_it_is(path):
-    """A data file that was made before there were marks is fine, and gets one."""
+    """A data file from a version without marks is fine, and gets one."""
     SqliteFile(path).close()
 
     assert check_against_mark(path, accept_loss=False) == 0

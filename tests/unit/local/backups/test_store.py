@@ -101,7 +101,7 @@ def test_nothing_is_removed_beside_a_damaged_backup(folder, source):
 
 
 def test_one_at_a_time(folder):
-    """While a backup is made, nobody else writes or restores; several may restore. (B14)"""
+    """During a backup, nobody else writes or restores; several may restore at once. (B14)"""
     with open_store(folder, writes=True, creates=True):
         for writes in (True, False):
             with pytest.raises(BackupFailed, match="in use"), open_store(folder, writes=writes):
@@ -111,7 +111,7 @@ def test_one_at_a_time(folder):
 
 
 def test_other_folders_are_left_alone(folder):
-    """A folder with something else in it does not become one with backups, and none is made to read. (B14)"""
+    """A folder with other files does not become one with backups, and reading creates none. (B14)"""
     with pytest.raises(BackupFailed, match="has no backups"), open_store(folder, writes=False):
         pass
     assert not folder.exists()

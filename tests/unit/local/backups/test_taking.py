@@ -118,7 +118,7 @@ def test_a_second_backup_stores_what_is_new(busy, backups):
 
 
 def test_an_interrupted_backup_is_none(busy, backups, tmp_path, monkeypatch):
-    """However far a backup came, without its last step it is no backup, and the one before stays. (B4)"""
+    """Without its last step, an attempt is not a backup, and the previous backup stays. (B4)"""
     busy.publish(3)
     busy.back_up(backups)
     busy.publish(4)

@@ -174,7 +174,7 @@ def test_the_metadata_is_no_field():
     ],
 )
 def test_a_schema_is_strict_json_of_bounded_size(schema):
-    """Other texts are refused before anything is made of them. (R159)"""
+    """Other texts are refused before the broker interprets them. (R159)"""
     with pytest.raises(Invalid):
         parse_avro_schema(schema)
 

@@ -74,7 +74,7 @@ class TestInitialisation:
         assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 0
 
     def test_gives_partitions_without_an_initial_cursor_their_beginning(self, house):
-        """A partition that came after the subscription is read from its first event. (S293, S294, S297)"""
+        """A partition that was added after the subscription is read from its first event. (S293, S294, S297)"""
         name = house.event_type(events=3)
         cursor = {"event_type": name, "partition": "0", "offset": offset_text(1)}
         subscription = create_subscription(house.api, name, read_from="cursors", initial_cursors=[cursor])

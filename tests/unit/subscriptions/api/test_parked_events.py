@@ -103,7 +103,8 @@ def test_setting_cursors_ends_a_replay(house):
 
 
 def test_what_the_log_will_give_again_is_not_parked_any_more(house):
-    """An event that was put away before the cursor came to it is not sent twice, from the log and once parked."""
+    """An event that was parked before the cursor reached it is not sent twice, from the log and from the parked
+    ones."""
     parking = Parking(house, a_parked_event(3), a_parked_event(12))
     assert house.api.post(parking.path() + "/redrive").status_code == 204
     assert parking.waiting == [3]

@@ -85,6 +85,6 @@ def test_what_does_not_fit_a_schema_is_sent_as_its_text(event):
 
 
 def test_an_event_of_an_unknown_version_ends_the_stream():
-    """The schema came after the stream was opened. (P175)"""
+    """The schema is newer than the stream. (P175)"""
     with pytest.raises(TryLater):
         encode_in_steps(a_batch(an_event(version="2.0.0")))

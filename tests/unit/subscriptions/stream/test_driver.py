@@ -286,7 +286,7 @@ def test_tokens_are_random_uuids():
 
 
 class SteppingFormat(JsonSubscriptionFormat):
-    """Makes each batch in steps; `pauses` are the steps that were made when others had their turn."""
+    """Makes each batch in steps; `pauses` are the steps after which others had their turn."""
 
     def __init__(self, steps, size=0):
         super().__init__()

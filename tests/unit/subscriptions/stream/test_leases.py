@@ -90,7 +90,7 @@ def test_a_turn_that_takes_long_takes_no_one_for_dead(host, coordination, clock)
 
 
 def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, clock):
-    """A lease that ran out before the answer came has run out: others could see that, and its sessions are over.
+    """A lease that expires before the answer arrives has expired: others could see that, and its sessions are over.
     Later ones belong to another one. (S318)"""
     lease = host.ensure_lease()
     clock.move(LEASE_DURATION.total_seconds() - 1)

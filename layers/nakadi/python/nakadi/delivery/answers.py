@@ -28,7 +28,7 @@ class Verdict(Enum):
 
 
 class Answer(Struct, frozen=True):
-    """What came of an attempt: a status, or None if none came, and the beginning of the answer or what went wrong.
+    """The result of an attempt: a status, or None without an answer, and the beginning of the answer or the fault.
 
     `was_sent` is False if the sink cannot have seen the batch: it was not reached. `verdict` is for sinks whose status
     does not say it. If the batch failed, and the sink reports single events, `delivered` counts those at the beginning

@@ -9,7 +9,7 @@ Copies = Mapping[str, Collection[str]]
 
 
 def copies_from_sinks(sinks: Iterable[tuple[Iterable[str], str]]) -> Copies:
-    """The copies that are made by sinks, each with the event types that it copies, and where to."""
+    """The copies that sinks make, each with the event types that it copies, and where to."""
     copies: dict[str, set[str]] = {}
     for event_types, target in sinks:
         for each in event_types:

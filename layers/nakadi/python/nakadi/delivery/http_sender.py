@@ -1,9 +1,9 @@
 """Sends deliveries over HTTP, with the client of aiohttp: docs/decisions/0022-sinks-are-called-with-aiohttp.md.
 
 A sink is anybody's server, so it gets nothing but the request: no redirects, no cookies, no proxies of this process.
-The connection goes to the address that was checked: the check is made where the socket is opened, after the name was
-resolved, so that no second look at the name can give another address. Of an answer only the beginning is read, and an
-attempt ends with its time, whatever the sink does.
+The connection goes to the checked address: the check happens where the socket is opened, after the name was resolved,
+so that no second look-up of the name can give another address. Of an answer only the beginning is read, and an attempt
+ends with its time, whatever the sink does.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HttpSender:
         return await self.send(attempt.sink.target, message.body, headers, attempt.timeout_seconds)
 
     async def send(self, url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float) -> Answer:
-        """Send a body, and return what came of it. Raises nothing."""
+        """Send a body, and return the result. Raises nothing."""
         session = self._opened = self._opened or self._open_session()
         timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=min(timeout_seconds, MAX_CONNECT_SECONDS))
         try:
@@ -113,7 +113,7 @@ class HttpSender:
         return Answer(response.status, _clip(beginning.decode(errors="replace")), retry_after)
 
     def _open_socket(self, address: Any) -> socket.socket:
-        """A socket for an address that the name was resolved to, which the connection is made to next."""
+        """A socket for one of the name's addresses, to which it is about to connect."""
         family, kind, protocol, _, target = address
         if not self._rules.allows(target[0]):
             raise AddressRefused(f"deliveries may not go to {target[0]}, see NAKADI_SINK_NETWORKS")

@@ -172,7 +172,7 @@ class Lane:
     def end_partly_delivered(self, delivered: int, *, is_blamed: bool, due_at: Callable[[int], float]) -> Runs:
         """The first events are delivered, and the next one was not: those that are.
 
-        If the sink failed at that one, it goes by itself next. What came before does not count as an attempt of it.
+        If the sink failed at that one, it goes by itself next. Earlier attempts do not count.
         """
         batch = self.require_batch()
         head, rest = split_runs(batch.runs, delivered)

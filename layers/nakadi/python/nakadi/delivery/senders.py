@@ -1,4 +1,4 @@
-"""The port to sinks: what brings a delivery to a sink of one type, and says what came of it."""
+"""The port to sinks: brings a delivery to a sink of one type, and returns the result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sender(Protocol):
     """
 
     async def deliver(self, attempt: Attempt) -> Answer:
-        """Send a batch or a trial, and return what came of it. Raises nothing."""
+        """Send a batch or a trial, and return the result. Raises nothing."""
 
     async def close(self) -> None:
         """Close all connections."""

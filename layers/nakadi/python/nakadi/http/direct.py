@@ -51,7 +51,7 @@ class AnsweringApp(Protocol):
         """Whether a request may begin on the event loop, where it raises `NeedsThread` before it waits."""
 
     def admit_and_begin_answer(self, request: Request) -> Answer | UnfinishedAnswer:
-        """Begin to answer a request as it came from the wire."""
+        """Begin to answer a request from the wire."""
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Read the head of a request: it continues, or this is its answer."""

@@ -36,11 +36,12 @@ class Parameter(Struct, frozen=True, eq=False):
 class Request(Struct, frozen=True, kw_only=True):
     """A request as the routes see it: body decompressed, subject known.
 
-    `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
-    several times is joined by commas. `query` keeps every value of a name, in order. `is_client_gone` returns, in any
-    thread, whether to give up long work, because the client may have left, or the process is about to end. A handler
-    that needs memory in proportion to the body takes it from `memory` before. `declared` are the query parameters and
-    headers that the route declares: its handler reads these and no others, through `nakadi.http.parameters`.
+    `target` is the path and the query as the client sent them; `path` is decoded. Header names are in lower case, and a
+    header that came several times is joined by commas. `query` keeps every value of a name, in order. `is_client_gone`
+    returns, in any thread, whether to give up long work, because the client may have left, or the process is about to
+    end. A handler that needs memory in proportion to the body takes it from `memory` before. `declared` are the query
+    parameters and headers that the route declares: its handler reads these and no others, through
+    `nakadi.http.parameters`.
     """
 
     method: str
@@ -118,7 +119,7 @@ class ClientGone(ConnectionError):
 
 
 class StreamingResponse(Struct, frozen=True):
-    """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns.
+    """A response whose body is produced while it is sent: headers go out at once, then `serve` writes until it returns.
 
     `serve` is never called for a `HEAD`, nor for a client that has already left; for the latter,
     `release_if_never_served` is called, in a thread. Its handler must hold nothing that this does not release. When

@@ -30,7 +30,7 @@ DRAIN_TIMEOUT_SECONDS = 7.0
 
 
 class ServerThread:
-    """Serves from when it is made until it is closed. The port is a free one unless it is given."""
+    """Serves from its creation until it is closed. The port is a free one unless it is given."""
 
     def __init__(
         self,

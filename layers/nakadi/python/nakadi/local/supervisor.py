@@ -267,7 +267,7 @@ class OwnConnections:
 
 
 class Supervisor:
-    """Runs workers until it is stopped, or gives up. Belongs to the event loop that it is made in.
+    """Runs workers until it is stopped, or gives up. Belongs to the event loop in which it is created.
 
     Everything but `_release_leases` runs on that loop, so nothing here needs a lock: between two awaits no other part
     of it runs.

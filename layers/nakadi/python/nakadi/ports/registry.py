@@ -56,7 +56,7 @@ class RemoveDocument(Struct, frozen=True):
 
 
 class CheckRevision(Struct, frozen=True):
-    """Write nothing here, and insist that the revision is `expected_revision` while the other changes are made."""
+    """Write nothing here, but make the other changes only if the revision is `expected_revision`."""
 
     kind: str
     key: str

@@ -137,7 +137,7 @@ def _members_named(name: str, values: Sequence[Any]) -> Sequence[Any]:
 class BatchPiece(Struct, frozen=True):
     """Events that follow each other: a short batch, or a part of a long one.
 
-    `text` is the array of them as it came, less the blanks.
+    `text` is the client's array of them, without the blanks.
     """
 
     events: Sequence[Event]

@@ -82,7 +82,7 @@ class CloudEventReader(Struct, frozen=True, kw_only=True):
         return self._publication(("The CloudEvent", *each) for each in self._single(body))
 
     def read_parts(self, attributes: Attributes, data: bytes) -> Publication:
-        """A single CloudEvent whose attributes came beside its data."""
+        """A single CloudEvent whose attributes are beside its data."""
         where = "The CloudEvent"
         _check_attributes(where, attributes)
         [(event, text)] = self._single(data) if data.strip() else [({}, b"{}")]

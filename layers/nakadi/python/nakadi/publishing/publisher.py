@@ -532,7 +532,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _find_permitted_owners(
         self, event_type: EventType, batch: Batch, subject: Subject
     ) -> tuple[Owners | None, PublishingStep]:
-        """The owner of each event if they may have any, and how far events came before any of them was validated.
+        """The owner of each event if they may have any, and the step that events had reached before validation.
 
         Checking their owners is a part of validating them.
         """

@@ -1,8 +1,8 @@
 """Holds all events of a batch to their schema at once.
 
 A type of msgspec can express much of a schema, and converting events to it takes a third of the time of the code that
-is generated for a schema. Rules that a type cannot express are checked after it, by code that is made from that part
-of the schema. A value that the check does not accept may still be valid: then the code for the whole schema decides.
+is generated for a schema. Code generated from the respective part of the schema then checks rules that a type cannot
+express. A value that the check does not accept may still be valid: then the code for the whole schema decides.
 
 A type checks each value once, and no value twice, so its time is bounded by the size of the events.
 """

@@ -1,6 +1,6 @@
 """Checks of a value that need not look into it, as one boolean expression of Python.
 
-Generated code refers to constants by names that are made here; the words of a schema never become code.
+Generated code refers to constants by names of our own; the words of a schema never become code.
 """
 
 from __future__ import annotations

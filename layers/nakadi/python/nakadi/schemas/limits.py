@@ -1,4 +1,4 @@
-"""How much a schema may say, so that it is made ready within a second with little memory, and how far it may expand.
+"""How large a schema may be, so that it is ready within a second with little memory, and how far it may expand.
 
 Against how many schemas may one value of an event be checked? References and combinators multiply. Twenty definitions
 that each name the one before twice make a million, in less than a kilobyte, and so do twenty levels of properties

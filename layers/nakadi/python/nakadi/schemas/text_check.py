@@ -2,7 +2,7 @@
 
 A check of a batch converts values that were parsed before. A caller that only wants to know whether events are valid
 can leave out the parsing, which takes half of the time: msgspec reads each text as the type of the schema, and code
-checks the values that no type can express, for all events together. What the check doubts may be valid all the same.
+checks the values that no type can express, for all events together. An event that the check doubts may still be valid.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events as CloudEvents: lists of them for streams and sinks, and the lines of a stream.
 
-An event that came as a CloudEvent leaves as the one that it was, with its place in the stream added. Any other event
-is `data` as a whole, and its metadata provides the attributes: `model/cloud_events.py` says which.
+An event that was published as a CloudEvent is delivered as the same one, with its place in the stream added. Any other
+event is `data` as a whole, and its metadata provides the attributes: `model/cloud_events.py` says which.
 """
 
 from __future__ import annotations

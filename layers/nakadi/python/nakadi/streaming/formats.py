@@ -50,8 +50,8 @@ class JsonStreamFormat:
 class EventStreamFormat:
     """Server-sent events, as browsers read them: one event a batch, whose id is a cursors header to continue from.
 
-    The id names every partition of the stream, also those that nothing came from yet, because a client that comes back
-    with it gets the partitions in it and no others. A keep-alive is an id without data: a browser remembers the id and
+    The id names every partition of the stream, even if none of its events has been sent yet, because a client that
+    returns with it gets only the partitions in it. A keep-alive is an id without data: a browser remembers the id and
     raises no event.
     """
 
@@ -80,7 +80,7 @@ class EventStreamFormat:
 
 
 def batch_line(batch: SendEvents) -> bytes:
-    """A batch as a JSON object and a line break. The line of a single run is made once for all streams that cut
+    """A batch as a JSON object and a line break. The line of a single run is produced once for all streams that cut
     there."""
     head = f'{{"cursor":{_cursor_json(batch.partition, batch.position)},"events":['.encode()
     runs = batch.runs

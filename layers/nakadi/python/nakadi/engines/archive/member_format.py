@@ -131,8 +131,8 @@ def _parse_plain_lines(text: bytes, topic: str, partition: int) -> LazyEvents | 
     """The events of lines in the form that this module writes, without a key or other extras: most members have only
     such lines.
 
-    None when there are others. No event is made here: most of them are sent as the text that they are. Neighbours that
-    were stored at one time make one text; their lines begin alike, so that only the first of them has to be understood.
+    None when there are others. This creates no events: most of them are sent as their stored text. Neighbours that were
+    stored at one time make one text; their lines begin alike, so that only the first of them has to be understood.
     """
     head, pattern = _line_prefix(topic, partition), _plain_line_prefix_pattern(topic, partition)
     found: list[EventTextBlock] = []

@@ -1,4 +1,4 @@
-"""The keys of archive objects: folders for events as they came and for rewritten ones, and namespaces in them."""
+"""The keys of archive objects: folders for original and for rewritten events, and namespaces in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import uuid4
 
 LOG_FOLDER = "log/"
-"""Events as they came, of one partition or of many."""
+"""Original events, of one partition or of many."""
 
 REWRITTEN_FOLDER = "compacted/"
 """Objects in here hold rewritten events of one partition, and no other events."""

@@ -82,7 +82,7 @@ class ArchiveReader:
         next_offset: int,
         sequential: SequentialRead | None,
     ) -> None:
-        """Read ahead for a reader that came back for the following events.
+        """Read ahead for a reader that has returned for the following events.
 
         The amount doubles each time that the reader has used up its read-ahead: a reader that stops coming wastes
         about as much as it took at most.

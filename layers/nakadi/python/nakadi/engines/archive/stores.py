@@ -307,7 +307,7 @@ def _error_code(error: Any) -> str:
 
 
 class _LazyS3Client:
-    """A client that is made when it is first asked for something: publishing, for one, never looks into the archive."""
+    """A client that is created with its first call: publishing, for example, never looks into the archive."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

@@ -50,7 +50,7 @@ class AesSecretBox:
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """The key in a file, which is made if it is missing. Raises `Unavailable`."""
+    """The key in a file, which is created if it is missing. Raises `Unavailable`."""
     try:
         if not path.exists():
             _write_key(path)

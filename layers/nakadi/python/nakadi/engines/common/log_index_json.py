@@ -30,7 +30,7 @@ MAX_CLOCK_DIFFERENCE_SECONDS = 60
 
 
 def latest_plausible_expiry(now: float, seconds: float) -> float:
-    """Until when a claim can go that was made for so long by now. A claim that lasts longer was made before a clock
+    """The latest end of a claim of this length that was made by now. A claim that lasts longer was made before a clock
     was set back, and would keep all other processes away for as long as the clock is behind."""
     return now + max(seconds, 0) + MAX_CLOCK_DIFFERENCE_SECONDS
 
@@ -60,7 +60,7 @@ def continuing_topic(name: str, continued: Topic, begun_after_gaps: Sequence[str
 
 
 def with_changes_of_continued_topic(continued: Topic, continuing: Topic) -> Topic:
-    """The following topic, with the changes that were made meanwhile to the topic that it continues."""
+    """The following topic, with the meanwhile changes of the topic that it continues."""
     return replace(
         continuing,
         partitions=max(continued.partitions, continuing.partitions),

@@ -131,7 +131,7 @@ def _error_code(cause: BaseException | None) -> str:
 
 
 def _http_status(error: ClientError) -> int:
-    """PynamoDB hands on an error with little more than its code; the rest is in the one that it was made from."""
+    """PynamoDB passes on an error with little more than its code; the rest is in the original error."""
     answer = error.__cause__ if isinstance(error.__cause__, ClientError) else error
     return int(answer.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 

@@ -83,9 +83,9 @@ class DynamoDbCoordination:
     """Every change is a conditional write, which DynamoDB judges and makes in one step. So nothing is locked here,
     and no thread or process waits for another: if two decide on the same state, one is refused, and reads again.
 
-    A write whose answer is lost may have been made, and is made once more. Each is safe to repeat: DynamoDB
-    recognises the token of a transaction, a commit recognises itself, a lease has the moment of its request, and
-    putting or removing an item twice has the same effect as once.
+    A write whose answer is lost may have taken effect, and is repeated. Each is safe to repeat: DynamoDB recognises the
+    token of a transaction, a commit recognises itself, a lease has the moment of its request, and putting or removing
+    an item twice has the same effect as once.
     """
 
     def __init__(self, address: TableAddress, attempts: CallRetryPolicy | None = None) -> None:

@@ -29,7 +29,7 @@ CLAIM_THREADS = 16
 """Claims of one call that are written at the same time."""
 
 MAX_CLAIM_ATTEMPTS = 3
-"""A claim that stood in the way may be removed before it is read; then the other one is made again."""
+"""A claim that was in the way may be removed before it is read; then this one is tried again."""
 
 Item = CoordinationItem
 Result = TypeVar("Result")

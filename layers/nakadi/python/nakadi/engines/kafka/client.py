@@ -39,7 +39,7 @@ TRANSIENT_ERRORS = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError._NOENT,  # noqa: SLF001  # no leader yet, in the library's own words
 }
-"""What servers answer for a moment after a topic was made or another server leads a partition."""
+"""The answers of servers for a moment after the creation of a topic, or after another server took over a partition."""
 
 UNKNOWN_TOPIC_ERRORS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,

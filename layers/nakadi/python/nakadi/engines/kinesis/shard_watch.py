@@ -26,9 +26,9 @@ MAX_GAP_WAIT_INTERVALS = 25
 class ShardWatch:
     """One thread for each shard, from now until `stop`.
 
-    A shard that came from a merge is begun by the threads of both that it came from: the lock lets one of them, and the
-    name stays in the table when the thread has ended, so that no shard is followed twice. It is read only when both are
-    read to their ends, whichever comes first: `ShardTails` sees to that.
+    The threads of both parents begin a shard that came from a merge: the lock lets one of them, and the name stays in
+    the table when the thread has ended, so that no shard is followed twice. It is read only when both are read to their
+    ends, whichever comes first: `ShardTails` sees to that.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ShardWatch:
                 thread.start()
 
     def _follow(self, shard: str) -> None:
-        """Read one shard to its end, then begin with those that came from it."""
+        """Read one shard to its end, then begin with its children."""
         while not self._ended.is_set():
             try:
                 # A shard that other threads have just read need not be read again: streams that begin read it in any

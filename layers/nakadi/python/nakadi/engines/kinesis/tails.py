@@ -1,7 +1,7 @@
 """Following the shards: each process has one reader for each of them, which all its streams share.
 
-A shard is read on only when more is needed than is known, or while there are watchers. A shard that came
-from others is begun when those are read to their end, so that each partition's records are met in their order.
+A shard is read on only when more is needed than is known, or while there are watchers. A shard begins when its parents
+are read to their end, so that a reader meets each partition's records in order.
 """
 
 from __future__ import annotations

@@ -118,9 +118,8 @@ class SqliteCoordination:
     turn to write. So the values that a transaction has read are still true when it writes. The transaction compares
     the values that were read before it: the revision of an assignment, the owner and the position of an offset.
 
-    Listeners are called behind a transaction and outside of it. Two changes may so be reported in the other order
-    than they were made. This is harmless: a report names the value to read again, or a session's latest commit, which
-    only grows.
+    Listeners are called behind a transaction and outside of it. So two changes may be reported in the reverse order.
+    This is harmless: a report names the value to read again, or a session's latest commit, which only grows.
     """
 
     def __init__(self, path: Path, pipes: ChangePipes = NO_PIPES) -> None:

@@ -159,7 +159,7 @@ class EidMemory:
 
     @property
     def has_to_make_room(self) -> bool:
-        """Whether ids came, and their number requires older ones to go."""
+        """Whether ids were added, and their number requires older ones to go."""
         return self._left_to_index > 0 and self._index.is_crowded
 
     @property

@@ -42,7 +42,7 @@ TARGET_FRAME_BYTES = 64_000
 class Chunk(Struct, frozen=True, array_like=True):
     """Records that stay together; `frame` is missing where they are likely to be joined with others.
 
-    One that came from another process has either its records or its frame.
+    An append from another process has either its records or its frame.
     """
 
     records: Sequence[Record]
@@ -100,7 +100,7 @@ def merge_small_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 class ChunkedRecords(Sequence[Record]):
-    """Records whose chunks were made by the process that they come from."""
+    """Records whose chunks the process that sent them has made."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self.chunks = chunks

@@ -62,7 +62,7 @@ class Change:
         self._error = error
 
     def report_finished(self) -> None:
-        """Called once the change is made, or has failed, by the thread that did it, without any lock."""
+        """The thread that made the change, or failed, calls this once, without any lock."""
 
 
 class Transaction(Change, Generic[T]):

@@ -291,7 +291,7 @@ WatchLog = Callable[[Callable[["asyncio.Task[Callable[[], None]]"], None]], None
 
 
 class AppendService:
-    """Makes the appends of other processes. Belongs to the event loop that it is made in."""
+    """Makes the appends of other processes. Belongs to the event loop in which it is created."""
 
     def __init__(self, event_log: EventLog) -> None:
         self._log = event_log

@@ -65,7 +65,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     async def commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
     ) -> Sequence[CommitResult]:
-        """Commit for a stream: for each cursor, in the order in which they came, whether it moved its partition."""
+        """Commit for a stream. Returns, for each cursor in its order, whether it moved its partition."""
         try:
             resolved = self._resolve_for_commit(subscription_id, stream_id, cursors, subject)
             if len(resolved) > 1:
