@@ -93,7 +93,7 @@ def measure_event_types(folder: Path, size: int) -> dict[str, float]:
 
 
 def measure_subscriptions(folder: Path, size: int) -> dict[str, float]:
-    """Each subscription is of one of a hundred event types, and has cursors."""
+    """Each subscription reads one of a hundred event types, and has cursors."""
     prepare(folder)
     with changing_data_file(folder) as file:
         clone_event_types(file, 100)

@@ -232,7 +232,7 @@ class Relay:
         return RoundOutcome(published, refused, failures)
 
     def _publish_groups(self, groups: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Verdict]]:
-        """Publish the rows of all event types at the same time: nothing orders them among each other."""
+        """Publish the rows of all event types at the same time: their order does not matter."""
         first, *others = groups
         begun = [(each, self._threads.submit(self._publish_group, each, groups[each])) for each in others]
         try:

@@ -105,7 +105,7 @@ class _BatchReader(DataSourceReader):
 
 
 class _StreamReader(DataSourceStreamReader):
-    """A stream of events. Its offsets are the last places of partitions; the events behind them come next."""
+    """A stream of events. Its offsets are the last places of partitions; the events after them come next."""
 
     def __init__(self, source: Source, wanted: Wanted) -> None:
         self._source, self._wanted = source, wanted

@@ -59,7 +59,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Answer:
     """The result of a query, which is read once. `is_cut` says that there would have been more rows.
 
-    `names` are the names of the columns, with a number behind one that is there already.
+    `names` are the names of the columns, with a number after one that is there already.
     """
 
     def __init__(self, database: _Database, reader: pa.RecordBatchReader, max_rows: int) -> None:

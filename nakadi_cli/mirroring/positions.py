@@ -1,9 +1,9 @@
 """Moves a subscription: it goes on in the target with the first event that is not committed in the source.
 
 Offsets differ between two brokers, so events are recognized by their eid. In each partition of the target, the
-subscription begins with the first event that is not committed in the source. Committed events behind it come again;
-with the partition strategies `hash` and `user_defined`, and with one partition, there are none, because both brokers
-have the same events in the same order.
+subscription begins with the first event that is not committed in the source. Committed events after it come again; with
+the partition strategies `hash` and `user_defined`, and with one partition, there are none, because both brokers have
+the same events in the same order.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _require_copied(name: str, committed: Mapping[str, str], copied: Mapping[str
 
 
 def _find_uncommitted_events(source: Api, name: str, committed: Mapping[str, str]) -> frozenset[bytes]:
-    """The events behind the cursors; some may not be copied yet."""
+    """The events after the cursors; some may not be copied yet."""
     return frozenset(
         identity(bytes(event))[0] for batch in read_batches(source, name, committed) for event in batch.events
     )

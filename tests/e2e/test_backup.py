@@ -84,7 +84,7 @@ class Publisher(threading.Thread):
 
 def test_everything_is_deleted_and_restored_and_streams_go_on(tmp_path, capsys):
     """After the drill of the page, nothing is missing that was acknowledged before the backup began, and a stream goes
-    on behind the cursor that was committed before it. (B1, B8, B9)"""
+    on after the cursor that was committed before it. (B1, B8, B9)"""
     with serve_folder(tmp_path / "data") as (api, process):
         name = create_event_type(api)["name"]
         subscription = create_subscription(api, name, read_from="begin")

@@ -1,7 +1,7 @@
 """Pushes the records of a Kinesis that only answers: consumers and subscriptions, as the real service has them.
 
 A server on loopback speaks the service's own protocol, event streams included, for the calls about consumers; it pushes
-records that it reads from the stream behind it. So the client, and everything between it and the log, are the ones that
+records that it reads from the stream after it. So the client, and everything between it and the log, are the ones that
 the real service would meet.
 """
 

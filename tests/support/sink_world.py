@@ -90,7 +90,7 @@ class SinkWorld:
         self.begin_stream()
 
     def begin_stream(self) -> None:
-        """A stream begins behind the committed events, and does not send parked ones."""
+        """A stream begins after the committed events, and does not send parked ones."""
         self.streams += 1
         self.session = DeliverySession(self.limits, self.rng.random)
         self.in_flight.clear()

@@ -97,7 +97,7 @@ def test_a_begun_task_has_returned_before_its_end():
 
 
 def test_threads_that_are_closed_leave_work_to_the_caller(threads):
-    """Its store is closed then too, and says so."""
+    """The store, which is closed by then, says so."""
     threads.close()
     ended = []
     ThreadCall(threads, thread_name).begin(ended.append)

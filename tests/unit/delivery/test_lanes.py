@@ -374,7 +374,7 @@ def test_by_key_other_events_between_the_same_two_are_another_batch():
 
 
 def test_by_key_commits_move_up_to_the_first_event_that_is_missing():
-    """Events delivered behind it are committed beside it, so that nobody delivers them again. (X61)"""
+    """Events delivered after it are committed beside it, so that nobody delivers them again. (X61)"""
     session = a_session_by_key()
     begun = session.receive(FIRST, [keyed_events("a", "b", "c", start=5)], 0)
     [commit] = session.handle_answer(begun[2].number, Answer(200), 0)

@@ -26,6 +26,6 @@ def test_pieces_are_small_and_all_there_is(most):
 
 @pytest.mark.parametrize("content", [CONTENT[:-9], CONTENT[:40], b"nothing", pack(b"a") + b"behind", b""])
 def test_pieces_of_what_is_not_whole_are_refused(content):
-    """Bytes that are cut off, empty, or no gzip, also behind a whole member."""
+    """Bytes that are cut off, empty, or not gzip, also after a whole member."""
     with pytest.raises(BadArchive):
         list(decompress_pieces(content, 100))

@@ -294,7 +294,7 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(setup: ReadingSetup)
 
 
 def test_the_manifest_begins_with_the_segment_of_an_offset(setup: ReadingSetup):
-    """The segments with an event at an offset or behind it are returned in their order."""
+    """The segments with an event at an offset or after it are returned in their order."""
     assert [each.first_offset for each in archived_segments_from(setup.index, "t", 0, 4)] == [3, 6]
     assert [each.first_offset for each in archived_segments_from(setup.index, "t", 0)] == [0, 3, 6]
     assert list(archived_segments_from(setup.index, "t", 0, 9)) == []

@@ -343,8 +343,8 @@ class DeliverySession:
         return [*self._due_commits(lane.of, now), *self._next_attempts(now)]
 
     def end_commit(self, partition: EventTypePartition, now: float, *, is_committed: bool) -> Sequence[DeliveryAction]:
-        """A commit has ended. If it failed, the next stream sends the delivered events again, so nothing behind them
-        may be delivered or given up: the next stream would take another event for the one that failed."""
+        """A commit has ended. If it failed, the next stream sends the delivered events again, so nothing after them may
+        be delivered or given up: the next stream would take another event for the one that failed."""
         of = self._partitions[partition]
         of.is_committing = False
         if not is_committed:

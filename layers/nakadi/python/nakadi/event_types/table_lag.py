@@ -180,6 +180,6 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
         return WaitingPartition(str(topic_partition[1]), waited)
 
     def _stored_at_of_first_archived(self, topic_partition: TopicPartition, offset: int) -> int | None:
-        """When the first archived event at an offset or behind it was stored; None if there is none."""
+        """When the first archived event at an offset or after it was stored; None if there is none."""
         segment = next(index_segments_from(self.log_index, topic_partition, offset), None)
         return None if segment is None or segment.location is None else segment.first_stored_at

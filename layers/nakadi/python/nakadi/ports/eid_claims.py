@@ -12,7 +12,7 @@ from msgspec import Struct
 class EidClaim(Struct, frozen=True, kw_only=True):
     """The claim of an attempt to store an event; `token` is the attempt's, `key` the event's in its scope.
 
-    If the event is stored, it is in this partition at `start` or behind it. Until `is_stored` is true, the attempt may
+    If the event is stored, it is in this partition at `start` or after it. Until `is_stored` is true, the attempt may
     be in progress; at `settled_at` it has ended. `since` is when the claim was made, or confirmed. After `expires_at`
     nobody needs the claim.
     """

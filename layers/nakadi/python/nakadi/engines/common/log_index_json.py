@@ -60,7 +60,7 @@ def continuing_topic(name: str, continued: Topic, begun_after_gaps: Sequence[str
 
 
 def with_changes_of_continued_topic(continued: Topic, continuing: Topic) -> Topic:
-    """The following topic, with the meanwhile changes of the topic that it continues."""
+    """The following topic, with later changes of the topic that it continues."""
     return replace(
         continuing,
         partitions=max(continued.partitions, continuing.partitions),

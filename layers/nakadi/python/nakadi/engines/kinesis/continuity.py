@@ -6,7 +6,7 @@ A stream forgets the records of a shard in their order. So what follows a positi
 * it is not long ago that nothing was missing there: a stream keeps everything for a day at least.
 
 When neither holds, there is a gap: events may have been lost before they were indexed, and nothing tells the numbers of
-those behind it. Housekeeping ends the affected topics, and continues them; until then, no process counts further.
+those after it. Housekeeping ends the affected topics, and continues them; until then, no process counts further.
 
 Clocks differ. If a position is younger than `SURELY_KEPT_MILLISECONDS`, no machine can have found it older than
 `CERTAIN_GAP_AGE_MILLISECONDS`.

@@ -192,7 +192,7 @@ def _with_changed_entries(
 def _limited_to_one_write(
     old: Iterable[PartitionAssignment], new: Iterable[PartitionAssignment]
 ) -> tuple[PartitionAssignment, ...]:
-    """The new entries, but the old ones once as many owners have changed as one write may change."""
+    """The new entries; after as many changes of owners as one write may make, the old ones."""
     room, kept = MAX_PARTITIONS_PER_WRITE, []
     for before, after in zip(old, new, strict=True):
         room -= before.owner != after.owner

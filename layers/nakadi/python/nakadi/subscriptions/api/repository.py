@@ -84,7 +84,7 @@ class Subscriptions:
         return None if document is None else self.find(document.body["id"])
 
     def newest_first(self, *, after: str = "", event_type: str | None = None) -> Iterator[Subscription]:
-        """All subscriptions, or the ones of an event type, in the order of their ids, beginning behind an id."""
+        """All subscriptions, or the ones of an event type, in the order of their ids, beginning after an id."""
         if event_type is not None:
             yield from self._subscriptions_to_event_type(event_type, after)
             return

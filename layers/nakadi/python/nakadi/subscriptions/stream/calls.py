@@ -48,7 +48,7 @@ ApplySessionFact = Callable[[float], Sequence[SessionAction]]
 
 
 FindStart = Callable[[EventTypePartition, Position], PartitionStart]
-"""Where to begin behind the committed events. Raises `Unusable` if there is no such position."""
+"""Where to begin after the committed events. Raises `Unusable` if there is no such position."""
 
 
 HandleUnprocessableEvent = Callable[[GiveUpOnEvent], None]

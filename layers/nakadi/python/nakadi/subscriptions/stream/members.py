@@ -249,9 +249,9 @@ class SubscriptionWatch:
 class _WatchedSubscription:
     """The streams of one subscription, and the reads of its state for them.
 
-    Threads of the store call `add_change`, which only notes the change and wakes the loop. There commits are passed
-    on at once. For everything else a task reads, and takes the notes before: changes during the read are noted again,
-    and wait for its end. Between two reads there is no task, only a timer: most subscriptions are idle.
+    Threads of the store call `add_change`, which only notes the change and wakes the loop. There commits are passed on
+    at once. For everything else, a task reads. It clears the notes before that: changes during the read are noted
+    again, and wait for its end. Between two reads there is no task, only a timer: most subscriptions are idle.
     """
 
     __slots__ = (
