@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from benchmarks.compared_broker import Broker, Connection, Failed, RequestLoop, closing_connections, request_bytes
-from benchmarks.event_shapes import SHAPES, Shape, order, shape, words
+from benchmarks.event_shapes import SHAPES, Shape, order, random_words, shape
 
 BATCH = 100
 IDLE_STREAMS = 200
@@ -73,7 +73,7 @@ class Load:
         return f"publish {self.shape}, {self.events} a batch{zipped}, {self.clients} clients"
 
 
-FURTHER_SHAPES: Mapping[str, Shape] = {"200 KB": shape(make_event=lambda: order(note=words(22_000)))}
+FURTHER_SHAPES: Mapping[str, Shape] = {"200 KB": shape(make_event=lambda: order(note=random_words(22_000)))}
 
 LOADS: Mapping[str, Sequence[Load]] = {
     "shapes": [Load(each) for each in SHAPES],

@@ -127,24 +127,24 @@ def commits(meter: Meter) -> Iterator[tuple[str, float, float]]:
         for number in range(20):
             moment = BEGUN + timedelta(seconds=number)
             run_blocking(coordination.commit(f"slow {partitions}", STREAM, dict.fromkeys(places, at(number)), moment))
-        yield f"commit of {partitions} partition{'s' * (partitions > 1)}, one a second", *per(meter, 20)
+        yield f"commit of {partitions} partition{'s' * (partitions > 1)}, one a second", *average_units(meter, 20)
     places = begin_session(coordination, "fast", 1)
     meter.clear()
     for number in range(200):
         run_blocking(
             coordination.commit("fast", STREAM, {places[0]: at(number)}, BEGUN + timedelta(seconds=number / 20))
         )
-    yield "commit of 1 partition, twenty a second", *per(meter, 200)
+    yield "commit of 1 partition, twenty a second", *average_units(meter, 200)
     meter.clear()
     for number in range(20):
         run_blocking(
             coordination.commit("fast", STREAM, {places[0]: at(0)}, BEGUN + timedelta(minutes=1, seconds=number))
         )
-    yield "commit of what is committed already", *per(meter, 20)
+    yield "commit of what is committed already", *average_units(meter, 20)
     for partitions in (8, 99):
         meter.clear()
         begin_session(coordination, f"taken {partitions}", partitions)
-        yield f"a stream takes {partitions} partitions", *per(meter, 1)
+        yield f"a stream takes {partitions} partitions", *average_units(meter, 1)
     coordination.close()
 
 
@@ -163,7 +163,7 @@ def at(offset: int) -> Position:
     return Position(1, offset)
 
 
-def per(meter: Meter, count: int) -> tuple[float, float]:
+def average_units(meter: Meter, count: int) -> tuple[float, float]:
     return sum(meter.writes.values()) / count, sum(meter.reads.values()) / count
 
 

@@ -45,7 +45,7 @@ def metadata(**further: Any) -> dict[str, Any]:
     return {"eid": str(uuid.UUID(int=DRAW.getrandbits(128))), "occurred_at": "2026-11-21T12:00:00Z", **further}
 
 
-def words(count: int) -> str:
+def random_words(count: int) -> str:
     return " ".join(f"{DRAW.getrandbits(32):x}" for _ in range(count))
 
 
@@ -58,7 +58,7 @@ def order(**further: Any) -> dict[str, Any]:
             {"sku": f"s-{DRAW.randrange(10**4)}", "quantity": DRAW.randint(1, 9), "price": DRAW.randrange(9999) / 100}
             for _ in range(3)
         ],
-        "note": words(25),
+        "note": random_words(25),
         **further,
     }
 
@@ -89,7 +89,7 @@ def hash_options(*fields: str) -> dict[str, Any]:
 
 
 def tree(levels: int) -> dict[str, Any]:
-    return {"name": words(2), **({"children": [tree(levels - 1) for _ in range(2)]} if levels else {})}
+    return {"name": random_words(2), **({"children": [tree(levels - 1) for _ in range(2)]} if levels else {})}
 
 
 def data_change() -> dict[str, Any]:
@@ -127,8 +127,8 @@ SHAPES: Mapping[str, Shape] = {
     "enum without a type": shape({"state": {"enum": ["new", "paid", None, 1]}}, lambda: order(state="new")),
     "several types": shape({"note": {"type": ["string", "array"]}}),
     "multipleOf": shape({"amount": {"type": "number", "multipleOf": 0.01}}, lambda: order(amount=12.34)),
-    "anyOf": shape({"payment": {"anyOf": [CARD, BANK]}}, lambda: order(payment={"iban": words(2)})),
-    "oneOf": shape({"payment": {"oneOf": [CARD, BANK]}}, lambda: order(payment={"iban": words(2)})),
+    "anyOf": shape({"payment": {"anyOf": [CARD, BANK]}}, lambda: order(payment={"iban": random_words(2)})),
+    "oneOf": shape({"payment": {"oneOf": [CARD, BANK]}}, lambda: order(payment={"iban": random_words(2)})),
     "oneOf at the root": shape(schema={"oneOf": [{"required": ["note"]}, {"required": ["text"]}]}),
     "$ref": shape(
         {"lines": {"type": "array", "items": {"$ref": "#/definitions/line"}}}, schema={"definitions": {"line": LINE}}
@@ -137,7 +137,7 @@ SHAPES: Mapping[str, Shape] = {
         {"tree": {"$ref": "#/definitions/node"}}, lambda: order(tree=tree(2)), schema={"definitions": {"node": NODE}}
     ),
     "uniqueItems": shape(
-        {"tags": {"type": "array", "items": TEXT, "uniqueItems": True}}, lambda: order(tags=words(8).split())
+        {"tags": {"type": "array", "items": TEXT, "uniqueItems": True}}, lambda: order(tags=random_words(8).split())
     ),
     "patternProperties": shape(
         {"labels": {"type": "object", "patternProperties": {"^x-": TEXT}}}, lambda: order(labels={"x-a": "b"})
@@ -151,7 +151,7 @@ SHAPES: Mapping[str, Shape] = {
         make_event=lambda: order(metadata=metadata(partition=str(DRAW.randrange(8)))), partition_strategy="user_defined"
     ),
     "compacted": shape(
-        make_event=lambda: order(metadata=metadata(partition_compaction_key=words(1))), cleanup_policy="compact"
+        make_event=lambda: order(metadata=metadata(partition_compaction_key=random_words(1))), cleanup_policy="compact"
     ),
     "data": shape(make_event=data_change, category="data"),
     "undefined": shape(
@@ -160,7 +160,7 @@ SHAPES: Mapping[str, Shape] = {
         enrichment_strategies=[],
     ),
     "richer metadata": shape(
-        make_event=lambda: order(metadata=metadata(flow_id=words(1), parent_eids=[str(uuid.uuid4())]))
+        make_event=lambda: order(metadata=metadata(flow_id=random_words(1), parent_eids=[str(uuid.uuid4())]))
     ),
     "not ASCII": shape(make_event=lambda: order(note="Größe " * 40)),
     "escapes": shape(make_event=lambda: order(note='"quoted"\n' * 20)),
@@ -168,12 +168,14 @@ SHAPES: Mapping[str, Shape] = {
     "pretty": shape(spell=lambda events: orjson.dumps(events, option=orjson.OPT_INDENT_2)),
     "large integers": shape(make_event=lambda: order(n=2**62 + DRAW.getrandbits(40))),
     SMALLEST: shape(make_event=lambda: {"metadata": metadata(), "order_number": "1"}),
-    "10 KB": shape(make_event=lambda: order(note=words(1100))),
+    "10 KB": shape(make_event=lambda: order(note=random_words(1100))),
     "200 numbers": shape(
         {"values": {"type": "array", "items": {"type": "number"}}},
         lambda: order(values=[DRAW.random() for _ in range(200)]),
     ),
-    "100 members": shape({f"p{n}": TEXT for n in range(100)}, lambda: order(**{f"p{n}": words(1) for n in range(100)})),
+    "100 members": shape(
+        {f"p{n}": TEXT for n in range(100)}, lambda: order(**{f"p{n}": random_words(1) for n in range(100)})
+    ),
 }
 
 

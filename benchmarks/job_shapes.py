@@ -55,13 +55,13 @@ class Shape(Struct, frozen=True):
     make_members: Callable[[random.Random], Members]
 
 
-def words(drawn: random.Random, count: int) -> str:
+def random_words(drawn: random.Random, count: int) -> str:
     return " ".join(f"{drawn.getrandbits(32):x}" for _ in range(count))
 
 
 def tree(drawn: random.Random, levels: int) -> Members:
     children = {"children": [tree(drawn, levels - 1) for _ in range(2)]} if levels else {}
-    return {"name": words(drawn, 2), **children}
+    return {"name": random_words(drawn, 2), **children}
 
 
 def digits(drawn: random.Random) -> float:
@@ -86,14 +86,14 @@ SHAPES: Mapping[str, Shape] = {
                 ]
             }
         },
-        lambda drawn: {"payment": {drawn.choice(["card", "iban"]): words(drawn, 2)}},
+        lambda drawn: {"payment": {drawn.choice(["card", "iban"]): random_words(drawn, 2)}},
     ),
     "unions of types": Shape(
         {"value": {"type": ["string", "integer"]}}, lambda drawn: {"value": drawn.choice(["x", drawn.getrandbits(9)])}
     ),
     "recursion": Shape({"tree": {"$ref": "#/definitions/node"}}, lambda drawn: {"tree": tree(drawn, 2)}),
-    "40 unknown members": Shape({}, lambda drawn: {f"u{number}": words(drawn, 1) for number in range(40)}),
-    "escapes": Shape({"note": TEXT}, lambda drawn: {"note": f'"{words(drawn, 3)}"\n\\gr\u00fcn \U0001f600'}),
+    "40 unknown members": Shape({}, lambda drawn: {f"u{number}": random_words(drawn, 1) for number in range(40)}),
+    "escapes": Shape({"note": TEXT}, lambda drawn: {"note": f'"{random_words(drawn, 3)}"\n\\gr\u00fcn \U0001f600'}),
     "200 numbers of 15 digits": Shape(
         {"measured": {"type": "array", "items": NUMBER}},
         lambda drawn: {"measured": [digits(drawn) for _ in range(200)]},
@@ -102,7 +102,7 @@ SHAPES: Mapping[str, Shape] = {
         {f"c{number}": (TEXT, NUMBER, {"type": "integer"})[number % 3] for number in range(500)},
         lambda drawn: {f"c{number}": ("x", 1.5, 7)[number % 3] for number in drawn.sample(range(500), 250)},
     ),
-    "10 KB": Shape({"note": TEXT}, lambda drawn: {"note": words(drawn, 1_100)}),
+    "10 KB": Shape({"note": TEXT}, lambda drawn: {"note": random_words(drawn, 1_100)}),
 }
 
 

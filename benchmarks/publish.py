@@ -260,11 +260,11 @@ def serve_floor(listening: socket.socket, _folder: str) -> None:
 def serve(listening: socket.socket, application: Application) -> None:
     tune_interpreter()
 
-    async def forever() -> None:
+    async def serve_forever() -> None:
         await Server(application).serve(listening, asyncio.Event())
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(forever())
+        runner.run(serve_forever())
 
 
 @dataclass(frozen=True)

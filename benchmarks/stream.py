@@ -61,11 +61,11 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
         if events not in made:
             made[events] = [batch_line(last) for last in range(BATCH - 1, events, BATCH)]
 
-        async def written(outlet: Outlet) -> None:
+        async def write_pieces(outlet: Outlet) -> None:
             for piece in made[events]:
                 await outlet.write(piece)
 
-        return StreamingResponse(written, {"content-type": "application/x-json-stream"})
+        return StreamingResponse(write_pieces, {"content-type": "application/x-json-stream"})
 
     with tempfile.TemporaryDirectory() as folder:
         url = "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
@@ -74,7 +74,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
         def append(request: Request) -> Response:
             """Store events at a steady rate directly in the log, so that only streaming is measured."""
             timeline = broker.event_types.get(NAME).timeline
-            for event in steadily(rate.read(request), seconds.read(request)):
+            for event in yield_steadily(rate.read(request), seconds.read(request)):
                 run_blocking(broker.logs.for_storage(timeline.storage_id).append(timeline.topic, {0: [Record(event)]}))
             return Response()
 
@@ -219,7 +219,7 @@ def publish_steadily(url: str, per_request: int, rate: float, seconds: float, be
     parts = urlsplit(url)
     connection = socket.create_connection((parts.hostname, parts.port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for event in steadily(rate / per_request, seconds, began):
+    for event in yield_steadily(rate / per_request, seconds, began):
         body = b"[" + b",".join([event] * per_request) + b"]"
         head = f"POST /event-types/{NAME}/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -227,7 +227,7 @@ def publish_steadily(url: str, per_request: int, rate: float, seconds: float, be
         assert answer.startswith(b"HTTP/1.1 200"), answer
 
 
-def steadily(rate: float, seconds: float, began: float | None = None) -> Iterator[bytes]:
+def yield_steadily(rate: float, seconds: float, began: float | None = None) -> Iterator[bytes]:
     """Yield due times at a steady rate. A delayed publisher must not hide its delay."""
     began = time.monotonic() if began is None else began
     filler = "x" * (EVENT_BYTES - 60)

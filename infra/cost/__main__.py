@@ -9,7 +9,7 @@ from dataclasses import fields
 
 from infra.cost import report
 from infra.cost.bill import bill
-from infra.cost.elsewhere import elsewhere
+from infra.cost.elsewhere import offers_elsewhere
 from infra.cost.flows import Flows
 from infra.cost.idle import idle
 from infra.cost.load import Assumed, BadLoad, Deployment, Load, Measured
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except (UnknownPrice, ValueError) as error:
         return _fail(f"--price is like api-request=0.0000035, and --prices lists the names; not like {error}")
-    others = elsewhere(flows.load, prices, options.confluent_units)
+    others = offers_elsewhere(flows.load, prices, options.confluent_units)
     return _print(report.lines(flows, lines, others, idle(flows, prices), details=options.details))
 
 

@@ -22,7 +22,7 @@ class Offer:
     lacks: str
 
 
-def elsewhere(load: Load, prices: Prices, confluent_units: float = 0.0) -> list[Offer]:
+def offers_elsewhere(load: Load, prices: Prices, confluent_units: float = 0.0) -> list[Offer]:
     return list(_offers(load, prices, confluent_units))
 
 

@@ -110,7 +110,7 @@ class Target:
             }
         )
 
-    def hold(self, request: HostileRequest) -> None:
+    def check_answer(self, request: HostileRequest) -> None:
         """Send a request, and hold its answer against the description."""
         try:
             status, headers, body = self._answer(request)
@@ -178,7 +178,7 @@ def test_hostile_requests_are_answered_as_described(target, record_property):
     @settings(SEEDED, max_examples=choose_repetitions(150, 4_000))
     @given(hostile_requests(BrokerContent(target.names, target.bodies)))
     def attack(request: HostileRequest) -> None:
-        target.hold(request)
+        target.check_answer(request)
 
     attack()
     record_property("figures", describe_statuses(target.statuses))
@@ -199,7 +199,7 @@ def test_requests_from_the_description_are_answered_as_described(target, record_
             @settings(SEEDED, max_examples=choose_repetitions(2, 6))
             @given(operation.as_strategy(generation_mode=mode))
             def attack(case: Any) -> None:
-                target.hold(request_by_schemathesis(case, target))
+                target.check_answer(request_by_schemathesis(case, target))
 
             attack()
     record_property("figures", describe_statuses(target.statuses - before))

@@ -57,7 +57,7 @@ def append_once(
 ) -> AppendResultByPartition:
     """Append events whose texts are the names of their ids."""
     ids = ids_of(*names, **how)  # type: ignore[arg-type]
-    return run_blocking(log.once.append_once(topic, records_of(names, ids.partitions, only), ids))
+    return run_blocking(log.deduplicating.append_once(topic, records_of(names, ids.partitions, only), ids))
 
 
 def records_of(
@@ -178,7 +178,7 @@ def test_takes_lines_of_text(log):
     topic = log.a_topic()
     append_once(log, topic, "b")
     fates = run_blocking(
-        log.once.append_once(
+        log.deduplicating.append_once(
             topic, {0: RecordLines(b"\n".join(an_event(name).value or b"" for name in "abc"), 3)}, ids_of("a", "b", "c")
         )
     )
@@ -192,7 +192,7 @@ def test_takes_long_records(log):
     names = [f"{number:05}" for number in range(40)]
     append_once(log, topic, names[3], names[30])
     records = [an_event(name, "x" * 5_000) for name in names]
-    fates = run_blocking(log.once.append_once(topic, {0: records}, ids_of(*names)))
+    fates = run_blocking(log.deduplicating.append_once(topic, {0: records}, ids_of(*names)))
     assert fates == {0: duplicates(_3=(1, 0, 0), _30=(1, 0, 1))}
     assert names_in(log, topic) == [
         names[3],
@@ -267,5 +267,5 @@ def begin_append(log: LogUnderTest, topic: str, *names: str) -> Future[AppendRes
         else:
             outcome.set_result(found)
 
-    begin_task(log.once.append_once(topic, {0: [an_event(name) for name in names]}, ids_of(*names)), done)
+    begin_task(log.deduplicating.append_once(topic, {0: [an_event(name) for name in names]}, ids_of(*names)), done)
     return outcome

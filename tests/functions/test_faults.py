@@ -27,11 +27,11 @@ def kinesis_event_type(broker: Aws, environment, functions, monkeypatch):
     monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # soon is at once here
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
-    assert functions.invoke("cursors", ends())["statusCode"] == 200
+    assert functions.invoke("cursors", partition_ends_request())["statusCode"] == 200
     return broker
 
 
-def ends() -> dict:
+def partition_ends_request() -> dict:
     """A request for where the partitions begin and end."""
     event = load_recorded_event("apigateway/shift_cursors")
     name = load_recorded_event("apigateway/publish_batch")["path"].split("/")[2]
@@ -70,9 +70,9 @@ def test_readers_are_asked_to_come_again(functions, kinesis_event_type, monkeypa
         # Only here: a success may take longer on a busy machine.
         patch.setattr(tails, "RETRY_TIMEOUT_SECONDS", 0.5)
         fails(kinesis_event_type, [operation], fault)
-        problem(functions.invoke("cursors", ends()))
+        problem(functions.invoke("cursors", partition_ends_request()))
     kinesis_event_type.goes_right()
-    told = functions.invoke("cursors", ends())
+    told = functions.invoke("cursors", partition_ends_request())
     assert told["statusCode"] == 200
     assert json.loads(told["body"])[0]["newest_available_offset"].endswith("01")
 

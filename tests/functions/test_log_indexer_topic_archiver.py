@@ -54,7 +54,7 @@ def read(broker, name):
     return [event.record.value for event in found.events]
 
 
-def hot(broker, name):
+def hot_bounds(broker, name):
     return broker.logs.for_storage(DEFAULT_STORAGE_ID)._hot.bounds(f"topic-of-{name}", [0])[0]
 
 
@@ -71,7 +71,7 @@ def test_events_are_read_from_the_archive_once_the_log_has_removed_them(function
 
     assert functions.invoke("log_indexer", ALL) is None
 
-    assert (hot(broker, "a"), hot(broker, "b")) == (OffsetBounds(4, 5), OffsetBounds(2, 3))
+    assert (hot_bounds(broker, "a"), hot_bounds(broker, "b")) == (OffsetBounds(4, 5), OffsetBounds(2, 3))
     assert read(broker, "a") == [b"0", b"1", b"2", b"3", b"4"]
     [told] = metrics(capsys)
     assert told["EventsIndexed"] == [8.0]
@@ -94,7 +94,7 @@ def test_processes_that_publish_do_not_archive(broker):
     publish(broker, "a", 5)
     broker.logs.for_storage(DEFAULT_STORAGE_ID).archive()
 
-    assert hot(broker, "a") == OffsetBounds(0, 5)
+    assert hot_bounds(broker, "a") == OffsetBounds(0, 5)
 
 
 def test_topics_that_another_broker_uses_keep_their_events(functions, broker):
@@ -102,7 +102,7 @@ def test_topics_that_another_broker_uses_keep_their_events(functions, broker):
     publish(broker, "a", 5, adopted=True)
     functions.invoke("log_indexer", ALL)
 
-    assert hot(broker, "a") == OffsetBounds(0, 5)
+    assert hot_bounds(broker, "a") == OffsetBounds(0, 5)
     assert (
         broker.logs.for_storage(DEFAULT_STORAGE_ID)
         ._index.index_heads([("topic-of-a", 0)])["topic-of-a", 0]
@@ -117,12 +117,12 @@ def test_each_part_has_its_topics(functions, broker):
     for name in names:
         publish(broker, name, 2)
     functions.invoke("log_indexer", {"part": 0, "parts": 2})
-    first = {name for name in names if hot(broker, name).oldest}
+    first = {name for name in names if hot_bounds(broker, name).oldest}
     functions.invoke("log_indexer", {"part": 1, "parts": 2})
 
     assert first
     assert first != set(names)
-    assert all(hot(broker, name).oldest for name in names)
+    assert all(hot_bounds(broker, name).oldest for name in names)
 
 
 def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, monkeypatch):
@@ -143,7 +143,7 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, 
         with pytest.raises(ArchivingFailed, match="1 topics could not be archived, such as topic-of-a"):
             archiver.archive_part(0, 1)
 
-    assert (hot(broker, "a").oldest, hot(broker, "b").oldest) == (0, 1)
+    assert (hot_bounds(broker, "a").oldest, hot_bounds(broker, "b").oldest) == (0, 1)
     [told] = metrics(capsys)
     assert "IndexLag" not in told
 

@@ -97,7 +97,7 @@ def list_added(root, target, version="standard"):
 
 
 @pytest.fixture(scope="session")
-def foreign(python, site_packages, tmp_path_factory):
+def foreign_app(python, site_packages, tmp_path_factory):
     """The folder with the templates of the example, which has only the wheel with the requirements of `[cdk]`."""
     folder = tmp_path_factory.mktemp("foreign")
     (folder / "app.py").write_text(
@@ -127,10 +127,10 @@ def template(folder, pattern):
 
 
 @pytest.mark.long
-def test_another_app_gets_a_whole_broker(foreign, deployment):
+def test_another_app_gets_a_whole_broker(foreign_app, deployment):
     """An app that imports the construct has everything that our own three stacks have."""
     ours = [deployment.data, deployment.serving, deployment.analytics]
-    theirs = template(foreign, "assembly-*Live/*.template.json")
+    theirs = template(foreign_app, "assembly-*Live/*.template.json")
 
     kinds = {each["Type"] for template in ours for each in template.resources.values()}
     assert kinds - {each["Type"] for each in theirs.resources.values()} == {
@@ -143,9 +143,9 @@ def test_another_app_gets_a_whole_broker(foreign, deployment):
 
 
 @pytest.mark.long
-def test_what_is_deployed_comes_out_of_the_wheel(foreign):
+def test_what_is_deployed_comes_out_of_the_wheel(foreign_app):
     """Functions, layers, jobs and the makings of the image are in it, and no byte code."""
-    [manifest] = foreign.glob("assembly-*Live/*.assets.json")
+    [manifest] = foreign_app.glob("assembly-*Live/*.assets.json")
     assets = json.loads(manifest.read_text())
     paths = [manifest.parent / each["source"]["path"] for each in assets["files"].values()]
     [image] = assets["dockerImages"].values()
@@ -196,9 +196,9 @@ def test_a_wheel_deploys_the_same_as_a_checkout(python, site_packages, tmp_path)
 
 
 @pytest.mark.long
-def test_the_broker_waits_for_data_of_its_own(foreign):
+def test_the_broker_waits_for_data_of_its_own(foreign_app):
     """In one stack, the tables and streams are created before their readers."""
-    live = template(foreign, "assembly-*Live/*.template.json")
+    live = template(foreign_app, "assembly-*Live/*.template.json")
     stream = next(name for name, each in live.resources.items() if each["Type"] == "AWS::Kinesis::Stream")
     [mapping] = (each for each in live.resources.values() if each["Type"] == "AWS::Lambda::EventSourceMapping")
 
@@ -206,10 +206,10 @@ def test_the_broker_waits_for_data_of_its_own(foreign):
 
 
 @pytest.mark.long
-def test_the_example_is_a_pipeline_that_deploys_the_broker(foreign):
+def test_the_example_is_a_pipeline_that_deploys_the_broker(foreign_app):
     """It publishes the assets of the wheel, waits for a person's approval, deploys, and checks that the broker is
     up."""
-    stages = template(foreign, "ShopPipeline.template.json").one("AWS::CodePipeline::Pipeline")["Stages"]
+    stages = template(foreign_app, "ShopPipeline.template.json").one("AWS::CodePipeline::Pipeline")["Stages"]
     actions = {stage["Name"]: [action["Name"] for action in stage["Actions"]] for stage in stages}
 
     assert list(actions) == ["Source", "Build", "UpdatePipeline", "Assets", "Live"]

@@ -260,21 +260,21 @@ def resolve_condition(template, value, region):
     match value:
         case {"Fn::If": [condition, yes, no]}:
             return resolve_condition(
-                template, yes if holds(template, template["Conditions"][condition], region) else no, region
+                template, yes if condition_holds(template, template["Conditions"][condition], region) else no, region
             )
     return value
 
 
-def holds(template, condition, region):
+def condition_holds(template, condition, region):
     match condition:
         case {"Fn::Equals": [{"Ref": "AWS::Region"}, other]}:
             return region == other
         case {"Fn::Not": [each]}:
-            return not holds(template, each, region)
+            return not condition_holds(template, each, region)
         case {"Fn::Or": several}:
-            return any(holds(template, each, region) for each in several)
+            return any(condition_holds(template, each, region) for each in several)
         case {"Condition": name}:
-            return holds(template, template["Conditions"][name], region)
+            return condition_holds(template, template["Conditions"][name], region)
     raise TypeError(condition)
 
 

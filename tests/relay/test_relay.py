@@ -171,13 +171,13 @@ def test_a_round_reads_no_more_than_it_publishes(relay, database, table, event_t
 
     assert relay.run_once().published == 5000
 
-    def reads() -> int:
+    def count_reads() -> int:
         query = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = %s"
         return database.execute(query, [table]).fetchone()[0]
 
     # They are notified when the connection of the relay has ended. Each row is read once, and deleted.
-    until(lambda: reads() >= 2 * 5000)
-    assert reads() < 6 * 5000
+    until(lambda: count_reads() >= 2 * 5000)
+    assert count_reads() < 6 * 5000
 
 
 def test_events_that_are_too_large_are_found(relay, write, event_type):

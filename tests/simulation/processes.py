@@ -78,7 +78,7 @@ class Stream:
         self.left = False
 
     @property
-    def able(self) -> bool:
+    def is_able(self) -> bool:
         return self.session.end is None and self.process.alive and self.lease.is_valid(self.process.clock.monotonic())
 
     def turn(self) -> None:

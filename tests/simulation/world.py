@@ -477,7 +477,7 @@ class World:
 
     def _able(self, session_id: str) -> bool:
         stream = self.streams.get(session_id)
-        return stream is not None and stream.able
+        return stream is not None and stream.is_able
 
     def _now(self) -> datetime:
         return SkewedClock(self.time).now()

@@ -141,7 +141,7 @@ class Outages:
             self.publish,
             self.consume,
             self.index,
-            self.passes,
+            self.let_hours_pass,
             self.reshard,
             self.restart,
             self.switch,
@@ -200,7 +200,7 @@ class Outages:
             first = self.chance.randrange(len(records))
             self.world.an_indexer().index(shard.id, records[first : first + self.chance.randint(1, 20)])
 
-    def passes(self) -> None:
+    def let_hours_pass(self) -> None:
         """Hours go by, and those who are here do their work."""
         left = self.chance.choice(LASTS)
         while left > 0:

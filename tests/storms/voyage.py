@@ -188,7 +188,7 @@ class Voyage:
 
     # Ashore
 
-    def ashore(self) -> Figures:
+    def check_after_storm(self) -> Figures:
         """The state when the storm is over."""
         self.weather.badness = 0.0
         self._indexer.catch_up(self._shard)
@@ -303,4 +303,4 @@ def voyage(seed: int, steps: int) -> Figures:
     with start_voyage(seed) as voyage:
         for _ in range(steps):
             voyage.step()
-        return voyage.ashore()
+        return voyage.check_after_storm()

@@ -161,7 +161,7 @@ class LogUnderTest:
         self._clock.move(3600)
 
     @property
-    def once(self) -> DeduplicatingLog:
+    def deduplicating(self) -> DeduplicatingLog:
         """The store that deduplicates events: the log itself, or one that claims them."""
         if isinstance(self.log, DeduplicatingLog) and not self.has_claims:
             return self.log

@@ -171,12 +171,12 @@ def test_retention_reaches_into_the_archive(archiving: ArchivingBroker):
     definition["options"]["retention_time"] = 1000
     assert archiving.api.put(f"/event-types/{archiving.name}", json=definition).status_code == 200
 
-    def oldest() -> str:
+    def find_oldest_offset() -> str:
         archiving.broker.services.housekeeping.run()
         [partition] = archiving.api.get(f"/event-types/{archiving.name}/partitions").json()
         return partition["oldest_available_offset"]
 
-    until(lambda: oldest() == position(8))
+    until(lambda: find_oldest_offset() == position(8))
     with archiving.stream("batch_limit=1", position(2)) as stream:
         assert stream.status == 412
 

@@ -6,7 +6,7 @@ from tests.support.api import a_definition, an_authorization, create_event_type
 from tests.support.own_events import own_events
 
 
-def about(events, resource):
+def changes_of(events, resource):
     return [each["data"] | {"op": each["data_op"]} for each in events if each["data"]["resource_id"] == resource]
 
 
@@ -23,7 +23,7 @@ def test_changes_are_reported_while_the_feature_is_on(api, switched_on):
     api.delete(f"/event-types/{definition['name']}")
 
     events = own_events(api, "nakadi.audit.log")
-    creation, change, deletion = about(events, definition["name"])
+    creation, change, deletion = changes_of(events, definition["name"])
     assert [each["op"] for each in (creation, change, deletion)] == ["C", "U", "D"]
     assert all(each["resource_type"] == "event_type" for each in (creation, change, deletion))
     assert all(each["user"] == "unauthenticated" for each in (creation, change, deletion))
@@ -31,14 +31,14 @@ def test_changes_are_reported_while_the_feature_is_on(api, switched_on):
     assert change["previous_object"]["owning_application"] == "shop"
     assert json.loads(change["new_text"])["owning_application"] == "other"
     assert "new_object" not in deletion
-    assert about(events, before["name"]) == []
+    assert changes_of(events, before["name"]) == []
 
 
 def test_the_log_begins_with_itself(api, switched_on):
     """Switching the audit log on is its first record, and makes its event type. (R250, R251)"""
     switched_on("audit_log_collection")
 
-    assert about(own_events(api, "nakadi.audit.log"), "audit_log_collection")
+    assert changes_of(own_events(api, "nakadi.audit.log"), "audit_log_collection")
     assert api.get("/event-types/nakadi.audit.log").json()["category"] == "data"
 
 
@@ -65,7 +65,7 @@ def test_what_failed_is_not_reported(api, switched_on):
 
     assert api.post("/event-types", json=definition).status_code == 422
     assert api.post("/event-types", content="{", headers={"content-type": "application/json"}).status_code == 400
-    assert about(own_events(api, "nakadi.audit.log"), definition["name"]) == []
+    assert changes_of(own_events(api, "nakadi.audit.log"), definition["name"]) == []
 
 
 def test_telling_does_not_fail_the_request(api, switched_on):

@@ -11,13 +11,13 @@ PUBLISHED, STREAMED, ASKED = "nakadi.batch.published", "nakadi.data.streamed", "
 
 
 @pytest.fixture(autouse=True)
-def on(api, switched_on):
+def figures_on(api, switched_on):
     switched_on("kpi_collection")
     switched_on("access_log_enabled")
     # Their event types are there at once; a process that found a feature off checks again a little later.
     assert all(api.get(f"/event-types/{each}").is_success for each in (PUBLISHED, STREAMED, ASKED))
     name = create_event_type(api)["name"]
-    soon(lambda: publish(api, name) and about(api, PUBLISHED, name), seconds=90)
+    soon(lambda: publish(api, name) and figures_of(api, PUBLISHED, name), seconds=90)
     return name
 
 
@@ -25,15 +25,15 @@ def publish(api, name, count=1):
     return api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(count)]).is_success
 
 
-def about(api, figures, name):
+def figures_of(api, figures, name):
     return [each for each in own_events(api, figures) if each["event_type"] == name]
 
 
-def test_what_was_published_is_reported(api, on):
+def test_what_was_published_is_reported(api, figures_on):
     """Every stored batch is recorded, and no other; figures themselves are not recorded. (P153, R250)"""
-    assert api.post(f"/event-types/{on}/events", content=b"[{]").status_code == 400
+    assert api.post(f"/event-types/{figures_on}/events", content=b"[{]").status_code == 400
 
-    events = about(api, PUBLISHED, on)
+    events = figures_of(api, PUBLISHED, figures_on)
 
     assert {(each["number_of_events"], each["batch_size"], each["app"]) for each in events} == {
         (1, len(b'[{"n":0}]'), "unauthenticated")
@@ -51,9 +51,9 @@ def test_what_was_streamed_is_reported(api):
     with Consumer(api, subscription, batch_limit=5, stream_limit=5) as stream:
         stream.commit(stream.batch())
 
-    soon(lambda: len(about(api, STREAMED, name)) == 2, seconds=90)
+    soon(lambda: len(figures_of(api, STREAMED, name)) == 2, seconds=90)
 
-    low, high = sorted(about(api, STREAMED, name), key=lambda each: each["api"], reverse=True)
+    low, high = sorted(figures_of(api, STREAMED, name), key=lambda each: each["api"], reverse=True)
     assert (low["api"], low["subscription"], low["number_of_events"], low["batches_streamed"]) == ("lola", None, 4, 2)
     assert (high["api"], high["subscription"], high["number_of_events"]) == ("hila", subscription["id"], 5)
     assert low["bytes_streamed"] > 0
@@ -78,9 +78,9 @@ def requests(api, path):
     return [each for each in own_events(api, ASKED) if each["path"] == path and each["query"]]
 
 
-def test_reading_figures_makes_none(api, on):
+def test_reading_figures_makes_none(api, figures_on):
     """Requests that read figures are not recorded, or their readers would never finish. (R250)"""
-    figures, others = (create_subscription(api, name, read_from="begin") for name in (PUBLISHED, on))
+    figures, others = (create_subscription(api, name, read_from="begin") for name in (PUBLISHED, figures_on))
     for subscription in (figures, others):
         with Consumer(api, subscription, batch_limit=1, stream_limit=1) as stream:
             assert stream.commit(stream.batch()).status_code in (200, 204)

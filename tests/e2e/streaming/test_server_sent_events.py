@@ -10,7 +10,7 @@ from tests.support.stream_lines import batch, cursors, position
 SERVER_SENT = {"Accept": "text/event-stream"}
 
 
-def blocks(text: bytes) -> list[dict[str, str]]:
+def parse_blocks(text: bytes) -> list[dict[str, str]]:
     """Server-sent events as their fields."""
     return [dict(line.split(": ", 1) for line in block.split("\n")) for block in text.decode().strip().split("\n\n")]
 
@@ -29,7 +29,7 @@ def test_every_batch_is_an_event_with_its_cursor_as_id(stream, publish):
     publish("0", "a")
     start = cursors(_0="BEGIN", _1="BEGIN")
     with stream("stream_limit=1", start, headers=SERVER_SENT) as open_low_level_stream:
-        opening, event = blocks(open_low_level_stream.rest())
+        opening, event = parse_blocks(open_low_level_stream.rest())
     assert opening["retry"] == "3000"
     assert json.loads(opening["id"]) == json.loads(cursors(_0=position(-1), _1=position(-1)))
     assert json.loads(event["id"]) == json.loads(cursors(_0=position(0), _1=position(-1)))
@@ -45,7 +45,7 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(stream, publish):
     while len(got) < 4:
         with stream("", start, headers=headers) as open_low_level_stream:
             open_low_level_stream.until(b"\n\n")
-            (event,) = blocks(open_low_level_stream.until(b"\n\n"))
+            (event,) = parse_blocks(open_low_level_stream.until(b"\n\n"))
         got += [each["v"] for each in orjson.loads(event["data"])["events"]]
         headers["Last-Event-ID"] = event["id"]
     assert sorted(got) == list("abcd")
@@ -54,7 +54,7 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(stream, publish):
 def test_nothing_is_lost_between_the_first_moment_and_the_first_event(stream, publish):
     """A browser that loses its connection before anything came still knows where it began."""
     with stream(headers=SERVER_SENT) as open_low_level_stream:
-        (opening,) = blocks(open_low_level_stream.until(b"\n\n"))
+        (opening,) = parse_blocks(open_low_level_stream.until(b"\n\n"))
     publish("2", "meanwhile")
     with stream("stream_limit=1", headers=SERVER_SENT | {"Last-Event-ID": opening["id"]}) as open_low_level_stream:
         assert b"meanwhile" in open_low_level_stream.rest()
@@ -64,7 +64,7 @@ def test_a_keep_alive_is_an_id_without_data(stream):
     """An idle stream sends ids alone, which pages do not see. (L77)"""
     limits = "batch_flush_timeout=1&stream_keep_alive_limit=1"
     with stream(limits, cursors(_0="BEGIN"), headers=SERVER_SENT) as open_low_level_stream:
-        _, keep_alive = blocks(open_low_level_stream.rest())
+        _, keep_alive = parse_blocks(open_low_level_stream.rest())
     assert keep_alive == {"id": f'[{{"partition":"0","offset":"{position(-1)}"}}]'}
 
 
@@ -73,7 +73,7 @@ def test_a_problem_has_its_own_event(api, stream, event_type):
     with stream("", cursors(_0="BEGIN"), headers=SERVER_SENT) as open_low_level_stream:
         open_low_level_stream.until(b"\n\n")
         assert api.delete(f"/event-types/{event_type}").status_code == 200
-        (problem,) = blocks(open_low_level_stream.rest())
+        (problem,) = parse_blocks(open_low_level_stream.rest())
     assert problem["event"] == "problem"
     assert orjson.loads(problem["data"])["status"] == 503
 

@@ -18,15 +18,15 @@ def ids(page):
 
 
 @pytest.fixture
-def five(api):
+def five_subscriptions(api):
     """An event type with five subscriptions, the newest first."""
     name = create_event_type(api)["name"]
     return name, [create_subscription(api, name) for _ in range(5)][::-1]
 
 
-def test_the_newest_come_first(api, five):
+def test_the_newest_come_first(api, five_subscriptions):
     """Subscriptions are listed unchanged, from the newest to the oldest. (S39, S43)"""
-    name, subscriptions = five
+    name, subscriptions = five_subscriptions
     assert list_subscriptions(api, event_type=name) == {"items": subscriptions, "_links": {}}
     everything = ids(list_subscriptions(api, limit=1000))
     assert [each for each in everything if each in ids({"items": subscriptions})] == ids({"items": subscriptions})
@@ -68,9 +68,9 @@ def test_readers_are_matched_literally(api):
     assert ids(list_subscriptions(api, event_type=name, reader="user:bob")) == [mine["id"]]
 
 
-def test_filters_add_up(api, five):
+def test_filters_add_up(api, five_subscriptions):
     """A listed subscription fulfils every filter. (S47)"""
-    name, subscriptions = five
+    name, subscriptions = five_subscriptions
     application = subscriptions[2]["owning_application"]
     assert ids(list_subscriptions(api, event_type=name, owning_application=application)) == [subscriptions[2]["id"]]
     assert ids(list_subscriptions(api, event_type=name, owning_application=application, reader="user:x")) == []
@@ -96,18 +96,18 @@ def test_parameters_make_sense(api, query, detail):
     assert detail in (None, told)
 
 
-def test_parameters_that_no_one_knows_mean_nothing(api, five):
+def test_parameters_that_no_one_knows_mean_nothing(api, five_subscriptions):
     """There is no filter by group, and unknown parameters are ignored. (S38)"""
-    name, subscriptions = five
+    name, subscriptions = five_subscriptions
     assert len(list_subscriptions(api, event_type=name, consumer_group="none", colour="red")["items"]) == len(
         subscriptions
     )
 
 
-def test_pages_follow_each_other(api, five):
+def test_pages_follow_each_other(api, five_subscriptions):
     """A full page has a next one, also when that is empty; a page that is not the first has one before it.
     (S48, S49, S50)"""
-    name, subscriptions = five
+    name, subscriptions = five_subscriptions
     query = f"event_type={name}"
     first = list_subscriptions(api, event_type=name, limit=2)
     assert first["items"] == subscriptions[:2]
@@ -159,9 +159,9 @@ def token_of(page, name):
     return page["_links"][name]["href"].partition("token=")[2].partition("&")[0]
 
 
-def test_tokens_lead_from_page_to_page(api, five):
+def test_tokens_lead_from_page_to_page(api, five_subscriptions):
     """With a token pages are in the order of ids, and there is a next one only if something is on it. (S51, S52)"""
-    name, subscriptions = five
+    name, subscriptions = five_subscriptions
     ordered = sorted(subscriptions, key=lambda each: each["id"])
     first = list_subscriptions(api, event_type=name, limit=2, token="new", offset=3)
     assert first["items"] == ordered[:2]
@@ -184,29 +184,29 @@ def test_tokens_lead_from_page_to_page(api, five):
     ("letter", "at", "wanted"),
     [("F", 1, [2, 3]), ("W", 1, [1, 2]), ("B", 3, [1, 2]), ("I", 3, [2, 3]), ("B", 1, [0]), ("W", 4, [4])],
 )
-def test_tokens_name_a_side_of_an_id(api, five, letter, at, wanted):
+def test_tokens_name_a_side_of_an_id(api, five_subscriptions, letter, at, wanted):
     """The first letter says whether the page lies behind the id, before it, and whether it includes it. (S52)"""
-    name, subscriptions = five
+    name, subscriptions = five_subscriptions
     ordered = sorted(subscriptions, key=lambda each: each["id"])
     page = list_subscriptions(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
     assert page["items"] == [ordered[each] for each in wanted]
 
 
 @pytest.mark.parametrize(("letter", "at", "way", "back"), [("F", 4, "prev", [3, 4]), ("B", 0, "next", [0, 1])])
-def test_empty_pages_lead_back(api, five, letter, at, way, back):
+def test_empty_pages_lead_back(api, five_subscriptions, letter, at, way, back):
     """A client that has gone beyond the last page finds back. (S52)"""
-    name, subscriptions = five
+    name, subscriptions = five_subscriptions
     ordered = sorted(subscriptions, key=lambda each: each["id"])
     page = list_subscriptions(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
     assert (page["items"], set(page["_links"])) == ([], {way})
     assert api.get(page["_links"][way]["href"]).json()["items"] == [ordered[each] for each in back]
 
 
-def test_tokens_can_be_the_rule(api, five, switched_on):
+def test_tokens_can_be_the_rule(api, five_subscriptions, switched_on):
     """With the feature on, a request for the first page gets tokens; one with an offset continues with offsets. (S51,
     S307)"""
     switched_on("token_subscriptions_iteration")
-    name, _ = five
+    name, _ = five_subscriptions
     assert "token=F" in list_subscriptions(api, event_type=name, limit=2)["_links"]["next"]["href"]
     assert "offset=3" in list_subscriptions(api, event_type=name, limit=2, offset=1)["_links"]["next"]["href"]
 

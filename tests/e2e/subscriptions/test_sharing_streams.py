@@ -43,12 +43,12 @@ def test_slots_under_contention(api, consumer):
     subscription = subscribe_from_beginning(api, partitions=3)
     opened, lock = [], threading.Lock()
 
-    def opens():
+    def open_stream_and_note():
         stream = consumer(subscription)
         with lock:
             opened.append(stream.status)
 
-    threads = [threading.Thread(target=opens) for _ in range(8)]
+    threads = [threading.Thread(target=open_stream_and_note) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from infra.cost.bill import PARTS, Line, bill, by_part, total
-from infra.cost.elsewhere import elsewhere
+from infra.cost.elsewhere import offers_elsewhere
 from infra.cost.flows import Flows
 from infra.cost.idle import idle
 from infra.cost.load import Assumed, Deployment, Load, Measured
@@ -215,20 +215,20 @@ def test_idle_event_types_are_what_more_of_them_cost():
 def test_others_are_reckoned_for_the_same_load():
     """The bill matches a calculation by hand: a million events of 1 KB, read once."""
     load = Load(events_per_second=MILLION_EVENTS_A_MONTH, event_bytes=1024, batch=10, retention_days=0)
-    offers = {offer.name: offer.dollars for offer in elsewhere(load, PRICES)}
+    offers = {offer.name: offer.dollars for offer in offers_elsewhere(load, PRICES)}
     assert offers["EventBridge"] == pytest.approx(1.0)
     assert offers["Pub/Sub"] == pytest.approx(2 * 40 * 1e6 / (1 << 30))
     assert offers["Confluent Basic"] == pytest.approx(2 * 0.05 * 1e6 / (1 << 20))
     assert offers["MSK Serverless"] == pytest.approx(547.5 + 10.95 + 0.15 * 1e6 / (1 << 20))
     assert offers["MSK, 3 m7g.large"] == pytest.approx(446.76)
-    large = {offer.name: offer.dollars for offer in elsewhere(replace(load, event_bytes=100_000), PRICES)}
+    large = {offer.name: offer.dollars for offer in offers_elsewhere(replace(load, event_bytes=100_000), PRICES)}
     assert large["EventBridge"] == pytest.approx(2.0)
 
 
 def test_small_requests_are_counted_as_larger_ones_where_that_is_so():
     """Pub/Sub counts a thousand bytes for a request at least."""
     small, larger = (
-        elsewhere(Load(event_bytes=size, batch=1, delivered_batch=1), PRICES)[1].dollars for size in (10, 1000)
+        offers_elsewhere(Load(event_bytes=size, batch=1, delivered_batch=1), PRICES)[1].dollars for size in (10, 1000)
     )
     assert small == larger
 

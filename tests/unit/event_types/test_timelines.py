@@ -207,12 +207,12 @@ def a_draft(name):
 
 
 @pytest.fixture
-def spare(broker):
+def spare_storage(broker):
     """A storage that new event types temporarily get."""
     broker.storages.add(Storage(id="spare", type=StorageType.EMBEDDED, default=True))
 
 
-@pytest.mark.usefixtures("spare")
+@pytest.mark.usefixtures("spare_storage")
 def test_a_storage_may_change_while_an_event_type_is_created(broker):
     """An event type is still created if its storage changes meanwhile. (R104)"""
     document = broker.registry.get("storages", "spare")
@@ -223,7 +223,7 @@ def test_a_storage_may_change_while_an_event_type_is_created(broker):
     assert broker.event_types.get("a.b").timeline.storage_id == "spare"
 
 
-@pytest.mark.usefixtures("spare")
+@pytest.mark.usefixtures("spare_storage")
 def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
     """An event type whose storage is removed while it is created lives in the one that follows. (R104)"""
 
@@ -238,7 +238,7 @@ def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
     assert broker.event_types.get("a.b").timeline.storage_id == "default"
 
 
-@pytest.mark.usefixtures("spare")
+@pytest.mark.usefixtures("spare_storage")
 def test_a_storage_being_removed_gets_no_event_type(broker):
     """A creation during a removal must be repeated, and leaves no topic behind. (R104)"""
     document = broker.registry.get("storages", "spare")

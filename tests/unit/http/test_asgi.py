@@ -254,7 +254,7 @@ def test_memory_that_others_have_is_503():
     assert (waiting.status, afterwards.status) == (200, 200)
 
 
-def failing(_request):
+def fail(_request):
     raise RuntimeError
 
 
@@ -265,7 +265,7 @@ async def serving_nothing(_outlet):
 WAYS_OUT = {
     "an answer": (handler_taking(10), Client(b"x" * 500), {}),
     "a stream": (lambda _: StreamingResponse(serving_nothing), Client(b"x" * 500), {}),
-    "a bug": (failing, Client(b"x" * 500), {}),
+    "a bug": (fail, Client(b"x" * 500), {}),
     "too much": (handler_taking(10_000), Client(b"x" * 500), {}),
     "too long": (handler_taking(0), Client(b"x" * 500, b"x" * 400), {"max_body": 600}),
     "gone": (handler_taking(0), Leaving(b"x" * 500, b""), {}),

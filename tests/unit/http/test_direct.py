@@ -276,11 +276,11 @@ def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
     for name in ("get", "list", "change_counters"):
         asked = getattr(MemoryRegistry, name)
 
-        def asking(self, *arguments, asked=asked, **more):
+        def count_and_ask(self, *arguments, asked=asked, **more):
             askers[threading.current_thread().name] += 1
             return asked(self, *arguments, **more)
 
-        monkeypatch.setattr(MemoryRegistry, name, asking)
+        monkeypatch.setattr(MemoryRegistry, name, count_and_ask)
     schema = {"type": "json_schema", "schema": "{}"}
     definition = orjson.dumps({"name": "x", "owning_application": "y", "category": "undefined", "schema": schema})
     with (

@@ -11,11 +11,11 @@ from nakadi.publishing.enrichment import choose_partitions
 from tests.support.builders import an_event_type
 
 
-def nowhere() -> float:
+def draw_nothing() -> float:
     raise AssertionError("nothing was to be drawn")
 
 
-def partitions_of(events, draw=nowhere, hash_orders=MappingProxyType({}), **event_type):
+def partitions_of(events, draw=draw_nothing, hash_orders=MappingProxyType({}), **event_type):
     budget = WorkBudget(MAX_BATCH_STEPS, LongWorkQueue(), client_never_gone)
     return choose_partitions(an_event_type(**event_type), BatchPiece(events, b"", b""), draw, budget, hash_orders)[0]
 
@@ -161,7 +161,7 @@ def test_random_is_uniform():
 
 def test_random_of_one():
     """With one partition, nothing is drawn. (P79)"""
-    assert partitions_of([{}, {}], nowhere, partitions=1) == [0, 0]
+    assert partitions_of([{}, {}], draw_nothing, partitions=1) == [0, 0]
 
 
 USER_DEFINED = {"partition_strategy": PartitionStrategy.USER_DEFINED, "partitions": 12}

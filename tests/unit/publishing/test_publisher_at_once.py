@@ -48,7 +48,7 @@ def event_types():
     yield an_event_type(name="undefined", schema=a_business_type(schema=SCHEMA).schema)
 
 
-def houses():
+def make_houses():
     """Two houses with the same event types."""
     pair = House(), House()
     for house in pair:
@@ -102,7 +102,7 @@ SPELLINGS = [
 
 @pytest.fixture(scope="module")
 def pair():
-    return houses()
+    return make_houses()
 
 
 def check_each_event_alone(patch):
@@ -145,7 +145,7 @@ def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
 
 def test_usual_batches_are_taken_at_once():
     """Usual batches have their members in any order, with blanks, and with metadata that all events have in common."""
-    [house, _] = houses()
+    [house, _] = make_houses()
     house.draws += [0.1, 0.4, 0.9] * 100
     for about in ({}, {"flow_id": "mine"}, {"event_type": "three", "span_ctx": {"a": "b"}}):
         events = [{"n": number, "metadata": metadata(**about)} for number in range(20)]
@@ -165,7 +165,7 @@ def test_usual_batches_are_taken_at_once():
 
 def test_events_are_spread_by_hash_at_once():
     """Each goes where the hash of its keys says, texts and numbers, with its keys beside it."""
-    [house, _] = houses()
+    [house, _] = make_houses()
     events = [{"n": number, "who": {"id": f"é{number}"}, "metadata": metadata()} for number in range(20)]
     assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.STORED
     [(_, batches)] = house.log.appends
@@ -183,7 +183,7 @@ def test_events_are_spread_by_hash_at_once():
 
 def test_long_keys_are_hashed_in_a_turn():
     """Hashing takes a step for each character, and that much work waits for its turn, away from the event loop."""
-    [house, _] = houses()
+    [house, _] = make_houses()
     events = [{"n": 1, "note": "x" * 100_000, "metadata": metadata()} for _ in range(3)]
     with pytest.raises(NeedsThread):
         run_without_blocking(lambda: house.publish(house.event_types.get("hash"), events))
@@ -195,7 +195,7 @@ def test_long_keys_are_hashed_in_a_turn():
 
 def test_members_that_the_schema_does_not_name_are_stored():
     """They are stored unchanged."""
-    [house, _] = houses()
+    [house, _] = make_houses()
     more = b'"x":[1.50,{"y":"\\u00e9"}],"z":1E2'
     body = b'[{"n":1,%b,"metadata":%b}]' % (more, orjson.dumps(metadata()))
     assert house.publish(a_business_type(name="one"), body).status is BatchStatus.STORED
@@ -206,7 +206,7 @@ def test_members_that_the_schema_does_not_name_are_stored():
 
 def test_partitions_of_a_batch_that_is_taken_at_once_are_refused_one_by_one():
     """The result for each event is the same as for any other batch."""
-    [house, _] = houses()
+    [house, _] = make_houses()
     house.draws += [0.1, 0.4, 0.9] * 10
     house.log.refusing[1] = "full"
     events = [{"n": number, "metadata": metadata()} for number in range(20)]
@@ -231,7 +231,7 @@ def test_a_body_that_cannot_be_read_is_told_first():
 
 def test_a_batch_may_be_longer_than_its_longest_event():
     """The limit holds for each event: a longer body of smaller ones is taken at once, and one beyond it is refused."""
-    [house, _] = houses()
+    [house, _] = make_houses()
     limit = house.publisher.limits.max_event_bytes
     small, large = ({"n": 0, "note": "x" * size, "metadata": metadata()} for size in (limit // 5, limit))
     assert house.publish(house.event_types.get("one"), [small] * 5).status is BatchStatus.STORED
@@ -246,7 +246,7 @@ def test_a_batch_may_be_longer_than_its_longest_event():
 @pytest.mark.parametrize("sent", [{"event_type": "three"}, {"flow_id": "mine"}, {"flow_id": ""}])
 def test_what_only_some_events_have_sent_is_there_once(sent):
     """An event has each member that the broker adds once, whether or not the client sent it."""
-    [house, _] = houses()
+    [house, _] = make_houses()
     house.draws += [0.1] * 10
     events = [{"n": number, "metadata": metadata(**about)} for number, about in enumerate((sent, {}, sent))]
     assert house.publish(a_business_type(name="three"), events).status is BatchStatus.STORED

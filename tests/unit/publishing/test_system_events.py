@@ -57,7 +57,7 @@ class World:
             write_interval_seconds=write_interval_seconds,
         )
 
-    def on(self, *features):
+    def switch_on(self, *features):
         for each in features:
             self.features.switch(each, on=True)
 
@@ -106,7 +106,7 @@ def without_metadata(event):
 
 def test_a_stored_batch_is_recorded(world):
     """A batch is recorded with its event type, publisher, number of events and bytes, and duration. (P153)"""
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
 
     world.batch()
     world.flush()
@@ -134,7 +134,7 @@ def test_names_are_hashed_as_the_reference_hashes_them():
 @pytest.mark.parametrize(("subscription", "api"), [(None, "lola"), ("a-subscription", "hila")])
 def test_a_stream_is_recorded(world, subscription, api):
     """A stream is recorded with its sent events of an event type, and its subscription. (L70, S309)"""
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
 
     world.figures.record_sent_events(
         subscription, "order.placed", ANN, "flow", SentEventTotals(event_count=7, byte_count=900, batch_count=2)
@@ -149,7 +149,7 @@ def test_a_stream_is_recorded(world, subscription, api):
 
 def test_a_stream_is_reported_periodically_and_at_its_end(world):
     """Sent events are reported every half a minute for each event type, and counted from zero again. (L70, S309)"""
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     stream = StreamKpis(world.figures, world.clock, ANN, "flow")
     stream.record_sent_batch("a", 1, 10, world.clock.now())
     stream.record_sent_batch("b", 2, 20, world.clock.now())
@@ -172,12 +172,12 @@ def test_a_stream_is_reported_periodically_and_at_its_end(world):
 
 def test_requests_are_recorded_while_the_access_log_is_on(world):
     """The access log has its own feature, separate from the other figures. (R228, R250)"""
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     world.figures.record_request(REQUEST, ANN, "flow")
     world.flush()
     assert world.events(ACCESS_LOG) == []
 
-    world.on(Feature.ACCESS_LOG_ENABLED)
+    world.switch_on(Feature.ACCESS_LOG_ENABLED)
     world.clock.move(KPI_QUEUE_MAX_AGE_SECONDS + 1)
     world.figures.record_request(REQUEST, UNAUTHENTICATED, "flow")
     world.flush()
@@ -191,7 +191,7 @@ def test_nothing_is_written_while_the_feature_is_off(world):
     world.batch()
     world.flush()
     world.batch()
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     world.flush()
 
     assert world.written == []
@@ -201,7 +201,7 @@ def test_nothing_is_written_while_the_feature_is_off(world):
 @pytest.mark.parametrize("name", sorted(KPI_EVENT_TYPES))
 def test_figures_make_no_figures(world, name):
     """Publishing to and streaming from the event types of KPI events is not recorded. (P153, L70)"""
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
 
     world.batch(name)
     world.figures.record_sent_events(None, name, ANN, "flow", SentEventTotals(1, 1, 1))
@@ -212,7 +212,7 @@ def test_figures_make_no_figures(world, name):
 
 def test_long_texts_are_cut(world):
     """A text that a client chooses is kept up to a limited length."""
-    world.on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
+    world.switch_on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
     world.figures.record_request(REQUEST | {"query": "?" + "x" * 100_000}, Subject(name="y" * 5_000), "flow")
     world.flush()
@@ -223,7 +223,7 @@ def test_long_texts_are_cut(world):
 
 def test_what_cannot_be_encoded_is_dropped(world):
     """Half of a surrogate pair in a header fails no request."""
-    world.on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
+    world.switch_on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
     world.figures.record_request(REQUEST | {"user_agent": "\ud800"}, ANN, "flow")
     world.flush()
@@ -234,7 +234,7 @@ def test_what_cannot_be_encoded_is_dropped(world):
 @pytest.mark.parametrize("bound", ["number", "bytes"])
 def test_the_queue_is_bounded(world, monkeypatch, caplog, bound):
     """Events beyond the queue's limits, by number or bytes, are dropped and counted until the queue is written."""
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     world.batch()
     world.flush()
     if bound == "number":
@@ -253,7 +253,7 @@ def test_the_queue_is_bounded(world, monkeypatch, caplog, bound):
 @pytest.mark.parametrize("error", [Unavailable("no log"), RuntimeError("a bug")])
 def test_what_cannot_be_written_is_dropped(world, error, caplog):
     """A failure to write is logged and counted, and the next figures are still written."""
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     world.fails = error
     world.batch()
     world.flush()
@@ -267,7 +267,7 @@ def test_what_cannot_be_written_is_dropped(world, error, caplog):
 
 def test_they_are_written_in_batches(world):
     """Many figures are written some at a time, each event type for itself."""
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     for _ in range(2 * MAX_EVENTS_PER_BATCH + 1):
         world.batch()
     world.figures.record_sent_events(None, "a", ANN, "flow", SentEventTotals(1, 1, 1))
@@ -282,7 +282,7 @@ def test_they_are_written_in_batches(world):
 
 def test_a_function_writes_when_much_or_old_is_waiting(world):
     """A process that stands still between requests writes at the end of one, and mostly has nothing to do there."""
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     world.batch()
     world.figures.flush_if_due()
     assert world.written == []
@@ -301,7 +301,7 @@ def test_a_function_writes_when_much_or_old_is_waiting(world):
 def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
     """A log that does not answer holds an invocation up for a bounded time only."""
     monkeypatch.setattr(module, "KPI_FLUSH_TIMEOUT_SECONDS", 0.01)
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     world.log_answers.clear()
 
     world.batch()
@@ -315,7 +315,7 @@ def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
 def test_a_server_writes_by_itself():
     """If threads keep running, they write the gathered events by themselves."""
     world = World(write_interval_seconds=0.01)
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     with closing(world.figures):
         world.batch()
         world.wait_for(lambda: world.counted["written"] == 1)
@@ -336,7 +336,7 @@ def test_a_server_looks_at_once_whether_a_feature_is_on_again():
         world.batch()
         assert not world.figures.is_collecting(BATCH_PUBLISHED)
 
-        world.on(Feature.KPI_COLLECTION)
+        world.switch_on(Feature.KPI_COLLECTION)
         world.clock.move(module.FEATURE_RECHECK_INTERVAL_SECONDS)
         world.batch(size=7)
         world.wait_for(lambda: world.counted["written"])
@@ -350,7 +350,7 @@ def test_a_server_looks_at_once_whether_a_feature_is_on_again():
 def test_a_server_writes_a_whole_batch_at_once():
     """Nobody waits for the time to come when a batch is full."""
     world = World(write_interval_seconds=3600)
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     with closing(world.figures):
         for _ in range(module.MAX_EVENTS_PER_BATCH):
             world.batch()
@@ -360,7 +360,7 @@ def test_a_server_writes_a_whole_batch_at_once():
 def test_what_waits_at_the_end_is_written():
     """A process that ends in good order writes its queued events, and accepts no more."""
     world = World(write_interval_seconds=3600)
-    world.on(Feature.KPI_COLLECTION)
+    world.switch_on(Feature.KPI_COLLECTION)
     world.batch()
 
     world.figures.close()

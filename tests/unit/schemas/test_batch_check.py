@@ -66,15 +66,15 @@ VALUES = some.recursive(
 )
 
 
-def like(schema):
+def values_for(schema):
     """Values of which many are valid."""
     if not isinstance(schema, dict):
         return VALUES
     if "properties" in schema and "object" in schema["type"]:
-        members = {name: like(each) for name, each in schema["properties"].items()}
+        members = {name: values_for(each) for name, each in schema["properties"].items()}
         return some.fixed_dictionaries({}, optional=members) | VALUES
     if schema.get("type") == "array":
-        return some.lists(like(schema.get("items", True)), max_size=3) | VALUES
+        return some.lists(values_for(schema.get("items", True)), max_size=3) | VALUES
     return VALUES
 
 
@@ -135,7 +135,9 @@ def test_what_is_known_at_once_is_what_is_valid(data):
     """For random schemas and events, exactly those are known that the code for the whole schema accepts."""
     schema = data.draw(OBJECTS)
     check, validator = check_for(schema), compile_validator(schema)
-    events = [each for each in data.draw(some.lists(like(schema), min_size=1, max_size=8)) if isinstance(each, dict)]
+    events = [
+        each for each in data.draw(some.lists(values_for(schema), min_size=1, max_size=8)) if isinstance(each, dict)
+    ]
     for event in events:
         is_valid = validator.accepts(event)
         assert check.accepts([event]) is is_valid or (is_valid and not is_usual(event))

@@ -13,7 +13,7 @@ def diffs(old, new) -> list[str]:
     return [f"{change.kind} {change.path.text}" for change in find_schema_changes(old, new)]
 
 
-def within(schema):
+def nest_schema(schema):
     """The schema as the only property of an object."""
     return {"properties": {"p": schema}}
 
@@ -46,7 +46,7 @@ P = "#/properties/p"
 )
 def test_strings_have_one_difference_at_most(old, new, changes):
     """Only the first difference of strings is reported; a format, or a pattern on one side only, is ignored. (R197)"""
-    assert diffs(within(old), within(new)) == changes
+    assert diffs(nest_schema(old), nest_schema(new)) == changes
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_strings_have_one_difference_at_most(old, new, changes):
 def test_numbers_have_one_difference_at_most(old, new, changes):
     """The first difference among maximum, minimum and multipleOf is reported; 1 is not 1.0, an integer is a number.
     (R198)"""
-    assert diffs(within(old), within(new)) == changes
+    assert diffs(nest_schema(old), nest_schema(new)) == changes
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,9 @@ def test_numbers_have_one_difference_at_most(old, new, changes):
 )
 def test_enums_are_sets_of_values(old, new, changed):
     """Enums are compared as sets of values, types included. (R199)"""
-    assert diffs(within({"enum": old}), within({"enum": new})) == ([f"ENUM_ARRAY_CHANGED {P}/enum"] if changed else [])
+    assert diffs(nest_schema({"enum": old}), nest_schema({"enum": new})) == (
+        [f"ENUM_ARRAY_CHANGED {P}/enum"] if changed else []
+    )
 
 
 def test_combinations_are_compared_by_position():
@@ -141,7 +143,7 @@ def test_objects_are_compared_in_order():
 
 def test_a_swap_of_properties_is_a_removal():
     """One property for another is reported as a removal alone. (R201)"""
-    assert diffs(within({}), {"properties": {"q": {}}}) == ["PROPERTY_REMOVED #/properties/p"]
+    assert diffs(nest_schema({}), {"properties": {"q": {}}}) == ["PROPERTY_REMOVED #/properties/p"]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_references_are_followed():
 
     assert diffs(referring_schema("a", {"type": "string"}), referring_schema("b", {"type": "string"})) == []
     assert diffs(referring_schema("a", {}), referring_schema("a", {"type": "null"})) == [f"TYPE_NARROWED {P}/$ref"]
-    assert diffs(referring_schema("a", {"type": "string"}), within({"type": "string"})) == [f"TYPE_CHANGED {P}"]
+    assert diffs(referring_schema("a", {"type": "string"}), nest_schema({"type": "string"})) == [f"TYPE_CHANGED {P}"]
 
 
 @pytest.mark.parametrize(
@@ -245,19 +247,19 @@ def test_references_are_followed():
 def test_some_kinds_are_not_looked_into(old, new):
     """Simple kinds are compared only by their own keywords. (R204)"""
     draft = {"$schema": "http://json-schema.org/draft-07/schema#"}
-    assert diffs(draft | within(old), draft | within(new)) == []
+    assert diffs(draft | nest_schema(old), draft | nest_schema(new)) == []
 
 
 def test_words_about_a_schema_are_compared_everywhere():
     """Identifier, title and description are compared in all kinds; not to have one counts as a value. (R196)"""
     old, new = {"type": "null", "title": "t"}, {"type": "null", "id": "i", "description": "d"}
-    assert diffs(within(old), within(new)) == [
+    assert diffs(nest_schema(old), nest_schema(new)) == [
         f"ID_CHANGED {P}",
         f"TITLE_CHANGED {P}",
         f"DESCRIPTION_CHANGED {P}",
     ]
     combined = {"title": "t", "type": ["string", "null"]}
-    assert diffs(within(combined), within({**combined, "title": "u"})) == [f"TITLE_CHANGED {P}"]
+    assert diffs(nest_schema(combined), nest_schema({**combined, "title": "u"})) == [f"TITLE_CHANGED {P}"]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,7 @@ def test_words_about_a_schema_are_compared_everywhere():
 )
 def test_kinds_that_differ_end_the_comparison(old, new, changes):
     """An open schema may be narrowed, to an object even without a word; otherwise kinds must be the same. (R196)"""
-    assert diffs(within(old), within(new)) == changes
+    assert diffs(nest_schema(old), nest_schema(new)) == changes
 
 
 def test_names_stand_in_paths_as_they_are():
@@ -311,7 +313,7 @@ def test_recursive_schemas_are_compared_once():
 @pytest.mark.parametrize("beside", [{"not": {}}, {"default": 5}, {"$ref": "#"}, {"contains": {}}, {"if": {}}])
 def test_what_is_nothing_beside_a_combinator(beside):
     """Keywords beside a combinator that say nothing about values, in the schema's draft, are ignored. (R195, R200)"""
-    assert diffs(within({"anyOf": [{}]}), within({"anyOf": [{}], **beside})) == []
+    assert diffs(nest_schema({"anyOf": [{}]}), nest_schema({"anyOf": [{}], **beside})) == []
 
 
 @pytest.mark.parametrize(
@@ -321,7 +323,7 @@ def test_what_is_nothing_beside_a_combinator(beside):
 def test_what_is_a_schema_of_its_own_beside_a_combinator(draft, beside):
     """Keywords that the draft knows, beside a combinator, make two schemas of one. (R195, R200)"""
     about = {"$schema": f"http://json-schema.org/draft-{draft}/schema#"}
-    old, new = about | within({"anyOf": [{}]}), about | within({"anyOf": [{}], **beside})
+    old, new = about | nest_schema({"anyOf": [{}]}), about | nest_schema({"anyOf": [{}], **beside})
     assert diffs(old, new) == [f"SUB_SCHEMA_CHANGED {P}"]
 
 

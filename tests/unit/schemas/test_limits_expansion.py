@@ -33,14 +33,14 @@ def levels(number: int, level: Any, **more: Any) -> dict[str, Any]:
     }
 
 
-def twice(below):
+def double_schema(below):
     return [below, {"allOf": [below]}]
 
 
 DOUBLING = {
-    "allOf": lambda below: {"allOf": twice(below)},
-    "anyOf": lambda below: {"anyOf": twice(below)},
-    "oneOf": lambda below: {"oneOf": twice(below)},
+    "allOf": lambda below: {"allOf": double_schema(below)},
+    "anyOf": lambda below: {"anyOf": double_schema(below)},
+    "oneOf": lambda below: {"oneOf": double_schema(below)},
     "not": lambda below: {"not": below, "allOf": [below]},
     "if": lambda below: {"if": below, "then": below, "else": below},
     "dependencies": lambda below: {"dependencies": {"a": below, "b": below}},

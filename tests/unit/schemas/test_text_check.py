@@ -20,7 +20,7 @@ def text_check_of(properties, prepare=None):
     return make_text_check(batch_check, prepare)
 
 
-def doubtful(check, *events):
+def find_doubtful(check, *events):
     return list(check.find_doubtful([json.dumps(each).encode() for each in events], [MAX_STEPS]))
 
 
@@ -47,8 +47,8 @@ def doubtful(check, *events):
 def test_values_that_types_do_not_express_are_checked_in_their_places(properties, good, bad):
     """Through objects, lists and maps, whether something is there or null."""
     check = text_check_of(properties)
-    assert doubtful(check, *good) == []
-    assert doubtful(check, bad, *good, bad) == [0, len(good) + 1]
+    assert find_doubtful(check, *good) == []
+    assert find_doubtful(check, bad, *good, bad) == [0, len(good) + 1]
 
 
 def test_a_part_about_a_whole_object_needs_the_object():
@@ -56,28 +56,28 @@ def test_a_part_about_a_whole_object_needs_the_object():
     whole = {"type": "object", "properties": {"b": {"type": "integer"}}, "minProperties": 2}
     for part, shape in ((whole, lambda a: {"a": a}), ({"type": "array", "items": whole}, lambda a: {"a": [a]})):
         check = text_check_of({"a": part})
-        assert doubtful(check, shape({"b": 1, "c": 1}), shape({"b": 1}), shape({"b": "", "c": 1})) == [1, 2]
+        assert find_doubtful(check, shape({"b": 1, "c": 1}), shape({"b": 1}), shape({"b": "", "c": 1})) == [1, 2]
 
 
 def test_events_are_prepared_before_they_are_checked():
     """The removed member need not be valid."""
     check = text_check_of({"a": TEXT, "b": TEXT}, lambda event: {"b": event["b"]})
-    assert doubtful(check, {"a": 1, "b": "x"}, {"a": "x", "b": 1}, {"a": "x", "b": "y"}) == [1, 2]
+    assert find_doubtful(check, {"a": 1, "b": "x"}, {"a": "x", "b": 1}, {"a": "x", "b": "y"}) == [1, 2]
 
 
 def test_among_many_only_the_doubtful_ones_are_found():
     """The check finds events with a wrong type, and events with a value that only code can judge, in their order."""
     check = text_check_of({"a": TEXT})
     values = {3: 1, 17: "y", 40: "", 41: "y", 63: None}
-    assert doubtful(check, *({"a": values.get(number, "x")} for number in range(64))) == list(values)
+    assert find_doubtful(check, *({"a": values.get(number, "x")} for number in range(64))) == list(values)
 
 
 def test_an_event_is_found_by_any_of_its_values():
     """Though another has none, or null, where the first has several."""
     lists = text_check_of({"a": {"type": "array", "items": TEXT}})
-    assert doubtful(lists, {"a": ["x", "y"]}, {"a": []}) == [0]
+    assert find_doubtful(lists, {"a": ["x", "y"]}, {"a": []}) == [0]
     inner = {"type": ["object", "null"], "required": ["b"], "properties": {"b": TEXT}}
-    assert doubtful(text_check_of({"a": inner}), {"a": None}, {"a": {"b": "x"}}, {"a": {"b": "y"}}) == [2]
+    assert find_doubtful(text_check_of({"a": inner}), {"a": None}, {"a": {"b": "x"}}, {"a": {"b": "y"}}) == [2]
 
 
 def test_what_takes_too_much_is_not_known():

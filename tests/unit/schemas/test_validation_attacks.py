@@ -144,7 +144,7 @@ PAYLOADS = [
 ]
 
 
-def everywhere(word: str) -> dict[str, Any]:
+def schema_with_word(word: str) -> dict[str, Any]:
     """A schema that says this word wherever a schema can say anything."""
     quoted = "".join(f"\\x{{{ord(letter):x}}}" for letter in word if not 0xD800 <= ord(letter) < 0xE000)
     pointed = word.replace("~", "~0").replace("/", "~1").replace("%", "%25")
@@ -196,7 +196,7 @@ def test_words_as_code(payload, monkeypatch):
     monkeypatch.setattr(builtins, "canary", lambda: called.append(1), raising=False)
     reached: list[str] = []
     with watching(reached):
-        validator = compile_validator(everywhere(payload))
+        validator = compile_validator(schema_with_word(payload))
         good, bad = event_everywhere(payload), event_everywhere(payload) | {payload + "1": payload + "y"}
         assert validator.accepts(good), validator.explain(good)
         assert not validator.accepts(bad)
@@ -207,7 +207,7 @@ def test_words_as_code(payload, monkeypatch):
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_source_and_words(payload):
     """The code for a schema is the same for any words in it. (P56)"""
-    assert source_of(everywhere(payload)) == source_of(everywhere("harmless"))
+    assert source_of(schema_with_word(payload)) == source_of(schema_with_word("harmless"))
 
 
 KNOWN_NAMES = (
@@ -234,7 +234,7 @@ def test_vocabulary_of_code(draft):
 
 def test_what_code_can_see():
     """Code has no built-in functions beyond those it is given, and no way to import. (P56)"""
-    names = {node.id for node in ast.walk(ast.parse(source_of(everywhere("a")))) if isinstance(node, ast.Name)}
+    names = {node.id for node in ast.walk(ast.parse(source_of(schema_with_word("a")))) if isinstance(node, ast.Name)}
 
     assert CodeConstants(NAMES_IN_GENERATED_CODE).namespace["__builtins__"] == {}
     assert not names & {"__import__", "eval", "exec", "open", "getattr", "globals"}

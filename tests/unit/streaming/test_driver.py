@@ -378,10 +378,10 @@ def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
     """If the log in which a stream has to continue cannot be opened, the stream says so and ends. (L53)"""
 
     async def scenario(stage: Stage) -> None:
-        def away(storage_id: str) -> None:
+        def raise_unavailable(storage_id: str) -> None:
             raise Unavailable(f"{storage_id} is away")
 
-        stage.log.for_storage = away
+        stage.log.for_storage = raise_unavailable
         outlet = RecordingOutlet()
         stage.stream(outlet)
         await stage.wait_for_end()

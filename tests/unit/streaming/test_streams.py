@@ -270,12 +270,12 @@ def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
         event_type, outlet = stage.add(), RecordingOutlet()
         asked = threading.Event()
 
-        def away(*_: object) -> None:
+        def raise_unavailable(*_: object) -> None:
             asked.set()
             raise Unavailable("away")
 
         stage.serve(event_type, outlet, stream_limit=1)
-        monkeypatch.setattr(stage.permissions, "require_consumer", away)
+        monkeypatch.setattr(stage.permissions, "require_consumer", raise_unavailable)
         await asyncio.to_thread(asked.wait, PATIENCE)
         monkeypatch.undo()
         stage.publish(event_type, "a")

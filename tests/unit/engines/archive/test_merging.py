@@ -145,7 +145,7 @@ def service():
 
 
 @pytest.fixture
-def far(service):  # noqa: ARG001  # the tables
+def in_dynamodb(service):  # noqa: ARG001  # the tables
     """The same, with an index of which a crash can leave half."""
     return MergingSetup(DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None)), windows=28)
 
@@ -307,27 +307,27 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
-def test_a_crash_leaves_everything_to_be_read(far: MergingSetup, service, crash):
+def test_a_crash_leaves_everything_to_be_read(in_dynamodb: MergingSetup, service, crash):
     """Wherever a worker dies, all events are there, once each; the next worker finishes, and no remains are left."""
     operation, after = crash
-    [piece] = far.merger.plan_merges("t", 0)
+    [piece] = in_dynamodb.merger.plan_merges("t", 0)
     lost = refusal_fault("AccessDeniedException")
     if operation == "put":
-        far.store.out_of_reach = True
+        in_dynamodb.store.out_of_reach = True
     else:
         # The first item that is put is the claim.
         service.goes_wrong(operation, *[lambda _, effect: effect()] * after, *[lost] * 60)
     with pytest.raises(Unavailable):
-        far.merger.merge_group(piece)
+        in_dynamodb.merger.merge_group(piece)
     service.goes_right()
-    far.store.out_of_reach = False
-    far.see_that_all_is_there()
-    far.merge()
-    assert far.segments(0) == far.segments(1) == [(0, 2 * far.windows)]
-    far.see_that_all_is_there()
-    far.sweep()
-    assert len(far.objects()) == 2
-    assert far.merge() == 0
+    in_dynamodb.store.out_of_reach = False
+    in_dynamodb.see_that_all_is_there()
+    in_dynamodb.merge()
+    assert in_dynamodb.segments(0) == in_dynamodb.segments(1) == [(0, 2 * in_dynamodb.windows)]
+    in_dynamodb.see_that_all_is_there()
+    in_dynamodb.sweep()
+    assert len(in_dynamodb.objects()) == 2
+    assert in_dynamodb.merge() == 0
 
 
 def test_objects_that_many_partitions_share_are_read_once(setup: MergingSetup):

@@ -34,7 +34,7 @@ def refer(index: MemoryLogIndex, key: str, first: int = 0) -> None:
     assert index.advance_head("t", 0, first, IndexHead(IndexingState(next_offset=first + 1)), segment)
 
 
-def soon() -> datetime:
+def in_a_second() -> datetime:
     return datetime.now(UTC) + timedelta(seconds=1)
 
 
@@ -43,7 +43,9 @@ def test_what_is_referred_to_stays(index, store):
     for name in ("log/mine/a", "log/mine/b", "compacted/mine/c"):
         store.put(name, b"content")
     refer(index, "log/mine/a")
-    assert ArchiveSweep(index, store).run(soon()) == SweepResult(old_object_count=3, removed_count=2, bytes_freed=14)
+    assert ArchiveSweep(index, store).run(in_a_second()) == SweepResult(
+        old_object_count=3, removed_count=2, bytes_freed=14
+    )
     assert store.all_keys() == ["log/mine/a"]
 
 
@@ -61,16 +63,16 @@ def test_what_is_anothers_stays(index, store):
     for name in others:
         store.put(name, b"content")
     refer(index, "log/mine/a")
-    ArchiveSweep(index, store).run(soon())
+    ArchiveSweep(index, store).run(in_a_second())
     assert store.all_keys() == others
 
 
 def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store):
     """When all events have gone, a sweep that knows the namespace can clear up there."""
     store.put("log/mine/a", b"content")
-    ArchiveSweep(index, store).run(soon())
+    ArchiveSweep(index, store).run(in_a_second())
     assert store.all_keys() == ["log/mine/a"]
-    ArchiveSweep(index, store, namespaces=("mine",)).run(soon())
+    ArchiveSweep(index, store, namespaces=("mine",)).run(in_a_second())
     assert store.all_keys() == []
 
 
@@ -100,5 +102,7 @@ def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch
         remove(names)
 
     store.remove = fails_for_one
-    assert ArchiveSweep(index, store).run(soon()) == SweepResult(old_object_count=3, removed_count=2, bytes_freed=14)
+    assert ArchiveSweep(index, store).run(in_a_second()) == SweepResult(
+        old_object_count=3, removed_count=2, bytes_freed=14
+    )
     assert store.all_keys() == ["log/mine/b"]

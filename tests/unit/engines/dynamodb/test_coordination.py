@@ -288,11 +288,11 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordin
     faults = cycle(chance.sample(list(PASSING_FAULTS.values()), len(PASSING_FAULTS)))
     done = threading.Event()
 
-    def sometimes(request, effect):
+    def fail_sometimes(request, effect):
         return next(faults)(request, effect) if chance.random() < 0.3 else effect()
 
     for operation in ("UpdateItem", "TransactWriteItems", "GetItem", "Query"):
-        aws.goes_wrong(operation, *[sometimes] * 20_000)
+        aws.goes_wrong(operation, *[fail_sometimes] * 20_000)
 
     def commit_on(session) -> list[int]:
         mine = []

@@ -84,11 +84,11 @@ class TestTogether:
         """A failing look is logged, and is not the last one. (S198)"""
         failed = threading.Event()
 
-        def mistaken(*_):
+        def raise_mistake(*_):
             failed.set()
             raise ValueError("a mistake")
 
-        aws.goes_wrong("Query", mistaken)
+        aws.goes_wrong("Query", raise_mistake)
         ear = Ear(this_process)
         assert failed.wait(PATIENCE)
         commit(other_process, 5)

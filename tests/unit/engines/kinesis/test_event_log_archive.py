@@ -21,7 +21,7 @@ def log(faulty_kinesis: FaultyKinesis):
     return log
 
 
-def newest(faulty_kinesis: FaultyKinesis) -> int:
+def newest_sequence(faulty_kinesis: FaultyKinesis) -> int:
     stream = faulty_kinesis.a_stream()
     [shard] = stream.list_shards()
     return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[-1].position.sequence
@@ -40,7 +40,7 @@ def test_damage_is_reported_with_its_offsets(faulty_kinesis: FaultyKinesis, log,
     publish(faulty_kinesis, log, 3, 4)
     [first, _] = archived_segments_from(faulty_kinesis.index, "t", 0)
     faulty_kinesis.archive.put(first.location.key, b"what is this?" * 20)
-    faulty_kinesis.client.forgets(newest(faulty_kinesis))
+    faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis))
     reader = faulty_kinesis.a_log()
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 5)}
     with pytest.raises(Unavailable):
@@ -81,7 +81,7 @@ def test_small_windows_can_be_merged(faulty_kinesis: FaultyKinesis, log):
     merger = SegmentMerger(index=faulty_kinesis.index, store=faulty_kinesis.archive, event_type_name_of=lambda _: None)
     [piece] = merger.plan_merges("t", 0)
     assert merger.merge_group(piece) == 2 * MIN_SEGMENTS_TO_MERGE - 1
-    faulty_kinesis.client.forgets(newest(faulty_kinesis))
+    faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis))
     reader = faulty_kinesis.a_log()
     found = [event for start in (0, 10, 20) for event in reader.read("t", 0, start, limit=10).events]
     assert [int(event.record.value) for event in found] == list(range(30))

@@ -91,7 +91,7 @@ class Surroundings:
 @pytest.fixture(
     params=[kinesis_local, *([kinesalite_there] if OTHER_ENGINES_WANTED else [])], ids=lambda service: service.__name__
 )
-def surroundings(request):
+def kinesis_world(request):
     with request.param() as endpoint:
         client = boto3.client("kinesis", endpoint_url=endpoint)
         client.close = lambda: None  # every log closes its client, and this one is shared
@@ -149,20 +149,20 @@ def repeat_until(over: threading.Event, work: Callable[[], None]) -> None:
 
 
 class TestWhileShardsSplitAndMerge:
-    def test_no_event_is_lost_or_there_twice_and_every_reader_counts_the_same(self, surroundings: Surroundings):
+    def test_no_event_is_lost_or_there_twice_and_every_reader_counts_the_same(self, kinesis_world: Surroundings):
         """Events keep their order and offsets while shards split and merge, for readers who follow and who come later.
 
         The reader that follows has next to no memory, so it also reads behind its cache.
         """
-        index_by_shard = surroundings.an_indexer()
+        index_by_shard = kinesis_world.an_indexer()
         over, published = threading.Event(), threading.Event()
 
         def index_something() -> None:
-            index_by_shard.catch_up(random.choice(surroundings.shard_tree().leaves()))
+            index_by_shard.catch_up(random.choice(kinesis_world.shard_tree().leaves()))
 
         with (
-            surroundings.a_log() as first,
-            surroundings.a_log(window_bytes=20_000) as second,
+            kinesis_world.a_log() as first,
+            kinesis_world.a_log(window_bytes=20_000) as second,
             ThreadPoolExecutor(12) as threads,
         ):
             first.create_topic(TOPIC, PARTITIONS)
@@ -175,7 +175,7 @@ class TestWhileShardsSplitAndMerge:
             indexing = threads.submit(repeat_until, over, index_something)
             for how in RESHARDINGS:
                 time.sleep(0.25)
-                surroundings.reshard(how)
+                kinesis_world.reshard(how)
             time.sleep(0.25)
             over.set()
             acknowledged = [each.result(PATIENCE) for each in writing]
@@ -190,44 +190,44 @@ class TestWhileShardsSplitAndMerge:
             for stored in acknowledged:
                 mine = [value for p, value in stored if p == partition]
                 assert [value for value in values if value in set(mine)] == mine
-        with surroundings.a_log() as later:
+        with kinesis_world.a_log() as later:
             assert seen_from_the_beginning(later) == followed
         fresh = MemoryLogIndex()
         fresh.create_topic(TOPIC, PARTITIONS)
-        with surroundings.a_log(fresh) as counting_anew:
+        with kinesis_world.a_log(fresh) as counting_anew:
             assert seen_from_the_beginning(counting_anew) == followed
         assert sum(map(len, followed.values())) > 60
 
-    def test_an_index_made_afterwards_is_the_same(self, surroundings: Surroundings):
+    def test_an_index_made_afterwards_is_the_same(self, kinesis_world: Surroundings):
         """Indexing only the last shards also indexes all their ancestors, parents before children."""
-        with surroundings.a_log() as log:
+        with kinesis_world.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             expected = dict.fromkeys(range(PARTITIONS), 0)
             for how in ("split", "merge", "split", "merge"):
                 for partition in range(PARTITIONS):
                     run_blocking(log.append(TOPIC, {partition: [Record(b"1"), Record(b"2")]}))
                     expected[partition] += 2
-                surroundings.reshard(how)
-            for leaf in surroundings.shard_tree().leaves():
-                surroundings.an_indexer().catch_up(leaf)
-            heads = surroundings.index.index_heads([(TOPIC, partition) for partition in range(PARTITIONS)])
+                kinesis_world.reshard(how)
+            for leaf in kinesis_world.shard_tree().leaves():
+                kinesis_world.an_indexer().catch_up(leaf)
+            heads = kinesis_world.index.index_heads([(TOPIC, partition) for partition in range(PARTITIONS)])
             assert {partition: heads[TOPIC, partition].state.next_offset for partition in range(PARTITIONS)} == expected
-        with surroundings.a_log() as later:
+        with kinesis_world.a_log() as later:
             bounds = later.bounds(TOPIC, range(PARTITIONS))
             assert {partition: each.next_offset for partition, each in bounds.items()} == expected
 
-    def test_a_sealed_topic_stays_sealed(self, surroundings: Surroundings):
+    def test_a_sealed_topic_stays_sealed(self, kinesis_world: Surroundings):
         """A reader that only sees later records knows a seal written before a shard split."""
-        with surroundings.a_log() as log:
+        with kinesis_world.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             run_blocking(log.append(TOPIC, {partition: [Record(b"1")] for partition in range(PARTITIONS)}))
             log.seal_topic(TOPIC)
             ends = log.bounds(TOPIC, range(PARTITIONS))
-            surroundings.reshard("split")
-            surroundings.reshard("merge")
-            for leaf in surroundings.shard_tree().leaves():
-                surroundings.an_indexer().catch_up(leaf)
-        with surroundings.a_log() as later:
+            kinesis_world.reshard("split")
+            kinesis_world.reshard("merge")
+            for leaf in kinesis_world.shard_tree().leaves():
+                kinesis_world.an_indexer().catch_up(leaf)
+        with kinesis_world.a_log() as later:
             assert later.bounds(TOPIC, range(PARTITIONS)) == ends
 
 
@@ -246,41 +246,41 @@ class Before:
 
 
 class TestProcessesThatAreBehind:
-    def test_counts_nothing_twice(self, surroundings: Surroundings):
+    def test_counts_nothing_twice(self, kinesis_world: Surroundings):
         """An indexer that reads an old shard again, and does not know its children yet, changes nothing."""
-        with surroundings.a_log() as log:
+        with kinesis_world.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
                 run_blocking(log.append(TOPIC, {partition: [Record(b"1")]}))
-            shard_trees = ShardTreeCache(surroundings.a_stream())
+            shard_trees = ShardTreeCache(kinesis_world.a_stream())
             old = shard_trees.current.leaves()
-            index = Before(surroundings.index, surroundings.stream)
-            behind = Indexer(shard_trees.stream, shard_trees, index, surroundings.archive)
-            surroundings.reshard("split")
-            surroundings.reshard("merge")
+            index = Before(kinesis_world.index, kinesis_world.stream)
+            behind = Indexer(shard_trees.stream, shard_trees, index, kinesis_world.archive)
+            kinesis_world.reshard("split")
+            kinesis_world.reshard("merge")
             for partition in range(PARTITIONS):
                 run_blocking(log.append(TOPIC, {partition: [Record(b"2")]}))
-            for leaf in surroundings.shard_tree().leaves():
-                surroundings.an_indexer().catch_up(leaf)
+            for leaf in kinesis_world.shard_tree().leaves():
+                kinesis_world.an_indexer().catch_up(leaf)
             places = [(TOPIC, partition) for partition in range(PARTITIONS)]
-            indexed = surroundings.index.index_heads(places)
+            indexed = kinesis_world.index.index_heads(places)
             assert {head.state.next_offset for head in indexed.values()} == {2}
             for shard in old:
                 behind.catch_up(shard)
-            assert surroundings.index.index_heads(places) == indexed
+            assert kinesis_world.index.index_heads(places) == indexed
 
-    def test_begins_with_what_others_have_counted(self, surroundings: Surroundings):
+    def test_begins_with_what_others_have_counted(self, kinesis_world: Surroundings):
         """A reader that finds a partition counted in an unknown shard takes over the count."""
-        shard_trees = ShardTreeCache(surroundings.a_stream())
-        topics = TopicCache(surroundings.index, 60.0, ChangeWatch(surroundings.index.change_counters, SystemClock()))
-        segment_cache = SegmentCache(surroundings.archive)
-        with surroundings.a_log() as log, closing(segment_cache):
+        shard_trees = ShardTreeCache(kinesis_world.a_stream())
+        topics = TopicCache(kinesis_world.index, 60.0, ChangeWatch(kinesis_world.index.change_counters, SystemClock()))
+        segment_cache = SegmentCache(kinesis_world.archive)
+        with kinesis_world.a_log() as log, closing(segment_cache):
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
                 run_blocking(log.append(TOPIC, {partition: [Record(b"1")]}))
             reader = StreamReader(
                 shard_trees,
-                surroundings.index,
+                kinesis_world.index,
                 topics,
                 segment_cache,
                 lambda *_: None,
@@ -291,12 +291,12 @@ class TestProcessesThatAreBehind:
             before = time.monotonic()
             for shard in shard_trees.current.leaves():
                 reader.tails.read_to_tip(shard, before, GrowingPauses(PATIENCE))
-            surroundings.reshard("split")
-            surroundings.reshard("merge")
+            kinesis_world.reshard("split")
+            kinesis_world.reshard("merge")
             for partition in range(PARTITIONS):
                 run_blocking(log.append(TOPIC, {partition: [Record(b"2")]}))
-            for leaf in surroundings.shard_tree().leaves():
-                surroundings.an_indexer().catch_up(leaf)
+            for leaf in kinesis_world.shard_tree().leaves():
+                kinesis_world.an_indexer().catch_up(leaf)
             for partition in range(PARTITIONS):
                 assert reader.partition_state(TOPIC, partition, before).next_offset == 2
                 events = [reader.read_now(TOPIC, partition, start, 1, 1000).events for start in range(2)]

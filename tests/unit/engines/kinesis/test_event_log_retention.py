@@ -31,7 +31,7 @@ def publish(log, *numbers: int, partition: int = 0) -> None:
         run_blocking(log.append("t", {partition: [Record(b"%d" % number)]}))
 
 
-def newest(faulty_kinesis: FaultyKinesis) -> int:
+def newest_sequence(faulty_kinesis: FaultyKinesis) -> int:
     """The last record's sequence number."""
     stream = faulty_kinesis.a_stream()
     [shard] = stream.list_shards()
@@ -57,7 +57,7 @@ def test_what_is_forgotten_is_read_from_the_archive(faulty_kinesis: FaultyKinesi
     faulty_kinesis.index_all()
     publish(log, *range(10, 12))
     faulty_kinesis.index_all()
-    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 1, strict=strict)
+    faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis) - 1, strict=strict)
     publish(log, *range(12, 15))
     for reader in (faulty_kinesis.a_log(), faulty_kinesis.a_log(FORGETFUL)):
         assert events(reader) == make_records(*range(15))
@@ -69,7 +69,7 @@ def test_an_idle_partition_goes_on_where_it_was(faulty_kinesis: FaultyKinesis, l
     """When all of a partition is forgotten by the stream, its next event has the next offset."""
     publish(log, *range(5))
     faulty_kinesis.index_all()
-    faulty_kinesis.client.forgets(newest(faulty_kinesis), strict=strict)
+    faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis), strict=strict)
     reader = faulty_kinesis.a_log()
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 5)}
     publish(log, 5)
@@ -83,7 +83,7 @@ def test_what_no_one_has_is_not_made_up(faulty_kinesis: FaultyKinesis, log, stri
     """When neither archive nor stream has an event, another one is not shown in its place."""
     publish(log, *range(10))
     faulty_kinesis.index_all(archived=archived)
-    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 3, strict=strict)
+    faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis) - 3, strict=strict)
     faulty_kinesis.archive.remove(faulty_kinesis.archive.all_keys())
     reader = faulty_kinesis.a_log(archived=archived)
     publish(log, 10)
@@ -103,7 +103,7 @@ def test_a_process_that_slept_counts_anew(faulty_kinesis: FaultyKinesis, log, mo
     assert events(sleeper) == make_records(*range(3))
     publish(log, *range(3, 8))
     faulty_kinesis.index_all()
-    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 1, strict=strict)
+    faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis) - 1, strict=strict)
     later = time.time() + 2 * tails.MAX_READ_PAUSE_SECONDS
     monkeypatch.setattr(time, "time", lambda: later)
     assert events(sleeper) == events(faulty_kinesis.a_log()) == make_records(*range(8))
@@ -116,7 +116,7 @@ def test_an_append_that_was_given_up_stops_no_one(faulty_kinesis: FaultyKinesis,
     half = envelopes.pack_parts(3, 0, bytes(1000), b"a" * 8, 500)
     faulty_kinesis.put("t/0", half[0])
     faulty_kinesis.index_all()
-    faulty_kinesis.client.forgets(newest(faulty_kinesis), strict=strict)
+    faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis), strict=strict)
     publish(log, 1)
     faulty_kinesis.index_all()
     assert faulty_kinesis.index.index_heads([("t", 0)])["t", 0].state.next_offset == 2
@@ -132,7 +132,7 @@ def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(faulty_
     faulty_kinesis.put("t/0", second)
     faulty_kinesis.index_all()
     assert faulty_kinesis.index.index_heads([("t", 0)])["t", 0].state.next_offset == 2
-    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 1)
+    faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis) - 1)
     assert events(faulty_kinesis.a_log()) == [(0, b"1" * 400), (1, b"2" * 400)]
     faulty_kinesis.archive.remove(faulty_kinesis.archive.all_keys())
     with pytest.raises(Unavailable):
@@ -151,7 +151,7 @@ def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(faulty_kine
     reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
     piece = reader.read("t", 0, 0, max_bytes=1)
     assert piece.next_offset == 1
-    faulty_kinesis.client.forgets(newest(faulty_kinesis) - 5)
+    faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis) - 5)
     monkeypatch.setattr("nakadi.engines.kinesis.scanning.REMEMBERED_STATE_MAX_AGE_SECONDS", 0.0)
     with pytest.raises(Unavailable):
         reader.read("t", 0, 1)

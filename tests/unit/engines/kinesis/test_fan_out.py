@@ -50,7 +50,7 @@ class Following:
         self._seen = 0
         self.end = log.add_change_listener(lambda *_: self._told.set())
 
-    def sees(self, count: int) -> None:
+    def wait_for_events(self, count: int) -> None:
         """Wait until the watcher has reported at least this number of events."""
         until(lambda: self._all() >= count)
 
@@ -101,7 +101,7 @@ def test_what_is_pushed_is_not_asked_for(faulty_kinesis, kinesis, monkeypatch):
         asked.clear()
         for number in range(5):
             publish(faulty_kinesis)
-            process.sees(number + 1)
+            process.wait_for_events(number + 1)
         assert kinesis.records == 5
         assert not asked
 
@@ -112,7 +112,7 @@ def test_a_subscription_that_ends_is_followed_by_another(faulty_kinesis, kinesis
     with following_watch(faulty_kinesis) as process:
         for number in range(10):
             publish(faulty_kinesis)
-            process.sees(number + 1)
+            process.wait_for_events(number + 1)
         wait_until_subscribed(kinesis, 3)
         assert [event.offset for event in process.log.read("t", 0, 0).events] == list(range(10))
 
@@ -123,12 +123,12 @@ def test_a_refused_subscription_leaves_the_shard_to_be_asked(faulty_kinesis, kin
     with following_watch(faulty_kinesis) as process:
         wait_until_subscribed(kinesis, 2)
         publish(faulty_kinesis, 3)
-        process.sees(3)
+        process.wait_for_events(3)
         assert not kinesis.records
         kinesis.pushes = True
         until(lambda: kinesis.streaming)
         publish(faulty_kinesis)
-        process.sees(4)
+        process.wait_for_events(4)
 
 
 @pytest.mark.parametrize("how", ["most", "activates"])
@@ -137,7 +137,7 @@ def test_a_stream_without_room_for_a_consumer_is_asked(faulty_kinesis, kinesis, 
     setattr(kinesis, how, 0)
     with following_watch(faulty_kinesis) as process:
         publish(faulty_kinesis, 2)
-        process.sees(2)
+        process.wait_for_events(2)
         until(lambda: kinesis.calls["RegisterStreamConsumer"] + kinesis.calls["DescribeStreamConsumer"] > 3)
         assert not kinesis.calls["SubscribeToShard"]
         setattr(kinesis, how, 20)
@@ -150,7 +150,7 @@ def test_a_silent_subscription_hides_nothing(faulty_kinesis, kinesis):
         until(lambda: kinesis.pages)
         kinesis.silent.set()
         publish(faulty_kinesis, 2)
-        process.sees(2)
+        process.wait_for_events(2)
 
 
 def test_the_newest_offsets_are_asked_for(faulty_kinesis, kinesis):
@@ -159,7 +159,7 @@ def test_the_newest_offsets_are_asked_for(faulty_kinesis, kinesis):
         until(lambda: kinesis.streaming)
         publish(faulty_kinesis)
         until(lambda: kinesis.records)
-        process.sees(1)
+        process.wait_for_events(1)
         kinesis.silent.set()
         publish(faulty_kinesis, 2)
         assert process.log.bounds("t", [0])[0].next_offset == 3
@@ -190,7 +190,7 @@ def test_a_consumer_is_replaced_before_it_is_old(faulty_kinesis, kinesis, monkey
     with following_watch(faulty_kinesis) as process:
         until(lambda: kinesis.calls["RegisterStreamConsumer"] >= 3)
         publish(faulty_kinesis, 2)
-        process.sees(2)
+        process.wait_for_events(2)
         assert len(kinesis.consumers) <= 2
 
 
@@ -201,7 +201,7 @@ def test_a_consumer_that_was_taken_away_is_registered_anew(faulty_kinesis, kines
         [arn] = kinesis.consumers
         kinesis.answer("DeregisterStreamConsumer", {"ConsumerARN": arn})
         publish(faulty_kinesis, 2)
-        process.sees(2)
+        process.wait_for_events(2)
         until(lambda: kinesis.consumers)
         assert arn not in kinesis.consumers
 

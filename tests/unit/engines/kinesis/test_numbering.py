@@ -15,7 +15,7 @@ class Log:
         self.numbered: list[tuple[int, int, int]] = []
         self._sequence = 0
 
-    def whole(self, count: int, stored_at: int = 0, at: int = 0) -> None:
+    def add_frame(self, count: int, stored_at: int = 0, at: int = 0) -> None:
         self._number_record(envelopes.pack_frame(count, stored_at, b"frame"), at)
 
     def part(self, append: str, number: int, of: int, *, count: int = 1, at: int = 0) -> None:
@@ -25,7 +25,7 @@ class Log:
     def seal(self, at: int = 0) -> None:
         self._number_record(envelopes.pack_seal(0), at)
 
-    def foreign(self) -> None:
+    def add_foreign_record(self) -> None:
         self._number_record(b"whatever", 0)
 
     def _number_record(self, data: bytes, at: int) -> None:
@@ -44,18 +44,18 @@ def log():
 
 def test_frames_get_the_next_numbers(log):
     """Each frame is numbered from where the one before it ended."""
-    log.whole(3)
-    log.whole(1)
-    log.whole(2)
+    log.add_frame(3)
+    log.add_frame(1)
+    log.add_frame(2)
     assert log.numbered == [(0, 3, 1), (3, 1, 1), (4, 2, 1)]
     assert log.state.next_offset == 6
 
 
 def test_records_of_others_take_no_number(log):
     """All readers skip a record that is not ours."""
-    log.whole(1)
-    log.foreign()
-    log.whole(1)
+    log.add_frame(1)
+    log.add_foreign_record()
+    log.add_frame(1)
     assert log.numbered == [(0, 1, 1), (1, 1, 1)]
 
 
@@ -63,7 +63,7 @@ def test_time_never_goes_back(log):
     """A frame was stored no earlier than those in front of it, whatever its publisher's clock said."""
     moments = []
     for stored_at in (5, 9, 3, 10):
-        log.whole(1, stored_at)
+        log.add_frame(1, stored_at)
         moments.append(log.state.latest_stored_at)
     assert moments == [5, 9, 9, 10]
 
@@ -71,11 +71,11 @@ def test_time_never_goes_back(log):
 def test_parts_are_numbered_together_where_the_last_one_lies(log):
     """An append in parts comes after all events stored between its first part and its last."""
     log.part("a", 0, 3, count=4)
-    log.whole(1)
+    log.add_frame(1)
     log.part("a", 1, 3, count=4)
-    log.whole(1)
+    log.add_frame(1)
     log.part("a", 2, 3, count=4)
-    log.whole(1)
+    log.add_frame(1)
     assert log.numbered == [(0, 1, 1), (1, 1, 1), (2, 4, 3), (6, 1, 1)]
     assert log.state.unfinished_parts == ()
 
@@ -93,7 +93,7 @@ def test_an_append_that_lacks_a_part_counts_nothing(log, missing):
     for number in range(3):
         if number != missing:
             log.part("a", number, 3)
-    log.whole(1)
+    log.add_frame(1)
     assert log.numbered == [(0, 1, 1)]
 
 
@@ -118,20 +118,20 @@ def test_parts_that_come_too_late_count_nothing(log):
 def test_abandoned_parts_are_forgotten(log):
     """Parts that are no longer expected take no memory."""
     log.part("a", 0, 2, at=0)
-    log.whole(1, at=ABANDONED_APPEND_AGE_MS)
+    log.add_frame(1, at=ABANDONED_APPEND_AGE_MS)
     assert len(log.state.unfinished_parts) == 1
-    log.whole(1, at=ABANDONED_APPEND_AGE_MS + 1)
+    log.add_frame(1, at=ABANDONED_APPEND_AGE_MS + 1)
     assert log.state.unfinished_parts == ()
 
 
 def test_behind_a_seal_nothing_counts(log):
     """The first seal ends a partition; events, parts and further seals behind it mean nothing."""
-    log.whole(2)
+    log.add_frame(2)
     log.part("a", 0, 2)
     log.seal()
     sealed_at = log.state.last_position
     log.part("a", 1, 2)
-    log.whole(5)
+    log.add_frame(5)
     log.seal()
     assert log.numbered == [(0, 2, 1)]
     assert (log.state.next_offset, log.state.sealed_at, log.state.unfinished_parts) == (2, sealed_at, ())

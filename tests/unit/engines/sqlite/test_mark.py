@@ -95,7 +95,7 @@ def number_in(path):
         return connection.execute("SELECT revision FROM documents WHERE kind = 'data-file'").fetchone()[0]
 
 
-def flip(path, at):
+def flip_byte(path, at):
     whole = bytearray(path.read_bytes())
     whole[at] ^= 0xFF
     path.write_bytes(whole)
@@ -177,7 +177,7 @@ def test_a_mark_that_cannot_be_written_stops_nothing(working_file, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    "change", [lambda mark: flip(mark, 30), lambda mark: mark.write_bytes(b""), lambda mark: flip(mark, 2)]
+    "change", [lambda mark: flip_byte(mark, 30), lambda mark: mark.write_bytes(b""), lambda mark: flip_byte(mark, 2)]
 )
 def test_a_damaged_mark_is_reported_and_passed_over(working_file, change, caplog):
     """A mark that cannot be read is no reason not to start, but one to say so; the next one is good again."""
@@ -269,7 +269,7 @@ def test_a_log_that_was_changed_is_noticed_without_a_mark(working_file, tmp_path
         working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)
     mark_path(path).unlink()
-    flip(wal_of(path), wal_of(path).stat().st_size // 2)
+    flip_byte(wal_of(path), wal_of(path).stat().st_size // 2)
 
     assert "is damaged behind" in refusal(path)
 
@@ -278,7 +278,7 @@ def test_half_a_transaction_at_the_end_is_reported_and_left_out(working_file, tm
     """A transaction that was being written when the power went was never acknowledged: no reason not to start."""
     working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)
-    flip(wal_of(path), wal_of(path).stat().st_size - 10)
+    flip_byte(wal_of(path), wal_of(path).stat().st_size - 10)
 
     assert check_against_mark(path, accept_loss=False) == 0
     assert "ends in an incomplete transaction" in caplog.text
@@ -342,7 +342,7 @@ def test_an_accepted_damage_of_the_log_is_put_away(working_file, tmp_path):
     for _ in range(5):
         working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)
-    flip(wal_of(path), wal_of(path).stat().st_size // 2)
+    flip_byte(wal_of(path), wal_of(path).stat().st_size // 2)
     with closing(Marker(path, lambda: NOON, above=check_against_mark(path, accept_loss=True))) as marker:
         marker.write_mark_if_changed()
         assert check_against_mark(path, accept_loss=False) == 0

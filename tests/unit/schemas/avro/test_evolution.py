@@ -29,14 +29,14 @@ def one_field(of):
     return a_record(a_field("e", of))
 
 
-def after(old, new, mode=FORWARD):
+def next_schema(old, new, mode=FORWARD):
     current = a_schema(json.dumps(old), type=SchemaType.AVRO, version=Version(1, 2, 3))
     return next_avro_schema(current, json.dumps(new), SchemaType.AVRO, mode, LATER)
 
 
 def refusal(old, new, mode):
     with pytest.raises(IncompatibleSchema) as refused:
-        after(old, new, mode)
+        next_schema(old, new, mode)
     return refused.value
 
 
@@ -44,7 +44,7 @@ def mismatch(reader, writer, at="/fields/0/type"):
     return ("TYPE_MISMATCH", at, f"reader type: {reader} not compatible with writer type: {writer}")
 
 
-def missing(branch, at):
+def missing_branch(branch, at):
     return ("MISSING_UNION_BRANCH", at, f"reader union lacking writer type: {branch}")
 
 
@@ -82,14 +82,14 @@ PAIRS = {
         one_field(["null", "int"]),
         one_field(["null", "int", "string"]),
         [],
-        [missing("STRING", "/fields/0/type/2")],
+        [missing_branch("STRING", "/fields/0/type/2")],
     ),
     "made a union": (one_field("int"), one_field(["null", "int"]), [], [mismatch("INT", "NULL", "/")]),
     "union no longer": (
         one_field(["null", "string"]),
         one_field("int"),
         [mismatch("INT", "NULL", "/"), mismatch("INT", "STRING", "/")],
-        [missing("INT", "/fields/0/type")],
+        [missing_branch("INT", "/fields/0/type")],
     ),
     "items": (
         one_field({"type": "array", "items": "int"}),
@@ -106,8 +106,8 @@ PAIRS = {
     "within a branch": (
         one_field(["null", INNER_INT]),
         one_field(["null", INNER_STRING]),
-        [missing("RECORD", "/fields/0/type/1")],
-        [missing("RECORD", "/fields/0/type/1")],
+        [missing_branch("RECORD", "/fields/0/type/1")],
+        [missing_branch("RECORD", "/fields/0/type/1")],
     ),
     "renamed with alias": (
         a_record(ID),
@@ -143,7 +143,7 @@ def test_the_mode_decides_who_must_be_able_to_read(pair, mode):
         assert refused.detail == detail_of(against)
         assert [(each.rule, each.path) for each in refused.reasons] == [each[:2] for each in against]
     else:
-        assert str(after(old, new, mode).version) == "2.0.0"
+        assert str(next_schema(old, new, mode).version) == "2.0.0"
 
 
 def test_reasons_say_who_cannot_read_what():
@@ -161,8 +161,8 @@ def test_an_equal_schema_changes_nothing():
     """The schema stays as it was, with its version and its text. (R187)"""
     old = a_record(ID)
 
-    assert after(old, a_record(a_field("id", doc="x")), COMPATIBLE).text == json.dumps(old)
-    assert str(after(old, old).version) == "1.2.3"
+    assert next_schema(old, a_record(a_field("id", doc="x")), COMPATIBLE).text == json.dumps(old)
+    assert str(next_schema(old, old).version) == "1.2.3"
 
 
 @pytest.mark.parametrize("mode", list(CompatibilityMode))
@@ -185,11 +185,11 @@ def test_json_schema_does_not_follow_avro():
 def test_wide_unions_take_bounded_work():
     """Each branch is held against each other one: beyond a number of pairs the schemas are refused. (R186)"""
 
-    def wide(size):
+    def wide_union(size):
         return one_field([{"type": "fixed", "name": f"F{number}", "size": size} for number in range(600)])
 
     with pytest.raises(Invalid, match="too entangled"):
-        after(wide(1), wide(2), COMPATIBLE)
+        next_schema(wide_union(1), wide_union(2), COMPATIBLE)
 
 
 def test_only_the_first_of_many_problems_are_shown():

@@ -32,7 +32,7 @@ from tests.unit.subscriptions.conftest import House
 
 
 @pytest.fixture
-def brief():
+def impatient():
     """A broker whose requests may not wait at all."""
     opened = House(longest_wait_seconds=-1)
     yield opened
@@ -40,12 +40,12 @@ def brief():
 
 
 @pytest.fixture
-def serving(brief):
+def serving(impatient):
     """How a process that serves streams of a subscription takes part."""
 
     def members(subscription):
-        execute_reset = brief.subscription_services.reset_execution.try_to_execute
-        return SubscriptionSessions(brief.coordination, subscription["id"], brief.clock, execute_reset)
+        execute_reset = impatient.subscription_services.reset_execution.try_to_execute
+        return SubscriptionSessions(impatient.coordination, subscription["id"], impatient.clock, execute_reset)
 
     return members
 
@@ -266,23 +266,23 @@ class TestMarkers:
 class TestGoesOn:
     """Behind a gateway that waits for 29 seconds a request is answered before streams have ended."""
 
-    def test_a_reset_without_its_caller(self, brief, serving):
+    def test_a_reset_without_its_caller(self, impatient, serving):
         """The broker tells the caller to come back. The process whose stream is the last to end sets the offsets, and
         the repeated request learns that; another request with the same cursors is another reset. (S137, S138)"""
-        name = brief.event_type(events=5)
-        subscription = brief.subscription(name)
-        session = brief.session(subscription)
-        answer = reset(brief.api, subscription, a_cursor(name, "0", 1))
+        name = impatient.event_type(events=5)
+        subscription = impatient.subscription(name)
+        session = impatient.session(subscription)
+        answer = reset(impatient.api, subscription, a_cursor(name, "0", 1))
         assert problem(answer, 503) == STREAMS_NOT_ENDED_MESSAGE
         assert answer.headers["retry-after"]
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 2)), 409)
+        assert problem(reset(impatient.api, subscription, a_cursor(name, "0", 2)), 409)
         serving(subscription).leave(session, DepartureRecord())
-        assert cursors(brief.api, subscription) == {(name, "0"): offset_text(1)}
-        after = brief.session(subscription)
-        brief.commit(subscription, after, a_cursor(name, "0", 4))
-        assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
-        assert cursors(brief.api, subscription) == {(name, "0"): offset_text(4)}
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
+        assert cursors(impatient.api, subscription) == {(name, "0"): offset_text(1)}
+        after = impatient.session(subscription)
+        impatient.commit(subscription, after, a_cursor(name, "0", 4))
+        assert reset(impatient.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        assert cursors(impatient.api, subscription) == {(name, "0"): offset_text(4)}
+        assert problem(reset(impatient.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
 
     def test_a_repeated_request_joins(self, house, threads):
         """A request for a reset that others wait for waits with them. (S137)"""
@@ -294,84 +294,84 @@ class TestGoesOn:
         house.leave(subscription, session)
         assert [each.result(PATIENCE).status_code for each in both] == [204, 204]
 
-    def test_a_stream_that_opens_finds_a_reset_that_was_left(self, brief, serving):
+    def test_a_stream_that_opens_finds_a_reset_that_was_left(self, impatient, serving):
         """Where the process that served the streams died, the next stream sets the offsets before it begins. (S137,
         S143, S225)"""
-        name = brief.event_type(events=5)
-        subscription = brief.subscription(name)
-        brief.coordination.renew_lease("another process", brief.clock.now() + lease_watch.LEASE_DURATION)
-        brief.session(subscription, process_id="another process")
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
-        brief.clock.move((lease_watch.LEASE_DURATION + lease_watch.CLOCK_MARGIN).total_seconds())
+        name = impatient.event_type(events=5)
+        subscription = impatient.subscription(name)
+        impatient.coordination.renew_lease("another process", impatient.clock.now() + lease_watch.LEASE_DURATION)
+        impatient.session(subscription, process_id="another process")
+        assert problem(reset(impatient.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
+        impatient.clock.move((lease_watch.LEASE_DURATION + lease_watch.CLOCK_MARGIN).total_seconds())
         members = serving(subscription)
-        LeaseKeeper(brief.coordination, brief.clock).remove_expired_sessions([(members, members.assignment())])
-        members.join(a_session("new", started_at=brief.clock.now()))
-        assert cursors(brief.api, subscription) == {(name, "0"): offset_text(1)}
+        LeaseKeeper(impatient.coordination, impatient.clock).remove_expired_sessions([(members, members.assignment())])
+        members.join(a_session("new", started_at=impatient.clock.now()))
+        assert cursors(impatient.api, subscription) == {(name, "0"): offset_text(1)}
 
-    def test_housekeeping_finds_a_reset_that_was_left(self, brief):
+    def test_housekeeping_finds_a_reset_that_was_left(self, impatient):
         """If no stream comes either, the next round of housekeeping sets the offsets. (S137)"""
-        name = brief.event_type(events=5)
-        subscription = brief.subscription(name)
-        session = brief.session(subscription)
-        reset(brief.api, subscription, a_cursor(name, "0", 1))
-        brief.leave(subscription, session)
-        brief.wait(3600)
-        brief.broker.housekeeping.run()
-        assert cursors(brief.api, subscription) == {(name, "0"): offset_text(1)}
+        name = impatient.event_type(events=5)
+        subscription = impatient.subscription(name)
+        session = impatient.session(subscription)
+        reset(impatient.api, subscription, a_cursor(name, "0", 1))
+        impatient.leave(subscription, session)
+        impatient.wait(3600)
+        impatient.broker.housekeeping.run()
+        assert cursors(impatient.api, subscription) == {(name, "0"): offset_text(1)}
 
-    def test_streams_that_do_not_end_stop_it(self, brief):
+    def test_streams_that_do_not_end_stop_it(self, impatient):
         """A reset whose time is over while streams still run is given up when another stream begins, and the repeated
         request reports that, once. (S139)"""
-        name = brief.event_type(partitions=2, events=5)
-        subscription = brief.subscription(name)
-        brief.session(subscription)
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED_MESSAGE
-        brief.wait(63)
-        brief.session(subscription)
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == "Timeout resetting cursors"
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED_MESSAGE
+        name = impatient.event_type(partitions=2, events=5)
+        subscription = impatient.subscription(name)
+        impatient.session(subscription)
+        assert problem(reset(impatient.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED_MESSAGE
+        impatient.wait(63)
+        impatient.session(subscription)
+        assert problem(reset(impatient.api, subscription, a_cursor(name, "0", -1)), 503) == "Timeout resetting cursors"
+        assert problem(reset(impatient.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED_MESSAGE
 
-    def test_more_partitions_do_not_wait_either(self, brief, serving):
+    def test_more_partitions_do_not_wait_either(self, impatient, serving):
         """A repeated request for more partitions waits for the same streams, and is done once they have ended. (S295,
         S298)"""
-        name = brief.event_type()
-        subscription = brief.subscription(name)
-        session = brief.session(subscription)
+        name = impatient.event_type()
+        subscription = impatient.subscription(name)
+        session = impatient.session(subscription)
         for _ in range(2):
-            answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+            answer = impatient.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
             assert problem(answer, 503) == STREAMS_NOT_ENDED_MESSAGE
         serving(subscription).leave(session, DepartureRecord())
-        answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        answer = impatient.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         assert answer.status_code == 204
-        assert brief.assignment(subscription).reset is None
+        assert impatient.assignment(subscription).reset is None
 
-    def test_a_reset_that_fails_does_not_keep_streams_away(self, brief, serving, monkeypatch):
+    def test_a_reset_that_fails_does_not_keep_streams_away(self, impatient, serving, monkeypatch):
         """For any obstacle to a reset, streams begin when its time ends. (S141)"""
-        name = brief.event_type(events=5)
-        subscription = brief.subscription(name)
-        session = brief.session(subscription)
-        reset(brief.api, subscription, a_cursor(name, "0", 1))
+        name = impatient.event_type(events=5)
+        subscription = impatient.subscription(name)
+        session = impatient.session(subscription)
+        reset(impatient.api, subscription, a_cursor(name, "0", 1))
         monkeypatch.setattr(ResetExecution, "_write_reset", _unavailable)
         members = serving(subscription)
         members.leave(session, DepartureRecord())
         with pytest.raises(Conflict, match="still in progress"):
-            members.join(a_session("early", started_at=brief.clock.now()))
-        brief.wait(63)
-        members.join(a_session("late", started_at=brief.clock.now()))
-        assert brief.assignment(subscription).ended_reset.failure == "Timeout resetting cursors"
+            members.join(a_session("early", started_at=impatient.clock.now()))
+        impatient.wait(63)
+        members.join(a_session("late", started_at=impatient.clock.now()))
+        assert impatient.assignment(subscription).ended_reset.failure == "Timeout resetting cursors"
 
-    def test_it_is_audited_when_it_is_asked_for(self, brief, serving, monkeypatch):
+    def test_it_is_audited_when_it_is_asked_for(self, impatient, serving, monkeypatch):
         """The audit log has who asked, and for what, also if the request is not repeated. (S310)"""
-        name = brief.event_type(events=5)
-        subscription = brief.subscription(name)
-        session = brief.session(subscription)
-        brief.api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True})
+        name = impatient.event_type(events=5)
+        subscription = impatient.subscription(name)
+        session = impatient.session(subscription)
+        impatient.api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True})
         take_messages = []
         monkeypatch.setattr(SystemEventPublisher, "publish", lambda *them: take_messages.append(them[2]["data"]))
         for _ in range(2):
-            reset(brief.api, subscription, a_cursor(name, "0", 1))
+            reset(impatient.api, subscription, a_cursor(name, "0", 1))
         serving(subscription).leave(session, DepartureRecord())
-        assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
+        assert reset(impatient.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         [change] = take_messages
         [[before], [after]] = [change["previous_object"], change["new_object"]]
         assert (before["offset"], after["offset"]) == (offset_text(-1), offset_text(1))

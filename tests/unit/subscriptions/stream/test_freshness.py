@@ -31,7 +31,7 @@ def new_recorder(house):
 
 
 @contextmanager
-def following(recorder, subscription):
+def follow(recorder, subscription):
     end = recorder.follow(subscription)
     try:
         yield
@@ -50,7 +50,7 @@ def batches(house, *sizes, age=0.0):
 def test_what_was_counted_is_reported_once(house, subscription, recorder):
     """Counts are added to the report of the subscription, by minute. (O5)"""
     minute = minute_of(house.clock.now())
-    with following(recorder, subscription):
+    with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3, 4))
         house.clock.move(60)
         recorder.count(subscription.id, batches(house, 5))
@@ -64,7 +64,7 @@ def test_processes_add_to_one_report(house, subscription, recorder):
     """Several processes may stream a subscription. (O5)"""
     other = new_recorder(house)
     for each in (recorder, other):
-        with following(each, subscription):
+        with follow(each, subscription):
             each.count(subscription.id, batches(house, 3))
             each.report()
     assert [each.in_time for each in stored_counts(house, subscription)] == [6]
@@ -72,7 +72,7 @@ def test_processes_add_to_one_report(house, subscription, recorder):
 
 def test_a_report_that_fails_loses_no_counts(house, subscription, recorder, monkeypatch):
     """If the registry does not answer, the next report has the counts. (O5)"""
-    with following(recorder, subscription):
+    with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         with monkeypatch.context() as broken:
             broken.setattr(house.broker.registry, "write", unavailable)
@@ -89,7 +89,7 @@ def unavailable(*_):
 
 def test_what_was_counted_last_is_reported_after_the_end_of_the_stream(house, subscription, recorder):
     """A stream may end at once after a commit. (O5)"""
-    with following(recorder, subscription), following(recorder, subscription):
+    with follow(recorder, subscription), follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         assert not recorder.has_unreported_end(subscription.id)
     assert recorder.has_unreported_end(subscription.id)
@@ -102,7 +102,7 @@ def test_what_was_counted_last_is_reported_after_the_end_of_the_stream(house, su
 
 def test_a_stream_that_begins_during_the_report_of_the_last_one_is_followed(house, subscription, recorder, monkeypatch):
     """Two threads may report at once, and the later of them finds a new stream, whose counts are not lost. (O5)"""
-    with following(recorder, subscription):
+    with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
     add = FreshnessReports.add
 
@@ -110,7 +110,7 @@ def test_a_stream_that_begins_during_the_report_of_the_last_one_is_followed(hous
         add(self, *arguments)
         monkeypatch.setattr(FreshnessReports, "add", add)
         recorder.report()
-        began.enter_context(following(recorder, subscription))
+        began.enter_context(follow(recorder, subscription))
 
     with ExitStack() as began:
         monkeypatch.setattr(FreshnessReports, "add", report_and_stream_meanwhile)
@@ -125,7 +125,7 @@ def test_a_new_objective_is_known_after_the_next_report(house, recorder):
     found = house.subscription(house.event_type())
     place = f"/subscriptions/{found['id']}/objective"
     subscriptions = house.subscription_services.subscriptions
-    with following(recorder, subscriptions.get(found["id"])):
+    with follow(recorder, subscriptions.get(found["id"])):
         assert not recorder.has_objective(found["id"])
         assert house.api.put(place, json=OBJECTIVE).status_code == 200
         recorder.report()
@@ -141,7 +141,7 @@ def test_a_new_objective_is_known_after_the_next_report(house, recorder):
 def test_a_stricter_objective_begins_without_the_counts_of_the_old_one(house, subscription, recorder):
     """Counts for an objective that was replaced meanwhile are dropped. (O4)"""
     place = f"/subscriptions/{subscription.id}/objective"
-    with following(recorder, subscription):
+    with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         assert house.api.put(place, json={"percent": 99, "within_seconds": 1}).status_code == 200
         house.clock.move(1)
@@ -154,7 +154,7 @@ def test_a_stricter_objective_begins_without_the_counts_of_the_old_one(house, su
 
 def test_nothing_is_reported_for_a_subscription_that_is_gone(house, subscription, recorder):
     """A report behind the deletion would stay for ever. (O7)"""
-    with following(recorder, subscription):
+    with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         recorder.report()
         recorder.count(subscription.id, batches(house, 3))
@@ -166,7 +166,7 @@ def test_nothing_is_reported_for_a_subscription_that_is_gone(house, subscription
 def test_nothing_is_written_without_consumption(house, subscription, recorder, monkeypatch):
     """A subscription in which nothing happens costs no write. (O5)"""
     monkeypatch.setattr(house.broker.registry, "write", lambda *_: pytest.fail("something was written"))
-    with following(recorder, subscription):
+    with follow(recorder, subscription):
         recorder.count(subscription.id, ())
         recorder.report()
 
@@ -174,7 +174,7 @@ def test_nothing_is_written_without_consumption(house, subscription, recorder, m
 def test_metrics_have_the_counts_and_the_objective(house, subscription, recorder):
     """The counters, from which burn rates follow for any window, and the objective beside them. (O8)"""
     house.clock.move(60)
-    with following(recorder, subscription):
+    with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         recorder.count(subscription.id, batches(house, 2, age=31))
         assert recorder.objective_ratios() == {(subscription.id,): 0.99}

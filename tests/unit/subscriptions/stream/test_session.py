@@ -439,19 +439,21 @@ def test_a_lease_that_ran_out():
 # Skipped events
 
 
-def ours(record: Record) -> bool:
+def is_for_us(record: Record) -> bool:
     return record.value is not None and record.directed_to is None
 
 
-def theirs(text: str) -> Record:
+def record_for_others(text: str) -> Record:
     return Record(f'"{text}"'.encode(), directed_to="another subscription")
 
 
 def test_what_is_not_for_the_client_is_passed_over():
     """Events for others and deletions are not sent, and committed when nothing before them is outstanding. (S228,
     S230, S231, S232, S233, S275)"""
-    table = SessionHarness(0, batch_limit=1, max_uncommitted_events=10, deliverable=ours)
-    table.arrive(a_chunk(theirs("x"), Record(None), "a", theirs("y"), Record(None)).run_from_offset(0))
+    table = SessionHarness(0, batch_limit=1, max_uncommitted_events=10, deliverable=is_for_us)
+    table.arrive(
+        a_chunk(record_for_others("x"), Record(None), "a", record_for_others("y"), Record(None)).run_from_offset(0)
+    )
     assert table.take_messages() == [f"0:2-2 {STARTED}"]
     table.wait(5)
     assert table.take_calls() == [AutoCommit({a_place(0): at(1)})]
@@ -465,9 +467,9 @@ def test_what_is_not_for_the_client_is_passed_over():
 
 def test_passing_over_is_committed_with_a_hand_over():
     """Skipped events are committed when a partition leaves, and when the stream ends. (S232)"""
-    table = SessionHarness(0, 1, deliverable=ours)
-    table.arrive(a_chunk(theirs("x")).run_from_offset(0))
-    table.arrive(a_chunk(theirs("x")).run_from_offset(0), partition=1)
+    table = SessionHarness(0, 1, deliverable=is_for_us)
+    table.arrive(a_chunk(record_for_others("x")).run_from_offset(0))
+    table.arrive(a_chunk(record_for_others("x")).run_from_offset(0), partition=1)
     table.change(entry(0, f"{ME}>other"))
     assert table.take_calls() == [HandOverPartitions(frozenset({a_place(0)}), {a_place(0): at(0)})]
     table.change(entry(0, "other"))
@@ -477,8 +479,8 @@ def test_passing_over_is_committed_with_a_hand_over():
 
 def test_keep_alives_jump_over_what_was_passed_over():
     """If everything is passed over, the client sees keep-alives whose cursor moves on. (S234)"""
-    table = SessionHarness(0, flush_seconds=10, deliverable=ours)
-    table.arrive(a_chunk(theirs("x"), theirs("y")).run_from_offset(0))
+    table = SessionHarness(0, flush_seconds=10, deliverable=is_for_us)
+    table.arrive(a_chunk(record_for_others("x"), record_for_others("y")).run_from_offset(0))
     table.commit(1)
     table.wait(10)
     assert table.take_messages() == [f"0@1 {STARTED}"]
