@@ -60,7 +60,7 @@ AT_WORK = (PartitionState.OPENING, PartitionState.READING, PartitionState.PARKIN
 def _table() -> Transitions[PartitionState, PartitionFact]:
     state, fact = PartitionState, PartitionFact
     going = (state.DRAINING, state.HANDING_OVER, state.RELEASED)
-    going_on = (fact.OPENED, fact.REOPENED, fact.PARKING_BEGAN, fact.PARKED, fact.PASSED)
+    going_on = (fact.OPENED, fact.REOPENED, fact.PARKING_BEGAN, fact.PARKED)
     return {
         (state.OPENING, fact.OPENED): (state.READING,),
         # A commit beyond the events read, or a parked event whose key may have others behind it.
@@ -83,6 +83,8 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
         (state.HANDING_OVER, fact.STILL_OURS): (*AT_WORK, state.DRAINING),
         # Work that was in progress when a session began to wait finishes.
         **{(each, other): (each,) for each in going for other in going_on},
+        # Never later: a partition is drained only when its dropped event has passed.
+        (state.DRAINING, fact.PASSED): (state.DRAINING,),
         # The offset was set back during the hand-over, so the partition started again.
         **{(each, fact.HANDED_OVER): (state.RELEASED,) for each in (*AT_WORK, state.DRAINING)},
         **{(each, fact.STILL_OURS): (each,) for each in (*AT_WORK, state.DRAINING)},
