@@ -39,7 +39,7 @@ from tests.support.spark_cluster import Cluster, Driver, open_cluster
 from tests.support.table_forms import make_form
 
 TEXTS = 500_000
-"""Different events; more repeat them."""
+"""The number of different events; further ones repeat them."""
 
 A_MEMBER = 15_000
 """Events of about 1.5 MB, packed."""

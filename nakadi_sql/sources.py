@@ -41,7 +41,7 @@ class EventTypeInfo(Struct, frozen=True, kw_only=True):
 
 
 class EventSource(Protocol):
-    """A broker, or what it has left."""
+    """A broker, or the data that it has left."""
 
     def names(self) -> Iterator[str]:
         """The names of all event types."""

@@ -138,8 +138,8 @@ def make_files(
 def remove_files(
     tables: ArchiveStore, target: Target, parts: Sequence[ArchiveRange], kept: Collection[str] = ()
 ) -> None:
-    """Remove the files of a batch, except those to keep. Attempts at tasks leave others: an executor may die with the
-    list of its files, and of two attempts at the same task, only one counts.
+    """Remove the files of a batch, except those to keep. Attempts at tasks may leave further files: an executor may die
+    with the list of its files, and of two attempts at the same task, only one counts.
     """
     for day in sorted({day for part in parts for day in _days(part)}):
         listed = [each.key for each in tables.list_objects(target.day_folder(day))]

@@ -73,7 +73,7 @@ def event_for_target(event: bytes, definition: Mapping[str, Any]) -> bytes:
 
 
 def identity(event: bytes) -> tuple[bytes, str]:
-    """What an event is recognized by in both brokers, and the minute in which it occurred."""
+    """The identity of an event in both brokers, and the minute in which it occurred."""
     try:
         metadata = _identities.decode(event).metadata
     except msgspec.MsgspecError:

@@ -63,8 +63,8 @@ class KilledJobs:
         self.expected += zip(keys, names, strict=True)
 
     def run(self, job: str, *arguments: str, kill: bool | str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Run a job in a separate process, to its end, to a random moment, or until it has written another of the
-        files of a pattern in the folder of its tables. Before a random moment, other things are done meanwhile."""
+        """Run a job in a separate process, to its end, to a random moment, or until it has written another of the files
+        of a pattern in the folder of its tables. Until a random moment, other things happen meanwhile."""
         there = self._files(kill)
         command = [
             sys.executable,

@@ -262,7 +262,7 @@ class Names:
 
 
 def test_segments_that_cannot_be_read_are_counted(metrics):
-    """A read of a segment that is gone counts, and as a miss of the cache."""
+    """A read of a missing segment counts as a cache miss."""
     location = ArchiveLocation("gone", 0, 10)
     segment = IndexSegment(
         state_before=IndexingState(next_offset=0),

@@ -175,7 +175,8 @@ def test_short_answers_are_not_packed():
 
 
 def test_a_packed_stream_can_be_read_batch_by_batch():
-    """Every batch of a packed stream can be read as soon as it arrived, and the end is a proper end. (L40)"""
+    """A client can decompress each batch of a compressed stream as soon as it arrives, and the stream ends properly.
+    (L40)"""
     compressor, reader = StreamCompressor(), zlib.decompressobj(wbits=31)
     batches = [b'{"cursor":{"partition":"0"},"events":[1]}\n', b'{"cursor":{"partition":"0"}}\n']
 

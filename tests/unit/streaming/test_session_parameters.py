@@ -115,7 +115,7 @@ def test_the_place_where_we_run_may_end_streams_earlier():
 
 
 def test_streams_that_end_because_of_the_place_do_not_end_together():
-    """Their ends lie in the last quarter of what the place allows; what a client asked below that is kept. (L1)"""
+    """Random timeouts lie in the last quarter of the allowed range; shorter requested ones stay. (L1)"""
     picks = random.Random(7).randint
     ends = {stream_limits(StreamParameters(), picks, max_stream_seconds=840).stream_seconds for _ in range(200)}
 

@@ -114,7 +114,7 @@ def test_events_of_several_members_follow_each_other(others):
 
 @pytest.mark.parametrize("offsets", [(1, 1), (2, 1), (0, 2, 1)])
 def test_offsets_that_do_not_grow_are_damage(offsets):
-    """Neither within a member nor from one to the next."""
+    """Offsets have to grow within a member, and from one member to the next."""
     whole = member_format.pack_member("t", 0, [plain(each) for each in offsets])
     apart = b"".join(member_format.pack_member("t", 0, [plain(each)]) for each in offsets)
     for content in (whole, apart):

@@ -229,7 +229,8 @@ class TestAnswersThatAreLost:
         assert position(coordination) == 9
 
     def test_a_commit_after_a_hand_over_is_refused(self, aws, coordination, other_process):
-        """Where the partition has changed hands and is not committed so far, it was not. (S118, S312)"""
+        """If the partition has changed hands, and its offset has not reached the position, the commit failed. (S118,
+        S312)"""
 
         def assign_and_time_out(request, _):
             assign_partitions(other_process, "b", "b")

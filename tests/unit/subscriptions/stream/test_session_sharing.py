@@ -57,8 +57,8 @@ def test_a_partition_that_is_not_committed_in_time():
 
 
 def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
-    """Whatever is committed of other partitions, one that another session waits for is free after two commit
-    timeouts. (S219, S243, S210)"""
+    """A partition that another session waits for is free after two commit timeouts, regardless of commits in other
+    partitions. (S219, S243, S210)"""
     table = SessionHarness(0, 1, commit_seconds=3, max_uncommitted_events=100, flush_seconds=1000)
     table.arrive(1)
     table.arrive(90, partition=1)

@@ -296,6 +296,6 @@ def _as_uuid(number: int) -> UUID:
 
 
 def uniqueness_key(owning_application: str, event_types: Iterable[str], consumer_group: str) -> str:
-    """The same for subscriptions that may not both exist."""
+    """The common key of subscriptions that may not both exist."""
     identity = orjson.dumps([owning_application, sorted(set(event_types)), consumer_group])
     return hashlib.sha256(identity).hexdigest()
