@@ -103,7 +103,7 @@ MUTANTS = (
     ),
     Mutant(
         "I5",
-        "a partition is let go although events of it are outstanding",
+        "a partition is released although events of it are outstanding",
         "subscriptions/stream/partition_progress.py",
         "return not self.uncommitted and not self._parking and self.dropping is None",
         "return not self._parking and self.dropping is None",
@@ -131,14 +131,14 @@ MUTANTS = (
     ),
     Mutant(
         "progress",
-        "commits hide a change that was not told",
+        "commits hide a change that nobody reported",
         "subscriptions/stream/members.py",
         "and self._is_recent() else None",
         "else None",
     ),
     Mutant(
         "I6",
-        "one session too many is let in",
+        "one session too many is admitted",
         "subscriptions/api/assignments.py",
         "if sharing >= total - len(claimed):",
         "if sharing > total - len(claimed):",
