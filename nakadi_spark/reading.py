@@ -1,8 +1,8 @@
 """Reads events as a DataFrame: the rows of tables by Spark itself, and the rest of the log by tasks.
 
 The table is read in the state that it has now, and this state says up to where it has the events. What comes after that
-is taken from the log: no event is missing, and none is there twice, whatever jobs do meanwhile. What is read is fixed
-then: each action on the DataFrame has the same events, as long as they are kept.
+is taken from the log: no event is missing, and none is there twice, whatever jobs do meanwhile. The events to read are
+fixed then: each action on the DataFrame has the same events, as long as they are kept.
 """
 
 from __future__ import annotations

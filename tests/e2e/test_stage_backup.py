@@ -37,7 +37,7 @@ def newest(api, name):
 
 
 def consume(api, subscription, count):
-    """Consume and commit so many events, and leave the subscription."""
+    """Consume and commit this many events, and leave the subscription."""
     with Consumer(api, subscription, batch_limit=1, stream_limit=count, batch_flush_timeout=1) as stream:
         found = [each["n"] for each in stream.consumed(count)]
         stream.rest()

@@ -105,7 +105,7 @@ class BackupPlace:
         return _manifests.from_builtins(found)
 
     def add_manifest(self, manifest: StageManifest) -> None:
-        """Make a backup of what was added: from now on, it counts."""
+        """Make the added files a backup: from now on, it counts."""
         text = msgspec.json.encode(manifest)
         self._store.put(self._manifest_key(manifest.id), _checksum(text).encode() + b"\n" + text)
 
