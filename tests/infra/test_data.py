@@ -133,7 +133,7 @@ def test_nothing_is_taken_out_of_a_bucket_by_its_age(data, name, storage):
     assert [each["StorageClass"] for each in rule.get("Transitions", [])] == storage
 
 
-@pytest.mark.usefixtures("deployed")
+@pytest.mark.usefixtures("data_resources")
 def test_the_engines_run_on_what_is_deployed(serving):
     """A broker with the environment of a function registers, publishes and reads, in the template's resources."""
     environment = {**serving.environment("event_types"), "NAKADI_AUTH": "off"}
@@ -151,7 +151,7 @@ def test_the_engines_run_on_what_is_deployed(serving):
     assert "kept.thing" in {each["key"]["S"] for each in kept}
 
 
-@pytest.mark.usefixtures("deployed")
+@pytest.mark.usefixtures("data_resources")
 def test_the_archive_is_where_functions_look_for_it(serving):
     """The bucket that the template makes is the one in the environment of the functions."""
     made = {each["Name"] for each in boto3.client("s3", REGION).list_buckets()["Buckets"]}
