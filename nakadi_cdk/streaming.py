@@ -110,14 +110,18 @@ class Streaming(Construct):
         self.vpc_link = apigatewayv2.VpcLink(
             self, "Link", vpc=self.vpc, subnets=self._network.subnets, security_groups=[link_security_group]
         )
-        self.open_streams = cloudwatch.Metric(
+        self.open_streams = self.metric("OpenStreams", statistic="Average")
+        self._add_scaling(size)
+
+    def metric(self, name: str, statistic: str) -> cloudwatch.Metric:
+        """A metric that tasks report about themselves."""
+        return cloudwatch.Metric(
             namespace="Nakadi",
-            metric_name="OpenStreams",
+            metric_name=name,
             dimensions_map={"service": self.metrics_name},
-            statistic="Average",
+            statistic=statistic,
             period=Duration.minutes(1),
         )
-        self._add_scaling(size)
 
     def _security_group(self, name: str, description: str) -> ec2.SecurityGroup:
         return ec2.SecurityGroup(self, name, vpc=self.vpc, description=description, allow_all_outbound=False)
@@ -148,29 +152,6 @@ class Streaming(Construct):
             circuit_breaker=ecs.DeploymentCircuitBreaker(rollback=True),
             health_check_grace_period=Duration.seconds(60),
         )
-        self.load_balancer, self.listener, self.target_group = self._create_balancer(balancer_security_group)
-        self.vpc_link = apigatewayv2.VpcLink(
-            self,
-            "Link",
-            vpc=self.vpc,
-            subnets=self._network.subnets,
-            security_groups=[link_security_group],
-        )
-        self.open_streams = self.metric("OpenStreams", statistic="Average")
-        self._add_scaling(size)
-
-    def metric(self, name: str, statistic: str) -> cloudwatch.Metric:
-        """A metric that tasks report about themselves."""
-        return cloudwatch.Metric(
-            namespace="Nakadi",
-            metric_name=name,
-            dimensions_map={"service": self.metrics_name},
-            statistic=statistic,
-            period=Duration.minutes(1),
-        )
-
-    def _security_group(self, name: str, description: str) -> ec2.SecurityGroup:
-        return ec2.SecurityGroup(self, name, vpc=self.vpc, description=description, allow_all_outbound=False)
 
     def _find_image(self, name: str) -> ecs.ContainerImage:
         """The existing image of that name, or one that the deployment builds with Docker or a similar tool."""

@@ -53,10 +53,10 @@ class NakadiDataSource(DataSource):
         return self._describe().ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # it is the one from above
-        return _BatchReader(self._options.source, self._described())
+        return _BatchReader(self._options.source, self._describe())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # as Spark calls it
-        return _StreamReader(self._options.source, self._described())
+        return _StreamReader(self._options.source, self._describe())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002  # Spark's own
         return _Writer(self._target(overwrite=overwrite))

@@ -255,7 +255,7 @@ def test_on_a_disk_without_any_room_readers_go_on(small_disk):
         assert not after.fires("NakadiCannotStoreEvents")
 
 
-def test_a_damaged_archive_is_found(api, broken, watch):
+def test_a_damaged_archive_is_found(api, broker_parts, watch):
     """A stream stops at a damaged object, and the alert fires; with the object from a backup, the stream goes on."""
     there = set(broker_parts.archive.rglob("*.gz"))
     name = create_event_type(api)["name"]
