@@ -143,7 +143,7 @@ class History:
         places = [entry.partition for entry in new.entries]
         promise("I1", len(places) == len(set(places)), "a partition has two entries")
         for each in {each.id for each in old.sessions} - {each.id for each in new.sessions}:
-            promise("I7", each == actor or not self.is_able(each), f"{each} is removed while it could send")
+            promise("I7", each == actor or not self.able(each), f"{each} is removed while it could send")
         staying = {each.id: each for each in new.sessions}
         for entry in new.entries:
             before = old.entry(entry.partition)
