@@ -160,6 +160,15 @@ def test_who_reads_an_event_type_shares_it(event_types):
     assert event_types.find("a.b").owning_application == "other"
 
 
+def test_a_deleted_event_type_leaves_nothing_behind(event_types):
+    """Event types that come and go take no memory once they are gone."""
+    for number in range(10):
+        event_types.add(an_event_type(name=f"a.{number}", id=str(number)))
+        event_types.remove(event_types.get(f"a.{number}"))
+
+    assert event_types._latest == {}
+
+
 def test_a_successor_with_the_same_name_is_not_shared_with_its_predecessor(event_types):
     """Both have the first revision of their documents."""
     event_types.add(an_event_type(name="a.b", id="first"))

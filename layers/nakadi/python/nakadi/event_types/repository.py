@@ -148,6 +148,7 @@ class EventTypes:
         timelines = (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
         remove = RemoveDocument(EVENT_TYPES_KIND, event_type.name, expected_revision=event_type.revision)
         self._write_and_notify(event_type.name, remove, cleanup_note(event_type.id, timelines), *conditions)
+        self._latest.pop(event_type.name, None)
 
     def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
         """Call `attempt`, which reads, decides and writes, until no other process has written in between.
