@@ -71,13 +71,14 @@ def limit_on(
 
 
 LIMITS = (
-    # Caches fill for minutes, such as that of 500 schemas, and then the collector finds what they have dropped.
+    # Caches fill for minutes, such as that of 500 schemas; then the collector finds what they have dropped, and the
+    # archive is merged for the first time.
     Limit(
         series=MEMORY,
         value=lambda sample: sample.memory,
         share=0.05,
         amount=5 * MEGABYTE,
-        settles_after=360,
+        settles_after=480,
         begins_with_life=True,
     ),
     # Each thread has its own descriptors of the data file, and the last of the threads begins after minutes.
