@@ -1,0 +1,141 @@
+"""How fast does `nakadi_spark.read` read events, compared with Spark reading the same Parquet files?
+
+    python benchmarks/spark.py [--events 10000000] [--rounds 5] [--memory 3g]
+
+Nearly all events are in the table, and the last ones only in the log of a broker. Both ways read the same files of the
+table, in alternating rounds of one Spark with as many tasks as this machine has processors. The figures are medians of
+seconds of CPU of Java and of this process, which is the driver and the broker, from opening to the last row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sqlite3
+import statistics
+from collections.abc import Callable, Mapping
+from contextlib import closing, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import httpx
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
+
+import nakadi_spark
+from benchmarks.cluster import make_archive
+from benchmarks.jobs import PARTITIONS, cpu_seconds, texts_of
+from nakadi.app.engines import open_event_log
+from nakadi.engines.sqlite.reading import ROW_HEAD_FORMAT
+from nakadi.ports.clock import SystemClock
+from nakadi_jobs import compaction
+from nakadi_jobs.session import open_spark
+from tests.support.jobs import DataFolder
+from tests.support.served import ServedBroker
+
+IN_LOG = 1000
+"""Events that are not in the table yet."""
+
+Ask = Callable[[DataFrame], object]
+
+
+def _read_all(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+SHAPES: Mapping[str, tuple[tuple[str, ...] | None, Ask]] = {
+    "count": (None, lambda rows: rows.count()),
+    "count of a column": (("order_number",), lambda rows: rows.agg(F.count("order_number")).collect()),
+    "sum of a member": (("total",), lambda rows: rows.agg(F.sum("total.amount")).collect()),
+    "count by a member": (("customer",), lambda rows: rows.groupBy("customer.country").count().collect()),
+    "one column": (("order_number",), _read_all),
+    "all columns": (None, _read_all),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", default="3g")
+    parser.add_argument("--keep", type=Path, default=Path(".cache/bench/spark"), help="where the table is kept")
+    options = parser.parse_args()
+    folder = options.keep.absolute() / str(options.events)
+    make_table(options.events, folder, options.memory)
+    spark = open_spark("benchmark", f"file://{folder}/tables", "hadoop", "local[*]", options.memory)
+    file = f"sqlite:///{folder / 'nakadi.db'}"
+    print(f"load {os.getloadavg()[0]:.0f}, {os.cpu_count()} cores, {options.events} events", flush=True)
+    archive = str(folder / "archive")
+    with ServedBroker(registry=file, event_log=file, log_index=file, archive=archive, archiver="function") as broker:
+        publish_missing(broker.url, options.events)
+        compare(spark, nakadi_spark.Broker(broker.url, tables="nakadi.nakadi"), options.rounds)
+    print(f"load {os.getloadavg()[0]:.0f}")
+
+
+def make_table(events: int, folder: Path, memory: str) -> None:
+    """Make the archive and the table, and the log as it is when all its events went to the archive."""
+    if (folder / "table").exists():
+        return
+    make_archive(events, folder)
+    with redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
+        code = compaction.main(["--data", str(folder), "--no-tidying", "--no-quality", "--memory", memory])
+    assert code == 0, told.getvalue()
+    data = DataFolder(folder)
+    topic = data.event_types.get("order.placed").timeline.topic
+    with closing(open_event_log(f"sqlite:///{folder / 'nakadi.db'}", SystemClock())) as log:
+        log.create_topic(topic, PARTITIONS)
+    heads = data.index.index_heads([(topic, number) for number in range(PARTITIONS)])
+    data.close()
+    with closing(sqlite3.connect(folder / "nakadi.db")) as connection, connection:
+        for (_, number), head in heads.items():
+            oldest, stored_at = head.state.next_offset, head.state.latest_stored_at
+            [(log_id,)] = connection.execute(
+                "UPDATE logs SET oldest = ? WHERE partition = ? AND topic = (SELECT id FROM topics WHERE name = ?)"
+                " RETURNING id",
+                (oldest, number, topic),
+            ).fetchall()
+            # The last frame stays when all of it is trimmed: it says where the partition ends.
+            connection.execute(
+                "INSERT INTO frames (log, first, count, stored_at, size, body) VALUES (?, ?, 1, ?, 0, ?)",
+                (log_id, oldest - 1, stored_at, ROW_HEAD_FORMAT.pack(oldest - 1, 1, stored_at, 0)),
+            )
+    (folder / "table").touch()
+
+
+def publish_missing(url: str, events: int) -> None:
+    with httpx.Client(base_url=url, timeout=60) as api:
+        missing = [json.loads(text) for text in texts_of(events, IN_LOG)]
+        for event in missing:
+            event["metadata"] = {name: event["metadata"][name] for name in ("eid", "occurred_at")}
+        answer = api.post("/event-types/order.placed/events", json=missing)
+        assert answer.status_code == 200, answer.text
+
+
+def compare(spark: SparkSession, broker: nakadi_spark.Broker, rounds: int) -> None:
+    files = spark.table("nakadi.nakadi.order_placed.files").select("file_path").collect()
+    paths = [row[0] for row in files]
+    print("| | Parquet | events | speed |\n|---|---|---|---|")
+    for name, (columns, ask) in SHAPES.items():
+
+        def ask_parquet(columns: tuple[str, ...] | None = columns, ask: Ask = ask) -> None:
+            parquet = spark.read.parquet(*paths)
+            ask(parquet if columns is None else parquet.select(*columns))
+
+        def ask_events(columns: tuple[str, ...] | None = columns, ask: Ask = ask) -> None:
+            ask(nakadi_spark.read(spark, broker, "order.placed", columns=columns))
+
+        taken = [(cpu_of(ask_parquet), cpu_of(ask_events)) for _ in range(rounds + 1)]
+        # The first round compiles.
+        plain, events = (statistics.median(each) for each in zip(*taken[1:], strict=True))
+        print(f"| {name} | {plain:.2f} | {events:.2f} | {100 * plain / events:.0f} % |", flush=True)
+
+
+def cpu_of(task: Callable[[], None]) -> float:
+    begun = cpu_seconds()
+    task()
+    return cpu_seconds() - begun
+
+
+if __name__ == "__main__":
+    main()
