@@ -48,8 +48,8 @@ def ids_of(
     window: timedelta = WINDOW,
 ) -> EventIds:
     partitions = partitions or [0] * len(names)
-    eids = [eid_of(name).bytes for name in names]
-    return EventIds(scope=scope, timeline=timeline, window=window, eids=eids, partitions=partitions)
+    eids = b"".join(eid_of(name).bytes for name in names)
+    return EventIds(scope=scope, timeline=timeline, window=window, packed_eids=eids, partitions=partitions)
 
 
 def append_once(

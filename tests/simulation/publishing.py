@@ -250,7 +250,7 @@ class Publisher:
             scope="type",
             timeline=len(world.topics),
             window=world.window,
-            eids=[each.bytes for each in self.batch],
+            packed_eids=b"".join(each.bytes for each in self.batch),
             partitions=self.partition_of,
         )
         self.steps = world.module.ClaimedAppend(

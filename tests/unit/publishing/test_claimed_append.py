@@ -43,7 +43,7 @@ class Here:
         return self.log
 
     def attempt(self) -> ClaimedAppend:
-        ids = EventIds(scope="s", timeline=1, window=timedelta(hours=1), eids=[EID.bytes], partitions=[0])
+        ids = EventIds(scope="s", timeline=1, window=timedelta(hours=1), packed_eids=EID.bytes, partitions=[0])
         return ClaimedAppend(
             logs=self,
             claims=self.claims,

@@ -49,7 +49,11 @@ def _small_runs(monkeypatch):
 def append_once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> dict[int, EventPlace]:
     """Append events with these ids. Returns, by the index of each duplicate, the place of its first event."""
     ids = EventIds(
-        scope="a type", timeline=1, window=window, eids=[n.to_bytes(16) for n in numbers], partitions=[0] * len(numbers)
+        scope="a type",
+        timeline=1,
+        window=window,
+        packed_eids=b"".join(number.to_bytes(16) for number in numbers),
+        partitions=[0] * len(numbers),
     )
     fate = run_blocking(log.append_once("t", {0: [a_record(str(number)) for number in numbers]}, ids))[0]
     exceptions = fate.exceptions if isinstance(fate, StoredExcept) else {}

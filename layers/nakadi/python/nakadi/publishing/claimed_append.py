@@ -42,7 +42,7 @@ from nakadi.model.events import (
 )
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.deduplication import DeduplicatingLog, EventIds
+from nakadi.ports.deduplication import DeduplicatingLog, EventIds, unpack_eids
 from nakadi.ports.eid_claims import EidClaim, EidClaims
 from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, SealedTopic, UnknownTopic
 from nakadi.publishing.deduplication import eid_of_record
@@ -104,6 +104,7 @@ class ClaimedAppend(Struct, kw_only=True):
     topic: str
     batches: Mapping[int, Sequence[Record]]
     ids: EventIds
+    eids: Sequence[bytes] = ()
     fates: dict[int, Fate] = field(default_factory=dict)
     wanted: dict[int, EidClaim] = field(default_factory=dict)
     repeats: dict[int, int] = field(default_factory=dict)
@@ -129,7 +130,8 @@ class ClaimedAppend(Struct, kw_only=True):
         now, token = self.clock.now(), uuid4().hex
         first: dict[bytes, int] = {}
         scope = blake2b(self.ids.scope.encode(), digest_size=16).digest()
-        for index, (eid, partition) in enumerate(zip(self.ids.eids, self.ids.partitions, strict=True)):
+        self.eids = unpack_eids(self.ids.packed_eids)
+        for index, (eid, partition) in enumerate(zip(self.eids, self.ids.partitions, strict=True)):
             if partition not in self.batches:
                 continue
             if first.setdefault(eid, index) != index:
@@ -187,7 +189,7 @@ class ClaimedAppend(Struct, kw_only=True):
 
     def _append(self, own: Sequence[int]) -> Generator[Step, Any, None]:
         claims = [self.wanted[index] for index in own]
-        left_out = self._places_within_partitions(set(range(len(self.ids.eids))).difference(own))
+        left_out = self._places_within_partitions(set(range(len(self.eids))).difference(own))
         batches = without_duplicates(self.batches, left_out)
         event_log = self.logs.for_storage(self.storage_id)
         try:
@@ -256,7 +258,7 @@ class ClaimedAppend(Struct, kw_only=True):
         found: dict[int, StoredEvent] = {}
         for place, some in by_place.items():
             events = yield partial(self._read_events, place, some, limit)
-            found |= {index: events[self.ids.eids[index]] for index in some if self.ids.eids[index] in events}
+            found |= {index: events[self.eids[index]] for index in some if self.eids[index] in events}
         return found
 
     def _read_events(
@@ -266,7 +268,7 @@ class ClaimedAppend(Struct, kw_only=True):
         event_log = self.logs.for_storage(storage_id)
         directed_to = next(iter(next(iter(self.batches.values())))).directed_to
         # Events of an earlier window may lie before the start of a claim.
-        start_of = {self.ids.eids[index]: claim.start for index, claim in claims.items()}
+        start_of = {self.eids[index]: claim.start for index, claim in claims.items()}
         latest = max(each.settled_at for each in claims.values()) + MAX_CLOCK_DIFFERENCE
         found: dict[bytes, StoredEvent] = {}
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -11,8 +13,6 @@ from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
 from nakadi.ports.deduplication import EventIds
 from nakadi.publishing.batch import EID_PATH, Batch
-
-EID_BYTES = 16
 
 
 class _Metadata(Struct, gc=False):
@@ -28,7 +28,7 @@ _DECODER = msgspec.json.Decoder(_EventWithId)
 
 def eids_of_events(event_type: EventType, batch: Batch) -> Sequence[str] | None:
     """The eid of each event; None for an event type that does not deduplicate."""
-    return None if event_type.deduplication_window is None else [eid for (eid,) in batch.rows_at((EID_PATH,))]
+    return None if event_type.deduplication_window is None else list(chain.from_iterable(batch.rows_at((EID_PATH,))))
 
 
 def ids_for_append(
@@ -42,13 +42,12 @@ def ids_for_append(
     window = event_type.deduplication_window
     if window is None or eids is None:
         return None
-    # Two that differ in the case of their letters are one.
-    packed = bytes.fromhex("".join(eids).replace("-", ""))
     return EventIds(
         scope=event_type.id if directed_to is None else f"{event_type.id}/{directed_to}",
         timeline=event_type.timeline.order,
         window=window,
-        eids=[packed[start : start + EID_BYTES] for start in range(0, len(packed), EID_BYTES)],
+        # Two that differ in the case of their letters are one.
+        packed_eids=unhexlify("".join(eids).encode().translate(None, b"-")),
         partitions=partitions,
     )
 

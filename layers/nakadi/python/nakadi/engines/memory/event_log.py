@@ -30,7 +30,7 @@ from nakadi.model.events import (
 )
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.deduplication import EventIds
+from nakadi.ports.deduplication import EventIds, unpack_eids
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 
 _GET_OFFSET = attrgetter("offset")
@@ -224,7 +224,7 @@ class MemoryLog:
         remembered = self._eids.setdefault(ids.scope, {})
         duplicates: dict[int, dict[int, EventPlace]] = {}
         for eid, partition, index in zip(
-            ids.eids, ids.partitions, indices_within_partitions(ids.partitions), strict=True
+            unpack_eids(ids.packed_eids), ids.partitions, indices_within_partitions(ids.partitions), strict=True
         ):
             if partition not in next_offsets:
                 continue

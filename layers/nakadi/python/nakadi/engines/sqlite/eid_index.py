@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
 
 MIN_SLOTS = 1 << 22
 """Slots of the first table, which is enough for 1.6 million ids: each further table costs each lookup."""
@@ -60,10 +61,13 @@ class _RunTable:
     def add_if_all_new(self, run: int, keys: Collection[bytes]) -> bool:
         slots, mask, marked = self.slots, len(self.slots) - 1, self._mark_of(run)
         self._left -= len(keys)
+        hashes = list(map(hash, keys))
+        first_slots = [hashed & mask for hashed in hashes]
+        # It only brings them near the processor: in one call, it waits for several at a time.
+        itemgetter(*first_slots)(slots)
         crowded: list[int] = []
         # Most keys find an empty slot at once. One that stands twice among them finds itself.
-        for hashed in map(hash, keys):
-            slot = hashed & mask
+        for hashed, slot in zip(hashes, first_slots, strict=True):
             if slots[slot]:
                 crowded.append(hashed)
             else:

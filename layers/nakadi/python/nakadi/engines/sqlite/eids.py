@@ -19,10 +19,9 @@ from nakadi.engines.common.duplicates import PlacesByPartition
 from nakadi.engines.sqlite.eid_index import EidIndex
 from nakadi.engines.sqlite.old_eids import add_old_eids, find_old_eids, last_row_with_old_eids, remove_old_eids
 from nakadi.model.events import MICROSECOND, EventPlace, indices_within_partitions
-from nakadi.ports.deduplication import EventIds
+from nakadi.ports.deduplication import EID_BYTES, EventIds, unpack_eids
 
 SCOPE_BYTES = 16
-EID_BYTES = 16
 
 MAX_EIDS_OF_RUN = 1_024
 """A run of rows has this many ids, including its last row's. It is looked through for an id in it."""
@@ -195,9 +194,9 @@ class EidMemory:
     def _find_old(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> Iterable[tuple[bytes, int]]:
         return find_old_eids(connection, eids) if self._last_row_in_file_index else ()
 
-    def note_stored(self, connection: sqlite3.Connection, new: NewEids) -> None:
+    def note_stored(self, connection: sqlite3.Connection, rows: Iterable[EidRowValues]) -> None:
         """Continue after the rows of a commit."""
-        for row, count in new.counts_by_row():
+        for row, _, _, _, _, count, _ in rows:
             self._note_row(connection, row, count)
 
     def remember(
@@ -208,27 +207,26 @@ class EidMemory:
         `next_offsets` belong to the partitions that are appended to; the new events advance them.
         """
         scope, window = _digest_of(ids.scope), ids.window // MICROSECOND
-        known = self._find_stored_after(connection, scope, ids.eids, now - window)
-        new = _indices_of_new(ids.eids, ids.partitions, known, next_offsets)
-        eids, partitions = ids.eids, ids.partitions
-        if len(new) < len(ids.eids):
-            eids, partitions = [eids[index] for index in new], [partitions[index] for index in new]
+        all_eids = unpack_eids(ids.packed_eids)
+        known = self._find_stored_after(connection, scope, all_eids, now - window)
+        new = _indices_of_new(all_eids, ids.partitions, known, next_offsets)
+        eids, partitions = [all_eids[index] for index in new], [ids.partitions[index] for index in new]
         offsets = _next_offsets_of(partitions, next_offsets)
-        for some in _NewRow([*eids], [*partitions], [*offsets]).split():
+        for some in _NewRow(b"".join(eids), partitions, [*offsets]).split():
             row = connection.execute(
                 f"INSERT INTO eids ({EID_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608  # the columns above
-                (scope, now, now + window, ids.timeline, len(some.eids), some.body()),
+                (scope, now, now + window, ids.timeline, some.count, some.body()),
             ).lastrowid
             assert row is not None
-            self._index.add_to_run(self._open_run, some.eids)
-            self._note_row(connection, row, len(some.eids))
-        if len(new) == len(ids.eids):
+            self._index.add_to_run(self._open_run, unpack_eids(bytes(some.packed_eids)))
+            self._note_row(connection, row, some.count)
+        if len(new) == len(all_eids):
             return {}
         places = {eid: each.place for eid, each in known.items()}
         for eid, partition, offset in zip(eids, partitions, offsets, strict=True):
             places[eid] = EventPlace(ids.timeline, partition, offset)
-        left_out = set(range(len(ids.eids))).difference(new)
-        found = [(index, places[ids.eids[index]]) for index in left_out if ids.partitions[index] in next_offsets]
+        left_out = set(range(len(all_eids))).difference(new)
+        found = [(index, places[all_eids[index]]) for index in left_out if ids.partitions[index] in next_offsets]
         return _places_by_partition(ids.partitions, found)
 
     def _note_row(self, connection: sqlite3.Connection, row: int, count: int) -> None:
@@ -285,42 +283,43 @@ class NewEids:
 
     def add(self, ids: EventIds, next_offsets: dict[int, int]) -> bool:
         """Take in the ids of an append, and move offsets on; False if one of them may be known, or is not stored."""
-        if not next_offsets.keys() >= {*ids.partitions} or not self._memory.take_in_new(self._connection, ids.eids):
+        if not next_offsets.keys() >= {*ids.partitions}:
+            return False
+        if not self._memory.take_in_new(self._connection, unpack_eids(ids.packed_eids)):
             return False
         common = _digest_of(ids.scope), ids.timeline, ids.window // MICROSECOND
-        row = self._rows.setdefault(common, _NewRow([], [], []))
-        row.eids += ids.eids
+        row = self._rows.setdefault(common, _NewRow(bytearray(), [], []))
+        row.packed_eids += ids.packed_eids
         row.partitions += ids.partitions
         row.offsets += _next_offsets_of(ids.partitions, next_offsets)
         return True
 
     def rows(self) -> list[EidRowValues]:
+        rows = ((common, row) for common, rows in self._rows.items() for row in rows.split())
         return [
-            (number, scope, self._now, self._now + window, timeline, len(row.eids), row.body())
-            for number, ((scope, timeline, window), row) in enumerate(self._split_rows(), self._last_row + 1)
+            (number, scope, self._now, self._now + window, timeline, row.count, row.body())
+            for number, ((scope, timeline, window), row) in enumerate(rows, self._last_row + 1)
         ]
-
-    def counts_by_row(self) -> Iterable[tuple[int, int]]:
-        return enumerate((len(row.eids) for _, row in self._split_rows()), self._last_row + 1)
-
-    def _split_rows(self) -> Iterable[tuple[tuple[bytes, int, int], _NewRow]]:
-        return ((common, row) for common, rows in self._rows.items() for row in rows.split())
 
 
 class _NewRow(Struct):
-    eids: list[bytes]
+    packed_eids: bytes | bytearray
     partitions: list[int]
     offsets: list[int]
 
+    @property
+    def count(self) -> int:
+        return len(self.partitions)
+
     def split(self) -> Iterable[_NewRow]:
         """Rows that are not too long."""
-        for start in range(0, len(self.eids), MAX_EIDS_OF_ROW):
+        for start in range(0, self.count, MAX_EIDS_OF_ROW):
             part = slice(start, start + MAX_EIDS_OF_ROW)
-            yield _NewRow(self.eids[part], self.partitions[part], self.offsets[part])
+            some = bytes(self.packed_eids[EID_BYTES * start : EID_BYTES * part.stop])
+            yield _NewRow(some, self.partitions[part], self.offsets[part])
 
     def body(self) -> bytes:
-        places = array("I", self.partitions).tobytes() + array("Q", self.offsets).tobytes()
-        return b"".join((*self.eids, places))
+        return b"".join((self.packed_eids, array("I", self.partitions), array("Q", self.offsets)))
 
 
 def _digest_of(scope: str) -> bytes:
@@ -343,7 +342,7 @@ def _find_in_rows(
 
 
 def _eids_of_body(body: bytes, count: int) -> list[bytes]:
-    return [body[start : start + EID_BYTES] for start in range(0, EID_BYTES * count, EID_BYTES)]
+    return unpack_eids(body[: EID_BYTES * count])
 
 
 def _indices_of_new(

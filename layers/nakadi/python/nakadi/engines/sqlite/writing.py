@@ -371,8 +371,9 @@ def _store_appends(
             # In one statement, which checks the version when it has the turn to write: so either the remembered ends
             # are still true or nothing is stored.
             rows = _frame_rows_of_appends([append.chunks for append in appends], ends, now)
-            if _insert_unless_file_changed(file, connection, rows, new_eids.rows(), version):
-                eids.note_stored(connection, new_eids)
+            eid_rows = new_eids.rows()
+            if _insert_unless_file_changed(file, connection, rows, eid_rows, version):
+                eids.note_stored(connection, eid_rows)
                 return [NO_DUPLICATES] * len(appends), _committed_appends(partitions, ends)
             # They have been advanced, though nothing is stored.
             partition_ends.forget_all()
