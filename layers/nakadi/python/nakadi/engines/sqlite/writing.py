@@ -23,6 +23,7 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.common.duplicates import PlacesByPartition, without_indices
+from nakadi.engines.sqlite.checkpoints import Checkpointer
 from nakadi.engines.sqlite.eids import FRAMES_AND_EIDS_VIEW, EidMemory, EidRowValues, NewEids
 from nakadi.engines.sqlite.file import SqliteFile, SqlValue
 from nakadi.engines.sqlite.reading import (
@@ -186,6 +187,7 @@ class LogWriter:
         self._steps: deque[_WriterTask[Any]] = deque()
         self._ends = PartitionEnds()
         self._eids = EidMemory()
+        self._checkpointer = Checkpointer(file)
         self._waiting_bytes = 0
         self._closing = False
         # Read in other threads without the lock: each is one step, and a moment later it would be another value anyway.
@@ -222,6 +224,7 @@ class LogWriter:
             self._closing = True
             self._changed.notify()
         self._thread.join()
+        self._checkpointer.close()
 
     def _refuse_if_closing(self) -> None:
         if self._closing:
@@ -294,7 +297,7 @@ class LogWriter:
     def _commit_appends(self, appends: Sequence[_PendingAppend]) -> None:
         began = time.perf_counter()
         try:
-            outcomes, arrivals = _store_appends(
+            outcomes, arrivals, row_bytes = _store_appends(
                 self._file, self._ends, self._eids, appends, microseconds_since_epoch(self._clock.now())
             )
         except Exception as error:  # noqa: BLE001  # the error belongs to the waiting callers
@@ -312,6 +315,7 @@ class LogWriter:
         self._stored(arrivals)
         for append, outcome in zip(appends, outcomes, strict=True):
             append.finish(outcome)
+        self._checkpointer.note_commit(row_bytes)
 
 
 class PartitionEnds:
@@ -359,7 +363,8 @@ class PartitionEnds:
 
 def _store_appends(
     file: SqliteFile, partition_ends: PartitionEnds, eids: EidMemory, appends: Sequence[_PendingAppend], now: int
-) -> tuple[list[Exception | PlacesByPartition], list[CommittedAppend]]:
+) -> tuple[list[Exception | PlacesByPartition], list[CommittedAppend], int]:
+    """The outcome of each append, the ends of the partitions that have grown, and the bytes of all rows of events."""
     partitions = list(dict.fromkeys([partition for append in appends for partition in append.partitions]))
     has_ids = any(append.ids for append in appends)
     with file.write_connection() as connection:
@@ -374,7 +379,7 @@ def _store_appends(
             eid_rows = new_eids.rows()
             if _insert_unless_file_changed(file, connection, rows, eid_rows, version):
                 eids.note_stored(connection, eid_rows)
-                return [NO_DUPLICATES] * len(appends), _committed_appends(partitions, ends)
+                return [NO_DUPLICATES] * len(appends), _committed_appends(partitions, ends), _bytes_of_rows(rows)
             # They have been advanced, though nothing is stored.
             partition_ends.forget_all()
         with file.transaction(connection):
@@ -396,10 +401,14 @@ def _store_appends(
                     chunks[index] = _chunks_without_duplicates(append, duplicates)
                 else:
                     _move_on(next_offsets, append)
-            _insert_frames(connection, _frame_rows_of_appends(chunks.values(), ends, now))
-    return outcomes, _committed_appends(
-        dict.fromkeys(partition for index in accepted for partition in appends[index].partitions), ends
-    )
+            rows = _frame_rows_of_appends(chunks.values(), ends, now)
+            _insert_frames(connection, rows)
+    grown = dict.fromkeys(partition for index in accepted for partition in appends[index].partitions)
+    return outcomes, _committed_appends(grown, ends), _bytes_of_rows(rows)
+
+
+def _bytes_of_rows(rows: Sequence[FrameRowValues]) -> int:
+    return sum(len(body) for *_, body in rows)
 
 
 def _collect_new_eids(
