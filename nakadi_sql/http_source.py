@@ -103,8 +103,7 @@ def ranges_between(start: Mapping[str, str], end: Mapping[str, str]) -> Sequence
 class HttpSource:
     """The event types of a broker. `note` gets sentences about what a result may lack.
 
-    If a broker does not say up to where it has read a partition, this ends after `silences` seconds without an event:
-    its last ones may be of those that nobody gets.
+    A partition ends early after `silences` seconds without an event: its last ones may be of those that nobody gets.
     """
 
     def __init__(self, connection: Connection, note: Callable[[str], None], *, silences: int = MAX_SILENCES) -> None:
@@ -221,21 +220,20 @@ class HttpSource:
     def _read_partition(self, where: str, start: _Cursor, last: _Place) -> Iterator[tuple[_Place, bytes]]:
         """The events of a partition from a cursor to a place, each with its place: a batch has an event and its offset.
 
-        The last events may be of those that nobody gets, such as tombstones. Then the broker says that there is nothing
-        up to their place. Another broker only says again and again that there is nothing; once does not suffice,
-        because it says so too if its log is slow.
+        The last events may be of those that nobody gets, such as tombstones. Then the broker says again and again that
+        there is nothing; once does not suffice, because it says so too if its log is slow.
         """
         cursor, silences, failures = start, 0, 0
         while True:
             try:
                 for line in self._stream_lines(where, cursor, {"batch_limit": 1}, JSON_STREAM):
                     batch = _BATCH.decode(line)
-                    place = _place(batch.cursor["offset"])
                     if not batch.events:
                         silences += 1
-                        if place >= last or silences == self._silences:
+                        if silences == self._silences:
                             return
                         continue
+                    place = _read_offset(batch.cursor["offset"])
                     if place > last:
                         return
                     cursor, silences, failures = {**start, "offset": batch.cursor["offset"]}, 0, 0
@@ -418,11 +416,7 @@ def _time_text(moment: datetime) -> str:
 
 def _later(offset: str, other: str) -> str:
     """The later of two offsets."""
-    return max(offset, other, key=_place)
-
-
-def _place(offset: str) -> _Place:
-    return (-1, 0) if offset == BEGIN else _read_offset(offset)
+    return max(offset, other, key=lambda each: (-1, 0) if each == BEGIN else _read_offset(each))
 
 
 def _offset_text(timeline: int, offset: int) -> str:

@@ -198,12 +198,6 @@ def test_a_partition_ends_if_nothing_comes_any_more():
     assert offsets_from(PlayedBroker(9, line(0, {}) + SILENCE * 3)) == [0]
 
 
-def test_a_partition_ends_where_the_broker_says_that_it_has_read_it():
-    """A line without events may say that everything up to the last offset was read: then nothing is waited for. (Q4)"""
-    read = b'{"cursor":{"partition":"0","offset":"%s"}}\n' % offset(9).encode()
-    assert offsets_from(PlayedBroker(9, line(0, {}) + read)) == [0]
-
-
 def test_a_torn_stream_goes_on_behind_its_last_whole_line():
     """Each event comes once, whatever the connection does. (Q4)"""
     broker = PlayedBroker(2, line(0, {}) + line(1, {})[:30], line(1, {}), line(2, {}))

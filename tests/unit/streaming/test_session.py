@@ -274,20 +274,8 @@ def test_what_is_not_delivered_counts_for_nothing():
     assert batch.position == Position(1, 5)
     assert session.end is None
     session.handle_events("0", a_chunk(*hidden, start=8).run_from_offset(8), 2.0)
-    assert describe_actions(session.tick(11.0)) == ["0: -"]
+    assert session.tick(11.0) == [SendStreamKeepAlive("0", Position(1, 5))]
     assert session.end is StreamEnd.KEEP_ALIVES
-
-
-def test_a_keep_alive_points_behind_what_the_client_does_not_get():
-    """Whoever goes on from there need not wait for it again. What waits to be sent is never behind it. (L44)"""
-    session = a_session(batch_limit=2, flush_seconds=60)
-    hidden = [Record(None, key="k"), Record(b"x", directed_to="s")]
-    session.handle_events("0", a_chunk(*hidden).run_from_offset(0), 1.0)
-    assert session.tick(25.0) == [SendStreamKeepAlive("0", Position(1, 1))]
-    session.handle_events("0", a_chunk("a", *hidden, start=2).run_from_offset(2), 26.0)
-    assert session.tick(50.0) == [SendStreamKeepAlive("0", Position(1, 1))]
-    (batch,) = session.tick(60.0)
-    assert (values(batch.runs), batch.position) == ([b'"a"'], Position(1, 2))
 
 
 def test_who_may_read_is_for_others_to_say():

@@ -157,7 +157,7 @@ class SendEvents(Struct, frozen=True):
 
 
 class SendStreamKeepAlive(Struct, frozen=True):
-    """Send a line without events: nothing that the client gets has come to a partition up to `position`."""
+    """Send a line without events: nothing new has come to a partition since `position`."""
 
     partition: str
     position: Position
@@ -191,7 +191,7 @@ class StreamEnd(Enum):
 
 
 class PartitionBuffer:
-    """A partition's events that wait for being sent, and since when. Up to `position`, nothing waits."""
+    """A partition's events that wait for being sent, and since when."""
 
     __slots__ = ("count", "flushed_at", "keep_alives", "position", "runs", "size", "told_meanwhile")
 
@@ -247,9 +247,6 @@ class LowLevelSession:
         actions: list[StreamAction] = []
         for readable in run.readable_parts(self._may_read):
             actions += self._take_in_events(partition, readable, now)
-        if self._buffers and not self._buffers[partition].count:
-            # The last events may be of those that the client does not get.
-            self._buffers[partition].position = run.end
         return self._update_last_line_at([*actions, *self._batches_to_free_memory(now)], now)
 
     def tick(self, now: float) -> list[StreamAction]:
