@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import signal
 import sys
+from importlib.util import find_spec
 
 import click
 
@@ -98,10 +99,17 @@ def _run_program(module: str, arguments: list[str], *, extras: str) -> None:
     """Continue as another program, which may take its time to end: an interruption is not repeated."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = arguments
+    package, _, _ = module.partition(".")
+    if find_spec(package) is None:  # runpy does not name a missing package
+        raise _missing(package, extras)
     try:
         runpy.run_module(module, run_name="__main__")
     except ModuleNotFoundError as missing:
-        raise Failed(f"{missing.name} is missing: pip install 'nakadi-serverless[{extras}]'") from missing
+        raise _missing(missing.name, extras) from missing
+
+
+def _missing(package: str | None, extras: str) -> Failed:
+    return Failed(f"{package} is missing: pip install 'nakadi-serverless[{extras}]'")
 
 
 @command(

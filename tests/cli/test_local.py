@@ -56,6 +56,16 @@ def test_jobs_are_explained(run, monkeypatch):
     assert asked == [["nakadi jobs", "compaction", "--help", "--data", "x"]]
 
 
+def test_jobs_that_are_not_installed(run, monkeypatch):
+    """Without the package of the jobs, the message says how to install it."""
+    monkeypatch.setattr("nakadi_cli.local_commands.find_spec", lambda _name: None)
+
+    done = run("jobs", "compaction")
+
+    assert done.code == 1
+    assert "nakadi_jobs is missing: pip install 'nakadi-serverless[jobs]'" in done.err
+
+
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_backups_have_a_program_of_their_own(run, monkeypatch, command):
     """`backup` and `restore` hand everything on to their programs, also --help. (B14)"""
