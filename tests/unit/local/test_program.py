@@ -2,10 +2,12 @@
 
 import logging
 import socket
+import sqlite3
 
 import pytest
 
 from nakadi.app.shutdown import SignalHandler
+from nakadi.engines.sqlite.mark import Marker
 from nakadi.local.program import main
 
 SENTENCE = "The broker cannot start. "
@@ -68,6 +70,21 @@ def test_a_folder_that_cannot_be_written_to(capsys, tmp_path):
     said = read_start_error(capsys, "--port=0", "--data", str(tmp_path / "file" / "data"))
 
     assert f"Nothing can be written to the folder {tmp_path / 'file' / 'data'}: Not a directory." in said
+
+
+def test_a_full_disk_is_reported_in_a_sentence(capsys, tmp_path, monkeypatch):
+    """If the disk has no room even for what the log of the data file has, the message names the file and the remedy."""
+
+    def find_no_room(_marker):
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr(Marker, "_truncate_log", find_no_room)
+
+    said = read_start_error(capsys, "--port=0", "--data", str(tmp_path))
+
+    assert f"The data file {tmp_path / 'nakadi.db'} cannot be opened: database or disk is full. Make room" in said
 
 
 def test_a_data_file_that_is_none(capsys, tmp_path):

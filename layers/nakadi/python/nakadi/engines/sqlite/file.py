@@ -295,7 +295,7 @@ def open_connection(path: Path, timeout_seconds: float) -> sqlite3.Connection:
             connection.close()
             raise
     except sqlite3.OperationalError as error:
-        raise BadDataFile(f"The data file {path} cannot be opened: {error}.") from error
+        raise cannot_be_opened_error(path, error) from error
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
             raise not_a_data_file_error(path) from error
@@ -313,6 +313,11 @@ def _refuse_short_file(path: Path) -> None:
     """
     if path.exists() and 0 < path.stat().st_size < 100:
         raise not_a_data_file_error(path)
+
+
+def cannot_be_opened_error(path: Path, error: sqlite3.OperationalError) -> BadDataFile:
+    is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+    return BadDataFile(f"The data file {path} cannot be opened: {error}.{' Make room on its disk.' if is_full else ''}")
 
 
 def not_a_data_file_error(path: Path) -> BadDataFile:

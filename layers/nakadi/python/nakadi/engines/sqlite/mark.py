@@ -33,6 +33,7 @@ from nakadi.engines.sqlite.file import (
     WRITE_TIMEOUT_SECONDS,
     BadDataFile,
     begin_write_transaction,
+    cannot_be_opened_error,
     open_connection,
     roll_back,
 )
@@ -277,7 +278,11 @@ class Marker:
         self._path = path
         self._now = now
         self._connection = open_connection(path, WRITE_TIMEOUT_SECONDS)
-        self._truncate_log()
+        try:
+            self._truncate_log()
+        except sqlite3.OperationalError as error:
+            self._connection.close()
+            raise cannot_be_opened_error(path, error) from error
         self._above = above
         self._seen: int | None = None
         self._closed = False
