@@ -20,11 +20,13 @@ from nakadi_cli.schema_proposals import example_events, infer_schema, schema_fro
 from nakadi_cli.schema_rehearsals import rehearse_schema
 
 ANNOTATION_FORMATS = ("github", "gitlab")
+PUBLISHERS_AFFECTED = "REQUIRED_ARRAY_EXTENDED"
+"""The rule of a change that can be permitted, and still makes the broker reject what publishers send today."""
 
 
 @click.group(cls=Group)
 def schema() -> None:
-    """List the versions of a schema, check another schema against them, propose schemas, and make example events."""
+    """Show the versions of a schema, check another schema against them, propose schemas, and make example events."""
 
 
 for each in (rehearse_schema, infer_schema, schema_from_model, example_events):
@@ -40,6 +42,26 @@ def list_schemas(name: str) -> None:
         [with_readable_schema({"schema": each})["schema"] for each in found],
         {"VERSION": lambda each: each["version"], "CREATED": lambda each: each["created_at"]},
     )
+
+
+@member(
+    schema,
+    "get",
+    "nakadi schema get order.placed",
+    "nakadi schema get order.placed --version 1.0.0 | nakadi event-types update -f -",
+)
+@click.argument("name")
+@click.option("--version", default="latest", show_default=True, help="The version of the schema.")
+def get_schema(name: str, version: str) -> None:
+    """Show an event type with a version of its schema, as `event-types update` and `schema check` accept it."""
+    api = connect()
+    definition = api.get(path("event-types", name))
+    earlier = api.get(path("event-types", name, "schemas", version))
+    shown = with_readable_schema({**definition, "schema": earlier})
+    if chosen_format("json") == "yaml":
+        show(shown)
+    else:
+        click.echo(as_json(shown, indent=2))
 
 
 @member(
@@ -103,6 +125,10 @@ class Finding:
     refused: bool
     explanation: str
 
+    @property
+    def is_warning(self) -> bool:
+        return self.rule == PUBLISHERS_AFFECTED and not self.refused
+
 
 def read_schema(file: str, event_type: str | None) -> SchemaSource:
     """Read a schema, or the definition of an event type; `event_type` goes before the name in a definition."""
@@ -158,7 +184,8 @@ def report_lines(verdict: Mapping[str, Any], findings: list[Finding], source: Sc
     else:
         yield f"{source.file}: cannot follow {after} in {mode}."
     for each in findings:
-        yield f"{source.file}:{each.line}: {'refused' if each.refused else each.level}: {each.explanation}"
+        label = "refused" if each.refused else "warning" if each.is_warning else each.level
+        yield f"{source.file}:{each.line}: {label}: {each.explanation}"
     if "proposal" in verdict:
         yield "Proposal: with this JSON Patch, the schema would be accepted."
         yield from (f"  {as_json(each)}" for each in verdict["proposal"])
@@ -166,7 +193,7 @@ def report_lines(verdict: Mapping[str, Any], findings: list[Finding], source: Sc
 
 def github_command(finding: Finding, file: str) -> str:
     """Write a workflow command, which GitHub shows beside the line."""
-    kind = "error" if finding.refused else "notice"
+    kind = "error" if finding.refused else "warning" if finding.is_warning else "notice"
     properties = {"file": file, "line": str(finding.line), "title": finding.rule}
     written = ",".join(f"{name}={_escape(value, for_property=True)}" for name, value in properties.items())
     return f"::{kind} {written}::{_escape(finding.explanation, for_property=False)}"
@@ -179,7 +206,7 @@ def gitlab_issue(finding: Finding, file: str) -> dict[str, Any]:
         "description": finding.explanation,
         "check_name": finding.rule,
         "fingerprint": identity,
-        "severity": "blocker" if finding.refused else "info",
+        "severity": "blocker" if finding.refused else "major" if finding.is_warning else "info",
         "location": {"path": file, "lines": {"begin": finding.line}},
     }
 

@@ -72,6 +72,40 @@ def test_a_report_of_an_accepted_schema_says_its_level(run, name, tmp_path):
     assert "as a patch version" in done.out.splitlines()[0]
 
 
+def test_a_newly_required_property_is_a_warning(run, name, tmp_path):
+    """Mode `forward` permits it as a minor change, and publishers that do not send it are rejected from then on."""
+    (tmp_path / "new.json").write_text(json.dumps(SCHEMA | {"required": ["order"]}))
+    arguments = ("schema", "check", str(tmp_path / "new.json"), "--event-type", name)
+
+    done = run(*arguments)
+
+    assert done.code == 0
+    assert "as a minor version" in done.out
+    assert f"{arguments[2]}:1: warning: More properties became required" in done.out
+    assert "Publishers that do not send `order` will be rejected." in done.out
+    assert run(*arguments, "--annotations", "github").out.startswith("::warning ")
+    assert run(*arguments, "--annotations", "gitlab").json[0]["severity"] == "major"
+
+
+def test_an_earlier_schema_comes_back(run, name, tmp_path):
+    """The roll-back of the runbook: the mode `none` alone, then the earlier schema. Publishers are accepted again."""
+    changed = json.loads(run("event-types", "get", name, "-o", "json").out)
+    changed["schema"]["schema"] = SCHEMA | {"required": ["order"]}
+    file = tmp_path / "definition.json"
+    file.write_text(json.dumps(changed))
+    assert run("event-types", "update", "-f", str(file)).code == 0
+    (tmp_path / "events.json").write_text("[{}]")
+    assert run("publish", name, str(tmp_path / "events.json")).code != 0
+
+    file.write_text(json.dumps(changed | {"compatibility_mode": "none"}))
+    assert run("event-types", "update", "-f", str(file)).code == 0
+    file.write_text(run("schema", "get", name, "--version", "1.0.0").out)
+    assert run("event-types", "update", "-f", str(file)).code == 0
+
+    assert run("schema", "get", name).json["schema"]["schema"] == SCHEMA
+    assert run("publish", name, str(tmp_path / "events.json")).code == 0
+
+
 def test_annotations_for_github(run, name, rejected_schema):
     """Each change is a workflow command, in which characters that would end it are escaped."""
     done = run("schema", "check", rejected_schema, "--event-type", name, "--annotations", "github")

@@ -24,7 +24,7 @@ from nakadi.model.event_type import (
 from nakadi.model.outcomes import Invalid
 from nakadi.model.reads import AffectedReader
 from nakadi.schemas.avro.evolution import explain, incompatible_avro_schema_error, judge_avro_evolution
-from nakadi.schemas.change_reasons import description_of_change, reason_against
+from nakadi.schemas.change_reasons import description_of_change, reason_against, warning_to_publishers
 from nakadi.schemas.changes import SchemaChange
 from nakadi.schemas.evolution import (
     IsForced,
@@ -208,7 +208,7 @@ def _forecast_change(
         level=judged.level,
         permitted=judged.permitted,
         explanation=(
-            description_of_change(change, judged.level)
+            description_of_change(change, judged.level) + warning_to_publishers(change, before, now)
             if judged.permitted
             else reason_against(change, evolution.forbidden_by).explanation
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from nakadi.model.event_type import ChangeLevel
 from nakadi.model.outcomes import IncompatibilityReason
@@ -125,6 +126,18 @@ def reason_against(change: SchemaChange, forbidden_by: str) -> IncompatibilityRe
 def description_of_change(change: SchemaChange, level: ChangeLevel) -> str:
     """A description of a permitted change, and of its effect on the version."""
     return f"{_with_places(_REASON_TEXTS[change.kind][0], change)}. This is a {level.name.lower()} change."
+
+
+def warning_to_publishers(change: SchemaChange, before: Any, now: Any) -> str:
+    """A sentence about properties that publishers now have to send, which follows the description of the change.
+
+    `before` and `now` are the values at the place of the change.
+    """
+    if change.kind is not ChangeKind.REQUIRED_ARRAY_EXTENDED:
+        return ""
+    known = before if isinstance(before, list) else []
+    added = [f"`{name}`" for name in now if name not in known]
+    return f" Publishers that do not send {' and '.join(added)} will be rejected."
 
 
 def _with_places(template: str, change: SchemaChange) -> str:
