@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.common.caching import Cache
+from nakadi.engines.archive.presence import is_archive_of
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.sqlite.file import BadDataFile
 from nakadi.event_types.repository import EventTypes
@@ -73,6 +74,14 @@ class JobContext(Struct, frozen=True):
         url = f"{self.tables}?{urlsplit(self.archive.url).query}".rstrip("?")
         return TableFiles(self.spark, self.table_files, url)
 
+    def check_archive(self) -> None:
+        """Raise `Unavailable` if the archive has nothing of what the log index names: it is the wrong one."""
+        if not is_archive_of(self.index, self.store):
+            raise Unavailable(
+                f"The archive {self.archive.url} has none of the objects that the log index names. "
+                "Name the archive of the broker with --archive or NAKADI_ARCHIVE; is its file system mounted?"
+            )
+
     def show(self, table: str) -> None:
         """Print the result of the job to standard output; messages go to standard error."""
         print(table, flush=True)
@@ -105,7 +114,7 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
     places.add_argument("--data", default="data", help="the broker's data folder, default ./data")
     places.add_argument("--registry", help="as NAKADI_REGISTRY; default sqlite:///DATA/nakadi.db")
     places.add_argument("--log-index", help="as NAKADI_LOG_INDEX; default sqlite:///DATA/nakadi.db")
-    places.add_argument("--archive", help="as NAKADI_ARCHIVE; default DATA/archive")
+    places.add_argument("--archive", help="as NAKADI_ARCHIVE, which is the default; without it DATA/archive")
     places.add_argument("--tables", help="folder or s3:// prefix of the tables; default DATA/tables")
     places.add_argument(
         "--catalog", choices=CATALOGS, default="hadoop", help="the catalog of the tables, default hadoop"
@@ -207,6 +216,8 @@ def run(job: str, known: argparse.Namespace, work: Callable[[JobContext], None],
     try:
         with ExitStack() as stack:
             workplace = open_context(known, report, clock, stack)
+            if local_folder(workplace.archive.url) is not None:
+                workplace.check_archive()  # of a bucket, this would read the whole index in each run
             print(f"{job}: begun", file=sys.stderr, flush=True)
             stack.enter_context(show_progress(workplace.spark, report))
             with workplace.spans.of_run(job) if has_one_trace else nullcontext():
@@ -226,7 +237,7 @@ def run(job: str, known: argparse.Namespace, work: Callable[[JobContext], None],
 
 def open_context(known: argparse.Namespace, report: Report, clock: Clock, stack: ExitStack) -> JobContext:
     data, registry_place = Path(known.data).absolute(), registry_url(known)
-    archive_url = with_scheme(known.archive or str(data / "archive"))
+    archive_url = with_scheme(known.archive or os.environ.get("NAKADI_ARCHIVE") or str(data / "archive"))
     tables = with_scheme(known.tables or str(data / "tables"))
     registry = stack.enter_context(closing(open_registry(registry_place)))
     index = stack.enter_context(closing(open_log_index(log_index_url(known))))

@@ -380,6 +380,8 @@ def _add_batch(
 def _write_batch(
     work: JobContext, event_type: EventType, table: Table, columns: Struct, reading: Reading, progress: Progress
 ) -> tuple[Outcome, Progress]:
+    if reading.damaged:
+        work.check_archive()  # which can have been unmounted since the start
     following = progress.after_reading(reading.parts, (part for part, _ in reading.damaged))
     with table.change() as change:
         added, misfits = _append_lines(change, reading, columns, following) if reading.has_lines else (NOTHING, 0)

@@ -240,6 +240,7 @@ def _find_partitions(index: LogIndex) -> Iterator[tuple[str, int]]:
 def erase(work: JobContext) -> None:
     """Erase from the archive, then from tables, from dead letters and parked events, and verify."""
     event_type, wanted = _read_request(work)
+    work.check_archive()  # the wrong one would seem to have nothing left of the value
     work.report.details["erasure"] = describe_erasure(event_type, wanted, work.options.how)
     work.report.details |= {"archive": [], "replaced_objects": [], "removed_objects": [], "removed_versions": 0}
     url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"

@@ -275,6 +275,49 @@ def test_bad_input_is_reported_and_the_rest_done(jobs, data):
     assert jobs.rows("order_placed") == [(0, 0), (0, 1), (0, 2), (0, 7)]
 
 
+def test_the_wrong_archive_stops_the_job(jobs, data, tmp_path, monkeypatch):
+    """An archive without a single object of the index is the wrong one: the job says so, and skips no event. It takes
+    the archive that `NAKADI_ARCHIVE` names, as the broker does.
+    """
+    orders = data.event_type("order.placed")
+    data.archive_events(orders, [order(1), order(2)])
+    place = jobs.places.index("--archive")
+    del jobs.places[place : place + 2]
+    elsewhere = tmp_path / "mounted"
+    (data.folder / "archive").rename(elsewhere)
+
+    told = jobs.compact()
+
+    assert told.code == 1
+    assert f"The archive file://{data.folder / 'archive'} has none of the objects" in told.told
+    assert "--archive or NAKADI_ARCHIVE" in told.told
+    monkeypatch.setenv("NAKADI_ARCHIVE", str(elsewhere))
+    assert jobs.compact().code == 0
+    assert jobs.rows("order_placed") == [(0, 0), (0, 1)]
+
+
+def test_an_archive_that_goes_during_a_run_stops_the_job(jobs, data, tmp_path, monkeypatch):
+    """If the file system of the archive goes, the events are not taken for missing: the next run adds them."""
+    data.archive_events(data.event_type("order.placed"), [order(1), order(2)])
+    archive, unmounted = data.folder / "archive", tmp_path / "unmounted"
+    get = FolderStore.read_range
+
+    def unmount_and_read(store, place):
+        if archive.exists():
+            archive.rename(unmounted)
+        return get(store, place)
+
+    monkeypatch.setattr(FolderStore, "read_range", unmount_and_read)
+    told = jobs.compact()
+
+    assert told.code == 1
+    assert "has none of the objects" in told.told
+    monkeypatch.setattr(FolderStore, "read_range", get)
+    unmounted.rename(archive)
+    assert jobs.compact().code == 0
+    assert jobs.rows("order_placed") == [(0, 0), (0, 1)]
+
+
 def test_a_line_that_is_no_event_is_kept_and_reported(jobs, data):
     """A line that cannot be parsed is in the table unchanged, at its place."""
     orders = data.event_type("order.placed")

@@ -15,6 +15,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import object_keys
 from nakadi.engines.archive.member_format import MemberPacker
 from nakadi.engines.archive.policy import TopicCatalog
+from nakadi.engines.archive.presence import check_mounted
 from nakadi.model.events import OffsetBounds, datetime_from_microseconds, microseconds_since_epoch
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.archive_store import ArchiveStore
@@ -185,6 +186,7 @@ class Archiver:
         ), size
 
     def _store_and_index(self, topic: str, packed: Sequence[PackedMember]) -> None:
+        check_mounted(self._index, self._store)
         key = object_keys.new_log_key(
             self.namespace,
             self._directory.event_type_name_of(topic),

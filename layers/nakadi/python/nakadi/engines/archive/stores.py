@@ -22,6 +22,9 @@ KEYS_PER_PAGE = 1000
 
 UNFINISHED_SUFFIX = ".unfinished"
 
+MARKER_FILE = ".nakadi-archive"
+"""The file in the folder of an archive that shows that the folder's file system is mounted."""
+
 CLOSED_MESSAGE = "The archive is closed."
 
 T = TypeVar("T")
@@ -102,8 +105,13 @@ class MemoryStore:
 
 class FolderStore:
     def __init__(self, folder: Path) -> None:
+        self.marker = folder / MARKER_FILE
         self._folder = folder
         self._closed = False
+
+    def is_marked(self) -> bool:
+        with self._check_open():
+            return self.marker.exists()
 
     def put(self, key: str, content: bytes) -> None:
         """Write under another name first, so that no reader sees half an object, not even after a power cut."""
@@ -144,6 +152,8 @@ class FolderStore:
         for folder, _, names in os.walk(self._folder / prefix):
             for name in names:
                 path = Path(folder, name)
+                if path == self.marker:
+                    continue
                 with suppress(FileNotFoundError):
                     found = path.stat()
                     written_at = datetime.fromtimestamp(found.st_mtime, UTC)

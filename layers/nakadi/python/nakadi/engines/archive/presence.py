@@ -1,0 +1,32 @@
+"""Whether an archive is the one that a log index describes.
+
+A wrong address, or a folder whose file system is not mounted, looks like an archive that has lost all its objects. Jobs
+would skip all events, and the archiver would write to another disk.
+"""
+
+from __future__ import annotations
+
+from nakadi.engines.archive.object_keys import namespace_of_key
+from nakadi.engines.archive.stores import FolderStore
+from nakadi.engines.archive.sweeping import list_objects_of_index
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.log_index import LogIndex
+
+
+def is_archive_of(index: LogIndex, store: ArchiveStore) -> bool:
+    """Whether the archive has objects where this index has them, or the index refers to none."""
+    namespaces = {namespace_of_key(key) for key in index.referenced_archive_keys()}
+    return not namespaces or any(True for _ in list_objects_of_index(index, store, namespaces))
+
+
+def check_mounted(index: LogIndex, store: ArchiveStore) -> None:
+    """Raise `Unavailable` if the folder of an archive is not the one that has its objects.
+
+    A marker in the folder shows that it is. An archive gets its marker when it is first used, or has objects.
+    """
+    if not isinstance(store, FolderStore) or store.is_marked():
+        return
+    if not is_archive_of(index, store):
+        raise Unavailable(f"The archive {store.marker.parent} is not there: is its file system mounted?")
+    store.put(store.marker.name, f"The folder of an archive of Nakadi: {index.identity()}\n".encode())
