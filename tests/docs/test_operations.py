@@ -30,5 +30,5 @@ def test_a_section_says_what_to_do(alert):
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_in_a_section_can_be_parsed(line):
-    """Each command is one that the command line has, with its options and arguments."""
-    assert parses(line) == 1
+    """Each command, also behind a pipe, is one that the command line has, with its options and arguments."""
+    assert parses(line) == 1 + line.count(" | nakadi ")
