@@ -95,6 +95,7 @@ test("a failing delivery is shown with its answer, and tried again or skipped", 
   const failing = page.getByRole("alert", { name: "The failing delivery" });
   await failing.getByRole("heading", { name: "The sink answers 500" }).waitFor();
   await failing.getByText("cannot read n").waitFor();
+  await page.getByRole("link", { name: "Sink failing" }).waitFor();
   await accessible(page);
   await picture(page, "sink-failing");
   await failing.getByRole("button", { name: "Skip the event…" }).click();
