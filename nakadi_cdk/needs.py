@@ -15,6 +15,9 @@ SCOPE_SETTINGS = (
 # Every broker process reads the locations of the stores, and the limits of its caches and metrics.
 STORE_SETTINGS = ("registry", "event_log", "log_index", "archive", "archiver", "cache_seconds", "max_metric_names")
 
+# Functions and tasks send metrics and logs to CloudWatch, so these keep their defaults there.
+TELEMETRY_SETTINGS = frozenset({"metrics", "logs"})
+
 # The authorizer identifies the caller; each function checks the caller's permissions.
 PERMISSION_SETTINGS = ("auth", "auth_realms", "default_admin", "all_data_access", *SCOPE_SETTINGS)
 

@@ -26,7 +26,7 @@ test("events are shown as they come, one opens as a tree, and has an address of 
   await page.getByText('"apple"', { exact: true }).waitFor();
 });
 
-test("reading begins at the beginning, behind an offset, or at a time, and is filtered by text and by path", async (page) => {
+test("reading begins at the beginning, after an offset, or at a time, and is filtered by text and by path", async (page) => {
   await eventType("tail.past");
   await publish("tail.past", Array.from({ length: 20 }, (_, n) => ({ n, tags: [{ name: n % 2 ? "odd" : "even" }] })));
   await open(page, "#/event-types/tail.past/events?from=begin");

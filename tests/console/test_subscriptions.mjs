@@ -287,7 +287,7 @@ test("parked events are browsed by key, looked at, sent once more, and skipped",
   const first = page.getByRole("row").nth(1);
   await first.getByText("failed 2 times").waitFor();
   await first.getByRole("cell", { name: "1", exact: true }).waitFor();
-  await page.getByRole("row").nth(2).getByText("waits behind another one").waitFor();
+  await page.getByRole("row").nth(2).getByText("waits after another one").waitFor();
   await accessible(page);
   await picture(page, "parked");
   await first.getByRole("button", { name: /^Show/ }).click();
@@ -311,7 +311,7 @@ test("parked events are browsed by key, looked at, sent once more, and skipped",
   assert.equal(again.events[0].event, "a1");
 });
 
-test("all parked events are sent once more at once, and what stayed behind them follows", async (page) => {
+test("all parked events are sent once more at once, and what waited after them follows", async (page) => {
   await eventType("park.all", KEYED);
   await publish("park.all", { key: "a", event: "a1" }, { key: "b", event: "b1" }, { key: "a", event: "a2" });
   const { id } = await subscribe("parking-all", ["park.all"], { annotations: ANNOTATIONS });

@@ -60,14 +60,20 @@ class Stores:
             f"archive=s3://{NAME}/?region={region}",
         ]
 
-    def command(self, program, package):
-        environment = plain_environment(PYTHONPATH=str(package), **self._variables)
-        return {"args": [sys.executable, "-c", program, *self._settings], "env": environment}
+    def command(self, program):
+        return [sys.executable, "-c", program, *self._settings]
+
+    def environment(self, package):
+        return plain_environment(PYTHONPATH=str(package), **self._variables)
 
     @contextmanager
     def broker(self, package):
         with subprocess.Popen(
-            **self.command(SERVER, package), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            self.command(SERVER),
+            env=self.environment(package),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process:
             url = process.stdout.readline().strip()
             assert url, "the broker did not start"
@@ -77,7 +83,12 @@ class Stores:
 
     def index(self, package):
         done = subprocess.run(
-            **self.command(INDEXER, package), capture_output=True, text=True, timeout=PATIENCE, check=False
+            self.command(INDEXER),
+            env=self.environment(package),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return int(done.stdout)

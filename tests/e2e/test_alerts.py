@@ -23,6 +23,7 @@ from tests.support.alerts import AlertWatch
 from tests.support.api import create_event_type
 from tests.support.clock import MovableClock
 from tests.support.consumer import Consumer
+from tests.support.environment import plain_environment
 from tests.support.metrics import scrape, value
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE, until
@@ -213,10 +214,11 @@ def small_disk(tmp_path):
     place = tmp_path / "disk"
     place.mkdir()
     mount = shutil.which("mount") if sys.platform == "linux" else None
-    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], check=False).returncode:
+    command = [mount, "-t", "tmpfs", "-o", "size=8m", "tmpfs", place]
+    if mount is None or subprocess.run(command, env=plain_environment(), check=False).returncode:
         pytest.skip("this user cannot mount a file system")
     yield place
-    subprocess.run(["umount", "-l", place], check=True)
+    subprocess.run(["umount", "-l", place], env=plain_environment(), check=True)
 
 
 def test_on_a_disk_without_any_room_readers_go_on(small_disk):

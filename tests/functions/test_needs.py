@@ -10,7 +10,7 @@ from msgspec.structs import fields
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import ROUTE_MAKER_BY_AREA, STREAMING_AREAS
 from nakadi.app.settings import Settings
-from nakadi_cdk.needs import NEEDS, OWN_EVENT_TYPE_SETTINGS
+from nakadi_cdk.needs import NEEDS, OWN_EVENT_TYPE_SETTINGS, TELEMETRY_SETTINGS
 from tests.support.functions import ROOT, Context, import_handler, load_handler, load_recorded_event, read_pins
 
 INVOCATIONS = {
@@ -74,7 +74,7 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
 
     # The log of a storage in Kafka, which this test has not, would read who archives.
     given = NEEDS[name].settings
-    assert settings.read - ({"auth"} - given) | ({"archiver"} & given) == given
+    assert settings.read - TELEMETRY_SETTINGS - ({"auth"} - given) | ({"archiver"} & given) == given
 
 
 def test_every_function_is_known():

@@ -52,6 +52,7 @@ NEEDS_AWS = (
     "nakadi.engines.common.msk_tokens",
     "nakadi.engines.dynamodb",
     "nakadi.engines.kinesis",
+    "nakadi.local.stage_backups",
 )
 NEEDS_KAFKA = ("nakadi.engines.kafka",)
 # It stands on the jobs, whose packages another extra brings.
