@@ -186,7 +186,8 @@ def check_machine(api: Api) -> Finding:
         for place, free, size in _disks(metrics)
         if free < _SHARE_OF_FULL_DISK * size
     ]
-    faults = [f"{metrics[name]:,.0f} {what}" for name, what in _FAULTS.items() if metrics.get(name)]
+    counts = {name: _sum_of_metric(metrics, name) for name in _FAULTS}
+    faults = [f"{counts[name]:,.0f} {what}" for name, what in _FAULTS.items() if counts[name]]
     found = [*full, *([f"{', '.join(faults)} since the start"] if faults else [])]
     state: State = "ill" if full else "notice" if faults else "well"
     return Finding("machine", state, "; ".join(found) or "disks have room, and nothing has failed")
@@ -197,6 +198,10 @@ def _read_metrics(api: Api) -> Mapping[str, float]:
     text = api.send("GET", "/metrics", headers={"Accept": "text/plain;version=0.0.4"}).body.decode(errors="replace")
     samples = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
     return {name: float(value) for name, value in samples}
+
+
+def _sum_of_metric(metrics: Mapping[str, float], name: str) -> float:
+    return sum(value for sample, value in metrics.items() if sample.partition("{")[0] == name)
 
 
 def _disks(metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:

@@ -96,7 +96,7 @@ def without_null(kind: Type) -> Type:
 
 
 def one_of(types: Iterable[Type]) -> Type:
-    """The type of a value that has any of these types, as simple as it can be said."""
+    """The type of a value that has any of these types, in its simplest form."""
     flat: dict[Type, None] = {}
     has_null = False
     for each in types:

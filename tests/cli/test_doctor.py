@@ -40,9 +40,10 @@ class Broker:
         (ROOM.replace("50000000000.0", "0.0"), "ill", "the disk of data has 0 MB left"),
         (ROOM.replace("failures_total 0.0", "failures_total 3.0"), "notice", "3 commits to the event log failed since"),
         (ROOM + "nakadi_archive_unreadable_total 75.0\n", "notice", "75 reads found the archive damaged since"),
+        (ROOM + 'nakadi_archive_failures_total{operation="cut"} 28.0\n', "notice", "28 attempts to archive failed"),
         (None, "well", "shows no metrics"),
     ],
-    ids=["room", "full disk", "failed commits", "damaged archive", "no metrics"],
+    ids=["room", "full disk", "failed commits", "damaged archive", "archive fails", "no metrics"],
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
     """A full disk is ill; faults since the start are noticed."""

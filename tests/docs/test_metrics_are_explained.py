@@ -32,16 +32,18 @@ def find_measured_samples(source: str) -> set[str]:
 
 
 def _samples_read_in(function: ast.FunctionDef) -> Iterator[str]:
-    zeros = {id(node.left) for node in ast.walk(function) if isinstance(node, ast.Compare) and _is_equal_to_zero(node)}
+    zeros = {
+        id(node.left) for node in ast.walk(function) if isinstance(node, ast.Compare) and _holds_without_counting(node)
+    }
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and _name_of(node.func) in READERS and id(node) not in zeros:
             read = {name for argument in node.args for name in _texts_in(argument)}
             yield from read or _texts_in(function)
 
 
-def _is_equal_to_zero(node: ast.Compare) -> bool:
+def _holds_without_counting(node: ast.Compare) -> bool:
     [operator, *_], [right, *_] = node.ops, node.comparators
-    return isinstance(operator, ast.Eq) and isinstance(right, ast.Constant) and right.value == 0
+    return isinstance(operator, ast.Eq | ast.GtE) and isinstance(right, ast.Constant) and right.value == 0
 
 
 def _name_of(function: ast.expr) -> str:

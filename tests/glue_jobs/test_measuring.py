@@ -31,7 +31,7 @@ def counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
 
 
 def test_rates():
-    """The mean counts every minute of the time, the peak is the busiest minute."""
+    """The mean counts every minute of the time; the peak is the busiest minute."""
     told = traffic([*counts(30), *counts(90, minute=3)], NOON, NOON + HOUR, 1)
     assert (told.events, told.per_minute_mean, told.per_minute_peak) == (120, 2.0, 90)
     assert first_minute([*counts(90, minute=3), *counts(30, minute=1)]) == NOON + timedelta(minutes=1)

@@ -1,4 +1,4 @@
-"""Catalogs that tables can be in beside a folder and Glue's."""
+"""Catalogs, other than a folder and Glue's, that can hold tables."""
 
 import pytest
 

@@ -95,10 +95,26 @@ class Stream:
             self._carry_out_actions(self.session.tick(now))
             if was_closing is None and self.session.reason is SessionEnd.RELEASE_TIMEOUT:
                 self._check_time_to_commit(now)
+        else:
+            self._check_nothing_is_due(now)
         self._check_hand_overs(now)
         if self.session.end and self.session.departure_record().has_timed_out:
             early = self.granted_until - now
             promise("extension", early <= 0, f"{self.session.id} ends {early:.1f} s before what it has granted")
+
+    def _check_nothing_is_due(self, now: float) -> None:
+        """A tick before the session asked for it finds nothing to do; so `next_tick_at` leaves no deadline out.
+
+        But batches: a batch of one partition leaves less room for events that are not committed, so the waiting events
+        of another partition may be as many as it may send now. They go with the next tick, whenever that is.
+        """
+        if not self.is_able:
+            return
+        early = self.session.tick(now)
+        due = [each for each in early if not isinstance(each, SendBatch)]
+        is_quiet = not due and self.session.end is None
+        promise("deadline", is_quiet, f"{self.session.id} did not ask to be woken for {due or self.session.end}")
+        self._carry_out_actions(early)
 
     def _check_hand_overs(self, now: float) -> None:
         """Whatever the client commits, others get a partition after two commit timeouts, or the session is over."""

@@ -23,7 +23,7 @@ MIN_JUDGED_SAMPLES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A series may gain `share` of its median, and `amount` in any case, once it has settled.
+    """Once it has settled, a series may gain `share` of its median or `amount`, whichever is more.
 
     It settles `settles_after` seconds after the start of the run, or of each life if `begins_with_life`.
     """

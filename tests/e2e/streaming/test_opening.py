@@ -58,7 +58,7 @@ def test_an_unknown_event_type_has_its_own_words(api):
 
 
 def test_an_unknown_event_type_beats_bad_cursors_and_limits(api):
-    """The check of the event type precedes cursors and limits. (L12)"""
+    """The event type is checked before cursors and limits. (L12)"""
     assert read_refusal_detail(api, a_name(), 404, "batch_limit=0", "garbage") == "topic not found"
 
 

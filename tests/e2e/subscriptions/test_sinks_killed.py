@@ -142,7 +142,7 @@ def publish_patiently(brokers, name, numbers):
 
 
 def committed_by_sinks(brokers, subscriptions):
-    """How far each sink has committed each partition; nothing of those whose answer was lost."""
+    """How far each sink has committed each partition, without the commits whose answers were lost."""
     committed = {}
     for sink, subscription in subscriptions.items():
         try:

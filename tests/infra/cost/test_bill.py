@@ -226,7 +226,7 @@ def test_others_are_reckoned_for_the_same_load():
 
 
 def test_small_requests_are_counted_as_larger_ones_where_that_is_so():
-    """Pub/Sub counts a thousand bytes for a request at least."""
+    """Pub/Sub counts at least a thousand bytes for each request."""
     small, larger = (
         offers_elsewhere(Load(event_bytes=size, batch=1, delivered_batch=1), PRICES)[1].dollars for size in (10, 1000)
     )

@@ -105,7 +105,7 @@ def test_a_connection_of_a_proxy_stays_open_behind_a_stream(streams, monkeypatch
 
 
 def test_a_stream_in_http_1_0_ends_with_the_connection(wire):
-    """A client of HTTP/1.0 gets a stream without chunks, which it could not read, to the end of the connection."""
+    """An HTTP/1.0 client, which cannot read chunks, gets a stream without them until the connection ends."""
     wire.socket.sendall(b"GET /three HTTP/1.0\r\n\r\n")
     _, headers = wire.head()
 

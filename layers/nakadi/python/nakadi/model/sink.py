@@ -91,7 +91,7 @@ class Sink(Struct, frozen=True, kw_only=True):
     """A registered sink; a subscription has at most one. `target` is where to: a URL, a name or an ARN.
 
     `sealed` holds `SinkSecrets`, which only the broker's key opens. Events are read with the permissions of `subject`,
-    who registered the sink. `configured_at` is when anything but the pause changed. `revision` counts the writes.
+    who registered the sink. `configured_at` is when anything but the pause last changed. `revision` counts the writes.
     """
 
     subscription_id: str

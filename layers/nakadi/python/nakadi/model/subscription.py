@@ -188,7 +188,7 @@ class Standstill(Struct, frozen=True, array_like=True):
 
 
 class SetOffsets(Struct, frozen=True):
-    """The task to set offsets. Without any, streams only end."""
+    """The task to set offsets. A task without offsets only ends the streams."""
 
     positions: tuple[tuple[EventTypePartition, Position], ...] = ()
 

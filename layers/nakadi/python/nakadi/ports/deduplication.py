@@ -19,7 +19,7 @@ _TEN_EIDS = BytesStruct(f"{EID_BYTES}s" * 10)
 
 
 def unpack_eids(packed: bytes) -> list[bytes]:
-    """The ids that were packed one after another. Ten at a time take a third of the time of slices."""
+    """The ids that were packed one after another. Unpacking ten at a time takes a third as long as slicing."""
     tens = len(packed) // _TEN_EIDS.size * _TEN_EIDS.size
     eids = list(chain.from_iterable(_TEN_EIDS.iter_unpack(packed[:tens])))
     eids += [packed[start : start + EID_BYTES] for start in range(tens, len(packed), EID_BYTES)]
