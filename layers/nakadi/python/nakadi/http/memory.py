@@ -5,13 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from nakadi.model.outcomes import TooLarge, TryLater
-
-if TYPE_CHECKING:
-    # A function that answers without streams starts sooner without it.
-    pass
 
 
 # The memory that a request must have taken to make returning memory to the system worth a few milliseconds.
