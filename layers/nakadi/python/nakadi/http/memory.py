@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from nakadi.model.outcomes import TooLarge, TryLater
 
-
 # The memory that a request must have taken to make returning memory to the system worth a few milliseconds.
 MIN_BYTES_TO_TRIM = 4 * 1024 * 1024
 
