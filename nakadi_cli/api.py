@@ -74,6 +74,11 @@ class Api:
     def delete(self, where: str) -> None:
         self.send("DELETE", where)
 
+    def metrics(self) -> str:
+        """The broker's metrics, in Prometheus' format."""
+        answer = self.send("GET", "/metrics", headers={"Accept": "text/plain;version=0.0.4"})
+        return answer.body.decode(errors="replace")
+
     def items(self, where: str, **parameters: Any) -> Iterator[Any]:
         """Read all pages of a list."""
         page = self.get(where, limit=_PAGE, **parameters)

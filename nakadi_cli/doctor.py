@@ -195,8 +195,7 @@ def check_machine(api: Api) -> Finding:
 
 def _read_metrics(api: Api) -> Mapping[str, float]:
     """The samples of all metrics, by their name with its labels."""
-    text = api.send("GET", "/metrics", headers={"Accept": "text/plain;version=0.0.4"}).body.decode(errors="replace")
-    samples = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+    samples = (line.rsplit(" ", 1) for line in api.metrics().splitlines() if line and not line.startswith("#"))
     return {name: float(value) for name, value in samples}
 
 

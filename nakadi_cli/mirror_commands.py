@@ -17,7 +17,7 @@ from nakadi_cli.failures import BadInput, Failed, Found, PartlyDone
 from nakadi_cli.mirroring.definitions import matching_definitions, prepare_event_type
 from nakadi_cli.mirroring.events import copy_events, is_compacted
 from nakadi_cli.mirroring.positions import move_subscription
-from nakadi_cli.mirroring.removed import delete_removed
+from nakadi_cli.mirroring.removals import delete_removed
 from nakadi_cli.mirroring.state import State, open_state
 from nakadi_cli.mirroring.verifying import compare_event_type
 from nakadi_cli.output import format_count

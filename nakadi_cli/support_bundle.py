@@ -9,7 +9,7 @@ import platform
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
@@ -26,8 +26,6 @@ from nakadi_cli.redaction import secret_values, shown_settings, without_secrets
 
 _LOG_BYTES = 2_000_000
 """How much of the end of each log the bundle contains."""
-
-_PROMETHEUS = {"Accept": "text/plain;version=0.0.4"}
 
 
 @command(
@@ -81,25 +79,21 @@ def _read_machine(variables: Mapping[str, str], known: Iterable[str]) -> Mapping
 
 
 def _read_broker(api: Api) -> Mapping[str, str]:
-    def read(name: str, where: str, *, text: bool = False) -> None:
+    def read(name: str, ask: Callable[[], str]) -> None:
         try:
-            parts[name] = _read_text(api, where) if text else _as_text(api.get(where))
+            parts[name] = ask()
         except Failed as failed:
             failures[name] = failed.message
 
     parts = {"doctor.json": _as_text([vars(each) for each in examine(api)])}
     failures: dict[str, str] = {}
-    read("broker/version.json", "/version")
-    read("broker/metrics.txt", "/metrics", text=True)
-    read("broker/features.json", "/settings/features")
-    read("broker/storages.json", "/storages")
+    read("broker/metrics.txt", api.metrics)
+    read("broker/version.json", lambda: _as_text(api.get("/version")))
+    read("broker/features.json", lambda: _as_text(api.get("/settings/features")))
+    read("broker/storages.json", lambda: _as_text(api.get("/storages")))
     if failures:
         parts["missing.json"] = _as_text(failures)
     return parts
-
-
-def _read_text(api: Api, where: str) -> str:
-    return api.send("GET", where, headers=_PROMETHEUS).body.decode(errors="replace")
 
 
 def _read_logs(logs: Iterable[str]) -> Iterable[tuple[str, str]]:

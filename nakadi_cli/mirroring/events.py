@@ -176,7 +176,7 @@ class _Destination(Protocol):
 
 def _destination(source: Api, target: Api, definition: Mapping[str, Any]) -> _Destination:
     if definition["schema"]["type"] == "avro_schema":
-        from nakadi_cli.mirroring.avro_events import AvroDestination
+        from nakadi_cli.mirroring.avro_publishing import AvroDestination
 
         return AvroDestination(source, target, definition)
     return _JsonDestination(target, definition)

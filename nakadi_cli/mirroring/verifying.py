@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nakadi_cli.mirroring.definitions import schema_versions
 from nakadi_cli.mirroring.events import BEGIN, identity, is_compacted, is_reached, read_batches
-from nakadi_cli.mirroring.removed import compaction_key
+from nakadi_cli.mirroring.removals import compaction_key
 
 if TYPE_CHECKING:
     from nakadi_cli.api import Api

@@ -15,7 +15,7 @@ import pytest
 
 from nakadi_cli.failures import NotAnswered
 from nakadi_cli.mirroring import events
-from nakadi_cli.mirroring.avro_events import AvroDestination
+from nakadi_cli.mirroring.avro_publishing import AvroDestination
 from nakadi_cli.mirroring.events import event_for_target
 from nakadi_client import NoAnswer
 from nakadi_client.answers import Answer

@@ -73,10 +73,10 @@ def test_the_metrics_that_prometheus_reads_are_sent(receiver):
             value(samples, "nakadi_http_request_duration_seconds_sum", operation="publish_events"),
         )
 
-        def kept():
+        def names_with_values():
             return {each.definition.name for each in broker.services.metrics.all if each.rows()}
 
-        until(lambda: kept() <= {each.name for each in receiver.metrics})
+        until(lambda: names_with_values() <= {each.name for each in receiver.metrics})
         publish(api, name, 2)
         until(lambda: sent(5))
     [resource] = {str(each.resource_metrics[0].resource) for _, each in receiver.received}
