@@ -34,7 +34,7 @@ BEGIN = "BEGIN"
 EVENTS_IN_PIECE = 2000
 
 MAX_SILENCES = 3
-"""After this many seconds without events of a partition, it counts as finished."""
+"""After this many seconds without events, a partition counts as finished, for brokers that do not say that it is."""
 
 MAX_DELAY = timedelta(minutes=5)
 """An event is stored this long after the broker received it, at most."""
@@ -103,7 +103,8 @@ def ranges_between(start: Mapping[str, str], end: Mapping[str, str]) -> Sequence
 class HttpSource:
     """The event types of a broker. `note` gets sentences about what a result may lack.
 
-    A partition ends early after `silences` seconds without an event: its last ones may be of those that nobody gets.
+    A partition of a broker that does not know `until` ends early after `silences` seconds without an event: its last
+    ones may be of those that nobody gets.
     """
 
     def __init__(self, connection: Connection, note: Callable[[str], None], *, silences: int = MAX_SILENCES) -> None:
@@ -220,23 +221,25 @@ class HttpSource:
     def _read_partition(self, where: str, start: _Cursor, last: _Place) -> Iterator[tuple[_Place, bytes]]:
         """The events of a partition from a cursor to a place, each with its place: a batch has an event and its offset.
 
-        The last events may be of those that nobody gets, such as tombstones. Then the broker says again and again that
-        there is nothing; once does not suffice, because it says so too if its log is slow.
+        The last events may be of those that nobody gets, such as tombstones. Then the broker says when it has read up
+        to the place. Other brokers do not know `until`, and only say again and again that there is nothing; once does
+        not suffice, because they say so too if their log is slow.
         """
-        cursor, silences, failures = start, 0, 0
+        bounds = {**start, "until": _offset_text(*last)}
+        cursor, silences, failures = bounds, 0, 0
         while True:
             try:
                 for line in self._stream_lines(where, cursor, {"batch_limit": 1}, JSON_STREAM):
                     batch = _BATCH.decode(line)
                     if not batch.events:
                         silences += 1
-                        if silences == self._silences:
+                        if silences == self._silences or _is_at(batch.cursor["offset"], last):
                             return
                         continue
                     place = _read_offset(batch.cursor["offset"])
                     if place > last:
                         return
-                    cursor, silences, failures = {**start, "offset": batch.cursor["offset"]}, 0, 0
+                    cursor, silences, failures = {**bounds, "offset": batch.cursor["offset"]}, 0, 0
                     yield place, bytes(batch.events[0])
                     if place == last:
                         return
@@ -407,6 +410,11 @@ def _read_offset(text: str) -> tuple[int, int]:
     if found is None:
         raise ValueError(f"{text} is not an offset of this broker")
     return int(found[1], 16), int(found[2])
+
+
+def _is_at(offset: str, last: _Place) -> bool:
+    """Whether an offset is at a place, or behind it."""
+    return offset != BEGIN and _read_offset(offset) >= last
 
 
 def _time_text(moment: datetime) -> str:

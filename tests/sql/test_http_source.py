@@ -152,13 +152,15 @@ class PlayedBroker(httpx.BaseTransport):
 
     def __init__(self, newest, *streams):
         self._newest, self._streams = newest, list(streams)
-        self.cursors = []
+        self.cursors, self.ends = [], []
 
     def handle_request(self, request):
         where = request.url.path.removeprefix("/event-types")
         ends = {"partition": "0", "oldest_available_offset": offset(0), "newest_available_offset": offset(self._newest)}
         if where.endswith("/events"):
-            self.cursors.append(json.loads(request.headers["X-Nakadi-Cursors"])[0]["offset"])
+            [cursor] = json.loads(request.headers["X-Nakadi-Cursors"])
+            self.cursors.append(cursor["offset"])
+            self.ends.append(cursor["until"])
             return httpx.Response(200, content=self._streams.pop(0))
         answers = {
             "": [{"name": "x"}],
@@ -196,6 +198,27 @@ def test_a_slow_log_is_read_to_its_end():
 def test_a_partition_ends_if_nothing_comes_any_more():
     """The last offsets may belong to events that nobody gets: then reading ends after some silence. (Q4)"""
     assert offsets_from(PlayedBroker(9, line(0, {}) + SILENCE * 3)) == [0]
+
+
+def test_a_broker_may_say_that_the_last_events_are_passed():
+    """One line at the end of the range suffices, and nobody waits for a silence. (Q4)"""
+    at_end = line(9).replace(b', "events": []', b"")
+    broker = PlayedBroker(9, line(0, {}) + at_end + line(10, {}))
+    assert offsets_from(broker) == [0]
+    assert broker.ends == [offset(9)]
+
+
+def test_deleted_events_at_the_end_cost_no_wait(api, broker):
+    """(Q4, L78)"""
+    name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
+    publish(api, name, [an_event(1, partition_compaction_key="k")])
+    gone = {"metadata": an_event(2, partition_compaction_key="k")["metadata"]}
+    for _ in range(3):
+        assert api.post(f"/event-types/{name}/deleted-events", json=[gone]).status_code == 200
+    # A silence that never ends: only the broker's own word ends the reading.
+    with HttpSource(Connection(broker.url), print, silences=1_000_000) as source:
+        pieces = [*source.events(source.find(name))]
+    assert [event.offset for piece in pieces for event in piece] == [0]
 
 
 def test_a_torn_stream_goes_on_behind_its_last_whole_line():

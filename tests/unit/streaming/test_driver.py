@@ -41,7 +41,11 @@ class Stage:
         self.log.publish(self.event_type.timeline.topic, *values, partition=partition)
 
     def stream(
-        self, outlet: RecordingOutlet, starts: dict[str, Position] | None = None, **limits: float
+        self,
+        outlet: RecordingOutlet,
+        starts: dict[str, Position] | None = None,
+        ends: dict[str, Position] | None = None,
+        **limits: float,
     ) -> LowLevelDriver:
         """A stream that is being served from now on."""
         starts = starts or {"0": Position(1, -1)}
@@ -50,7 +54,10 @@ class Stage:
         wanted = StreamLimits(**{"flush_seconds": 1000} | limits)
         driver = LowLevelDriver(
             LowLevelSession(wanted, starts, clock.monotonic()),
-            [PartitionReader(self.feeds, cursors, self.event_type, *start) for start in starts.items()],
+            [
+                PartitionReader(self.feeds, cursors, self.event_type, partition, start, (ends or {}).get(partition))
+                for partition, start in starts.items()
+            ],
             JsonStreamFormat(),
             outlet,
             event_type=self.event_type.name,
@@ -128,6 +135,43 @@ def test_all_partitions_are_followed():
         assert sorted(outlet.text.splitlines()) == sorted([line(1, "b"), line(0, "c", partition=1)])
 
     play(scenario)
+
+
+def test_a_partition_is_read_up_to_its_end():
+    """However reads are cut, no event behind it is sent, and all before it are. (L78)"""
+    for most_events in (1, 2, 3, 1000):
+
+        async def scenario(stage: Stage, most_events: int = most_events) -> None:
+            outlet = RecordingOutlet()
+            stage.log.most_events = most_events
+            stage.publish("a", "b", "c", "d", "e")
+            driver = stage.stream(outlet, ends={"0": Position(1, 2)}, batch_limit=10)
+            await stage.wait_for_end()
+            assert outlet.text == f"{line(2, 'a', 'b', 'c')}\n" + line(2).replace(',"events":[]', "") + "\n"
+            assert driver.session.end is StreamEnd.COMPLETE
+
+        play(scenario)
+
+
+def test_a_partition_ends_in_a_later_timeline():
+    """Timelines are crossed on the way, also one that has nothing up to the end. (L67, L78)"""
+    for end, expected in (
+        (Position(1, 1), [line(1, "a", "b")]),
+        (Position(2, -1), [line(1, "a", "b")]),
+        (Position(2, 0), [line(0, "a", "b", "c", timeline=2)]),
+    ):
+
+        async def scenario(stage: Stage, end: Position = end, expected: list[str] = expected) -> None:
+            outlet = RecordingOutlet()
+            stage.publish("a", "b")
+            stage.switch_timeline(events=2)
+            stage.publish("c", "d")
+            stage.stream(outlet, ends={"0": end}, batch_limit=10)
+            await stage.wait_for_end()
+            at_end = f'{{"cursor":{{"partition":"0","offset":"{end}"}}}}'
+            assert outlet.text.splitlines() == [*expected, at_end]
+
+        play(scenario)
 
 
 def test_small_lines_that_are_due_together_travel_together():

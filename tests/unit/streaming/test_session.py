@@ -40,6 +40,21 @@ def _describe_action(action: StreamAction) -> str:
             return f"! {error}"
 
 
+# Ends of partitions
+
+
+def test_a_partition_ends_with_what_waits_and_a_line_without_events():
+    """The stream ends with its last partition. (L78)"""
+    session = a_session(partitions=2, batch_limit=10)
+    assert describe_actions(session.handle_events("0", some_events(2), 1.0)) == []
+    assert describe_actions(session.handle_partition_end("0", Position(1, 5), 2.0)) == ["0: 0 1", "0: -"]
+    assert session.end is None
+    assert describe_actions(session.tick(11.0)) == ["1: -"]
+    assert session.handle_partition_end("1", Position(1, 3), 12.0) == [SendStreamKeepAlive("1", Position(1, 3))]
+    assert session.end is StreamEnd.COMPLETE
+    assert session.handle_partition_end("1", Position(1, 3), 13.0) == []
+
+
 # Batching
 
 

@@ -5,7 +5,7 @@ import pytest
 from nakadi.event_types.cursors import CursorError
 from nakadi.model.event_type import Cursor
 from nakadi.model.outcomes import Malformed
-from nakadi.streaming.session import parse_cursors_header
+from nakadi.streaming.session import parse_cursors_header, parse_header_ends
 
 ONE = Cursor("0", "001-0001-000000000000000012")
 
@@ -52,6 +52,7 @@ def test_cursors_are_read_from_a_list_of_objects(header, cursors):
         '[{"partition":"0","offset":{}}]',
         '[{"partition":["0"],"offset":"1"}]',
         '[{"partition":"0","offset":NaN}]',
+        '[{"partition":"0","offset":"1","until":[]}]',
         "[" * 100_000,
     ],
 )
@@ -59,6 +60,15 @@ def test_anything_else_is_bad_syntax(header):
     """Any text that is not a list of objects is malformed. (L21)"""
     with pytest.raises(Malformed, match=r"^incorrect syntax of X-nakadi-cursors header$"):
         parse_cursors_header(header)
+
+
+def test_a_cursor_may_say_where_its_partition_ends():
+    """(L78)"""
+    header = (
+        '[{"partition":"0","offset":"1","until":"7"},{"partition":1,"offset":"1"},'
+        '{"partition":2,"offset":"1","until":9},{"partition":"3","offset":"1","until":null}]'
+    )
+    assert parse_header_ends(header) == (Cursor("0", "7"), Cursor("2", "9"))
 
 
 @pytest.mark.parametrize("header", ["null", "[null]", '[{"partition":"0","offset":"1"},null]'])

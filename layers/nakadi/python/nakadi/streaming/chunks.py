@@ -163,6 +163,13 @@ class EventRun:
         first = self.chunk.run_from_offset(position.offset + 1).first
         return EventRun(self.chunk, max(self.first, first), self.last)
 
+    def part_until(self, position: Position) -> EventRun | None:
+        """The part up to and including a position; None if that is before its first event."""
+        if self.end <= position:
+            return self
+        last = self.chunk.run_from_offset(position.offset + 1).first if self.chunk.order == position.timeline else 0
+        return EventRun(self.chunk, self.first, last) if last > self.first else None
+
 
 def runs_in_steps(runs: Sequence[EventRun], max_bytes: int) -> Iterator[EventRun]:
     """The same events in small runs, for work with a pause after each: they have this size at most, or one event."""

@@ -329,14 +329,25 @@ class LowLevelDriver(StreamDriver):
             return False
         if partition.needs_move:
             await partition.move_to_next_event(self.wake)
-        run = partition.take_run()
-        if run is None:
-            if partition.is_topic_missing:
-                self._find_out()
+        run = None if partition.is_complete else partition.take_run()
+        if run is not None:
+            actions = self._session.handle_events(partition.partition, run, self._clock.monotonic())
+            await self._carry_out_and_flush(actions)
+        elif partition.is_topic_missing:
+            self._find_out()
+        if partition.is_complete:
+            await self._end_partition(partition)
             return False
-        await self._carry_out_and_flush(self._session.handle_events(partition.partition, run, self._clock.monotonic()))
         # At the end of the log, a stream that has sent an event sleeps at once: a thousand may follow the event type.
-        return partition.has_more
+        return run is not None and partition.has_more
+
+    async def _end_partition(self, partition: PartitionReader) -> None:
+        assert partition.until is not None
+        self._partitions = [each for each in self._partitions if each is not partition]
+        partition.release()
+        await self._carry_out_and_flush(
+            self._session.handle_partition_end(partition.partition, partition.until, self._clock.monotonic())
+        )
 
     async def _carry_out_and_flush(self, actions: Sequence[StreamAction]) -> None:
         for action in actions:

@@ -385,7 +385,10 @@ class _WatchedLog:
 
 
 class PartitionReader:
-    """A stream's place in one partition. Its owner moves it once before taking events, and leaves it in the end."""
+    """A stream's place in one partition. Its owner moves it once before taking events, and leaves it in the end.
+
+    With `until`, it takes no event behind that position.
+    """
 
     __slots__ = (
         "_cursor_resolver",
@@ -396,10 +399,17 @@ class PartitionReader:
         "_timeline",
         "is_topic_missing",
         "partition",
+        "until",
     )
 
-    def __init__(
-        self, feeds: Feeds, cursor_resolver: CursorResolver, event_type: EventType, partition: str, position: Position
+    def __init__(  # every part by its name
+        self,
+        feeds: Feeds,
+        cursor_resolver: CursorResolver,
+        event_type: EventType,
+        partition: str,
+        position: Position,
+        until: Position | None = None,
     ) -> None:
         self._feeds = feeds
         self._cursor_resolver = cursor_resolver
@@ -408,6 +418,7 @@ class PartitionReader:
         self._timeline: Timeline | None = None
         self._follower: FeedFollower | None = None
         self.partition = partition
+        self.until = until
         # Whether the topic was found missing. The event type will explain it.
         self.is_topic_missing = False
 
@@ -423,6 +434,11 @@ class PartitionReader:
     def has_more(self) -> bool:
         """Whether more events may be ready, after a run was taken. Without it, `wake` will be called."""
         return self._follower is None or not self._follower.is_waiting or self.needs_move
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything up to `until` was taken, or passed by."""
+        return self.until is not None and self._position_reached() >= self.until
 
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         """Go to wherever the next event is or will be, in this timeline or another one."""
@@ -452,7 +468,8 @@ class PartitionReader:
         if self.is_topic_missing or self._follower is None:
             return None
         try:
-            return self._follower.take_run()
+            run = self._follower.take_run()
+            return run if run is None or self.until is None else run.part_until(self.until)
         except UnknownTopic:
             self.is_topic_missing = True
             return None

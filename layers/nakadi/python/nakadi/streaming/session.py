@@ -114,6 +114,15 @@ def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
     return tuple(_cursor_from_members(each) for each in _objects_in_header(header))
 
 
+def parse_header_ends(header: str) -> tuple[Cursor, ...]:
+    """The places up to which partitions are read, for the cursors of a header that have one as `until`."""
+    return tuple(
+        Cursor(_scalar_text(each["partition"]), _scalar_text(each["until"]))
+        for each in _objects_in_header(header)
+        if each.get("until") is not None
+    )
+
+
 def _objects_in_header(header: str) -> list[dict[str, Any]]:
     try:
         found, _ = NUMBERS_AS_TEXT_DECODER.raw_decode(header.lstrip())
@@ -123,7 +132,7 @@ def _objects_in_header(header: str) -> list[dict[str, Any]]:
         raise Malformed(BAD_CURSORS_HEADER_MESSAGE) from error
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise Malformed(BAD_CURSORS_HEADER_MESSAGE)
-    for member in ("partition", "offset"):
+    for member in ("partition", "offset", "until"):
         if any(isinstance(each.get(member), dict | list) for each in found):
             raise Malformed(BAD_CURSORS_HEADER_MESSAGE)
     return found
@@ -157,7 +166,7 @@ class SendEvents(Struct, frozen=True):
 
 
 class SendStreamKeepAlive(Struct, frozen=True):
-    """Send a line without events: nothing new has come to a partition since `position`."""
+    """Send a line without events: nothing new has come to a partition since `position`, or it is read up to there."""
 
     partition: str
     position: Position
@@ -184,6 +193,7 @@ class StreamEnd(Enum):
     LIMIT = auto()
     TIMEOUT = auto()
     KEEP_ALIVES = auto()
+    COMPLETE = auto()
     DRAINED = auto()
     BLOCKED = auto()
     REFUSED = auto()
@@ -248,6 +258,16 @@ class LowLevelSession:
         for readable in run.readable_parts(self._may_read):
             actions += self._take_in_events(partition, readable, now)
         return self._update_last_line_at([*actions, *self._batches_to_free_memory(now)], now)
+
+    def handle_partition_end(self, partition: str, position: Position, now: float) -> list[StreamAction]:
+        """A partition was read up to the position at which the client wants it to end."""
+        if self.end:
+            return []
+        rest = [self._batch(partition, now)] if self._buffers[partition].count else []
+        del self._buffers[partition]
+        if not self._buffers:
+            self.end = StreamEnd.COMPLETE
+        return self._update_last_line_at([*rest, SendStreamKeepAlive(partition, position)], now)
 
     def tick(self, now: float) -> list[StreamAction]:
         """Time has passed."""

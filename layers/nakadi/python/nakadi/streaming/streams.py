@@ -29,16 +29,19 @@ from nakadi.streaming.session import (
     StreamLimits,
     StreamParameters,
     parse_cursors_header,
+    parse_header_ends,
     stream_limits,
 )
 
 
 class AcceptedStream(Struct, frozen=True, kw_only=True):
-    """A stream that may begin: its reader, its starting points, and its duration. It holds no resources yet."""
+    """A stream that may begin: its reader, where partitions begin and perhaps end, and its duration. It holds no
+    resources yet."""
 
     subject: Subject
     event_type: EventType
     starts: Mapping[str, Position]
+    ends: Mapping[str, Position]
     limits: StreamLimits
 
 
@@ -94,9 +97,9 @@ class EventStreams:
     def open(self, name: str, asked: StreamParameters, cursors_header: str | None, subject: Subject) -> AcceptedStream:
         """Check everything, in the order in which clients can see it. Raises outcomes."""
         event_type = self._access.authorize(name, subject)
-        starts = self._start_positions(event_type, cursors_header)
+        starts, ends = self._bounds(event_type, cursors_header)
         limits = stream_limits(asked, self._pick_seconds, self._max_stream_seconds, self._longest_silence_seconds)
-        return AcceptedStream(subject=subject, event_type=event_type, starts=starts, limits=limits)
+        return AcceptedStream(subject=subject, event_type=event_type, starts=starts, ends=ends, limits=limits)
 
     async def serve(
         self,
@@ -113,8 +116,10 @@ class EventStreams:
                 accepted.limits, accepted.starts, self._clock.monotonic(), lambda each: access.may_read(each, subject)
             ),
             [
-                PartitionReader(self._feeds, self._cursor_resolver, event_type, *start)
-                for start in accepted.starts.items()
+                PartitionReader(
+                    self._feeds, self._cursor_resolver, event_type, partition, start, accepted.ends.get(partition)
+                )
+                for partition, start in accepted.starts.items()
             ],
             lines,
             outlet,
@@ -135,10 +140,15 @@ class EventStreams:
         self._monitor.close()
         self._feeds.close()
 
-    def _start_positions(self, event_type: EventType, cursors_header: str | None) -> Mapping[str, Position]:
+    def _bounds(
+        self, event_type: EventType, cursors_header: str | None
+    ) -> tuple[Mapping[str, Position], Mapping[str, Position]]:
+        """Where partitions begin, and where some of them end."""
         if cursors_header is None:
-            return self._cursor_resolver.end_positions(event_type)
+            return self._cursor_resolver.end_positions(event_type), {}
         try:
-            return self._cursor_resolver.start_positions(event_type, parse_cursors_header(cursors_header))
+            starts = self._cursor_resolver.start_positions(event_type, parse_cursors_header(cursors_header))
+            ends = parse_header_ends(cursors_header)
+            return starts, {end.partition: self._cursor_resolver.resolve(event_type, end) for end in ends}
         except CursorError as error:
             raise UnusableCursor(str(error)) from error
