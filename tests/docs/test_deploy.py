@@ -36,15 +36,15 @@ def test_the_ages_of_what_is_remembered_are_those_of_the_code():
     leave = stream.MAX_WAIT_TO_BEGIN_READING_SECONDS
     said = (
         f"`NAKADI_CACHE_SECONDS`, {('no', 'one')[Settings().cache_seconds]} second by default",
-        f"{round(100 * (caching.CLOCK_DRIFT_FACTOR - 1))} % more",
-        f"{access.CHECK_INTERVAL_SECONDS + Settings().cache_seconds:.0f} s: it looks once a second",
-        f"{key_set.KEY_SET_MAX_AGE_SECONDS:.0f} s in each process, and",
+        f"{round(100 * (caching.CLOCK_DRIFT_FACTOR - 1))} % because clocks run",
+        f"{access.CHECK_INTERVAL_SECONDS + Settings().cache_seconds:.0f} s: it checks once a second",
+        f"{key_set.KEY_SET_MAX_AGE_SECONDS:.0f} s in each process, plus",
         f"{caching.MAX_CACHE_ENTRY_AGE_SECONDS:.0f} s in each process |",
         f"housekeeping has removed events | {DEFAULT_OPTIONS.lease:.0f} s",
         f"at most {KPI_WRITE_INTERVAL_SECONDS:.0f} s late",
-        f"more than {leave:.0f} s later, it is refused at once; that leaves room for {leave * 5:.0f} such streams",
+        f"more than {leave:.0f} s later, the task refuses it at once, so each shard and task has room for {leave * 5:.0f}",
         f"refuses that read for {RETRY_TIMEOUT_SECONDS:.0f} s",
-        f"within the next {RETRY_AFTER_REFUSAL_SECONDS:.0f} s",
-        f"waits up to {stream.MAX_WAIT_TO_READ_ON_SECONDS:.0f} s for a turn",
+        f"During the next {RETRY_AFTER_REFUSAL_SECONDS:.0f} s",
+        f"waits up to {stream.MAX_WAIT_TO_READ_ON_SECONDS:.0f} s for its turn",
     )
     assert [each for each in said if each not in ages] == []
