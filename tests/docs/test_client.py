@@ -64,7 +64,7 @@ async def live(lifespan, handled):
 
 def test_the_table_of_limits_has_the_defaults_of_the_code():
     """The table has each limit, with its default."""
-    table = PAGE[PAGE.index("| field of `Limits`") : PAGE.index("The producer treats answers like this")]
+    table = PAGE[PAGE.index("| field of `Limits`") : PAGE.index("The producer reacts to responses as follows")]
     limits = Limits()
     for name in Limits.__struct_fields__:
         assert f"`{name}`" in table
