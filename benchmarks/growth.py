@@ -36,7 +36,7 @@ BATCH = 100
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=SIZES[-1])
-    parser.add_argument("--seconds", type=float, default=150.0, help="how long filling may take altogether")
+    parser.add_argument("--seconds", type=float, default=150.0, help="the longest time for filling")
     parser.add_argument("--folder", type=Path, default=None)
     arguments = parser.parse_args()
     events = [Record(an_event(number)) for number in range(2_000)]

@@ -87,7 +87,7 @@ def measure(broker: Broker, load: Load) -> Figures:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--workers", default="2", help="numbers of workers to hold against one process")
+    parser.add_argument("--workers", default="2", help="numbers of workers to compare with one process")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="where to write the figures")

@@ -30,7 +30,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--id", "ids", multiple=True, help="Only these processes of a clin file."),
         click.option(
-            "--env", "target", help="The environment of a clin file; the command uses the context with that name."
+            "--env", "target", help="The environment of a clin file; the command also uses the context with that name."
         ),
         click.option(
             "--var", "pairs", multiple=True, help="A variable, as NAME=value; the environment provides the others."

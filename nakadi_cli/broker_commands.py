@@ -136,7 +136,7 @@ def switch_off(feature: str) -> None:
 
 @click.group(cls=Group)
 def admin() -> None:
-    """Show and change who administers the broker, and who and which event types are blocked."""
+    """Show and change the administrators, and the applications and event types that are blocked."""
 
 
 @member(admin, "list", "nakadi admin list")

@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 )
 @click.argument("subscription")
 @click.option("--exec", "line", help="A shell command that runs for each batch, with the events on its standard input.")
-@click.option("--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Events in a batch.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="The maximum number of events in a batch.",
+)
 @click.option(
     "--commit-timeout",
     type=click.IntRange(1, 60),
@@ -54,7 +60,7 @@ def consume(
     Without --exec, each event is a line on standard output, and `consume` commits a batch after writing it. With
     --exec, it runs the command once for each batch, with one event on each line of standard input, and
     NAKADI_EVENT_TYPE, NAKADI_PARTITION and NAKADI_OFFSET in the environment. Exit code 0 commits the batch. Any other
-    code ends `consume` with 1, and the events come again to the next consumer at once.
+    code ends `consume` with 1, and the next consumer gets the events at once.
 
     After Ctrl-C or SIGTERM, `consume` finishes and commits the current batch. A second signal also ends the command,
     and does not commit its batch.

@@ -40,7 +40,13 @@ _BATCH = 100
 )
 @click.argument("event_type")
 @click.argument("file", default="-")
-@click.option("--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Events in a batch.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="The maximum number of events in a batch.",
+)
 @click.option(
     "--retries",
     type=click.IntRange(0, 100),
@@ -48,7 +54,7 @@ _BATCH = 100
     show_default=True,
     help="How often to resend events that the broker could not store.",
 )
-@click.option("--keep-going", is_flag=True, help="Leave out events that the broker rejects, and publish the others.")
+@click.option("--keep-going", is_flag=True, help="Skip events that the broker rejects, and publish the others.")
 @click.option("--refused", "refused_file", help="A file for unpublished events, so that you can send them again.")
 @click.option(
     "--tombstones",
@@ -74,7 +80,7 @@ def publish(
     broker rejects an event, it stores none of the batch, and publishing ends there, unless you pass --keep-going. If an
     answer is lost, a resent batch may be stored twice; consumers recognize that by metadata.eid.
 
-    --refused writes each unpublished event to a file, as it was read: the rejected ones, and everything after the point
+    --refused writes each unpublished event to a file, unchanged: the rejected events, and all events after the point
     at which publishing ended. You can correct that file and publish it.
 
     With --tombstones, each input needs metadata.partition_compaction_key, and whatever chooses its partition. The next

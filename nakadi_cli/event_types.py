@@ -38,10 +38,8 @@ def event_types() -> None:
     "nakadi event-types list 'order.*' -o json",
 )
 @click.argument("pattern", default="*")
-@click.option("--owner", help="Only the ones of this application.")
-@click.option(
-    "--category", type=click.Choice(["business", "data", "undefined"]), help="Only the ones of this category."
-)
+@click.option("--owner", help="Only those of this application.")
+@click.option("--category", type=click.Choice(["business", "data", "undefined"]), help="Only those of this category.")
 def list_event_types(pattern: str, owner: str | None, category: str | None) -> None:
     """List event types: all, or those whose names match a PATTERN with * and ?."""
     from fnmatch import fnmatchcase

@@ -42,9 +42,9 @@ _SECONDS_BETWEEN_ROUNDS = 2.0
 @click.option(
     "--tombstones",
     is_flag=True,
-    help="Copy, delete the keys that only the target has of compacted event types, and end.",
+    help="Copy, delete keys of compacted event types that only the target has, and end.",
 )
-@click.option("--verify", is_flag=True, help="Copy what there is, compare both brokers, and end.")
+@click.option("--verify", is_flag=True, help="Copy the existing data, compare both brokers, and end.")
 @click.option("--move", "moved", multiple=True, metavar="SUBSCRIPTION", help="Copy, move this subscription, and end.")
 @click.option(
     "--state",
@@ -52,7 +52,7 @@ _SECONDS_BETWEEN_ROUNDS = 2.0
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("mirror.json"),
     show_default=True,
-    help="The file that says how far the mirror is.",
+    help="The file that stores the mirror's progress.",
 )
 def mirror(  # noqa: PLR0913, PLR0917  # each is an option
     source: str,
@@ -67,7 +67,7 @@ def mirror(  # noqa: PLR0913, PLR0917  # each is an option
 ) -> None:
     """Copy event types, their events and subscriptions from a Nakadi to another, until you interrupt it.
 
-    It goes on where it stopped. Brokers that need tokens are named by contexts; NAKADI_TOKEN is not sent to either.
+    It continues where it stopped. Name brokers that need tokens by contexts; the command never sends NAKADI_TOKEN.
     """
     with attentive():
         mirrored = _Mirror(_open(source), _open(target), patterns or ("*",), deduplicate)

@@ -14,16 +14,16 @@ _COMMANDS = {
     ),
     "schema": (
         "nakadi_cli.schema_commands:schema",
-        "List the versions of a schema, check another one, propose one, make example events.",
+        "List versions of a schema, check a new one, propose one, and generate example events.",
     ),
     "types": ("nakadi_cli.type_commands:types", "Write the types of events as source text for a language."),
     "publish": ("nakadi_cli.event_commands:publish", "Publish events from a file or from standard input."),
     "tail": ("nakadi_cli.event_commands:tail", "Show the events of an event type as they arrive."),
     "subscriptions": (
         "nakadi_cli.subscription_commands:subscriptions",
-        "List, show, create, change, delete and reset subscriptions; see how far behind they are.",
+        "List, show, create, change, delete and reset subscriptions; see their lag.",
     ),
-    "sql": ("nakadi_cli.sql_commands:sql", "Ask events with SQL, those in the jobs' tables and those in the log."),
+    "sql": ("nakadi_cli.sql_commands:sql", "Query events with SQL, in the jobs' tables and in the log."),
     "tables": (
         "nakadi_cli.table_commands:tables",
         "Show the quality of the jobs' tables, and describe them for dbt.",
@@ -39,24 +39,27 @@ _COMMANDS = {
         "nakadi_cli.parked_commands:parked",
         "List events that no consumer could process; skip or redrive them.",
     ),
-    "sinks": ("nakadi_cli.sink_commands:sinks", "Show and change the receivers that the broker delivers events to."),
+    "sinks": (
+        "nakadi_cli.sink_commands:sinks",
+        "Show and change sinks: receivers to which the broker delivers events.",
+    ),
     "timelines": (
         "nakadi_cli.broker_commands:timelines",
         "List the timelines of an event type, and create new ones.",
     ),
     "storages": ("nakadi_cli.broker_commands:storages", "List, show, create, choose and delete storages."),
     "features": ("nakadi_cli.broker_commands:features", "List features, and switch them on or off."),
-    "admin": ("nakadi_cli.broker_commands:admin", "Show and change who administers the broker, and what is blocked."),
+    "admin": ("nakadi_cli.broker_commands:admin", "Show and change administrators, and what is blocked."),
     "doctor": ("nakadi_cli.doctor:doctor", "Check the health of a broker, and give reasons."),
     "support-bundle": (
         "nakadi_cli.support_bundle:support_bundle",
-        "Collect what helps to find a fault into one file, without secrets.",
+        "Collect information that helps to find a fault in one file, without secrets.",
     ),
     "serve": ("nakadi_cli.local_commands:serve", "Start a broker on this machine."),
-    "jobs": ("nakadi_cli.local_commands:jobs", "Run a job on what a broker has archived on this machine."),
+    "jobs": ("nakadi_cli.local_commands:jobs", "Run a job on the archive of a broker on this machine."),
     "mirror": (
         "nakadi_cli.mirror_commands:mirror",
-        "Copy event types, events and subscriptions from a broker to another while both run.",
+        "Copy event types, events and subscriptions from one broker to another while both run.",
     ),
     "backup": (
         "nakadi_cli.local_commands:backup",

@@ -40,7 +40,7 @@ def table_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--table",
         default="nakadi_outbox",
         show_default=True,
-        help="The outbox, perhaps with a schema and a dot in front.",
+        help="The outbox table, optionally with its schema, as in shop.outbox.",
     )(command)
 
 
@@ -69,8 +69,8 @@ def relay_postgres(
 ) -> None:
     """Publish the rows of an outbox, in order by key, until you interrupt it.
 
-    Several relays may share an outbox. A row that the broker refuses stops only the rows with its key: see the command
-    refused. Faults of the database and of the broker are waited out.
+    Several relays may share an outbox. A row that the broker refuses blocks only the rows with its key: see the command
+    refused. The command waits out faults of the database and of the broker.
     """
     with _relay_errors():
         _require_dsn(dsn)

@@ -26,7 +26,7 @@ PUBLISHERS_AFFECTED = "REQUIRED_ARRAY_EXTENDED"
 
 @click.group(cls=Group)
 def schema() -> None:
-    """Show the versions of a schema, check another schema against them, propose schemas, and make example events."""
+    """Show the versions of a schema, compare another schema with them, propose schemas, and generate example events."""
 
 
 for each in (rehearse_schema, infer_schema, schema_from_model, example_events):

@@ -52,9 +52,9 @@ _category = click.option(
 def infer_schema(file: str | None, event_type: str | None, last: int, no_enums: bool, category: str | None) -> None:
     """Propose a schema from the events in FILE, one on each line or a JSON array; - is standard input.
 
-    Each of these events is valid under the schema. It names the members and those that are always there, their types,
-    null, the formats date-time, uuid and email, and few texts as an enum. An object with many or numbered names is a
-    map. Read the proposal before you use it: a sample does not show future events.
+    Each of these events is valid under the schema, which names the members, their types, and the required ones. It
+    recognizes null, the formats date-time, uuid and email, and enums of a few texts. An object with many or numbered
+    names becomes a map. Read the proposal before you use it: a sample does not show future events.
     """
     from nakadi.model.event_type import Category
     from nakadi_cli.generating.inference import infer
@@ -77,7 +77,7 @@ def infer_schema(file: str | None, event_type: str | None, last: int, no_enums: 
 @click.argument("model", metavar="MODULE:CLASS")
 @_category
 def schema_from_model(model: str, category: str | None) -> None:
-    """Write the schema of a class: a model of pydantic, a Struct of msgspec, or a dataclass.
+    """Write the schema of a class: a pydantic model, a msgspec Struct, or a dataclass.
 
     The module is imported from the current folder or from installed packages, so its code runs.
     """
@@ -103,14 +103,14 @@ def schema_from_model(model: str, category: str | None) -> None:
 @click.option(
     "-n", "--number", type=click.IntRange(1, _MOST_EXAMPLES), default=1, show_default=True, help="How many events."
 )
-@click.option("--invalid", is_flag=True, help="Make invalid events: one for each rule of the schema.")
+@click.option("--invalid", is_flag=True, help="Generate invalid events: one for each rule of the schema.")
 def example_events(source: str, number: int, invalid: bool) -> None:
-    """Make sample events that the schema accepts, one on each line. An argument that is not a file is an event type.
+    """Generate events that the schema accepts, one on each line. An argument that is not a file is an event type.
 
     The first event has every member, the second only the required ones. The same schema gives the same events.
 
-    With --invalid, each line has an event that the broker refuses for exactly one rule, with the rule's place in the
-    schema and the broker's explanation. Rules that cannot be broken alone are left out, and counted.
+    With --invalid, each line has an event that breaks exactly one rule, with the rule's position in the schema and the
+    broker's explanation. The command omits and counts rules that cannot be broken alone.
     """
     from nakadi_cli.generating.examples import make_examples
     from nakadi_cli.generating.violations import break_rules

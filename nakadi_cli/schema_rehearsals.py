@@ -27,15 +27,17 @@ _POLL_SECONDS = 1.0
 @click.argument("event_type")
 @click.argument("file")
 @click.option("--last", help="How far back the events go, for example 7d, 12h or 30m.")
-@click.option("--events", type=int, help="How many of the newest events to judge, instead of --last.")
+@click.option("--events", type=int, help="How many of the newest events to check, instead of --last.")
 @click.option(
     "--category", help="The category that the event type will have. Default: the one in FILE, or the current one."
 )
-@click.option("--mode", help="The compatibility mode that it will have. Default: the one in FILE, or the current one.")
+@click.option(
+    "--mode", help="The compatibility mode that the event type will have. Default: the one in FILE, or the current one."
+)
 def rehearse_schema(
     event_type: str, file: str, last: str | None, events: int | None, category: str | None, mode: str | None
 ) -> None:
-    """Judge stored events of EVENT_TYPE by the schema in FILE, and say which ones it would refuse.
+    """Check stored events of EVENT_TYPE against the schema in FILE, and report those that it would refuse.
 
     FILE is a JSON schema, or the definition of an event type. This changes nothing. The exit code is 1 if events would
     be refused. Ctrl-C stops a rehearsal that is running.

@@ -25,13 +25,13 @@ _TARGETS_BY_SERVICE = {
 
 @click.group(cls=Group)
 def sinks() -> None:
-    """Show and change the receivers that the broker itself delivers events to."""
+    """Show and change sinks: receivers to which the broker itself delivers events."""
 
 
 @member(sinks, "show", f"nakadi sinks show {_SUBSCRIPTION}", f"nakadi sinks show {_SUBSCRIPTION} -o json")
 @click.argument("subscription")
 def show_sink(subscription: str) -> None:
-    """Show the sink of a subscription, its state, and how its deliveries go: the last failure first."""
+    """Show the sink of a subscription, its state and its deliveries, beginning with the last failure."""
     show(_failure_first(connect().get(_sink(subscription))))
 
 
@@ -48,20 +48,18 @@ def show_sink(subscription: str) -> None:
 @click.option("--to", "receiver", help="A URL, or the ARN of a function, queue, topic or bus.")
 @click.option("--format", "body_format", type=click.Choice(["nakadi", "cloudevents"]), help="The body of a delivery.")
 @click.option("--filter", help="Deliver only events that meet this condition, as in nakadi tail --where.")
-@click.option("--batch-limit", type=click.IntRange(1), help="Events in a delivery, at most.")
+@click.option("--batch-limit", type=click.IntRange(1), help="The maximum number of events in a delivery.")
 @click.option("--timeout-seconds", type=click.IntRange(1), help="How long the receiver may take to answer.")
-@click.option("--max-in-flight", type=click.IntRange(1), help="Deliveries under way at once.")
-@click.option(
-    "--parallel", type=click.Choice(["partition", "key"]), help="How deliveries under way at once must differ."
-)
+@click.option("--max-in-flight", type=click.IntRange(1), help="The maximum number of simultaneous deliveries.")
+@click.option("--parallel", type=click.Choice(["partition", "key"]), help="How simultaneous deliveries must differ.")
 @click.option("--header", "headers", multiple=True, help="A header of each delivery, as 'Name: value'; repeatable.")
 @click.option("-f", "--file", "file", help="A file in YAML or JSON with the whole sink; - is standard input.")
 def set_sink(subscription: str, receiver: str | None, headers: tuple[str, ...], file: str | None, **rest: Any) -> None:
     """Add a sink to a subscription, or replace the one that it has.
 
-    A new sink gets a generated secret, which is shown this one time; another keeps its own. Options that are not given
-    get their defaults again. Pass secret headers in a file: other users of the machine may see what stands on a command
-    line.
+    A new sink gets a generated secret, which the command shows only once; an existing sink keeps its own. Options that
+    you omit get their defaults. Pass secret headers in a file, because other users of the machine may see command
+    lines.
     """
     named = {name.replace("body_", ""): value for name, value in rest.items() if value is not None}
     if (receiver is None) is (file is None) or (file and (named or headers)):
@@ -96,7 +94,7 @@ def pause(subscription: str) -> None:
 @member(sinks, "resume", f"nakadi sinks resume {_SUBSCRIPTION}", shows=False)
 @click.argument("subscription")
 def resume(subscription: str) -> None:
-    """Resume the deliveries, and try at once what waits."""
+    """Resume the deliveries, and deliver waiting events at once."""
     connect().post(_sink(subscription, "resume"))
     note("Resumed.")
 

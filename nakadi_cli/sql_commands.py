@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.argument("query")
 @click.option("--tables", envvar="NAKADI_TABLES", help="Where the jobs' tables are: see above.")
 @click.option("--database", default="nakadi", show_default=True, help="The database of the tables.")
-@click.option("--json", "form", flag_value="json", help="Print each row as JSON, in a line of its own.")
+@click.option("--json", "form", flag_value="json", help="Print each row as JSON, on a separate line.")
 @click.option("--csv", "form", flag_value="csv", help="Print the rows as CSV, with the names of the columns above.")
 @click.option("--parquet", metavar="FILE", help="Write the rows to this Parquet file.")
 @click.option(

@@ -45,7 +45,7 @@ RESET_COLUMNS: dict[str, Callable[[Any], object]] = {
 
 @click.group(cls=Group)
 def subscriptions() -> None:
-    """List, show, create, change, delete and reset subscriptions; see how far behind they are."""
+    """List, show, create, change, delete and reset subscriptions; see their lag."""
 
 
 @member(
@@ -55,13 +55,13 @@ def subscriptions() -> None:
     "nakadi subscriptions list --owner shipping --event-type order.placed -o json",
     "nakadi subscriptions list --lag",
 )
-@click.option("--owner", help="Only the ones of this application.")
+@click.option("--owner", help="Only those of this application.")
 @click.option(
     "--event-type",
     multiple=True,
-    help="Only the ones that read this event type; with several, only the ones that read all of them.",
+    help="Only those that read this event type; with several, only those that read all of them.",
 )
-@click.option("--lag", "with_lag", is_flag=True, help="Show how far behind they are, the furthest first.")
+@click.option("--lag", "with_lag", is_flag=True, help="Show the lag, beginning with those that are furthest behind.")
 def list_subscriptions(owner: str | None, event_type: tuple[str, ...], with_lag: bool) -> None:
     """List subscriptions, the newest first.
 
@@ -106,7 +106,7 @@ def get_subscription(subscription: str) -> None:
 @click.option("--owner", help="The application that consumes.")
 @click.option("--group", help="Distinguishes subscriptions of one application to the same event types.")
 @click.option("--from", "start", default="end", show_default=True, help="begin, end, a time, or an age.")
-@click.option("--reads", multiple=True, help="The members of events that it reads, separated by commas.")
+@click.option("--reads", multiple=True, help="The members of events that the subscription reads, separated by commas.")
 @click.option("--projection", is_flag=True, help="Have the broker send only these members.")
 @click.option("-f", "--file", "file", help="A whole definition in JSON or YAML instead; - reads standard input.")
 def create_subscription(  # every option by its name
@@ -176,11 +176,11 @@ def delete_subscription(subscription: str, yes: bool) -> None:
 @click.argument("subscription")
 @click.option("--percent", type=float, help="The share of events to consume in time.")
 @click.option(
-    "--within", type=int, help="The time in which consumers should commit an event, in seconds after it was stored."
+    "--within", type=int, help="The time within which consumers should commit an event, in seconds after it was stored."
 )
 @click.option("--remove", is_flag=True, help="Remove the objective.")
 def subscription_objective(subscription: str, percent: float | None, within: int | None, remove: bool) -> None:
-    """Show how soon a subscription consumes its events and what delays it, or state how soon it should."""
+    """Show how well a subscription meets its objective and what delays it, or set the objective."""
     api, place = connect(), path("subscriptions", subscription, "objective")
     if (percent is None) != (within is None):
         raise BadInput("Give both --percent and --within.")
@@ -239,9 +239,9 @@ def lag(subscription: str, watch: bool, every: int) -> None:
 @click.option("--to", "start", required=True, help="begin, end, a time, an age, or offsets by partition.")
 @click.option("--dry-run", is_flag=True, help="Show the effect, and change nothing.")
 def reset(subscription: str, start: str, dry_run: bool) -> None:
-    """Move the cursors of a subscription, and show how many events wait then.
+    """Move the cursors of a subscription, and show how many events wait after that.
 
-    The broker ends open streams. Partitions without a given offset stay where they are.
+    The broker ends open streams. Partitions without a given offset keep their cursors.
     """
     api = connect()
     place = parse_start(start, datetime.now(UTC))

@@ -38,12 +38,12 @@ _LOG_BYTES = 2_000_000
 @click.option(
     "--log", "logs", multiple=True, help="A log of the broker; the bundle gets its end. - reads standard input."
 )
-@click.option("--process", type=int, help="The number of the broker's process on this machine, for its settings.")
+@click.option("--process", type=int, help="The process id of the broker on this machine, to read its settings.")
 def support_bundle(file: Path | None, logs: tuple[str, ...], process: int | None) -> None:
-    """Collect in one file what helps to find a fault: doctor, metrics, settings, versions and logs.
+    """Collect information that helps to find a fault in one file: doctor, metrics, settings, versions and logs.
 
-    Passwords, tokens and keys are removed from all of it. The bundle has names of event types and subscriptions, and no
-    events. If the broker does not answer, the bundle says so, and has the rest. Look into it before you pass it on.
+    The command removes passwords, tokens and keys. The bundle names event types and subscriptions, but has no events.
+    If the broker does not answer, the bundle says so, and has the rest. Check its content before you pass it on.
     """
     file = file or Path(f"nakadi-support-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz")
     api = connect()

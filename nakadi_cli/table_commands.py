@@ -51,7 +51,7 @@ def tables() -> None:
 @member(tables, "runs", "nakadi tables runs order.placed", "nakadi tables runs order.placed -o yaml")
 @click.argument("name")
 def list_runs(name: str) -> None:
-    """List the newest runs that added events to the table of an event type, and what was wrong with these events.
+    """List the newest runs that added events to the table of an event type, and the faults of these events.
 
     In other formats than a table, each run has its reasons, by rule and path.
     """
@@ -61,7 +61,7 @@ def list_runs(name: str) -> None:
 @member(tables, "objectives", "nakadi tables objectives", "nakadi tables objectives 'order.*' -o json")
 @click.argument("pattern", default="*")
 def list_objectives(pattern: str) -> None:
-    """Show how well the tables meet their objectives, and which of their partitions waits longest.
+    """Show how well the tables meet their objectives, and which partition of each waits longest.
 
     The tables are those of the event types whose names match a PATTERN with * and ?, and that state an objective: the
     annotation nakadi.io/table-objective, such as 99% within 1 hour.

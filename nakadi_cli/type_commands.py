@@ -42,14 +42,14 @@ _DEFAULT_CLASS = "Events"
 @click.argument("event_types", nargs=-1, metavar="[EVENT_TYPE[@VERSION]]...")
 @click.option("-f", "--file", "files", multiple=True, help="A JSON schema, or the definition of an event type.")
 @click.option("--to", help="The file to write, instead of standard output.")
-@click.option("--check", is_flag=True, help="Write nothing: exit with 1 if the file of --to has other types.")
+@click.option("--check", is_flag=True, help="Write nothing, and exit with 1 if the file in --to has other types.")
 @click.option("--models", type=click.Choice(MODELS), help="The classes for Python.  [default: pydantic]")
 @click.option("--package", help="The package for Kotlin, Go or Java.")
 @click.option("--native-dates", is_flag=True, help="Use the language's own type for date-time, instead of text.")
 @click.option(
     "--without-metadata",
     is_flag=True,
-    help="Leave out the members that the category adds: metadata, and those of data events.",
+    help="Omit the members that the category adds: metadata, and those of data events.",
 )
 def types(
     language: str,
@@ -62,7 +62,7 @@ def types(
 ) -> None:
     """Write the types of events as source text in LANGUAGE: python, typescript, kotlin, go or java.
 
-    Without a version, the newest schema counts; the text names its version. The same schemas give the same text, so
+    Without a version, the newest schema is used; the text names its version. The same schemas give the same text, so
     --check in a pipeline notices a schema that changed.
     """
     from nakadi_cli.generating.reading import read_declarations

@@ -120,7 +120,7 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
         "--catalog", choices=CATALOGS, default="hadoop", help="the catalog of the tables, default hadoop"
     )
     places.add_argument("--catalog-uri", help="URL of the catalog rest")
-    places.add_argument("--warehouse", help="for rest, its name there; for s3tables, the ARN of the table bucket")
+    places.add_argument("--warehouse", help="its name in a rest catalog, or the ARN of the table bucket for s3tables")
     places.add_argument(
         "--catalog-properties",
         help="file or s3:// object with further properties of the catalog, such as token=…, one on each line",

@@ -113,7 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--keep-days",
         type=int,
         default=0,
-        help="days for which the state at the end of each day stays, as the tag day-2026-11-22; default 0",
+        help="days for which to keep the state at the end of each day, as the tag day-2026-11-22; default 0",
     )
     work.add_argument(
         "--orphans-after-days", type=float, default=3.0, help="age at which lost files are removed, default 3"
@@ -125,7 +125,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--late-after-minutes",
         type=float,
         default=60.0,
-        help="count events as late that occurred this long before the broker stored them, default 60",
+        help="count events as late if they occurred this long before the broker stored them, default 60",
     )
     work.add_argument(
         "--no-quality",
@@ -140,7 +140,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--lineage-namespace", default="nakadi", help="the name of this broker in such events, default nakadi"
     )
-    work.add_argument("--no-tidying", action="store_true", help="leave small files, old snapshots and lost files alone")
+    work.add_argument("--no-tidying", action="store_true", help="do not tidy small files, old snapshots and lost files")
 
 
 def compact(work: JobContext) -> None:

@@ -142,11 +142,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser("follow", DESCRIPTION)
     compaction.add_options(parser)
     rounds = parser.add_argument_group("rounds")
-    rounds.add_argument("--every-seconds", type=float, default=10.0, help="how often to look for news, default 10")
+    rounds.add_argument(
+        "--every-seconds", type=float, default=10.0, help="how often to look for new events, default 10"
+    )
     rounds.add_argument(
         "--tidy-minutes", type=float, default=15.0, help="how often to tidy a table that changes, default 15"
     )
-    rounds.add_argument("--until-idle", action="store_true", help="end as soon as there is no news")
+    rounds.add_argument("--until-idle", action="store_true", help="end as soon as there are no new events")
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)
 
 

@@ -109,14 +109,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         default=8_000,
         metavar="BYTES",
-        help="neighbouring objects in the archive that are smaller, compressed, become one; 0 for none; default 8000",
+        help="merge adjacent archive objects whose compressed size is smaller; 0 merges none; default 8000",
     )
     work = parser.add_argument_group("erase")
     work.add_argument("--event-type", help="the event type")
-    work.add_argument("--path", help="where the value is, from the top of the event: customer.id, data.customer.id")
+    work.add_argument("--path", help="the path of the value, from the top of the event: customer.id, data.customer.id")
     value = work.add_mutually_exclusive_group()
     value.add_argument("--value", help="the value; for a number or a text")
-    value.add_argument("--value-file", help="file or s3:// object with the value: arguments of a job on Glue are kept")
+    value.add_argument(
+        "--value-file", help="file or s3:// object with the value, because Glue keeps the arguments of a job"
+    )
     work.add_argument(
         "--how", type=ErasureMode, choices=tuple(ErasureMode), default=ErasureMode.REMOVE, help="default remove"
     )

@@ -48,12 +48,16 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "only its owner may read it.",
     )
     parser.add_argument(
-        "to", metavar="TO", help="the folder for backups, which is made if it does not exist; for a stage also a bucket"
+        "to",
+        metavar="TO",
+        help="the folder for backups, which is created if it does not exist; for a stage also a bucket",
     )
     parser.add_argument("--data", type=Path, default=Path("data"), help="the broker's data folder, default ./data")
     parser.add_argument("--stage", metavar="NAME", help="a stage instead, as its resources begin: nakadi-live")
     parser.add_argument("--region", help="the region of the stage, default AWS_REGION")
-    parser.add_argument("--keep", type=_positive, metavar="N", help="remove all backups but the N newest afterwards")
+    parser.add_argument(
+        "--keep", type=_positive, metavar="N", help="afterwards, remove all backups except the N newest"
+    )
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument("--verify", action="store_true", help="make no backup; read all backups in TO, and check them")
     alone.add_argument("--list", action="store_true", help="make no backup; list the backups in TO")

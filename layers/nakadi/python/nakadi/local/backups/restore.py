@@ -45,7 +45,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--backup", metavar="ID", help="which backup, as `nakadi backup --list` names it; default the newest"
     )
     parser.add_argument(
-        "--accept-loss", action="store_true", help="leave out files other than the data file that the backup has lost"
+        "--accept-loss", action="store_true", help="omit files that the backup has lost, except the data file"
     )
     return parser.parse_args(arguments)
 
