@@ -41,7 +41,7 @@ _COMMANDS = {
     ),
     "sinks": (
         "nakadi_cli.sink_commands:sinks",
-        "Show and change sinks: receivers to which the broker delivers events.",
+        "Show and change sinks, to which the broker delivers events.",
     ),
     "timelines": (
         "nakadi_cli.broker_commands:timelines",
