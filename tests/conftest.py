@@ -8,6 +8,8 @@ import random
 import signal
 from collections.abc import Generator
 from functools import cache
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from unittest.mock import patch
 
@@ -94,10 +96,9 @@ def pytest_report_header() -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out tests that only `make test-all` runs. The longest groups go first, so that no process works alone at
     the end."""
-    left_out = [item for item in items if everything.is_skipped(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not everything.is_skipped(item)]
+    skipped = [everything.is_skipped(item) for item in items]
+    config.hook.pytest_deselected(items=list(compress(items, skipped)))
+    items[:] = compress(items, map(not_, skipped))
     splits = splits_aws_local(config)
     groups = [group(item.nodeid, splits) for item in items]
     order = {name: place for place, name in enumerate(TOGETHER)}
