@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
+from nakadi.app.engines import log_index_url as log_index_url_of_broker
 from nakadi.app.engines import open_log_index, open_registry
+from nakadi.app.settings import Settings
 from nakadi.common.caching import Cache
 from nakadi.engines.archive.presence import is_archive_of
 from nakadi.engines.archive.stores import open_archive
@@ -112,8 +114,10 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
     )
     places = parser.add_argument_group("places", "Without any of these: the data folder of `make run`.")
     places.add_argument("--data", default="data", help="the broker's data folder, default ./data")
-    places.add_argument("--registry", help="as NAKADI_REGISTRY; default sqlite:///DATA/nakadi.db")
-    places.add_argument("--log-index", help="as NAKADI_LOG_INDEX; default sqlite:///DATA/nakadi.db")
+    places.add_argument(
+        "--registry", help="as NAKADI_REGISTRY, which is the default; without it sqlite:///DATA/nakadi.db"
+    )
+    places.add_argument("--log-index", help="as NAKADI_LOG_INDEX, which is the default; without it as for the broker")
     places.add_argument("--archive", help="as NAKADI_ARCHIVE, which is the default; without it DATA/archive")
     places.add_argument("--tables", help="folder or s3:// prefix of the tables; default DATA/tables")
     places.add_argument(
@@ -271,14 +275,24 @@ def open_context(known: argparse.Namespace, report: Report, clock: Clock, stack:
 def registry_url(known: argparse.Namespace) -> str:
     """The URL of the registry. Raises `BadArguments`."""
     data = Path(known.data).absolute()
-    if not (known.registry or known.log_index or data.is_dir()):
+    named = known.registry or os.environ.get("NAKADI_REGISTRY")
+    if not (named or known.log_index or data.is_dir()):
         raise BadArguments(f"There is no folder {data}; --data names the broker's.")
-    return known.registry or f"sqlite:///{data / 'nakadi.db'}"
+    return named or f"sqlite:///{data / 'nakadi.db'}"
 
 
 def log_index_url(known: argparse.Namespace) -> str:
-    """The URL of the archive's index."""
-    return known.log_index or f"sqlite:///{Path(known.data).absolute() / 'nakadi.db'}"
+    """The URL of the archive's index, found as the broker finds it."""
+    if known.log_index:
+        return str(known.log_index)
+    data_file = f"sqlite:///{Path(known.data).absolute() / 'nakadi.db'}"
+    return log_index_url_of_broker(
+        Settings(
+            registry=registry_url(known),
+            event_log=os.environ.get("NAKADI_EVENT_LOG") or data_file,
+            log_index=os.environ.get("NAKADI_LOG_INDEX", ""),
+        )
+    )
 
 
 def _catalog_properties(known: argparse.Namespace) -> Mapping[str, str]:

@@ -296,6 +296,19 @@ def test_the_wrong_archive_stops_the_job(jobs, data, tmp_path, monkeypatch):
     assert jobs.rows("order_placed") == [(0, 0), (0, 1)]
 
 
+def test_the_registry_of_the_broker_is_found(jobs, data, tmp_path, monkeypatch):
+    """A job takes the registry that `NAKADI_REGISTRY` names, as the broker does."""
+    data.archive_events(data.event_type("order.placed"), [order(1)])
+    if "--registry" in jobs.places:
+        place = jobs.places.index("--registry")
+        del jobs.places[place : place + 2]
+    monkeypatch.setenv("NAKADI_REGISTRY", f"sqlite:///{tmp_path}/another.db")
+    assert "order.placed" not in jobs.compact().told
+    monkeypatch.setenv("NAKADI_REGISTRY", f"sqlite:///{data.folder}/nakadi.db")
+    assert jobs.compact().code == 0
+    assert jobs.rows("order_placed") == [(0, 0)]
+
+
 def test_an_archive_that_goes_during_a_run_stops_the_job(jobs, data, tmp_path, monkeypatch):
     """If the file system of the archive goes, the events are not taken for missing: the next run adds them."""
     data.archive_events(data.event_type("order.placed"), [order(1), order(2)])
