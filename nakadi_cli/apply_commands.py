@@ -142,6 +142,8 @@ def _show(steps: Iterable[Step], failures: Iterable[tuple[Step, Failed]]) -> Non
         for each in step.differences:
             before, after = (_MISSING if value is None else compact(value) for value in (each.is_now, each.shall_be))
             click.echo(harmless(f"    {each.path}: {before} -> {after}"))
+        for warning in step.warnings:
+            note(harmless(f"{step.kind} {step.name}: warning: {warning}"))
         if step.action == "pass over":
             note(f"{step.kind} {step.name} is skipped: this broker has no SQL queries.")
 
@@ -149,4 +151,6 @@ def _show(steps: Iterable[Step], failures: Iterable[tuple[Step, Failed]]) -> Non
 def _row(step: Step, failure: str | None) -> dict[str, Any]:
     changes = [{"path": each.path, "is_now": each.is_now, "shall_be": each.shall_be} for each in step.differences]
     row = {"kind": step.kind, "name": step.name, "action": step.action, "differences": changes}
+    if step.warnings:
+        row["warnings"] = list(step.warnings)
     return {**row, "failure": failure} if failure else row

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.failures import BadInput, NotFound
+from nakadi_cli.failures import BadInput, Failed, NotFound
 from nakadi_cli.manifests import EVENT_TYPE, SQL_QUERY, SUBSCRIPTION, Manifest
+from nakadi_cli.schema_documents import PUBLISHERS_AFFECTED
 
 if TYPE_CHECKING:
     from nakadi_client.answers import Answer
@@ -54,6 +55,7 @@ class Step:
     body: Mapping[str, Any] = field(default_factory=dict)
     identity: str = ""
     partitions: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def plan(api: Api, manifest: Manifest) -> Step:
@@ -134,7 +136,25 @@ def _plan_event_type(api: Api, manifest: Manifest) -> Step:
     body = {key: value for key, value in is_now.items() if key not in _GIVEN_BY_BROKER} | shall_be
     body["options"] = {**(is_now.get("options") or {}), **shall_be.get("options", {})}
     more = count if count != partitions else None
-    return Step(EVENT_TYPE, name, "change", tuple(differences), body, partitions=more)
+    warnings = tuple(_schema_warnings(api, name, shall_be["schema"]["schema"])) if _schema_differs(differences) else ()
+    return Step(EVENT_TYPE, name, "change", tuple(differences), body, partitions=more, warnings=warnings)
+
+
+def _schema_differs(differences: Sequence[Difference]) -> bool:
+    return any(each.path.partition(".")[0] == "schema" for each in differences)
+
+
+def _schema_warnings(api: Api, event_type: str, schema: str) -> Iterator[str]:
+    """The permitted changes of a schema after which the broker rejects what publishers send today."""
+    try:
+        verdict = api.post(
+            path("event-types", event_type, "schemas", "latest", "compatibility-check"), {"schema": schema}
+        )
+    except Failed:
+        return  # The change itself will say what is wrong.
+    for change in verdict.get("changes", ()):
+        if change["rule"] == PUBLISHERS_AFFECTED and change["permitted"]:
+            yield str(change["explanation"])
 
 
 def _plan_subscription(api: Api, manifest: Manifest) -> Step:

@@ -15,13 +15,11 @@ from nakadi_cli.failures import BadInput, Found
 from nakadi_cli.files import parse_document, read_text
 from nakadi_cli.line_numbers import find_line
 from nakadi_cli.output import as_json, harmless
-from nakadi_cli.schema_documents import schema_text, with_readable_schema, with_schema_as_text
+from nakadi_cli.schema_documents import PUBLISHERS_AFFECTED, schema_text, with_readable_schema, with_schema_as_text
 from nakadi_cli.schema_proposals import example_events, infer_schema, schema_from_model
 from nakadi_cli.schema_rehearsals import rehearse_schema
 
 ANNOTATION_FORMATS = ("github", "gitlab")
-PUBLISHERS_AFFECTED = "REQUIRED_ARRAY_EXTENDED"
-"""The rule of a change that can be permitted, and still makes the broker reject what publishers send today."""
 
 
 @click.group(cls=Group)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+PUBLISHERS_AFFECTED = "REQUIRED_ARRAY_EXTENDED"
+"""The rule of a change that can be permitted, and still makes the broker reject what publishers send today."""
+
 
 def schema_text(document: Any) -> str:
     """Write a schema as the API accepts it; a text stays as it is."""

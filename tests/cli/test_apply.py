@@ -252,6 +252,31 @@ def test_what_differs_is_shown_and_changed(run, empty, folder):
     assert run("diff", *arguments, url=empty.url).code == 0
 
 
+def test_newly_required_properties_are_a_warning(run, empty, tmp_path):
+    """A permitted change after which the broker rejects what publishers send is said before and with the change."""
+    manifest = tmp_path / "order.yaml"
+    text = """
+kind: event-type
+spec:
+  name: shop.order
+  category: undefined
+  owningApplication: shop
+  audience: company-internal
+  schema:
+    compatibility: forward
+    jsonSchema: {type: object, properties: {a: {type: string}}%s}
+"""
+    manifest.write_text(text % "")
+    assert run("apply", "-f", str(manifest), url=empty.url).code == 0
+    manifest.write_text(text % ", required: [a]")
+
+    for options in (("--dry-run",), ("-o", "json")):
+        done = run("apply", "-f", str(manifest), *options, url=empty.url)
+        assert done.code == 0
+        said = done.json[0]["warnings"][0] if "json" in options else done.err
+        assert "required" in said
+
+
 def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty, folder):
     """If the broker refuses one, the command still applies the others, and its exit code says that some are missing."""
     run("apply", "-f", str(folder), "--env", "live", url=empty.url)
