@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,12 +30,20 @@ _HINDRANCES = {
 _SLOW_SECONDS = 2.0
 _MOST_SUBSCRIPTIONS = 200
 _SHARE_OF_FULL_DISK = 0.02
+_CHECK_SECONDS, _MOST_CHECKS = 0.2, 5
 _FAULTS = {
     "nakadi_sqlite_commit_failures_total": "commits to the event log failed",
     "nakadi_archive_failures_total": "attempts to archive failed",
-    "nakadi_archive_unreadable_total": "reads found the archive damaged",
     "nakadi_worker_restarts_total": "workers were restarted",
 }
+
+
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_REPAIR = (
+    "Streams wait there. Repair: nakadi restore BACKUP --data /tmp/restored, and copy the object from"
+    " /tmp/restored/archive to the same place in the archive. Without a backup, see NakadiArchiveIsDamaged in"
+    " docs/operations.md"
+)
 
 
 @dataclass(frozen=True)
@@ -63,8 +72,9 @@ def doctor(folder: Path | None) -> None:
 
     The command checks whether the broker is reachable, ready and fast, whether the token is valid, which features
     restrict work, who is blocked, where the default storage is, whether disks are full or something has failed since
-    the start, which subscriptions are stalled or have parked events, and which annotations are misspelled. It reports
-    and skips whatever the token may not see.
+    the start, which parts of the archive are damaged, which subscriptions are stalled or have parked events, and which
+    annotations are misspelled. It names the processes of the broker. It reports and skips whatever the token may not
+    see.
     """
     if folder is not None:
         _write_rules(folder)
@@ -193,6 +203,43 @@ def check_machine(api: Api) -> Finding:
     return Finding("machine", state, "; ".join(found) or "disks have room, and nothing has failed")
 
 
+def check_processes(api: Api) -> Finding:
+    """Name the processes of the broker, for operators who look at its machine."""
+    try:
+        samples = _read_metrics(api)
+    except NotFound:
+        return Finding("processes", "well", "this broker shows no metrics")
+    found = [dict(_LABEL.findall(each))["process"] for each in samples if each.startswith("nakadi_process_info{")]
+    return Finding(
+        "processes", "well", f"its process ids are {', '.join(sorted(found, key=int))}" if found else "unknown"
+    )
+
+
+def check_archive(api: Api) -> Finding:
+    """Look for damaged parts of the archive that streams have come to."""
+    try:
+        damaged = _damaged_parts(api)
+        for _ in range(_MOST_CHECKS if damaged else 0):
+            # Each reading of the metrics makes the broker check damaged parts again, which takes a moment.
+            time.sleep(_CHECK_SECONDS)
+            damaged = _damaged_parts(api)
+    except NotFound:
+        return Finding("archive", "well", "this broker shows no metrics; CloudWatch has them")
+    if not damaged:
+        return Finding("archive", "well", "no stream has found a part of the archive damaged")
+    places = [
+        f"offsets {each['offsets']} of partition {each['partition']} of {each['event_type']} cannot be read, because"
+        f" the object {each['object']} is damaged or missing"
+        for each in damaged
+    ]
+    return Finding("archive", "ill", f"{'; '.join(places)}. {_REPAIR}")
+
+
+def _damaged_parts(api: Api) -> list[dict[str, str]]:
+    samples = _read_metrics(api)
+    return [dict(_LABEL.findall(each)) for each in samples if each.startswith("nakadi_archive_damaged_offsets{")]
+
+
 def _read_metrics(api: Api) -> Mapping[str, float]:
     """The samples of all metrics, by their name with its labels."""
     samples = (line.rsplit(" ", 1) for line in api.metrics().splitlines() if line and not line.startswith("#"))
@@ -227,7 +274,9 @@ _LOOKS: dict[str, Callable[[Api], Finding]] = {
     "features": _features,
     "blocks": _blocks,
     "storage": _storage,
+    "processes": check_processes,
     "machine": check_machine,
+    "archive": check_archive,
     "subscriptions": _subscriptions,
     "annotations": _annotations,
 }

@@ -25,7 +25,7 @@ import msgspec
 from nakadi_client.answers import Answer
 from nakadi_client.batches import Batch
 from nakadi_client.decoding import Cursor, LineDecoder
-from nakadi_client.errors import NakadiError, NoAnswer
+from nakadi_client.errors import EventsUnreadable, NakadiError, NoAnswer
 from nakadi_client.pauses import Pauses
 
 Place = tuple[str, str]
@@ -85,7 +85,8 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class Patience(msgspec.Struct, frozen=True):
     """Seconds after which a consumer or a reader that gets nothing gives up, and raises the last error.
 
-    without_answer  The broker cannot be reached, fails, or breaks its streams. The default is never to give up.
+    without_answer  The broker cannot be reached, fails, breaks its streams, or cannot read the next events of a
+                    partition. The default is never to give up.
     without_slot    Others have all partitions (409).
     """
 
@@ -258,6 +259,8 @@ class ConsumerCore:
         self._patience = patience
         # The start of the present series of failures, and the time since which others have every slot.
         self._failing_since = self._taken_since = inf
+        # Since when the broker cannot read the next events of partitions.
+        self._unreadable_since: dict[Place, float] = {}
         self._trouble: Trouble | None = None
         self._policy = commit
         self._draw = draw
@@ -331,10 +334,14 @@ class ConsumerCore:
             raise NakadiError(f"This is no line of a stream: {error}") from error
         cursor = decoded.line.cursor
         if cursor is None:
-            raise NakadiError(f"The broker ended the stream: {decoded.line.detail or decoded.line.title}")
+            raise decoded.line.end_of_stream()
         self._line_at = now
         self._recover()
         place = cursor.place
+        if decoded.line.info and decoded.line.info.get("unreadable"):
+            self._handle_unreadable_events(place, str(decoded.line.info.get("debug")), now)
+        elif decoded.line.events:
+            self._unreadable_since.pop(place, None)
         is_new = place not in session.seen
         session.seen[place] = now
         if is_new:
@@ -356,6 +363,15 @@ class ConsumerCore:
             session.uncommitted += 1
         session.positions[place] = cursor.offset
         self._look_for_lost(session, now)
+
+    def _handle_unreadable_events(self, place: Place, why: str, now: float) -> None:
+        """The stream goes on with its other partitions, until patience ends."""
+        error = EventsUnreadable(why, partition=place[1])
+        since = self._unreadable_since.setdefault(place, now)
+        if since == now:
+            self._trouble = Trouble(error, 1, 0.0)
+        if now - since >= self._patience.without_answer and not self._stopping:
+            self._error = error
 
     def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
         """The stream ended, or its connection broke.

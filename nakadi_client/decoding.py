@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from nakadi_client.errors import Poison
+from nakadi_client.errors import EventsUnreadable, NakadiError, Poison
 
 Event = TypeVar("Event")
 
@@ -37,13 +37,24 @@ class PoisonEvent(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, Generic[Event]):
-    """One line. A keep-alive has no events; a line without a cursor is a Problem of the broker's."""
+    """One line. A keep-alive has no events; a line without a cursor is a Problem of the broker's.
+
+    `unreadable` is there if the Problem is damage in the archive.
+    """
 
     cursor: Cursor | None = None
     events: list[Event] | None = None
     info: dict[str, Any] | None = None
     detail: str | None = None
     title: str | None = None
+    unreadable: dict[str, Any] | None = None
+
+    def end_of_stream(self) -> NakadiError:
+        """The error of a line without a cursor, which ends the stream."""
+        if self.unreadable:
+            partition = str(self.unreadable.get("partition"))
+            return EventsUnreadable(self.detail or "The next events cannot be read.", partition=partition)
+        return NakadiError(f"The broker ended the stream: {self.detail or self.title}")
 
 
 class Decoded(msgspec.Struct, frozen=True):
@@ -91,7 +102,7 @@ class CloudEventDecoder:
         """Read a line. Raises `msgspec.DecodeError` if it is no line of a stream."""
         found = self._line.decode(line)
         if isinstance(found, Line):
-            return Decoded(Line(None, None, None, found.detail, found.title))
+            return Decoded(Line(None, None, None, found.detail, found.title, found.unreadable))
         place = self._cursor.decode(bytes(found[-1])) if found else None
         cursor = None if place is None else Cursor(place.partition, place.offset, place.eventtype)
         events, poison = _split_events(found, self._one)

@@ -36,6 +36,17 @@ class EventRefused(NakadiError):
         self.step = step
 
 
+class EventsUnreadable(NakadiError):
+    """The broker cannot read the next events of a partition, because its archive is damaged there.
+
+    The message has the event type, the partition and the offsets. Reading goes on once an operator has repaired it.
+    """
+
+    def __init__(self, message: str, *, partition: str) -> None:
+        super().__init__(message)
+        self.partition = partition
+
+
 class NotDelivered(NakadiError):
     """An event was not acknowledged in time, or the producer closed first.
 

@@ -24,7 +24,7 @@ from nakadi_client.answers import Answer
 from nakadi_client.batches import Batch
 from nakadi_client.consumer_core import End, Patience, Trouble, Wait
 from nakadi_client.decoding import CloudEventDecoder, LineDecoder
-from nakadi_client.errors import NakadiError, NoAnswer
+from nakadi_client.errors import EventsUnreadable, NakadiError, NoAnswer
 from nakadi_client.pauses import Pauses
 
 Start = Literal["begin", "end"] | datetime | Mapping[str, str]
@@ -112,6 +112,8 @@ class ReaderCore:
         self._left = 0
         self._failures = 0
         self._failing_since = inf
+        # Since when the broker cannot read the next events of partitions.
+        self._unreadable_since: dict[str, float] = {}
         self._open_at = -inf
         self._trouble: Trouble | None = None
         self._error: NakadiError | None = None
@@ -170,6 +172,9 @@ class ReaderCore:
 
     def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
         """The stream is over, or its connection broke: the next one begins after the received events."""
+        if isinstance(error, EventsUnreadable):
+            # Other partitions may have had lines meanwhile, which ended the series of failures.
+            self._failing_since = self._unreadable_since.setdefault(error.partition, now)
         if error is not None:
             self._pause(error, now)
         elif not self._got_lines:
@@ -187,7 +192,7 @@ class ReaderCore:
             self._take_silence()
             return None
         if cursor is None:
-            raise NakadiError(f"The broker ended the stream: {decoded.line.detail or decoded.line.title}")
+            raise decoded.line.end_of_stream()
         assert self._at is not None, "a line came without a stream"
         self._got_lines = True
         self._failures, self._failing_since = 0, inf
@@ -199,6 +204,7 @@ class ReaderCore:
             self._ends.pop(cursor.partition, None)
         if is_empty:
             return None
+        self._unreadable_since.pop(cursor.partition, None)
         self._left = max(0, self._left - len(events) - len(decoded.poison))
         return Batch(events, replace(cursor, event_type=self.event_type), "", poison=decoded.poison)
 

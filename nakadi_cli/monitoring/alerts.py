@@ -97,11 +97,14 @@ ALERTS = (
     ),
     Alert(
         name="NakadiArchiveIsDamaged",
-        expression="sum(increase(nakadi_archive_unreadable_total[1h])) > 0",
+        expression="max by (event_type, partition, offsets, object) (nakadi_archive_damaged_offsets) > 0",
         minutes=0,
         severity="critical",
-        summary="An object of the archive is damaged or missing, and streams stop there",
-        action="The log names the object. Restore it from a backup.",
+        summary=(
+            "Offsets {{ $labels.offsets }} of partition {{ $labels.partition }} of {{ $labels.event_type }} are damaged"
+            " in the archive, and streams stop there"
+        ),
+        action="Restore the object {{ $labels.object }} from a backup.",
     ),
     Alert(
         name="NakadiSchemaRejectsEvents",

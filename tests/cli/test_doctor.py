@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi_cli.doctor import check_machine
+from nakadi_cli.doctor import check_archive, check_machine, check_processes
 from nakadi_cli.failures import NotFound
 
 ROOM = """\
@@ -31,11 +31,10 @@ class Broker:
         (ROOM, "well", "disks have room"),
         (ROOM.replace("50000000000.0", "0.0"), "ill", "the disk of data has 0 MB left"),
         (ROOM.replace("failures_total 0.0", "failures_total 3.0"), "notice", "3 commits to the event log failed since"),
-        (ROOM + "nakadi_archive_unreadable_total 75.0\n", "notice", "75 reads found the archive damaged since"),
         (ROOM + 'nakadi_archive_failures_total{operation="cut"} 28.0\n', "notice", "28 attempts to archive failed"),
         (None, "well", "shows no metrics"),
     ],
-    ids=["room", "full disk", "failed commits", "damaged archive", "archive fails", "no metrics"],
+    ids=["room", "full disk", "failed commits", "archive fails", "no metrics"],
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
     """A full disk is ill; faults since the start are noticed."""
@@ -43,3 +42,28 @@ def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
 
     assert found.state == state
     assert why in found.why
+
+
+def test_a_damaged_archive_is_ill():
+    """The finding names event type, partition, offsets and object, and the command that repairs it."""
+    damage = (
+        'nakadi_archive_damaged_offsets{event_type="order.placed",partition="2",offsets="400-1399",object="log/a/b.gz"}'
+    )
+
+    found = check_archive(Broker(f"{ROOM}{damage} 1000.0\n"))
+
+    assert found.state == "ill"
+    for each in ("400-1399", "partition 2 of order.placed", "log/a/b.gz", "nakadi restore"):
+        assert each in found.why
+
+
+def test_an_archive_without_damage_is_well():
+    """Old damage that was repaired is no longer found."""
+    assert check_archive(Broker(f"{ROOM}nakadi_archive_unreadable_total 75.0\n")).state == "well"
+
+
+def test_the_processes_of_the_broker_are_named():
+    """The ids of all processes that serve are there, the smallest first."""
+    metrics = 'nakadi_process_info{process="1201"} 1.0\nnakadi_process_info{process="97"} 1.0\n'
+
+    assert check_processes(Broker(metrics)).why == "its process ids are 97, 1201"

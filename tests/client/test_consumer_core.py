@@ -31,7 +31,7 @@ from nakadi_client.consumer_core import (
     Trouble,
     Wait,
 )
-from nakadi_client.errors import NakadiError, NoAnswer, Refused
+from nakadi_client.errors import EventsUnreadable, NakadiError, NoAnswer, Refused
 
 NO_ROUTE = Answer(404, b'{"detail":"There is nothing at this path"}')
 ENDED = Answer(404, b'{"detail":"Session with stream id s not found"}')
@@ -50,6 +50,27 @@ def line(partition, numbers, last=None):
 def keep_alive(partition, number):
     cursor = {"event_type": "t", "partition": partition, "offset": offset(number), "cursor_token": "x"}
     return msgspec.json.encode({"cursor": cursor})
+
+
+def test_damage_ends_a_consumer_when_its_patience_does():
+    """Until then, events of other partitions are handed out, and the damage is told once."""
+    core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0, patience=Patience(without_answer=15))
+    damage = msgspec.json.encode(
+        {**msgspec.json.decode(keep_alive("0", 3)), "info": {"debug": "Offsets 4 to 7", "unreadable": True}}
+    )
+    core.connection_step(0)
+    core.handle_opened_stream("s", 0)
+    steps = []
+    for now in range(0, 25, 5):
+        core.handle_line(line("1", [now]), now)
+        core.handle_line(damage, now)
+        while not isinstance(step := core.work_step(now), Wait | End):
+            steps.append(step)
+
+    assert next(step.error for step in steps if isinstance(step, Trouble)).partition == "0"
+    assert sum(isinstance(each, Trouble) for each in steps) == 1
+    assert [each.events for each in steps if isinstance(each, Batch)] == [[{"n": 0}], [{"n": 5}], [{"n": 10}]]
+    assert isinstance(step.error, EventsUnreadable)
 
 
 class World:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nakadi_client import NakadiError, NoAnswer, Patience, Refused, Trouble
+from nakadi_client import EventsUnreadable, NakadiError, NoAnswer, Patience, Refused, Trouble
 from nakadi_client.answers import Answer
 from nakadi_client.consumer_core import End, Wait
 from nakadi_client.reader_core import EMPTY_LINES_AT_END, Find, Measure, OpenStream, Place, ReaderCore, ReadOptions
@@ -28,6 +28,27 @@ def line(partition, numbers, last=None):
 def cloud_events_line(partition, numbers):
     place = {"partition": partition, "eventtype": "t"}
     return msgspec.json.encode([{"data": {"n": n}, "offset": offset(n)} | place for n in numbers])
+
+
+def test_damage_ends_a_reader_when_its_patience_does():
+    """Lines of other partitions do not hide that the broker cannot read the next events of one."""
+    core = ReaderCore("t", ReadOptions({"0": "BEGIN", "1": "BEGIN"}, patience=Patience(without_answer=15)), lambda: 0)
+    damage = b'{"status":503,"detail":"Offsets 4 to 7 cannot be read","unreadable":{"partition":"0"}}'
+    now, told = 0.0, 0
+    while not isinstance(step := core.step(now), End):
+        if isinstance(step, Wait):
+            now = step.until
+        elif isinstance(step, Trouble):
+            told += 1
+        else:
+            with pytest.raises(EventsUnreadable) as error:
+                list(core.batches([line("1", [int(now) + 1]), damage]))
+            now += 1
+            core.handle_closed_stream(now, error.value)
+
+    assert isinstance(step.error, EventsUnreadable)
+    assert str(step.error) == "Offsets 4 to 7 cannot be read"
+    assert (told > 1, now >= 15) == (True, True)
 
 
 class World:

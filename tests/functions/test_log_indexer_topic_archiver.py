@@ -140,7 +140,7 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, 
 
         monkeypatch.setattr(log, "archive_topic", fail_one_topic)
         capsys.readouterr()
-        with pytest.raises(ArchivingFailed, match="1 topics could not be archived, such as topic-of-a"):
+        with pytest.raises(ArchivingFailed, match="1 topics could not be archived, such as the one of a"):
             archiver.archive_part(0, 1)
 
     assert (hot_bounds(broker, "a").oldest, hot_bounds(broker, "b").oldest) == (0, 1)

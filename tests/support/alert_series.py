@@ -26,6 +26,7 @@ class AlertSeries:
 
 
 _BUCKET = "nakadi_registry_call_duration_seconds_bucket"
+_DAMAGED = 'nakadi_archive_damaged_offsets{event_type="order",partition="0",offsets="400-1399",object="log/a.json.gz"}'
 _REFUSED = 'nakadi_events_refused_total{event_type="order",reason="validating"}'
 _PUBLISHED = 'nakadi_events_published_total{event_type="order"}'
 _BURN = "nakadi_table_objective_burn_rate"
@@ -75,7 +76,9 @@ SERIES: Mapping[str, AlertSeries] = {
         quiet={"nakadi_sqlite_commit_failures_total": "3x40"},
     ),
     "NakadiArchiveIsDamaged": AlertSeries(
-        firing={"nakadi_archive_unreadable_total": "0x20 1x20"}, quiet={"nakadi_archive_unreadable_total": "1x40"}
+        firing={_DAMAGED: "1000x40"},
+        quiet={_DAMAGED: "0x40"},
+        labels={"event_type": "order", "partition": "0", "offsets": "400-1399", "object": "log/a.json.gz"},
     ),
     "NakadiSchemaRejectsEvents": AlertSeries(
         firing={_REFUSED: "0+60x40"}, quiet={_REFUSED: "0+1x40", _PUBLISHED: "0+600x40"}, labels=_ORDER

@@ -1,6 +1,7 @@
 """Counting, and the metrics of parts that fail or wait."""
 
 import asyncio
+import os
 import sqlite3
 import sys
 import threading
@@ -169,6 +170,11 @@ def test_failed_chores_are_counted(metrics):
     assert read_sample(metrics, "nakadi_chore_failures_total", operation="a try") == before + 1
 
 
+def test_a_process_reports_its_id(metrics):
+    """Operators find the process on its machine."""
+    assert read_sample(metrics, "nakadi_process_info", process=str(os.getpid())) == 1
+
+
 def test_a_commit_that_fails_is_counted(metrics, tmp_path):
     """A commit of the event log that fails counts, and its appends do not wait any more."""
     with closing(SqliteLog(tmp_path / "nakadi.db", HandMovedClock(), metrics, patience=0.0)) as log:
@@ -179,6 +185,7 @@ def test_a_commit_that_fails_is_counted(metrics, tmp_path):
                 run_blocking(log.append("t", {0: []}))
 
     assert read_sample(metrics, "nakadi_sqlite_commit_failures_total") == 1
+    assert read_sample(metrics, "nakadi_sqlite_commit_duration_seconds_count") == 1
     assert read_sample(metrics, "nakadi_sqlite_appends_waiting") == 0
 
 
@@ -262,7 +269,7 @@ class Names:
 
 
 def test_segments_that_cannot_be_read_are_counted(metrics):
-    """A read of a missing segment counts as a cache miss."""
+    """A read of a missing segment counts as a cache miss, and its place is named."""
     location = ArchiveLocation("gone", 0, 10)
     segment = IndexSegment(
         state_before=IndexingState(next_offset=0),
@@ -276,6 +283,8 @@ def test_segments_that_cannot_be_read_are_counted(metrics):
         segment_cache.read_segment("t", 0, segment)
 
     assert read_sample(metrics, "nakadi_archive_unreadable_total") == 1
+    place = {"event_type": "t", "partition": "0", "offsets": "0-0", "object": "gone"}
+    assert read_sample(metrics, "nakadi_archive_damaged_offsets", **place) == 1
     assert read_sample(metrics, "nakadi_cache_misses_total", cache="archive") == 1
 
 

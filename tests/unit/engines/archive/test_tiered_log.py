@@ -231,7 +231,7 @@ class TestDamage:
         assert [event.offset for event in tiered_fixture.log.read("t", 0, 0).events] == [0, 1, 2, 3]
         with pytest.raises(Unavailable, match="Offsets 4 to 7 of t/0 cannot be read"):
             tiered_fixture.log.read("t", 0, 5)
-        assert "Offsets 4 to 7 of t/0 cannot be read" in caplog.text
+        assert "Offsets 4 to 7 of partition 0 of order.placed (topic t) cannot be read" in caplog.text
         assert [event.offset for event in tiered_fixture.log.read("t", 0, 8).events] == [8, 9, 10, 11]
 
     @pytest.mark.parametrize("what", ["cut", "gone", "longer", "another's", "foreign", "empty"])
@@ -309,7 +309,7 @@ class TestChores:
         with pytest.raises(Unavailable, match="1 topics could not be archived"):
             tiered_fixture.log.archive()
         assert [segment.offset_count for segment in tiered_fixture.segments()] == [3]
-        assert "The archiving of a.broken failed" in caplog.text
+        assert "The archiving of the topic a.broken failed" in caplog.text
 
 
 class TestArchiving:

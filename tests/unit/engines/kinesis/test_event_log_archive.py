@@ -45,7 +45,7 @@ def test_damage_is_reported_with_its_offsets(faulty_kinesis: FaultyKinesis, log,
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 5)}
     with pytest.raises(Unavailable):
         reader.read("t", 0, 0)
-    assert "Offsets 0 to 2 of t/0 cannot be read" in caplog.text
+    assert "Offsets 0 to 2 of partition 0 of the topic t cannot be read" in caplog.text
     assert [event.offset for event in reader.read("t", 0, 3).events] == [3, 4]
 
 

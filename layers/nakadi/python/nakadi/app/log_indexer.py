@@ -143,10 +143,14 @@ class TopicArchiver:
         events, size = _counter_total(metrics.archive_events), _counter_total(metrics.archive_bytes)
         waiting: list[datetime] = []
         failed = [
-            timeline.topic
-            for timeline in self._timelines_to_archive()
+            event_type
+            for event_type, timeline in self._timelines_to_archive()
             if crc32(timeline.topic.encode()) % parts == part
-            and not run_and_log_failure("archiving", timeline.topic, partial(self._archive_timeline, timeline, waiting))
+            and not run_and_log_failure(
+                "archiving",
+                f"{event_type} (topic {timeline.topic})",
+                partial(self._archive_timeline, timeline, waiting),
+            )
         ]
         report = EphemeralMetrics(namespace=METRIC_NAMESPACE, service="log_indexer")
         report.add_metric("EventsIndexed", MetricUnit.Count, _counter_total(metrics.archive_events) - events)
@@ -157,12 +161,13 @@ class TopicArchiver:
             report.add_metric("IndexLag", MetricUnit.Seconds, max(0, round(lag)))
         report.flush_metrics()
         if failed:
-            raise ArchivingFailed(f"{len(failed)} topics could not be archived, such as {failed[0]}")
+            raise ArchivingFailed(f"{len(failed)} topics could not be archived, such as the one of {failed[0]}")
 
-    def _timelines_to_archive(self) -> Iterator[Timeline]:
+    def _timelines_to_archive(self) -> Iterator[tuple[str, Timeline]]:
         for event_type in self._broker.event_types.all():
             switching = (event_type.switching_to,) if event_type.switching_to else ()
-            yield from (each for each in (*event_type.timelines, *switching) if not each.deleted)
+            timelines = (*event_type.timelines, *switching)
+            yield from ((event_type.name, each) for each in timelines if not each.deleted)
 
     def _archive_timeline(self, timeline: Timeline, waiting: list[datetime]) -> None:
         from nakadi.engines.archive.tiered_log import TieredLog

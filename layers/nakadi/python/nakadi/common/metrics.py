@@ -7,6 +7,7 @@ of a queue, only when somebody reads metrics. `counting` implements this, and do
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from operator import add
 from time import process_time
@@ -287,7 +288,8 @@ class Metrics:
 
     def _define_sqlite(self) -> None:
         self.log_commit_seconds = self._add_histogram(
-            "nakadi_sqlite_commit_duration_seconds", "Duration of a commit to the event log in SQLite."
+            "nakadi_sqlite_commit_duration_seconds",
+            "Duration of a commit to the event log in SQLite, also if it fails.",
         )
         self.log_commit_appends = self._add_histogram(
             "nakadi_sqlite_commit_appends",
@@ -313,6 +315,13 @@ class Metrics:
         )
         self.archive_unreadable = self._add_counter(
             "nakadi_archive_unreadable_total", "Reads that found an archived segment damaged or missing."
+        )
+        self.archive_damaged_offsets = self._add_gauge(
+            "nakadi_archive_damaged_offsets",
+            "Offsets that reads found damaged or missing in an object of the archive, until they can be read"
+            " again, or no reader has tried for 15 minutes.",
+            ("event_type", "partition", "offsets", "object"),
+            combine=max,
         )
         self.archive_waiting = self._add_gauge(
             "nakadi_archive_partitions_waiting", "Partitions with events that are not archived yet."
@@ -406,6 +415,10 @@ class Metrics:
             combine=min,
         )
         self.disk_size = self._add_gauge("nakadi_disk_size_bytes", "Size of this file system.", ("place",), combine=min)
+        self.process_info = self._add_gauge(
+            "nakadi_process_info", "1 for each process of the broker, by its id.", ("process",), combine=max
+        )
+        self.process_info.add_source(lambda: {(str(os.getpid()),): 1})
         self.worker_restarts = self._add_counter(
             "nakadi_worker_restarts_total", "Workers that ended by themselves, and that the broker started again."
         )

@@ -99,6 +99,7 @@ def problem_of_error(error: Exception) -> Response:
             status,
             error.public or f"{UNAVAILABLE_MESSAGE} ({_new_ticket()})",
             headers=_problem_headers(error, status),
+            explanations={"unreadable": unreadable_view(error)} if isinstance(error, outcomes.UnreadableEvents) else {},
         )
     if isinstance(error, outcomes.Violations):
         return _unprocessable_with_detail_text(error, status)
@@ -107,11 +108,23 @@ def problem_of_error(error: Exception) -> Response:
     )
 
 
+def unreadable_view(error: outcomes.UnreadableEvents) -> dict[str, Any]:
+    """The place of events that cannot be read, for clients that tell damage from a pause."""
+    return {
+        "event_type": error.event_type,
+        "partition": str(error.partition),
+        "first_offset": error.first_offset,
+        "last_offset": error.last_offset,
+    }
+
+
 def make_and_log_problem(error: Exception, during: str) -> Response:
     """The Problem that answers an error. A fault goes into the log with it, so that its ticket leads to the cause."""
     problem = problem_of_error(error)
     if problem.status >= 500 and not isinstance(error, outcomes.Outcome):
-        log.error("%s failed: %s", during, problem.body.decode(), exc_info=error)
+        # A sentence names the place of damage, and its traceback would be there for each stream that comes to it.
+        trace = None if isinstance(error, outcomes.UnreadableEvents) else error
+        log.error("%s failed: %s", during, problem.body.decode(), exc_info=trace)
     return problem
 
 

@@ -21,6 +21,7 @@ it says that a part of the broker failed. The whole package keeps faults apart f
 
     Fault
     └── Unavailable            a store or a log did not answer; nothing is known to be lost
+        └── UnreadableEvents   ... its archive is damaged there, until an operator repairs it
 """
 
 from __future__ import annotations
@@ -147,6 +148,27 @@ class Unavailable(Fault):
         super().__init__(cause)
         self.public = public
         self.retry_after_seconds = retry_after_seconds
+
+
+class UnreadableEvents(Unavailable):
+    """Raised when events are in a part of the archive that is damaged or missing. They can be read once an operator has
+    repaired it.
+    """
+
+    def __init__(self, cause: str, *, event_type: str, partition: int, first_offset: int, last_offset: int) -> None:
+        super().__init__(
+            cause,
+            public=(
+                f"Offsets {first_offset} to {last_offset} of partition {partition} of {event_type} cannot be read:"
+                " their part of the archive is damaged or missing. The section NakadiArchiveIsDamaged of"
+                " docs/operations.md says how to repair it."
+            ),
+            retry_after_seconds=5,
+        )
+        self.event_type = event_type
+        self.partition = partition
+        self.first_offset = first_offset
+        self.last_offset = last_offset
 
 
 class BadSetting(Exception):

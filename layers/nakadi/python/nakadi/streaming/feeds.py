@@ -22,7 +22,7 @@ from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digi
 from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.event_type import EventType, Position, Timeline
 from nakadi.model.events import TopicPartition
-from nakadi.model.outcomes import Unavailable, UnusableCursor
+from nakadi.model.outcomes import Unavailable, UnreadableEvents, UnusableCursor
 from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, UnknownTopic
 from nakadi.streaming.chunks import EventChunk, EventRun
 
@@ -41,10 +41,14 @@ _START_OF = attrgetter("start")
 
 
 class RetryingReader:
-    """Reads chunks in threads, and again with growing pauses while the log does not answer."""
+    """Reads chunks in threads, and again with growing pauses while the log does not answer.
 
-    def __init__(self, fetch: Callable[[int], EventChunk], threads: ThreadPoolExecutor) -> None:
+    Events that cannot be read until an operator repairs the archive are no reason to wait: streams have to say so.
+    """
+
+    def __init__(self, fetch: Callable[[int], EventChunk], threads: ThreadPoolExecutor, place: str) -> None:
         self._fetch = fetch
+        self._place = place
         self._threads = threads
         self._pause = MIN_READ_RETRY_PAUSE_SECONDS
         self._closed = False
@@ -67,8 +71,8 @@ class RetryingReader:
         error = future.exception()
         if self._closed:
             return
-        if isinstance(error, Unavailable):
-            log.warning("Reading failed, trying again in %s s: %s", self._pause, error)
+        if isinstance(error, Unavailable) and not isinstance(error, UnreadableEvents):
+            log.warning("Reading %s failed, trying again in %s s: %s", self._place, self._pause, error)
             asyncio.get_running_loop().call_later(self._pause, self.read, start, done)
             self._pause = min(2 * self._pause, MAX_READ_RETRY_PAUSE_SECONDS)
         else:
@@ -253,9 +257,15 @@ class FeedFollower:
         return self._feed.is_waiting(self)
 
     def take_run(self) -> EventRun | None:
-        """The next events, as many as are ready. None: `wake` will be called. Raises why there are no more."""
+        """The next events, as many as are ready. None: `wake` will be called. Raises why there are no more.
+
+        After `UnreadableEvents`, the next call reads again.
+        """
         if self.error is not None:
-            raise self.error
+            error = self.error
+            if isinstance(error, UnreadableEvents):
+                self.error = None
+            raise error
         chunk, self.given = self.given or self._feed.take_chunk(self), None
         if chunk is None:
             return None
@@ -284,12 +294,15 @@ class Feeds:
         self._opening = ThreadPoolExecutor(1, thread_name_prefix="nakadi-logs")
         self._watched: dict[str, _WatchedLog] = {}
 
-    async def follow(self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None]) -> FeedFollower:
-        """Follow a partition, beginning at an offset. `wake` is called when there may be something to take."""
+    async def follow(
+        self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None], event_type: str = "events"
+    ) -> FeedFollower:
+        """Follow a partition, beginning at an offset. `wake` is called when there may be something to take. The log
+        names `event_type`."""
         watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
         # Nothing is awaited between finding the feed and following it, and the last follower that leaves removes the
         # feed in one step, too: so no closed feed is followed.
-        make = partial(self._new_feed, timeline, watched.event_log, partition, offset)
+        make = partial(self._new_feed, timeline, watched.event_log, partition, offset, event_type)
         return watched.feed_or_new((timeline.topic, partition), make).add_follower(offset, wake)
 
     def close(self) -> None:
@@ -316,7 +329,9 @@ class Feeds:
             watched.stop()
         return kept
 
-    def _new_feed(self, timeline: Timeline, event_log: EventLog, partition: int, offset: int) -> PartitionFeed:
+    def _new_feed(
+        self, timeline: Timeline, event_log: EventLog, partition: int, offset: int, event_type: str
+    ) -> PartitionFeed:
         def fetch(start: int) -> EventChunk:
             found = event_log.read(timeline.topic, partition, start, limit=MAX_CHUNK_EVENTS, max_bytes=MAX_CHUNK_BYTES)
             return EventChunk(timeline.order, start, found)
@@ -326,7 +341,8 @@ class Feeds:
             if watched.remove_feed((timeline.topic, partition)):
                 del self._watched[timeline.storage_id]
 
-        return PartitionFeed(RetryingReader(fetch, self._threads), offset, forget)
+        reader = RetryingReader(fetch, self._threads, f"partition {partition} of {event_type}")
+        return PartitionFeed(reader, offset, forget)
 
 
 def _stop_unused_watch(opening: Future[_WatchedLog]) -> None:
@@ -450,7 +466,7 @@ class PartitionReader:
         self.release()
         self._position = Position(timeline.order, offset - 1)
         self._timeline = timeline
-        self._follower = await self._feeds.follow(timeline, int(self.partition), offset, wake)
+        self._follower = await self._feeds.follow(timeline, int(self.partition), offset, wake, self._event_type.name)
 
     def update_event_type(self, event_type: EventType) -> None:
         """The event type has changed: its timelines may be others. Raises when our events are gone with one."""

@@ -16,7 +16,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.archiver import Archiver
 from nakadi.engines.archive.evacuation import Evacuation, EvacuationBusy
 from nakadi.engines.archive.merging import PartitionBusy, SegmentMerger
-from nakadi.engines.archive.policy import ArchivePolicy, TopicCatalog
+from nakadi.engines.archive.policy import ArchivePolicy, TopicCatalog, describe_partition, describe_topic
 from nakadi.engines.archive.sweeping import ArchiveSweep
 from nakadi.engines.archive.trimming import trim_hot_log
 from nakadi.model.events import TopicPartition
@@ -101,7 +101,7 @@ class ArchiveWorker:
         before = self._clock.now() - timedelta(seconds=self._tiers.hot_retention)
         for topic, partition in list(self._trimmable):
             self._run_and_count_failure(
-                "cooling", f"{topic}/{partition}", partial(self._trim_hot_partition, topic, partition, before)
+                "cooling", self._describe(topic, partition), partial(self._trim_hot_partition, topic, partition, before)
             )
 
     def _trim_hot_partition(self, topic: str, partition: int, before: datetime) -> None:
@@ -142,7 +142,7 @@ class ArchiveWorker:
             known = self._index.topic(topic)
             for partition in range(known.partitions if known else 0):
                 self._run_and_count_failure(
-                    "merging", f"{topic}/{partition}", partial(self._merge_partition, topic, partition, pause)
+                    "merging", self._describe(topic, partition), partial(self._merge_partition, topic, partition, pause)
                 )
                 pause()
 
@@ -184,6 +184,9 @@ class ArchiveWorker:
             self._metrics.archive_failures.add(1, operation)
         return succeeded
 
+    def _describe(self, topic: str, partition: int) -> str:
+        return describe_partition(self._directory, topic, partition)
+
     def _longest_wait(self) -> float:
         """Seconds. Others add to what waits meanwhile, so it is copied first."""
         since = (*self._waiting.values(), *self._waiting_in_vain.values())
@@ -222,7 +225,11 @@ class ArchiveWorker:
         for topic, partition in due:
             topics.setdefault(topic, []).append(partition)
         return sum(
-            not self._run_and_count_failure("archiving", topic, partial(self._archive_topic, topic, partitions, pause))
+            not self._run_and_count_failure(
+                "archiving",
+                describe_topic(self._directory, topic),
+                partial(self._archive_topic, topic, partitions, pause),
+            )
             for topic, partitions in topics.items()
         )
 

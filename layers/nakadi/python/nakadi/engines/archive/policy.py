@@ -7,6 +7,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from nakadi.model.outcomes import Unavailable
+
 
 class ArchivePolicy(Struct, frozen=True, kw_only=True):
     """When events move to the archive, and how long they stay where.
@@ -51,3 +53,21 @@ class EmptyTopicCatalog:
 
     def may_remove_records_from(self, _topic: str) -> bool:
         return True
+
+
+def event_type_name_or_topic(catalog: TopicCatalog, topic: str) -> str:
+    """The name of the topic's event type, by which operators know it; the topic if the name cannot be found."""
+    try:
+        return catalog.event_type_name_of(topic) or topic
+    except Unavailable:
+        return topic
+
+
+def describe_topic(catalog: TopicCatalog, topic: str) -> str:
+    """The topic, for a line of the log."""
+    name = event_type_name_or_topic(catalog, topic)
+    return f"the topic {topic}" if name == topic else f"{name} (topic {topic})"
+
+
+def describe_partition(catalog: TopicCatalog, topic: str, partition: int) -> str:
+    return f"partition {partition} of {describe_topic(catalog, topic)}"

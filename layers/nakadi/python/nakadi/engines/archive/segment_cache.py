@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import gzip_format, member_format
+from nakadi.engines.archive.damage import ArchiveDamage, DamagedPart
+from nakadi.engines.archive.policy import EmptyTopicCatalog, TopicCatalog, describe_partition
 from nakadi.engines.archive.segments import count_events_from
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
+from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,16 @@ Events = Sequence[StoredEvent]
 class UnreadableSegment(ArchiveObjectGone):
     """Raised for events that the archive should have, and lacks or has damaged; the message names offsets."""
 
+    def __init__(self, topic: str, partition: int, segment: IndexSegment, why: str) -> None:
+        self.first_offset = segment.first_offset
+        self.last_offset = segment.end_offset - 1
+        self._object_and_why = f"the archive object {segment.location.key if segment.location else ''} {why}"
+        super().__init__(self.describe(f"{topic}/{partition}"))
+
+    def describe(self, partition: str) -> str:
+        offsets = f"Offsets {self.first_offset} to {self.last_offset} of {partition}"
+        return f"{offsets} cannot be read: {self._object_and_why}"
+
 
 class SequentialRead(NamedTuple):
     """A reader that comes back for the following events: how many segments were read for it the last time, and up to
@@ -54,9 +67,18 @@ class SequentialRead(NamedTuple):
 class SegmentCache:
     """Archived segments that were read lately, and threads that read ahead."""
 
-    def __init__(self, store: ArchiveStore, most_bytes: int = MAX_CACHED_BYTES, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        store: ArchiveStore,
+        most_bytes: int = MAX_CACHED_BYTES,
+        metrics: Metrics | None = None,
+        catalog: TopicCatalog | None = None,
+    ) -> None:
         self._store = store
         self._metrics = metrics or Metrics()
+        self._catalog = catalog or EmptyTopicCatalog()
+        self._damage = ArchiveDamage(self._catalog, self._check_damage_again)
+        self._metrics.archive_damaged_offsets.add_bounded_source(self._damage.rows)
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._members: OrderedDict[ArchiveLocation, Events] = OrderedDict()
@@ -172,11 +194,25 @@ class SegmentCache:
             begun = self._ahead.get(location)
             if begun is not None:
                 return begun
-            self._readers = self._readers or ThreadPoolExecutor(CONCURRENT_READS, thread_name_prefix="archive-reader")
-            begun = self._readers.submit(self._read_segment, location, topic, partition, segment)
+            begun = self._threads().submit(self._read_segment, location, topic, partition, segment)
             self._ahead[location] = begun
         begun.add_done_callback(self._pending_read_remover(location))
         return begun
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """The threads that read; the lock has to be held."""
+        self._readers = self._readers or ThreadPoolExecutor(CONCURRENT_READS, thread_name_prefix="archive-reader")
+        return self._readers
+
+    def _check_damage_again(self, part: DamagedPart) -> None:
+        with self._lock:
+            if not self._closed:
+                self._threads().submit(self._forget_repaired_part, part)
+
+    def _forget_repaired_part(self, part: DamagedPart) -> None:
+        with suppress(UnreadableSegment, Unavailable):
+            read_segment(self._store, part.topic, part.partition, part.segment)
+            self._damage.remove(part.segment.location)
 
     def _pending_read_remover(self, location: ArchiveLocation) -> Callable[[Future[Events]], None]:
         def when_done(future: Future[Events]) -> None:
@@ -196,9 +232,13 @@ class SegmentCache:
         self._metrics.cache_misses.add(1, "archive")
         try:
             events = read_segment(self._store, topic, partition, segment)
-        except UnreadableSegment:
+        except UnreadableSegment as error:
+            place = describe_partition(self._catalog, topic, partition)
+            log.error("%s", error.describe(place))  # noqa: TRY400  # the place is all that matters
             self._metrics.archive_unreadable.add()
+            self._damage.add(topic, partition, segment)
             raise
+        self._damage.remove(location)
         self._add_to_cache(location, events)
         return events
 
@@ -225,9 +265,9 @@ def read_segment(store: ArchiveStore, topic: str, partition: int, segment: Index
         events = member_format.parse_partition_member(store.read_range(location), topic, partition)
         _check_contents(events, segment)
     except gzip_format.BadArchive as error:
-        raise _logged_unreadable_error(topic, partition, segment, f"is damaged: {error}") from error
+        raise UnreadableSegment(topic, partition, segment, f"is damaged: {error}") from error
     except ArchiveObjectGone as error:
-        raise _logged_unreadable_error(topic, partition, segment, "is not there") from error
+        raise UnreadableSegment(topic, partition, segment, "is not there") from error
     return events
 
 
@@ -236,13 +276,3 @@ def _check_contents(events: Sequence[StoredEvent], segment: IndexSegment) -> Non
         raise gzip_format.BadArchive(f"it has offsets {events[0].offset} to {events[-1].offset}")
     if segment.event_count is not None and len(events) != segment.event_count:
         raise gzip_format.BadArchive(f"it has {len(events)} events of {segment.event_count}")
-
-
-def _logged_unreadable_error(topic: str, partition: int, segment: IndexSegment, why: str) -> UnreadableSegment:
-    assert segment.location is not None
-    message = (
-        f"Offsets {segment.first_offset} to {segment.end_offset - 1} of {topic}/{partition} cannot be read:"
-        f" the archive object {segment.location.key} {why}"
-    )
-    log.error("%s", message)
-    return UnreadableSegment(message)

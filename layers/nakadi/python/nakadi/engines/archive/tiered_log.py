@@ -19,12 +19,17 @@ from nakadi.common.chores import ChoreStopped
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.archive_worker import ArchiveWorker
 from nakadi.engines.archive.compaction import ArchiveCompaction
-from nakadi.engines.archive.policy import ArchivePolicy, EmptyTopicCatalog, TopicCatalog
+from nakadi.engines.archive.policy import (
+    ArchivePolicy,
+    EmptyTopicCatalog,
+    TopicCatalog,
+    event_type_name_or_topic,
+)
 from nakadi.engines.archive.reading import ArchiveReader
 from nakadi.engines.archive.segment_cache import SegmentCache, UnreadableSegment
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, TopicPartition, microseconds_since_epoch
 from nakadi.model.log_index import Topic
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import Unavailable, UnreadableEvents
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
@@ -57,8 +62,9 @@ class TieredLog:
             self.append_once = partial(self._append_once, hot)
         self._index = index
         self._store = store
-        self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics))
         directory, tiers = directory or EmptyTopicCatalog(), tiers or ArchivePolicy()
+        self._directory = directory
+        self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics, catalog=directory))
         self._worker = ArchiveWorker(hot, index, store, clock, directory, tiers, metrics)
         self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive_partition)
         # From where on the hot half was seen to have something. It only grows: no read needs the archive for anything
@@ -137,8 +143,8 @@ class TieredLog:
         at = microseconds_since_epoch(moment)
         if oldest >= hot.oldest or self._archived_until(topic, partition) < at:
             return found
-        cold = _unavailable_if_unreadable(
-            lambda: self._archive.first_offset_since(topic, partition, oldest, hot.oldest, moment, at)
+        cold = self._read_cold(
+            topic, partition, lambda: self._archive.first_offset_since(topic, partition, oldest, hot.oldest, moment, at)
         )
         return found if cold is None else cold
 
@@ -212,7 +218,22 @@ class TieredLog:
             return None
         if start < known.oldest.get(partition, 0):
             return None
-        return _unavailable_if_unreadable(lambda: self._archive.read_slice(topic, partition, start, limit, max_bytes))
+        return self._read_cold(
+            topic, partition, lambda: self._archive.read_slice(topic, partition, start, limit, max_bytes)
+        )
+
+    def _read_cold(self, topic: str, partition: int, read: Callable[[], T]) -> T:
+        """The archive's answer, or `UnreadableEvents`: damage must not look like the end of the events."""
+        try:
+            return read()
+        except UnreadableSegment as error:
+            raise UnreadableEvents(
+                str(error),
+                event_type=event_type_name_or_topic(self._directory, topic),
+                partition=partition,
+                first_offset=error.first_offset,
+                last_offset=error.last_offset,
+            ) from error
 
     def _oldest_offset(self, known: Topic, topic: str, partition: int, hot: OffsetBounds) -> int:
         """The oldest offset that either half has. The archive has nothing to offer if it ends before the hot half
@@ -226,14 +247,6 @@ class TieredLog:
 
     def _archived_until(self, topic: str, partition: int) -> int:
         return self._index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at
-
-
-def _unavailable_if_unreadable(read: Callable[[], T]) -> T:
-    """The archive's answer, or `Unavailable`: damage must not look like the end of the events."""
-    try:
-        return read()
-    except UnreadableSegment as error:
-        raise Unavailable(str(error)) from error
 
 
 @contextmanager

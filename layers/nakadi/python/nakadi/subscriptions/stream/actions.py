@@ -136,11 +136,13 @@ class SendBatch(Struct, frozen=True):
 
 
 class SendKeepAlive(Struct, frozen=True):
-    """Send the position of a partition without events, and perhaps debug information."""
+    """Send the position of a partition without events, and perhaps debug information, or that the following events
+    cannot be read."""
 
     partition: EventTypePartition
     position: Position
     info: str = ""
+    is_unreadable: bool = False
 
 
 class OpenPartition(Struct, frozen=True):

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from nakadi.model.cloud_events import BATCH_MEDIA_TYPE
 from nakadi.model.event_type import EventType
 from nakadi.model.objective import ConsumedBatch
-from nakadi.model.outcomes import Outcome, Unavailable, UnusableCursor
+from nakadi.model.outcomes import Outcome, Unavailable, UnreadableEvents, UnusableCursor
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.streaming.chunks import escape_line_separators, joined_json, runs_in_steps
@@ -89,7 +89,7 @@ class JsonSubscriptionFormat:
         return b""
 
     def encode_line(self, line: SessionLine) -> bytes:
-        info = b',"info":%s' % orjson.dumps({"debug": line.info}) if line.info else b""
+        info = b',"info":%s' % orjson.dumps(_info_of(line)) if line.info else b""
         partition = line.partition
         # Names of event types have letters, digits, dots, dashes and underscores: nothing here needs escaping.
         cursor = (
@@ -99,6 +99,11 @@ class JsonSubscriptionFormat:
         if isinstance(line, SendBatch):
             return joined_json(cursor + b',"events":[', line.runs, b"]%b}\n" % info)
         return escape_line_separators(b"%b%b}\n" % (cursor, info))
+
+
+def _info_of(line: SessionLine) -> Mapping[str, Any]:
+    is_unreadable = isinstance(line, SendKeepAlive) and line.is_unreadable
+    return {"debug": line.info, "unreadable": True} if is_unreadable else {"debug": line.info}
 
 
 class EventSubscriptionFormat:
@@ -158,6 +163,9 @@ MAX_CALL_RETRY_PAUSE_SECONDS = 2.0
 # time, opening a partition that cannot be read is retried.
 OPEN_BEYOND_END_RETRY_SECONDS = 0.5
 
+# Events that cannot be read are tried again after this pause: their part of the archive may have been repaired.
+UNREADABLE_RETRY_SECONDS = 5.0
+
 # A client that has read nothing for this long after the end of its session may still read the events sent to it.
 MAX_READ_AFTER_END_SECONDS = 1.0
 
@@ -204,6 +212,8 @@ class SubscriptionDriver(StreamDriver):
         self._known = known
         self._count_consumed = count_consumed
         self._open: dict[EventTypePartition, EventSource] = {}
+        # Partitions whose next events could not be read a moment ago.
+        self._resting: set[EventTypePartition] = set()
         self._calls: list[SessionCall] = []
         self._calling: asyncio.Task[None] | None = None
         self._connected = True
@@ -273,13 +283,25 @@ class SubscriptionDriver(StreamDriver):
             if self._open.get(partition) is not source or self._session.end:
                 source.release()  # it was closed while it moved
                 return False
-        run = source.take_run()
+        if partition in self._resting:
+            return False
+        try:
+            run = source.take_run()
+        except UnreadableEvents as error:
+            self._resting.add(partition)
+            asyncio.get_running_loop().call_later(UNREADABLE_RETRY_SECONDS, self._end_rest, partition)
+            self._carry_out_actions(self._session.handle_unreadable_events(partition, error.public))
+            return False
         if run is None:
             if source.is_topic_missing:
                 self._known.look_again()
             return False
         self._carry_out_actions(self._session.handle_events(partition, run, self._clock.monotonic()))
         return source.has_more
+
+    def _end_rest(self, partition: EventTypePartition) -> None:
+        self._resting.discard(partition)
+        self.wake()
 
     def _carry_out_actions(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
@@ -354,6 +376,7 @@ class SubscriptionDriver(StreamDriver):
         self._carry_out_actions(actions)
 
     def _close_partition(self, partition: EventTypePartition) -> None:
+        self._resting.discard(partition)
         if partition in self._open:
             self._open.pop(partition).release()
 

@@ -188,6 +188,13 @@ class SubscriptionSession:
             actions += self._schedule.batches_to_free_memory(now)
         return actions
 
+    def handle_unreadable_events(self, partition: EventTypePartition, why: str) -> list[SessionAction]:
+        """The next events of a partition cannot be read for now. The stream goes on with its other partitions."""
+        progress = self._partitions.get(partition)
+        if not self._is_streaming or progress is None:
+            return []
+        return [SendKeepAlive(partition, progress.sent, why, is_unreadable=True)]
+
     def tick(self, now: float) -> list[SessionAction]:
         """Time has passed."""
         if self._is_over(now):
