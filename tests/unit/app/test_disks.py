@@ -18,12 +18,20 @@ def test_the_disks_of_data_file_and_archive_are_measured(tmp_path, monkeypatch):
     """The figures describe the file systems with the data file and with the archive, named as folder or URL."""
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=len(str(path)), total=7000))
+    (tmp_path / "cold").mkdir()
+    (tmp_path / "cold/.nakadi-archive").touch()
     data = {"registry": f"sqlite:///{tmp_path}/nakadi.db", "event_log": f"sqlite:///{tmp_path}/nakadi.db"}
 
     assert read_sample("nakadi_disk_free_bytes", "data", **data) == len(str(tmp_path))
     assert read_sample("nakadi_disk_size_bytes", "data", **data) == 7000
     for archive in (f"{tmp_path}/cold", f"file://{tmp_path}/cold"):
         assert read_sample("nakadi_disk_free_bytes", "archive", **data, archive=archive) == len(f"{tmp_path}/cold")
+
+
+def test_an_archive_that_is_not_mounted_has_no_figures(tmp_path):
+    """A folder without the archive's marker may be an empty mount point: the disk below it says nothing.
+    (L80)"""
+    assert read_sample("nakadi_disk_free_bytes", "archive", archive=str(tmp_path)) == 0
 
 
 def test_what_is_on_no_disk_has_no_figures(tmp_path):

@@ -6,13 +6,14 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from nakadi.app.engines import data_file_paths
 from nakadi.app.settings import Settings
 from nakadi.common.counting import MetricRows
 from nakadi.common.metrics import Metrics
-from nakadi.engines.archive.stores import folder_of_archive
+from nakadi.engines.archive.stores import FolderStore, folder_of_archive
 
 
 def measure_disks(settings: Settings, metrics: Metrics) -> None:
@@ -24,7 +25,10 @@ def measure_disks(settings: Settings, metrics: Metrics) -> None:
 def _read_disks(settings: Settings, figure: Callable[[Any], int]) -> MetricRows:
     rows: dict[tuple[str, ...], float] = {}
     for place, folder in _places(settings).items():
-        # One that is not there, such as an archive before its first event, or that cannot be read, has no figures.
+        # One that is not there, such as an archive before its first event, or that cannot be read, has no figures. A
+        # folder without the archive's marker may be a mount point without its file system.
+        if place == "archive" and not FolderStore(Path(folder)).is_marked():
+            continue
         try:
             rows[(place,)] = figure(shutil.disk_usage(folder))
         except OSError:

@@ -181,8 +181,12 @@ Ctrl-C ends it."""
 
 
 def _describe_processes(workers: int) -> str:
+    first = os.getpid()
+    if workers == 1:
+        return f"One process answers requests: {first}"
     return (
-        "One process answers requests" if workers == 1 else f"{workers} processes answer requests; --workers 1 has one"
+        f"{workers} processes answer requests: {first} and its children (pgrep -P {first} lists them);"
+        " --workers 1 has one"
     )
 
 

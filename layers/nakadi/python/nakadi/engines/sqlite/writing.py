@@ -304,6 +304,7 @@ class LogWriter:
             # They were advanced for rows that are not in the file after all.
             self._ends.forget_all()
             self._eids.forget_all()
+            self._metrics.log_commit_seconds.observe(time.perf_counter() - began)
             self._metrics.log_commit_failures.add()
             for append in appends:
                 append.finish(error)
