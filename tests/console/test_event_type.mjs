@@ -85,7 +85,7 @@ test("runs that filled the table are listed, with what was wrong", async (page) 
   assert.equal(await runs.getByText("not counted").count(), 1);
   assert.match(await page.getByRole("region", { name: "Misfits" }).textContent(), /customer\.points.*bigint.*4/);
   assert.match(await page.getByRole("region", { name: "Expectations" }).textContent(), /total >= 0.*6/);
-  const plot = page.getByRole("img", { name: /Events with something wrong/ });
+  const plot = page.getByRole("img", { name: /Faulty events/ });
   assert.match(await plot.locator("path").first().getAttribute("d"), /^M.*L.*L/);
   await accessible(page);
   await picture(page, "table-runs");
@@ -94,7 +94,7 @@ test("runs that filled the table are listed, with what was wrong", async (page) 
 test("who subscribes is listed, and without anyone it says how to subscribe", async (page) => {
   await eventType("order.read");
   await open(page, "#/event-types/order.read/subscriptions");
-  await page.getByRole("heading", { name: "No application subscribes to it" }).waitFor();
+  await page.getByRole("heading", { name: "No application subscribes to this event type" }).waitFor();
   await picture(page, "subscribers-none");
   const { id } = await call("POST", "/subscriptions", { owning_application: "mailer", event_types: ["order.read"] });
   await page.reload();

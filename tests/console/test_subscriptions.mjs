@@ -194,7 +194,7 @@ test("a reset shows how many events will wait before it is made", async (page) =
   await picture(page, "subscription-reset");
   assert.equal(await waiting(), 0);
   const [{ oldest_available_offset: oldest }] = await call("GET", "/event-types/reset.it/partitions");
-  await dialog.getByLabel("Behind an offset of one partition").click();
+  await dialog.getByLabel("After an offset of one partition").click();
   await dialog.getByRole("combobox").selectOption("reset.it 0");
   await dialog.getByRole("textbox", { name: "Offset" }).fill(oldest);
   await dialog.getByText("19 events will wait.").waitFor();
@@ -217,8 +217,8 @@ test("a place that the broker refuses is explained where it was chosen", async (
   await open(page, `#/subscriptions/${items[0].id}`);
   await page.getByRole("button", { name: "Reset…" }).click();
   const dialog = page.getByRole("dialog");
-  await dialog.getByLabel("Behind an offset of one partition").check();
-  await dialog.getByText("Choose where the subscription continues.").waitFor();
+  await dialog.getByLabel("After an offset of one partition").check();
+  await dialog.getByText("Choose the position at which the subscription continues.").waitFor();
   assert.ok(await dialog.getByRole("button", { name: "Reset", exact: true }).isDisabled());
   await page.keyboard.press("Escape");
   await dialog.waitFor({ state: "detached" });
@@ -332,7 +332,7 @@ test("all parked events are sent once more at once, and what waited after them f
 test("a subscription without a policy says how its events are parked", async (page) => {
   const { items } = await call("GET", "/subscriptions?owning_application=taking");
   await open(page, `#/subscriptions/${items[0].id}?tab=parked`);
-  await page.getByRole("heading", { name: "A failed event comes again and again" }).waitFor();
+  await page.getByRole("heading", { name: "A failed event is redelivered indefinitely" }).waitFor();
   await page.getByText("subscription-unprocessable-event-policy=PARK_KEY").waitFor();
   await accessible(page);
 });

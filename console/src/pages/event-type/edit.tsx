@@ -88,7 +88,7 @@ function Form({ before }: { before?: EventType }) {
           <div class="fields">
             {choice("partition_strategy", "Partition strategy", ["random", "hash", "user_defined"])}
             {text("partition_key_fields", "Partition keys", "For hash: fields as dotted paths, separated by commas")}
-            {text("partitions", "Partitions", before ? "Fixed here; an administrator can add some" : undefined, { type: "number", min: 1, readOnly: !!before })}
+            {text("partitions", "Partitions", before ? "Fixed here; an administrator can add more" : undefined, { type: "number", min: 1, readOnly: !!before })}
             {text("retention", "Retention in hours", "Empty: the broker's default", { inputMode: "decimal" })}
             {text("deduplication", "Publish once within, in seconds", "Empty: events are stored each time they are sent", { inputMode: "numeric" })}
             {choice("cleanup_policy", "Cleanup policy", ["delete", "compact", "compact_and_delete"])}
@@ -155,7 +155,7 @@ function Sample({ category, onSchema }: { category: string; onSchema: (schema: s
   };
   return (
     <>
-      <Labelled text="Sample events" error={error} hint="One event, an array of events, or one on each line. The console proposes a schema that they fit.">
+      <Labelled text="Sample events" error={error} hint="One event, an array of events, or one event on each line. The console proposes a schema for them.">
         <textarea rows={6} spellcheck={false} value={sample} placeholder='{"order": {"number": "17"}}'
           onInput={(event) => setSample(event.currentTarget.value)} />
       </Labelled>
@@ -200,7 +200,7 @@ function Readers({ readers, onForce }: { readers: Reader[]; onForce?: (force: st
         {readers.map((each) => (
           <li key={each.subscription_id}>
             <a href={href(["subscriptions", each.subscription_id])}>{each.owning_application} / {each.consumer_group}</a>:{" "}
-            {each.changes.map((change) => change.explanation).join(" ") || "It declares nothing, and may read anything."}
+            {each.changes.map((change) => change.explanation).join(" ") || "It has no declaration, and may read anything."}
           </li>
         ))}
       </ul>

@@ -249,7 +249,7 @@ function Status({ state, shown, paused, again }: { state: State; shown: number; 
 
 function Waiting({ name, from }: { name: string; from: string }) {
   return (
-    <EmptyState title={from === "end" || from === "recent" ? "Waiting for events" : "No events after this place yet"}>
+    <EmptyState title={from === "end" || from === "recent" ? "Waiting for events" : "No events after this position yet"}>
       {from === "end" && (
         <p>New ones appear as they arrive. <a href={tabOf(name, "events", { from: "begin" })}>Read from the beginning</a>, or</p>
       )}

@@ -55,7 +55,7 @@ function Listed({ name, rows }: { name: string; rows: Subscription[] }) {
   if (!rows.length) {
     const example = JSON.stringify({ owning_application: "me", event_types: [name] });
     return (
-      <EmptyState title="No application subscribes to it">
+      <EmptyState title="No application subscribes to this event type">
         <p>A subscription remembers how far its consumers have read. Create one:</p>
         <p><code>curl -H 'Content-Type: application/json' -d '{example}' {address}/subscriptions</code></p>
       </EmptyState>

@@ -43,7 +43,7 @@ function Runs({ runs }: { runs: Run[] }) {
   if (!newest || !oldest) {
     return (
       <EmptyState title="No run has added events to a table">
-        <p>A job writes archived events into an Iceberg table, and reports here what was wrong with them:</p>
+        <p>A job writes archived events into an Iceberg table, and reports faulty events here:</p>
         <p><code>nakadi jobs compaction --data data</code></p>
       </EmptyState>
     );
@@ -53,7 +53,7 @@ function Runs({ runs }: { runs: Run[] }) {
   return (
     <>
       {runs.length > 1 && (
-        <Plot title="Events with something wrong" lines={defects(runs)} {...{ from, to }} gap={Infinity} shown={count} />
+        <Plot title="Faulty events" lines={defects(runs)} {...{ from, to }} gap={Infinity} shown={count} />
       )}
       <section class="card">
         <h2>{plural(runs.length, "run")}</h2>

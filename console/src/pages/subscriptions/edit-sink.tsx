@@ -60,13 +60,13 @@ export function EditSink({ subscription, sink, onStored, onClose }: {
             </select>
           </Labelled>
         )}
-        <Labelled text="Filter" hint="Only events that meet this condition are delivered, such as data.total > 100. Empty: all events.">
+        <Labelled text="Filter" hint="The broker delivers only events that meet this condition, such as data.total > 100. Empty: all events.">
           <input name="filter" spellcheck={false} autocomplete="off" defaultValue={sink?.filter ?? ""} />
         </Labelled>
-        {number("batch_limit", "Events in a batch, at most", sink?.batch_limit ?? 100, "1 to 1,000. The broker does not wait for a full batch.")}
+        {number("batch_limit", "Events in a batch (maximum)", sink?.batch_limit ?? 100, "1 to 1,000. The broker does not wait for a full batch.")}
         {number("timeout_seconds", "Timeout in seconds", sink?.timeout_seconds ?? 30, "1 to 60")}
         {number("max_in_flight", "Deliveries at once", sink?.max_in_flight ?? 1, "1 to 100")}
-        <Labelled text="Order" hint="Deliveries under way at once belong to different partitions, or to different keys.">
+        <Labelled text="Order" hint="Simultaneous deliveries have different partitions, or different keys.">
           <select name="parallel">
             <option value="partition">Of each partition</option>
             <option value="key" selected={sink?.parallel === "key"}>Of each key</option>
@@ -74,7 +74,7 @@ export function EditSink({ subscription, sink, onStored, onClose }: {
         </Labelled>
         {type === "http" && (
           <Labelled text="Headers" hint={hidden.length
-            ? `One on each line, such as Authorization: Bearer 4711. Their values are not shown: name them again, or they are removed (${hidden.join(", ")}).`
+            ? `One on each line, such as Authorization: Bearer 4711. Their values are not shown: enter them again, or they are removed (${hidden.join(", ")}).`
             : "One on each line, such as Authorization: Bearer 4711"}>
             <textarea name="headers" rows={2} spellcheck={false} autocomplete="off" />
           </Labelled>

@@ -32,7 +32,7 @@ export function ParkedEvents({ subscription, query }: { subscription: Subscripti
     );
   }
   return (
-    <EmptyState title={policy ? "The broker skips failed events" : "A failed event comes again and again"}>
+    <EmptyState title={policy ? "The broker skips failed events" : "A failed event is redelivered indefinitely"}>
       <p>To park them, together with later events with the same key, change the annotations of the subscription:</p>
       <p><code>{POLICY}=PARK_KEY</code></p>
       <p><code>{SENDS}=3</code></p>
@@ -123,7 +123,7 @@ function Lot({ subscription: { id }, wanted }: { subscription: Subscription; wan
       {skipping && (
         <ConfirmByName name={String(skipping.length)} title={`Skip ${plural(skipping.length, "event")}`} action="Skip"
           onConfirm={() => skip(skipping)} onClose={() => setSkipping(undefined)}>
-          <p>This removes them permanently. After the last one with a key, later events with that key flow again.</p>
+          <p>This removes them permanently. After the last one with a key, later events with that key are sent again.</p>
         </ConfirmByName>
       )}
     </>

@@ -69,7 +69,7 @@ export function Reset({ subscription, onClose }: { subscription: Subscription; o
   }
 
   const places: [Place, string][] = [["begin", "The oldest available event"], ["end", "Events published from now on"],
-    ["time", "A time"], ["offset", "Behind an offset of one partition"]];
+    ["time", "A time"], ["offset", "After an offset of one partition"]];
   return (
     <Dialog title="Reset the subscription" onClose={onClose}>
       <form onSubmit={(event) => (event.preventDefault(), void reset(moves.data ?? []))}>
@@ -82,7 +82,7 @@ export function Reset({ subscription, onClose }: { subscription: Subscription; o
           ))}
         </fieldset>
         {place === "time" && (
-          <Labelled text="Time" hint="In the browser's time zone. Events published since then come again.">
+          <Labelled text="Time" hint="In the browser's time zone. Later events are delivered again.">
             <input type="datetime-local" step="1" required value={time} onInput={(event) => setTime(event.currentTarget.value)} />
           </Labelled>
         )}
@@ -94,7 +94,7 @@ export function Reset({ subscription, onClose }: { subscription: Subscription; o
                 {(partitions.data ?? []).map((each) => <option key={keyOf(each)}>{keyOf(each)}</option>)}
               </select>
             </Labelled>
-            <Labelled text="Offset" hint="The last event that is done; the next one comes first.">
+            <Labelled text="Offset" hint="The last processed event; reading continues after it.">
               <input required spellcheck={false} value={offset} onInput={(event) => setOffset(event.currentTarget.value)} />
             </Labelled>
           </>
@@ -114,7 +114,7 @@ export function Reset({ subscription, onClose }: { subscription: Subscription; o
 const keyOf = (each: { event_type: string; partition: string }): string => `${each.event_type} ${each.partition}`;
 
 function Missing() {
-  return <EmptyState title="Nothing to show yet">Choose where the subscription continues.</EmptyState>;
+  return <EmptyState title="Nothing to show yet">Choose the position at which the subscription continues.</EmptyState>;
 }
 
 function Preview({ moves }: { moves: Move[] }) {
