@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import zlib
+from collections.abc import Callable
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -37,8 +38,8 @@ class OpenStream:
             *content,
         ]
         self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + (body or b""))
-        self._raw = b""
-        self._body = b""
+        self._raw = bytearray()
+        self._body = bytearray()
         self.ended = False
         head = self._raw_until(b"\r\n\r\n").decode("latin-1")
         first, *rest = head.strip().split("\r\n")
@@ -56,17 +57,13 @@ class OpenStream:
 
     def until(self, mark: bytes) -> bytes:
         """Everything up to and including the next `mark`; at the end of the stream, the rest."""
-        while mark not in self._body and self._next_chunk():
-            pass
-        found, separator, self._body = self._body.partition(mark)
-        return found + separator
+        return _take_through(self._body, mark, self._next_chunk)
 
     def rest(self) -> bytes:
         """Everything up to the end."""
         while self._next_chunk():
             pass
-        rest, self._body = self._body, b""
-        return rest
+        return _take(self._body, len(self._body))
 
     def close(self) -> None:
         self._socket.close()
@@ -85,19 +82,38 @@ class OpenStream:
         size = int(self._raw_until(b"\r\n"), 16)
         while len(self._raw) < size + 2:
             self._receive()
-        chunk, self._raw = self._raw[:size], self._raw[size + 2 :]
+        chunk = _take(self._raw, size)
+        _take(self._raw, len(b"\r\n"))
         self.ended = size == 0
         self._body += self._unpack.decompress(chunk) if self._unpack else chunk
         return not self.ended
 
     def _raw_until(self, mark: bytes) -> bytes:
-        while mark not in self._raw:
-            self._receive()
-        found, separator, self._raw = self._raw.partition(mark)
-        return found + separator
+        return _take_through(self._raw, mark, self._receive)
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
         received = self._socket.recv(65536)
         if not received:
             raise EOFError("the connection was closed before the answer had ended")
         self._raw += received
+        return True
+
+
+def _take_through(buffer: bytearray, mark: bytes, receive: Callable[[], bool]) -> bytes:
+    """Remove everything up to and including the next `mark`, or all of it if `receive` says that nothing follows.
+
+    Each byte is searched about once, however many pieces it takes until the mark arrives.
+    """
+    searched = 0
+    while (found := buffer.find(mark, searched)) < 0:
+        searched = max(0, len(buffer) - len(mark) + 1)
+        if not receive():
+            return _take(buffer, len(buffer))
+    return _take(buffer, found + len(mark))
+
+
+def _take(buffer: bytearray, size: int) -> bytes:
+    """Remove the first bytes. A `bytearray` does so without moving the others."""
+    taken = bytes(buffer[:size])
+    del buffer[:size]
+    return taken
