@@ -33,6 +33,7 @@ CHARTS = (
     Chart("archive, objects", lambda sample: sample.archive_objects),
     Chart("tables, MB", lambda sample: sample.tables / 1e6),
     Chart("temporary files", lambda sample: sample.temporary_files),
+    Chart("processes", lambda sample: sample.processes),
     Chart("published events, thousands", lambda sample: sample.events / 1e3),
 )
 

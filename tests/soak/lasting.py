@@ -55,78 +55,41 @@ DATA_FILE_WITHOUT_EVENTS_FULL_AFTER_SECONDS = 3600 + 180
 MEMORY, DESCRIPTORS, THREADS, DATA_FILE = "memory", "descriptors", "threads", "data file"
 
 
-def limit_on(
-    series: str, *, share: float, amount: float, settles_after: float, begins_with_life: bool = False
-) -> Limit:
+def limit_on(series: str, *, share: float, amount: float, settles_after: float) -> Limit:
     """A limit on the figure of samples that has the name of the series."""
     value = attrgetter(series.replace(" ", "_").replace("-", "_"))
+    return Limit(series=series, value=value, share=share, amount=amount, settles_after=settles_after)
+
+
+def limit_of_a_process(series: str, *, share: float, amount: float, settles_after: float) -> Limit:
+    """A limit on what a process holds within its life, on average of all processes: Lambda adds some when requests
+    come at the same time.
+    """
+    of_all = attrgetter(series)
     return Limit(
         series=series,
-        value=value,
+        value=lambda sample: of_all(sample) / max(sample.processes, 1),
         share=share,
         amount=amount,
         settles_after=settles_after,
-        begins_with_life=begins_with_life,
+        begins_with_life=True,
     )
 
 
 LIMITS = (
     # Caches fill for minutes, such as that of 500 schemas; then the collector finds what they have dropped, and the
     # archive is merged for the first time.
-    Limit(
-        series=MEMORY,
-        value=lambda sample: sample.memory,
-        share=0.05,
-        amount=5 * MEGABYTE,
-        settles_after=480,
-        begins_with_life=True,
-    ),
+    limit_of_a_process(MEMORY, share=0.05, amount=5 * MEGABYTE, settles_after=480),
     # Each thread has its own descriptors of the data file, and the last of the threads begins after minutes.
-    limit_on(DESCRIPTORS, share=0.1, amount=5, settles_after=360, begins_with_life=True),
-    limit_on(THREADS, share=0.1, amount=3, settles_after=360, begins_with_life=True),
+    limit_of_a_process(DESCRIPTORS, share=0.1, amount=5, settles_after=360),
+    limit_of_a_process(THREADS, share=0.1, amount=3, settles_after=360),
     # The hot part of the log is full after its retention time, and two rounds of the worker that trims it.
-    Limit(
-        series=DATA_FILE,
-        value=lambda sample: sample.data_file,
-        share=0.1,
-        amount=5 * MEGABYTE,
-        settles_after=HOT_RETENTION_SECONDS + 180,
-    ),
-    Limit(
-        series="write-ahead log",
-        value=lambda sample: sample.write_ahead_log,
-        share=0.1,
-        amount=5 * MEGABYTE,
-        settles_after=60,
-    ),
-    Limit(
-        series="archive",
-        value=lambda sample: sample.archive,
-        share=0.1,
-        amount=5 * MEGABYTE,
-        settles_after=ARCHIVE_FULL_AFTER_SECONDS,
-    ),
-    Limit(
-        series="archive objects",
-        value=lambda sample: sample.archive_objects,
-        share=0.2,
-        amount=100,
-        settles_after=ARCHIVE_FULL_AFTER_SECONDS,
-    ),
-    Limit(
-        series="temporary files",
-        value=lambda sample: sample.temporary_files,
-        share=0,
-        amount=5,
-        settles_after=60,
-    ),
-    Limit(
-        series="other files",
-        value=lambda sample: sample.other_files,
-        share=0.1,
-        amount=MEGABYTE,
-        settles_after=60,
-    ),
+    limit_on(DATA_FILE, share=0.1, amount=5 * MEGABYTE, settles_after=HOT_RETENTION_SECONDS + 180),
+    limit_on("write-ahead log", share=0.1, amount=5 * MEGABYTE, settles_after=60),
+    limit_on("archive", share=0.1, amount=5 * MEGABYTE, settles_after=ARCHIVE_FULL_AFTER_SECONDS),
+    limit_on("archive objects", share=0.2, amount=100, settles_after=ARCHIVE_FULL_AFTER_SECONDS),
+    limit_on("temporary files", share=0, amount=5, settles_after=60),
+    limit_on("other files", share=0.1, amount=MEGABYTE, settles_after=60),
 )
 
 
@@ -232,6 +195,7 @@ def run_load(
             run.growths.append(growth)
     for name in load.activities:
         say(f"{name}: {load.done[name]:,} times, failed {load.failed[name]:,} times {load.last_failures.get(name, '')}")
+    say(f"the broker asked for time {load.refused:,} times")
     run.idle = {
         name: load.last_failures.get(name, "nothing")
         for name in load.activities

@@ -2,7 +2,8 @@
 
 Each activity is a function that does one thing from beginning to end, such as creating an event type, using it and
 deleting it. Threads repeat them until the load ends. A failure ends one repetition: when the broker goes down, each
-thread can fail once.
+thread can fail once. A refusal with `Retry-After`, by which a busy broker asks for time, is no failure: the request is
+repeated, as clients do.
 """
 
 from __future__ import annotations
@@ -15,18 +16,23 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from tests.soak.soak import request_bytes, request_json
+from tests.soak.soak import Refused, request_bytes, request_json
 from tests.support.receiver import Receiver, a_sink
+
+T = TypeVar("T")
 
 ORDERS, CLICKS = "lasting.orders", "lasting.clicks"
 BATCH = 10
 WORDS = tuple(f"{number:x}" for number in range(2_000, 4_000))
 RETENTION_MS = 900_000
 PAUSE_AFTER_FAILURE = 0.5
+
+# Longer than a broker may be busy, and shorter than the life of a broker in a run.
+PATIENCE_WITH_REFUSALS = 120.0
 
 CLICK_SCHEMAS = (
     {"properties": {"page": {"type": "string"}}},
@@ -53,6 +59,7 @@ class MixedLoad:
         self._counting = threading.Lock()
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
+        self.refused = 0
         self.last_failures: dict[str, str] = {}
         self.events = 0
         self._subscription = ""
@@ -206,26 +213,49 @@ class MixedLoad:
 
     def _lines(self, path: str, seconds: float, headers: Mapping[str, str] | None = None) -> Iterator[_Line]:
         """The lines of a stream; after these seconds, the connection is closed, however the stream goes on."""
-        connection = http.client.HTTPConnection(self._host, timeout=60)
-        end = time.monotonic() + seconds
         try:
-            connection.request("GET", path, headers=dict(headers or {}))
-            answer = connection.getresponse()
-            if answer.status == http.HTTPStatus.CONFLICT:
+            connection, answer = self._repeat_while_refused(lambda: self._open_stream(path, headers or {}))
+        except Refused as refused:
+            if refused.status == http.HTTPStatus.CONFLICT:
                 return  # each partition has a stream already
-            if answer.status != http.HTTPStatus.OK:
-                raise http.client.HTTPException(f"{answer.status} {answer.read()[:300]!r}")
+            raise
+        end = time.monotonic() + seconds
+        with closing(connection):
             for line in answer:
                 if not line.endswith(b"\n"):
                     raise http.client.IncompleteRead(line)
                 yield _Line(answer.headers, json.loads(line))
                 if time.monotonic() > end or self._ending.is_set():
                     return
-        finally:
-            connection.close()
+
+    def _open_stream(
+        self, path: str, headers: Mapping[str, str]
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        with ExitStack() as cleanup:
+            connection = cleanup.enter_context(closing(http.client.HTTPConnection(self._host, timeout=60)))
+            connection.request("GET", path, headers=dict(headers))
+            answer = connection.getresponse()
+            if answer.status != http.HTTPStatus.OK:
+                raise Refused(answer)
+            cleanup.pop_all()
+        return connection, answer
 
     def _call(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-        return request_json(self._host, method, path, body, headers)
+        return self._repeat_while_refused(lambda: request_json(self._host, method, path, body, headers))
+
+    def _repeat_while_refused(self, request: Callable[[], T]) -> T:
+        """Raises the last refusal if it names no time to wait, or when patience or the load has ended."""
+        end = time.monotonic() + PATIENCE_WITH_REFUSALS
+        while True:
+            try:
+                return request()
+            except Refused as refused:
+                if refused.retry_after is None or time.monotonic() + refused.retry_after > end:
+                    raise
+                with self._counting:
+                    self.refused += 1
+                if self._ending.wait(refused.retry_after):
+                    raise
 
 
 class _Line(NamedTuple):

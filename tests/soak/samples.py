@@ -15,11 +15,15 @@ import psutil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """`life` counts the starts of the broker; `events` were published until now. Sizes are in bytes."""
+    """`life` counts the starts of the broker; `events` were published until now. Sizes are in bytes.
+
+    `memory`, `descriptors`, `threads` and `cpu_seconds` are those of all processes of the broker together.
+    """
 
     seconds: float
     life: int
     events: int
+    processes: int
     memory: int
     descriptors: int
     threads: int
@@ -45,7 +49,7 @@ class Folders:
 def take_sample(
     processes: Iterable[psutil.Process], folders: Folders, *, seconds: float, life: int, events: int
 ) -> Sample:
-    memory, descriptors, threads, cpu_seconds = _measure_processes(processes)
+    held = _measure_processes(processes)
     sizes = dict.fromkeys(("data_file", "write_ahead_log", "archive", "tables", "log", "other_files"), 0)
     archive_objects = 0
     for path, size in _list_files(folders.data):
@@ -56,28 +60,39 @@ def take_sample(
         seconds=seconds,
         life=life,
         events=events,
-        memory=memory,
-        descriptors=descriptors,
-        threads=threads,
-        cpu_seconds=cpu_seconds,
+        processes=held.processes,
+        memory=held.memory,
+        descriptors=held.descriptors,
+        threads=held.threads,
+        cpu_seconds=held.cpu_seconds,
         archive_objects=archive_objects,
         temporary_files=sum(1 for _ in _list_files(folders.temporary)),
         **sizes,
     )
 
 
-def _measure_processes(processes: Iterable[psutil.Process]) -> tuple[int, int, int, float]:
+@dataclass(slots=True)
+class _Held:
+    processes: int = 0
+    memory: int = 0
+    descriptors: int = 0
+    threads: int = 0
+    cpu_seconds: float = 0.0
+
+
+def _measure_processes(processes: Iterable[psutil.Process]) -> _Held:
     """Sums over processes. One that ends meanwhile counts for nothing."""
-    memory = descriptors = threads = 0
-    cpu_seconds = 0.0
+    held = _Held()
     for each in processes:
-        with suppress(psutil.NoSuchProcess):
-            memory += each.memory_info().rss
-            descriptors += each.num_fds()
-            threads += each.num_threads()
+        with suppress(psutil.NoSuchProcess), each.oneshot():
+            memory, descriptors, threads = each.memory_info().rss, each.num_fds(), each.num_threads()
             times = each.cpu_times()
-            cpu_seconds += times.user + times.system
-    return memory, descriptors, threads, cpu_seconds
+            held.processes += 1
+            held.memory += memory
+            held.descriptors += descriptors
+            held.threads += threads
+            held.cpu_seconds += times.user + times.system
+    return held
 
 
 def _kind_of(path: Path) -> str:

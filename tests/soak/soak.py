@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from infra.laptop.kinesis_local import free_port
+from nakadi_client.answers import retry_after
 from tests.soak.verdict import Entry, Judge, Verdict, entries
 from tests.support.processes import ENVIRONMENT
 from tests.support.receiver import ON_LOOPBACK_VARIABLES, Receiver, a_sink
@@ -120,6 +121,15 @@ class Ground(Protocol):
     def close(self) -> None: ...
 
 
+class Refused(http.client.HTTPException):
+    """An answer that is no success. `retry_after` has the seconds that it asks for, if it does."""
+
+    def __init__(self, answer: http.client.HTTPResponse) -> None:
+        super().__init__(f"{answer.status} {answer.read()[:300]!r}")
+        self.status = answer.status
+        self.retry_after = retry_after(answer.headers["Retry-After"])
+
+
 def request_json(host: str, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
     """The answer of a request that must succeed."""
     content = request_bytes(host, method, path, body, headers)
@@ -133,11 +143,10 @@ def request_bytes(
     try:
         connection.request(method, path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
         answer = connection.getresponse()
-        content = answer.read()
         # An answer of 207 says that some or all of the events are not stored.
         if answer.status >= 300 or answer.status == http.HTTPStatus.MULTI_STATUS:
-            raise http.client.HTTPException(f"{answer.status} {content[:300]!r}")
-        return content
+            raise Refused(answer)
+        return answer.read()
     finally:
         connection.close()
 

@@ -21,6 +21,7 @@ def a_sample(seconds: float, memory: int, life: int = 0) -> Sample:
         seconds=seconds,
         life=life,
         events=int(seconds),
+        processes=1,
         memory=memory,
         descriptors=40,
         threads=20,
