@@ -25,15 +25,16 @@ MIN_JUDGED_SAMPLES = 10
 class Limit:
     """Once it has settled, a series may gain `share` of its median or `amount`, whichever is more.
 
-    It settles `settles_after` seconds after the start of the run, or of each life if `begins_with_life`.
+    It settles `settles_after` seconds after the start of the run and, if each life of the broker begins it anew,
+    `settles_in_life` seconds after the start of that life.
     """
 
     series: str
     value: Callable[[Sample], float]
     share: float
     amount: float
-    settles_after: float
-    begins_with_life: bool = False
+    settles_after: float = 0
+    settles_in_life: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +84,12 @@ def measure_growth(samples: Sequence[Sample], limit: Limit) -> Growth | None:
 
 def _settled_parts(samples: Sequence[Sample], limit: Limit) -> list[Sequence[Sample]]:
     """The samples whose values can be compared with one another, without the time before they settle."""
-    if not limit.begins_with_life:
+    if limit.settles_in_life is None:
         settled = [each for each in samples if each.seconds >= limit.settles_after]
         return [settled] if settled else []
     lives = [list(life) for _, life in itertools.groupby(samples, key=lambda each: each.life)]
-    settled_lives = [[each for each in life if each.seconds >= life[0].seconds + limit.settles_after] for life in lives]
+    begins = [max(limit.settles_after, life[0].seconds + limit.settles_in_life) for life in lives]
+    settled_lives = [
+        [each for each in life if each.seconds >= begin] for life, begin in zip(lives, begins, strict=True)
+    ]
     return [life for life in settled_lives if len(life) > 1]

@@ -61,7 +61,9 @@ def limit_on(series: str, *, share: float, amount: float, settles_after: float) 
     return Limit(series=series, value=value, share=share, amount=amount, settles_after=settles_after)
 
 
-def limit_of_a_process(series: str, *, share: float, amount: float, settles_after: float) -> Limit:
+def limit_of_a_process(
+    series: str, *, share: float, amount: float, settles_in_life: float, settles_after: float = 0
+) -> Limit:
     """A limit on what a process holds within its life, on average of all processes: Lambda adds some when requests
     come at the same time.
     """
@@ -72,17 +74,19 @@ def limit_of_a_process(series: str, *, share: float, amount: float, settles_afte
         share=share,
         amount=amount,
         settles_after=settles_after,
-        begins_with_life=True,
+        settles_in_life=settles_in_life,
     )
 
 
 LIMITS = (
-    # Caches fill for minutes, such as that of 500 schemas; then the collector finds what they have dropped, and the
-    # archive is merged for the first time.
-    limit_of_a_process(MEMORY, share=0.05, amount=5 * MEGABYTE, settles_after=480),
+    # Caches fill for minutes, such as that of 500 schemas; then the collector finds what they have dropped. Work on the
+    # archive takes more memory until its first events expire, because there is more and more of it to merge.
+    limit_of_a_process(
+        MEMORY, share=0.05, amount=5 * MEGABYTE, settles_in_life=480, settles_after=RETENTION_MS / 1000 + 180
+    ),
     # Each thread has its own descriptors of the data file, and the last of the threads begins after minutes.
-    limit_of_a_process(DESCRIPTORS, share=0.1, amount=5, settles_after=360),
-    limit_of_a_process(THREADS, share=0.1, amount=3, settles_after=360),
+    limit_of_a_process(DESCRIPTORS, share=0.1, amount=5, settles_in_life=360),
+    limit_of_a_process(THREADS, share=0.1, amount=3, settles_in_life=360),
     # The hot part of the log is full after its retention time, and two rounds of the worker that trims it.
     limit_on(DATA_FILE, share=0.1, amount=5 * MEGABYTE, settles_after=HOT_RETENTION_SECONDS + 180),
     limit_on("write-ahead log", share=0.1, amount=5 * MEGABYTE, settles_after=60),

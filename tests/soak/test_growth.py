@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import psutil
@@ -66,12 +67,22 @@ def test_what_stays_the_same_is_no_growth(memory_at):
 
 def test_lives_of_a_process_are_not_compared_with_each_other():
     """A later life may hold more than an earlier one; each may not grow."""
-    limit = Limit(**{name: getattr(LIMIT, name) for name in LIMIT.__slots__} | {"begins_with_life": True})
+    limit = replace(LIMIT, settles_in_life=60)
     higher = [a_sample(at, (100 + 50 * (at // 600)) * MB, life=at // 600) for at in range(0, 3600, 5)]
     growing = [a_sample(at, int((100 + at % 600 * 0.05) * MB), life=at // 600) for at in range(0, 3600, 5)]
     assert not measure_growth(higher, limit).is_excessive
     assert measure_growth(growing, limit).is_excessive
     assert measure_growth(higher, LIMIT).is_excessive
+
+
+def test_a_life_is_judged_from_when_both_the_run_and_the_life_have_settled():
+    """What fills for the first quarter of an hour does not count, although each life begins anew."""
+    limit = Limit(series="memory", value=lambda sample: sample.memory, share=0.05, amount=0, settles_after=900)
+    filling = [a_sample(at, min(at, 900) * MB, life=at // 600) for at in range(0, 1200, 5)]
+    within_lives = replace(limit, settles_in_life=480)
+    assert not measure_growth(filling, within_lives).is_excessive
+    assert measure_growth(filling, replace(within_lives, settles_after=0)).is_excessive
+    assert measure_growth(filling, within_lives).judged_seconds == 115
 
 
 def test_what_has_not_settled_is_not_judged():
