@@ -1,9 +1,11 @@
 """Whether anything grew that should not have: robust slopes over the samples of a run.
 
 A slope is the median of the slopes between all pairs of samples (Theil and Sen): a third of the samples may be far off,
-such as those taken during a merge of the archive, and it stays the same. What a process holds is compared within a
-life of the process only, since each restart begins with less. `Growth.share` relates what a series gained over all of
-the judged time to its median.
+such as those taken during a merge of the archive, and it stays the same.
+
+What a process holds begins with less at each restart, so it is judged twice: within a life, by the slope of pairs of
+the same life, and from life to life, by the medians of lives. A run with a restart every ten minutes shows the latter;
+whether a process grows by a little, which a few minutes of a busy machine hide, shows in a run without a restart.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.soak.samples import Sample
 
@@ -19,6 +22,10 @@ MAX_JUDGED_SAMPLES = 400
 """Of longer series, every n-th sample is judged: there are as many pairs as the square of the samples."""
 
 MIN_JUDGED_SAMPLES = 10
+
+MIN_JUDGED_SECONDS_OF_A_LIFE = 180
+"""A broker returns memory to the system each minute: within fewer minutes, most pairs of samples are on the rising side
+of a sawtooth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +46,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """`gained` is the slope times the `judged_seconds`; `is_excessive` if it is more than `allowed`."""
+    """`gained` is the slope times the `judged_seconds`; `is_excessive` if it is more than `allowed`.
+
+    Within lives, `judged_seconds` are those of the longest one: no process gains for longer.
+    """
 
     series: str
     median: float
@@ -59,37 +69,60 @@ class Growth:
         )
 
 
-def measure_growth(samples: Sequence[Sample], limit: Limit) -> Growth | None:
-    """None if the run was too short for the series to settle."""
+class _Point(NamedTuple):
+    seconds: float
+    value: float
+
+
+def measure_growths(samples: Sequence[Sample], limit: Limit) -> Sequence[Growth]:
+    """Empty if the run was too short for the series to settle."""
     parts = _settled_parts(samples, limit)
-    count = sum(len(part) for part in parts)
-    if count < MIN_JUDGED_SAMPLES:
-        return None
-    step = -(-count // MAX_JUDGED_SAMPLES)
+    if not parts:
+        return []
+    growths = []
+    if limit.settles_in_life is None or _longest_seconds(parts) >= MIN_JUDGED_SECONDS_OF_A_LIFE:
+        growths.append(_measure_growth(limit.series, parts, limit))
+    if len(parts) > 1:
+        growths.append(_measure_growth(f"{limit.series} by life", [[_middle(part) for part in parts]], limit))
+    return growths
+
+
+def _settled_parts(samples: Sequence[Sample], limit: Limit) -> Sequence[Sequence[_Point]]:
+    """The values that can be compared with one another, without the time before they settle."""
+    by_life = limit.settles_in_life is not None
+    lives = [list(life) for _, life in itertools.groupby(samples, key=lambda each: each.life if by_life else None)]
+    parts = [
+        _settled_points(life, max(limit.settles_after, life[0].seconds + (limit.settles_in_life or 0)), limit)
+        for life in lives
+    ]
+    return [part for part in parts if len(part) >= MIN_JUDGED_SAMPLES]
+
+
+def _settled_points(samples: Sequence[Sample], begin: float, limit: Limit) -> Sequence[_Point]:
+    return [_Point(each.seconds, limit.value(each)) for each in samples if each.seconds >= begin]
+
+
+def _middle(part: Sequence[_Point]) -> _Point:
+    return _Point(*(statistics.median(values) for values in zip(*part, strict=True)))
+
+
+def _longest_seconds(parts: Sequence[Sequence[_Point]]) -> float:
+    return max(part[-1].seconds - part[0].seconds for part in parts)
+
+
+def _measure_growth(series: str, parts: Sequence[Sequence[_Point]], limit: Limit) -> Growth:
+    step = -(-sum(len(part) for part in parts) // MAX_JUDGED_SAMPLES)
     slopes = [
-        (limit.value(later) - limit.value(earlier)) / (later.seconds - earlier.seconds)
+        (later.value - earlier.value) / (later.seconds - earlier.seconds)
         for part in parts
         for earlier, later in itertools.combinations(part[::step], 2)
     ]
-    median = statistics.median(limit.value(each) for part in parts for each in part)
-    judged_seconds = sum(part[-1].seconds - part[0].seconds for part in parts)
+    median = statistics.median(point.value for part in parts for point in part)
+    judged_seconds = _longest_seconds(parts)
     return Growth(
-        series=limit.series,
+        series=series,
         median=median,
         gained=statistics.median(slopes) * judged_seconds,
         allowed=max(limit.share * median, limit.amount),
         judged_seconds=judged_seconds,
     )
-
-
-def _settled_parts(samples: Sequence[Sample], limit: Limit) -> list[Sequence[Sample]]:
-    """The samples whose values can be compared with one another, without the time before they settle."""
-    if limit.settles_in_life is None:
-        settled = [each for each in samples if each.seconds >= limit.settles_after]
-        return [settled] if settled else []
-    lives = [list(life) for _, life in itertools.groupby(samples, key=lambda each: each.life)]
-    begins = [max(limit.settles_after, life[0].seconds + limit.settles_in_life) for life in lives]
-    settled_lives = [
-        [each for each in life if each.seconds >= begin] for life, begin in zip(lives, begins, strict=True)
-    ]
-    return [life for life in settled_lives if len(life) > 1]

@@ -32,7 +32,7 @@ from typing import Protocol
 
 import psutil
 
-from tests.soak.growth import Growth, Limit, measure_growth
+from tests.soak.growth import Growth, Limit, measure_growths
 from tests.soak.growth_plot import draw_samples
 from tests.soak.mixed_load import RETENTION_MS, MixedLoad, fail_now_and_then
 from tests.soak.samples import Folders, Sample, Stopwatch, recording, take_sample
@@ -192,11 +192,10 @@ def run_load(
             record(sample)
             run.samples.append(sample)
     for limit in plan.limits:
-        growth = measure_growth(run.samples, limit)
-        if growth is None:
+        growths = measure_growths(run.samples, limit)
+        run.growths += growths
+        if not growths:
             run.unjudged.append(limit.series)
-        else:
-            run.growths.append(growth)
     for name in load.activities:
         say(f"{name}: {load.done[name]:,} times, failed {load.failed[name]:,} times {load.last_failures.get(name, '')}")
     say(f"the broker asked for time {load.refused:,} times")

@@ -9,12 +9,17 @@ from xml.etree import ElementTree as ET
 import psutil
 import pytest
 
-from tests.soak.growth import Limit, measure_growth
+from tests.soak.growth import Growth, Limit, measure_growths
 from tests.soak.growth_plot import draw_samples
 from tests.soak.samples import Folders, Sample, read_samples, recording, take_sample
 
 LIMIT = Limit(series="memory", value=lambda sample: sample.memory, share=0.05, amount=0, settles_after=60)
 MB = 1_000_000
+
+
+def measure_within(samples, limit) -> Growth:
+    """The growth within the run, or within its lives."""
+    return measure_growths(samples, limit)[0]
 
 
 def a_sample(seconds: float, memory: int, life: int = 0) -> Sample:
@@ -45,7 +50,7 @@ def an_hour(memory_at) -> list[Sample]:
 def test_a_slow_leak_is_found():
     """A tenth more in an hour, under noise that is larger than that at any moment."""
     chance = random.Random(0)
-    growth = measure_growth(an_hour(lambda at: 100 * MB + at * 3_000 + chance.uniform(-15, 15) * MB), LIMIT)
+    growth = measure_within(an_hour(lambda at: 100 * MB + at * 3_000 + chance.uniform(-15, 15) * MB), LIMIT)
     assert growth.gained == pytest.approx(0.1 * 100 * MB, rel=0.3)
     assert growth.is_excessive
 
@@ -62,32 +67,40 @@ def test_a_slow_leak_is_found():
 )
 def test_what_stays_the_same_is_no_growth(memory_at):
     """Sawteeth, peaks and the time before a series settles count for nothing."""
-    assert not measure_growth(an_hour(memory_at), LIMIT).is_excessive
+    assert not measure_within(an_hour(memory_at), LIMIT).is_excessive
 
 
-def test_lives_of_a_process_are_not_compared_with_each_other():
-    """A later life may hold more than an earlier one; each may not grow."""
+def test_a_process_is_judged_within_its_lives_and_from_life_to_life():
+    """A later life may not hold more than an earlier one, nor may a life grow; a restart is no shrinking."""
     limit = replace(LIMIT, settles_in_life=60)
     higher = [a_sample(at, (100 + 50 * (at // 600)) * MB, life=at // 600) for at in range(0, 3600, 5)]
     growing = [a_sample(at, int((100 + at % 600 * 0.05) * MB), life=at // 600) for at in range(0, 3600, 5)]
-    assert not measure_growth(higher, limit).is_excessive
-    assert measure_growth(growing, limit).is_excessive
-    assert measure_growth(higher, LIMIT).is_excessive
+    assert [each.is_excessive for each in measure_growths(higher, limit)] == [False, True]
+    assert [each.is_excessive for each in measure_growths(growing, limit)] == [True, False]
+    assert [each.is_excessive for each in measure_growths(higher, LIMIT)] == [True]
+
+
+def test_a_life_that_settles_shortly_before_its_end_is_judged_by_life_alone():
+    """Two minutes of a sawtooth of a minute look like growth."""
+    limit = replace(LIMIT, settles_in_life=480)
+    sawtooth = [a_sample(at, int((100 + at % 60) * MB), life=at // 600) for at in range(0, 3600, 5)]
+    assert [each.series for each in measure_growths(sawtooth, limit)] == ["memory by life"]
+    assert not measure_growths(sawtooth, limit)[0].is_excessive
 
 
 def test_a_life_is_judged_from_when_both_the_run_and_the_life_have_settled():
     """What fills for the first quarter of an hour does not count, although each life begins anew."""
-    limit = Limit(series="memory", value=lambda sample: sample.memory, share=0.05, amount=0, settles_after=900)
-    filling = [a_sample(at, min(at, 900) * MB, life=at // 600) for at in range(0, 1200, 5)]
-    within_lives = replace(limit, settles_in_life=480)
-    assert not measure_growth(filling, within_lives).is_excessive
-    assert measure_growth(filling, replace(within_lives, settles_after=0)).is_excessive
-    assert measure_growth(filling, within_lives).judged_seconds == 115
+    limit = replace(LIMIT, settles_after=900, settles_in_life=120)
+    filling = [a_sample(at, min(at, 900) * MB, life=at // 600) for at in range(0, 1800, 5)]
+    [within, by_life] = measure_growths(filling, limit)
+    assert (within.gained, within.judged_seconds) == (0, 600 - 120 - 5)
+    assert by_life.gained == 0
+    assert all(each.is_excessive for each in measure_growths(filling[:200], replace(limit, settles_after=0)))
 
 
 def test_what_has_not_settled_is_not_judged():
     """A run that ends too early says nothing."""
-    assert measure_growth([a_sample(at, at * MB) for at in range(0, 70, 5)], LIMIT) is None
+    assert not measure_growths([a_sample(at, at * MB) for at in range(0, 70, 5)], LIMIT)
 
 
 def test_samples_are_taken_written_read_and_drawn(tmp_path):
