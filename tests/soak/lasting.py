@@ -46,8 +46,10 @@ HOT_RETENTION_SECONDS = 120
 ARCHIVE_AFTER_SECONDS = 10
 ARCHIVE_GRACE_SECONDS = 600
 
-# The archive is full when the first events have expired, and their objects have been swept after the grace time.
-ARCHIVE_FULL_AFTER_SECONDS = RETENTION_MS / 1000 + ARCHIVE_GRACE_SECONDS + 300
+# At 100 events a second, a merged object has the events of about ten minutes. It stays until the last of them has
+# expired and the grace time is over. Then the archive has been full for the first time.
+MERGED_OBJECT_SECONDS = 600
+ARCHIVE_FULL_AFTER_SECONDS = RETENTION_MS / 1000 + MERGED_OBJECT_SECONDS + ARCHIVE_GRACE_SECONDS + 120
 
 # With the events in Kafka, the data file has the ids of events of an hour, beside the index of the archive.
 DATA_FILE_WITHOUT_EVENTS_FULL_AFTER_SECONDS = 3600 + 180
@@ -90,8 +92,9 @@ LIMITS = (
     # The hot part of the log is full after its retention time, and two rounds of the worker that trims it.
     limit_on(DATA_FILE, share=0.1, amount=5 * MEGABYTE, settles_after=HOT_RETENTION_SECONDS + 180),
     limit_on("write-ahead log", share=0.1, amount=5 * MEGABYTE, settles_after=60),
-    limit_on("archive", share=0.1, amount=5 * MEGABYTE, settles_after=ARCHIVE_FULL_AFTER_SECONDS),
-    limit_on("archive objects", share=0.2, amount=100, settles_after=ARCHIVE_FULL_AFTER_SECONDS),
+    # A sawtooth of ten minutes, at the end of which merged objects, a third of the archive, are removed together.
+    limit_on("archive", share=0.3, amount=5 * MEGABYTE, settles_after=ARCHIVE_FULL_AFTER_SECONDS),
+    limit_on("archive objects", share=0.3, amount=100, settles_after=ARCHIVE_FULL_AFTER_SECONDS),
     limit_on("temporary files", share=0, amount=5, settles_after=60),
     limit_on("other files", share=0.1, amount=MEGABYTE, settles_after=60),
 )
