@@ -104,7 +104,8 @@ def test_what_has_not_settled_is_not_judged():
 
 
 def test_samples_are_taken_written_read_and_drawn(tmp_path):
-    """The files of a broker are counted by what they are for, and the plot has a chart for each series."""
+    """The files of a broker are counted by what they are for, and the plot has a chart for each series
+    that changes."""
     folders = Folders(data=tmp_path / "data", temporary=tmp_path / "temporary")
     for name, size in {"nakadi.db": 10, "nakadi.db-wal": 5, "archive/a/b": 3, "archive/c": 1, "server.log": 2}.items():
         (folders.data / name).parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +120,7 @@ def test_samples_are_taken_written_read_and_drawn(tmp_path):
     with recording(tmp_path / "samples.csv") as record:
         record(sample)
         assert read_samples(tmp_path / "samples.csv") == [sample]
-    texts = {each.text for each in ET.fromstring(draw_samples([sample])).iter() if each.tag.endswith("text")}
-    assert {"memory, MB", "archive, objects", "minutes"} <= texts
+    later = replace(sample, memory=2 * sample.memory, archive_objects=3)
+    texts = {each.text for each in ET.fromstring(draw_samples([sample, later])).iter() if each.tag.endswith("text")}
+    assert {"memory, MB", "archive, objects"} <= texts
     assert "tables, MB" not in texts
