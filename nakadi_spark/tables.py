@@ -14,9 +14,10 @@ from typing import Any
 from msgspec import Struct
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from nakadi_jobs.archive_ranges import Progress
-from nakadi_jobs.data_files import TimeRange, plan_files
+from nakadi_jobs.data_files import TimeRange, has_files_with, plan_files
 from nakadi_jobs.tables import stored_progress
 from nakadi_spark.errors import BadRead
 from nakadi_sql.sources import Seam, seam_condition
@@ -44,20 +45,37 @@ def open_table(
 
     `said` is the seam that the source said before: the table may have more by now.
     """
-    # Spark opens a catalog with the settings of this session only in its own calls.
-    spark.table(path)
     jvm: Any = spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
-    java = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, path)  # noqa: SLF001  # as above
-    # The catalog of a session may remember an older state.
-    java.refresh()
-    rows = spark.sql(f"SELECT * FROM {path} VERSION AS OF {java.currentSnapshot().snapshotId()}")  # noqa: S608  # a number
+    java = _load(spark, path)
+    snapshot = java.currentSnapshot().snapshotId()
     if files := _plain_files(spark, java, TimeRange("nakadi_time", since or BEFORE_ALL, until or AFTER_ALL)):
-        rows = spark.read.schema(rows.schema).parquet(*files)
-    rows = rows.where(DELIVERED)
+        rows = spark.read.schema(_schema_of(jvm, java, snapshot)).parquet(*files)
+    else:
+        rows = spark.sql(f"SELECT * FROM {path} VERSION AS OF {snapshot}")  # noqa: S608  # a number
+    # Without the filter, Spark reads none of its columns, and can count rows without reading any.
+    if has_files_with(java, _undelivered(jvm)):
+        rows = rows.where(DELIVERED)
     seam = table_seam(Progress.read(stored_progress(java)), said)
     if seam is None:
         return TableRows(rows.where(seam_condition(said, _pick_end)), said)
     return TableRows(rows, seam)
+
+
+def _load(spark: SparkSession, path: str) -> Any:
+    """Iceberg's table. It is loaded once, by a call of Spark: only such calls open a catalog with the settings of this
+    session.
+    """
+    relation: Any = spark.table(path)._jdf.queryExecution().analyzed().collectLeaves().head()  # noqa: SLF001  # as above
+    java = relation.table().table()
+    # The catalog of a session may remember an older state.
+    java.refresh()
+    return java
+
+
+def _schema_of(jvm: Any, java: Any, snapshot: int) -> StructType:
+    """The columns of a snapshot, as Spark has them."""
+    found = jvm.org.apache.iceberg.util.SnapshotUtil.schemaFor(java, snapshot)
+    return StructType.fromJson(json.loads(jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(found).json()))
 
 
 def table_seam(progress: Progress, said: Seam) -> Seam | None:
@@ -78,6 +96,13 @@ def table_seam(progress: Progress, said: Seam) -> Seam | None:
         if any(seam[partition][order] < following for order, following in known.items()):
             raise BadRead("The table has fewer events than a job has put into the table of this event type.")
     return seam
+
+
+def _undelivered(jvm: Any) -> Any:
+    """The rows that streams do not deliver, as a condition of Iceberg."""
+    expressions = jvm.org.apache.iceberg.expressions.Expressions
+    is_tombstone, is_directed = expressions.equal("nakadi_tombstone", True), expressions.notNull("nakadi_directed_to")
+    return getattr(expressions, "or")(is_tombstone, is_directed)
 
 
 def _pick_end(ends: str) -> str:

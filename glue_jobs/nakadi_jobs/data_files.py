@@ -104,8 +104,13 @@ def plan_files(java: Any, jvm: Any, times: TimeRange) -> Sequence[DataFile]:
             size=task.file().fileSizeInBytes(),
             is_plain=task.deletes().isEmpty() and task.file().format().toString() == PARQUET,
         )
-        for task in _tasks(java, jvm, times)
+        for task in _tasks(java, _condition(jvm, times))
     ]
+
+
+def has_files_with(java: Any, condition: Any) -> bool:
+    """Whether a file may have rows of a condition, an expression of Iceberg: its statistics say so, or are missing."""
+    return next(_tasks(java, condition), None) is not None
 
 
 def field_ids(java: Any) -> FieldIds:
@@ -114,7 +119,7 @@ def field_ids(java: Any) -> FieldIds:
 
 def read_contents(java: Any, jvm: Any, times: TimeRange) -> FileContents:
     """Read the files that may have rows of a time. Raises `HasDeletedRows`."""
-    return [_read(java, task) for task in _tasks(java, jvm, times)]
+    return [_read(java, task) for task in _tasks(java, _condition(jvm, times))]
 
 
 def prepare_rewrite(java: Any, jvm: Any, times: TimeRange, changed: RewriteRows) -> Rewrite:
@@ -123,7 +128,7 @@ def prepare_rewrite(java: Any, jvm: Any, times: TimeRange, changed: RewriteRows)
 
     Raises `HasDeletedRows`.
     """
-    tasks = list(_tasks(java, jvm, times))
+    tasks = list(_tasks(java, _condition(jvm, times)))
     change = (
         java.newOverwrite()
         .validateFromSnapshot(java.currentSnapshot().snapshotId())
@@ -185,8 +190,8 @@ def append(java: Any, jvm: Any, branch: str, files: Sequence[NewFile], summary_e
     change.commit()
 
 
-def _tasks(java: Any, jvm: Any, times: TimeRange) -> Iterator[Any]:
-    found = java.newScan().filter(_condition(jvm, times)).planFiles()
+def _tasks(java: Any, condition: Any) -> Iterator[Any]:
+    found = java.newScan().filter(condition).planFiles()
     try:
         each = found.iterator()
         while each.hasNext():

@@ -56,7 +56,7 @@ class Orders:
     def __init__(self, api, broker, spark, folder):
         definition = a_business_definition(name="order.placed", schema=ORDER_SCHEMA, default_statistic=TWO)
         self.name = create_event_type(api, definition)["name"]
-        self.api, self.url, self.spark, self.folder = api, broker.url, spark, folder
+        self.api, self.url, self.spark, self.folder, self.served = api, broker.url, spark, folder, broker
         self.broker = Broker(broker.url, tables="nakadi.nakadi")
         self.count = 0
 
@@ -66,6 +66,17 @@ class Orders:
         headers = {"Content-Type": "application/json"}
         answer = self.api.post(f"/event-types/{self.name}/events", content=body, headers=headers)
         assert answer.status_code == 200, answer.text
+
+    def put_into_table(self, name, count):
+        """Let a job put this many events into a table, once they are archived."""
+        topic = self.served.services.event_types.get(name).timeline.topic
+        with closing(open_log_index(f"sqlite:///{self.folder / 'nakadi.db'}")) as index:
+            heads = [(topic, number) for number in range(2)]
+            until(lambda: sum(head.state.next_offset for head in index.index_heads(heads).values()) >= count)
+        said = StringIO()
+        with redirect_stderr(said), redirect_stdout(said):
+            arguments = ["--data", str(self.folder), "--master", "local[2]", "--memory", "1g", "--no-tidying"]
+            assert compaction.main([*arguments, "--event-types", name]) == 0, said.getvalue()
 
 
 @pytest.fixture(scope="session")
@@ -80,13 +91,6 @@ def orders(tmp_path_factory):
     ):
         orders = Orders(api, broker, spark, folder)
         orders.publish(orders.first)
-        topic = broker.services.event_types.get(orders.name).timeline.topic
-        with closing(open_log_index(file)) as index:
-            heads = [(topic, number) for number in range(2)]
-            until(lambda: sum(head.state.next_offset for head in index.index_heads(heads).values()) >= orders.first)
-        said = StringIO()
-        with redirect_stderr(said), redirect_stdout(said):
-            arguments = ["--data", str(folder), "--master", "local[2]", "--memory", "1g", "--no-tidying"]
-            assert compaction.main([*arguments, "--event-types", orders.name]) == 0, said.getvalue()
+        orders.put_into_table(orders.name, orders.first)
         orders.publish(8)
         yield orders

@@ -1,6 +1,7 @@
 """Events as DataFrames: from tables, and from the log if only the log has them."""
 
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -144,6 +145,40 @@ def test_several_event_types_are_read_together(orders):
         nakadi_spark.read(orders.spark, orders.broker, ["order.placed", "order.x*"])
     with pytest.raises(BadRead, match=r"None of order\.placed, order\.shipped has a column carriers"):
         nakadi_spark.read(orders.spark, orders.broker, "order.*", columns=["carriers"])
+
+
+def test_a_property_of_several_types_has_a_column_for_each(orders, tmp_path):
+    """If a later schema gives a property another type, each column has the values that fit, from the log, in batches,
+    and from a table with the rest in the log. (K1, K3, K11)
+    """
+
+    def define(kind):
+        schema = {"properties": {"n": {"type": "integer"}, "a": {"type": kind}}}
+        return a_business_definition(name="of.both", schema=schema, default_statistic=TWO, compatibility_mode="none")
+
+    def publish(*values):
+        metadata = {"occurred_at": "2026-11-20T10:00:00Z"}
+        events = [{"n": n, "a": a, "metadata": metadata | {"eid": str(uuid4())}} for n, a in values]
+        assert orders.api.post(f"/event-types/{name}/events", json=events).status_code == 200
+
+    def found(frame):
+        return sorted((row.n, row.a, row.a__string) for row in frame.collect())
+
+    name, columns = create_event_type(orders.api, define("integer"))["name"], ["n", "a", "a__string"]
+    publish((0, 1))
+    assert orders.api.put(f"/event-types/{name}", json=define("string")).status_code == 200
+    publish((1, "x"), (2, "3"))
+    expected = [(0, 1, "1"), (1, None, "x"), (2, None, "3")]
+    assert found(nakadi_spark.read(orders.spark, orders.url, name, columns=columns)) == expected
+    batches = []
+    nakadi_spark.for_each_batch(
+        orders.spark, orders.url, name, lambda rows, _: batches.append(found(rows)), tmp_path, columns=columns
+    )
+    assert batches == [expected]
+    orders.put_into_table(name, 3)
+    publish((3, "y"))
+    frame = nakadi_spark.read(orders.spark, orders.broker, name, columns=columns)
+    assert found(frame) == [*expected, (3, None, "y")]
 
 
 def test_two_event_types_are_joined(orders):

@@ -73,6 +73,25 @@ def test_spark_reads_the_files_of_a_plain_table(spark, table):
     assert values(rows, "n", "customer.id") == [(1, "a"), (2, "b")]
 
 
+def has_filter(rows):
+    return "nakadi_tombstone" in rows._jdf.queryExecution().optimizedPlan().toString().partition("Relation")[0]
+
+
+def test_only_rows_that_may_not_be_delivered_are_filtered(spark, table):
+    """If the statistics of all files say that streams deliver every row, Spark does not look at the columns that say
+    so. (K1)
+    """
+    for values_of_row in ("true, null, null, null", "false, 'subscription', 3, struct('c')"):
+        assert has_filter(open_table(spark, table, {}).rows)
+        spark.sql(f"DELETE FROM {table} WHERE nakadi_tombstone OR nakadi_directed_to IS NOT NULL")
+        # The deletion only marks rows.
+        spark.sql(f"CALL nakadi.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
+        rows = open_table(spark, table, {}).rows
+        assert not has_filter(rows)
+        assert values(rows, "n", "customer.id") == [(1, "a"), (2, "b")]
+        spark.sql(f"INSERT INTO {table} VALUES (0, timestamp'2026-11-21 10:00:00', {values_of_row})")
+
+
 def test_only_files_of_the_time_are_read(spark, table):
     """(K4)"""
     rows = open_table(spark, table, {}, datetime(2026, 11, 21, tzinfo=UTC)).rows
