@@ -117,7 +117,7 @@ def serve_broker(url: str, ready: Any) -> None:
     async def serve() -> None:
         with open_listening_socket("127.0.0.1", 0) as listening:
             ready.send(listening.getsockname()[1])
-            await make_server(broker, settings, "127.0.0.1").serve(listening, asyncio.Event())
+            await make_server(broker, settings, ("127.0.0.1", 0)).serve(listening, asyncio.Event())
 
     run_on_fast_loop(serve)
 

@@ -6,9 +6,9 @@ import csv
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     'nakadi sql --tables data/tables "from order_placed where nakadi_time > now() - interval 1 hour" --json',
     'nakadi sql "select * from order_placed" --parquet orders.parquet',
     'nakadi sql "describe order_placed"',
+    'nakadi sql --data data "select count(*) from order_placed"',
     shows=False,
 )
 @click.argument("query")
+@click.option("--data", metavar="FOLDER", help="Ask this data folder, instead of a broker: see above.")
 @click.option("--tables", envvar="NAKADI_TABLES", help="Where the jobs' tables are: see above.")
 @click.option("--database", default="nakadi", show_default=True, help="The database of the tables.")
 @click.option("--json", "form", flag_value="json", help="Print each row as JSON, on a separate line.")
@@ -49,13 +51,12 @@ if TYPE_CHECKING:
 )
 def sql(
     query: str,
+    data: str | None,
     tables: str | None,
     database: str,
     form: str | None,
     parquet: str | None,
-    max_rows: int,
-    timeout: float,
-    memory: int,
+    **bounds: Any,
 ) -> None:
     """Query events with SQL: a SELECT in the dialect of DuckDB, where each event type is a table.
 
@@ -65,6 +66,9 @@ def sql(
 
     --tables is a folder such as data/tables, an s3:// prefix, `glue` for Glue's catalog, or the URL of a REST catalog,
     whose token NAKADI_CATALOG_TOKEN has.
+
+    --data is the data folder of a broker on this machine, whether one runs on it or not: the query has the events in
+    its data file, its archive and its tables.
     """
     if form and parquet is not None:
         raise BadInput(f"Choose one of --{form} and --parquet.")
@@ -72,15 +76,25 @@ def sql(
     with _query_failures(), attentive():
         from nakadi_sql import HttpSource, Limits, ask, open_tables
 
-        limits = Limits(seconds=timeout, megabytes=memory, rows=max_rows)
-        places = None if tables is None else open_tables(tables, database, os.environ.get("NAKADI_CATALOG_TOKEN"))
-        with HttpSource(chosen_connection().of_client, note) as source, ask(query, source, places, limits) as answer:
+        limits = Limits(seconds=bounds["timeout"], megabytes=bounds["memory"], rows=bounds["max_rows"])
+        with ExitStack() as opened:
+            if data is None:
+                connection = chosen_connection().of_client
+            else:
+                from nakadi_sql.data_folder import serve_data_folder, tables_in
+
+                connection, tables = opened.enter_context(serve_data_folder(data)), tables or tables_in(data)
+            places = None if tables is None else open_tables(tables, database, os.environ.get("NAKADI_CATALOG_TOKEN"))
+            source = opened.enter_context(HttpSource(connection, note))
+            answer = opened.enter_context(ask(query, source, places, limits))
             if parquet is None:
                 show(answer)
             else:
                 _write_parquet(answer, parquet)
             if answer.is_cut:
-                raise PartlyDone(f"The result has more than {max_rows} rows, and these are the first: see --max-rows.")
+                raise PartlyDone(
+                    f"The result has more than {limits.rows} rows, and these are the first: see --max-rows."
+                )
 
 
 @contextmanager

@@ -46,12 +46,13 @@ UNUSUAL_TYPE = re.compile(r"\b(?:BIT|INTERVAL|TIME WITH TIME ZONE|TIMESTAMP_(?:N
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a query may take: seconds in all, memory in megabytes, and ten times as much of the disk for what does not
-    fit into memory. A result has this many rows at most.
+    """What a query may take: seconds in all, memory in megabytes, and megabytes of the disk for what does not fit into
+    memory, ten times as many if there is no number. A result has this many rows at most.
     """
 
     seconds: float = 60.0
     megabytes: int = 1024
+    disk_megabytes: int | None = None
     rows: int = 100_000
     threads: int = os.cpu_count() or 1
 
@@ -59,11 +60,13 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Answer:
     """The result of a query, which is read once. `is_cut` says that there would have been more rows.
 
-    `names` are the names of the columns, with a number after one that is there already.
+    `names` are the names of the columns, with a number after one that is there already, and `types` their types as
+    DuckDB writes them.
     """
 
-    def __init__(self, database: _Database, reader: pa.RecordBatchReader, max_rows: int) -> None:
+    def __init__(self, database: _Database, types: list[str], reader: pa.RecordBatchReader, max_rows: int) -> None:
         self._database, self._reader, self._left = database, reader, max_rows
+        self.types = types
         self.schema: pa.Schema = reader.schema
         self.names: list[str] = _unique_names(reader.schema.names)
         self.is_cut = False
@@ -109,7 +112,7 @@ def ask(query: str, source: EventSource, tables: Tables | None, limits: Limits) 
             with suppress(BadQuery):
                 wanted[name] = _find(source, name)
         folders = [folder for name, each in wanted.items() for folder in database.add(name, each, source, tables)]
-        return Answer(database, database.run(query, folders), limits.rows)
+        return Answer(database, *database.run(query, folders), limits.rows)
     except BaseException:
         database.close()
         raise
@@ -148,7 +151,7 @@ class _Database:
                 "allow_community_extensions": False,
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
-                "max_temp_directory_size": f"{10 * limits.megabytes}MB",
+                "max_temp_directory_size": f"{limits.disk_megabytes or 10 * limits.megabytes}MB",
                 "memory_limit": f"{limits.megabytes}MB",
                 "python_enable_replacements": False,
                 "temp_directory": spilled,
@@ -205,14 +208,18 @@ class _Database:
             self._connection.execute(f"CREATE VIEW {quoted(name)} AS {view}")
         return folders
 
-    def run(self, query: str, folders: Sequence[str]) -> pa.RecordBatchReader:
-        """Lock the database, and run the query. It can read the files of its tables, and nothing else."""
+    def run(self, query: str, folders: Sequence[str]) -> tuple[list[str], pa.RecordBatchReader]:
+        """Lock the database, and run the query. It can read the files of its tables, and nothing else.
+
+        Returns the types of the columns, and the rows.
+        """
         with self.errors():
             listed = ", ".join(quoted_text(f"{folder}/") for folder in folders)
             self._connection.execute(f"SET allowed_directories = [{listed}]")
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
-            return _with_usual_types(self._connection.sql(query)).to_arrow_reader(ROWS_IN_BATCH)
+            result = _with_usual_types(self._connection.sql(query))
+            return [*map(str, result.types)], result.to_arrow_reader(ROWS_IN_BATCH)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -222,14 +229,19 @@ class _Database:
         except duckdb.InterruptException:
             raise QueryStopped(f"The query took more than {self._limits.seconds:g} seconds.") from None
         except duckdb.OutOfMemoryException as error:
-            raise QueryStopped(f"The query takes more than {self._limits.megabytes} MB: {error}") from None
+            raise self._memory_error(error) from None
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             # What goes wrong while Arrow reads the result is an error of Arrow with the text of DuckDB.
             if "INTERRUPT" in str(error):
                 raise QueryStopped(f"The query took more than {self._limits.seconds:g} seconds.") from None
             if "Out of Memory" in str(error):
-                raise QueryStopped(f"The query takes more than {self._limits.megabytes} MB: {error}") from None
+                raise self._memory_error(error) from None
             raise BadQuery(str(error)) from None
+
+    def _memory_error(self, error: Exception) -> QueryStopped:
+        """What DuckDB says, without its advice to change settings."""
+        reason = str(error).partition("Possible solutions")[0]
+        return QueryStopped(f"The query takes more than {self._limits.megabytes} MB: {reason.strip()}")
 
     def _columns_of_table(self, table: TableFiles) -> Columns:
         if table.folder.startswith("s3://"):

@@ -38,7 +38,7 @@ class Tables(Protocol):
         """The state that a table has now. Raises `BadQuery` if there is no such table."""
 
 
-def open_tables(place: str, database: str, token: str | None = None) -> Tables:
+def open_tables(place: str, database: str = "nakadi", token: str | None = None) -> Tables:
     """The tables at a place: a folder or an `s3://` prefix, as the jobs write them without a catalog; `glue`; or the
     URL of a REST catalog, perhaps with `?warehouse=…`. `token` is that of a REST catalog.
     """

@@ -15,6 +15,11 @@ def json_line(names: Sequence[str], row: Sequence[Any]) -> str:
     return _ENCODER.encode(dict(zip(names, row, strict=True))).decode()
 
 
+def json_array(row: Sequence[Any]) -> str:
+    """A row as a JSON array."""
+    return _ENCODER.encode(row).decode()
+
+
 def value_text(value: Any) -> str:
     """A value as a text for one cell: a list or an object as JSON, and nothing for NULL."""
     if value is None:

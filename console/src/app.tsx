@@ -5,6 +5,7 @@ import { address, signIn, signOut, token, useLoad } from "./api";
 import { Labelled } from "./components/fields";
 import { EmptyState } from "./components/notices";
 import { Toasts } from "./components/toast";
+import { config } from "./config";
 import { pages } from "./pages";
 import { href, useRoute } from "./router";
 import { begin, forget, issuer } from "./sign-in";
@@ -14,6 +15,7 @@ export function App({ refused }: { refused: string }) {
   const { path, query } = useRoute();
   const [signedAs, setSigned] = useState(token());
   const [asked, setAsked] = useState(refused !== "");
+  const offered = useLoad(config, []).data;
   const main = useRef<HTMLElement>(null);
   const shown = path.join("/");
 
@@ -52,7 +54,7 @@ export function App({ refused }: { refused: string }) {
           Nakadi
         </a>
         <nav aria-label="Pages">
-          {pages.filter((page) => page.menu).map((page) => (
+          {pages.filter((page) => page.menu && (!page.needsQueries || offered?.queries)).map((page) => (
             <a href={href(page.path)} aria-current={page.page === found?.page || path[0] === page.path[0] ? "page" : undefined}>
               {page.menu}
             </a>

@@ -1,6 +1,7 @@
 /** Signing in at an issuer of tokens: OIDC, authorization code with PKCE. */
 
 import { problemFrom, signIn } from "./api";
+import { config } from "./config";
 
 export type Issuer = { authorize: string; token: string; client: string; scope?: string };
 
@@ -15,9 +16,7 @@ const here = () => location.origin + location.pathname;
 
 /** The issuer that the operator of the console has named; `null` if tokens are entered by hand. */
 export async function issuer(): Promise<Issuer | null> {
-  const response = await fetch("config.json");
-  if (!response.ok) return null;
-  return ((await response.json()) as { sign_in: Issuer | null }).sign_in;
+  return (await config()).sign_in;
 }
 
 const text = (bytes: Uint8Array) => btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");

@@ -3,10 +3,13 @@
 import json
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 from pyarrow import parquet
 
 from tests.support.api import create_event_type
+from tests.support.patience import PATIENCE
+from tests.support.served import ServedBroker
 
 
 @pytest.fixture
@@ -114,3 +117,35 @@ def test_a_terminal_obeys_nothing(run):
 def test_a_broker_that_is_not_there_is_named(run):
     """The command says which broker did not answer, with its own exit code."""
     assert run("sql", "from order_placed", url="http://127.0.0.1:1").code == 6
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The data folder of a broker, and a broker on it."""
+    path = tmp_path / "data"
+    path.mkdir()
+    stores = f"sqlite:///{path / 'nakadi.db'}"
+    with ServedBroker(registry=stores, event_log=stores, archive=str(path / "archive")) as broker:
+        yield path, broker
+
+
+def test_a_data_folder_is_asked_without_a_broker(run, folder):
+    """`--data` finds the events of a folder beside its broker, and when there is none, and changes nothing. (Q17)"""
+    path, broker = folder
+    with httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+        name = create_event_type(api, schema={"properties": {"n": {"type": "integer"}}})["name"]
+        assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(4)]).status_code == 200
+        query = f'select count(*) as events, sum(n)::int as total from "{name}"'
+        assert run("sql", "--data", str(path), query, "--json", url=None).lines == [{"events": 4, "total": 6}]
+        assert api.post(f"/event-types/{name}/events", json=[{"n": 4}]).status_code == 200
+    broker.close()
+    for _ in range(2):
+        assert run("sql", "--data", str(path), query, "--json", url=None).lines == [{"events": 5, "total": 10}]
+
+
+def test_a_folder_without_a_data_file_is_refused(run, tmp_path):
+    """A folder that is none stays as it is. (Q17)"""
+    refused = run("sql", "--data", str(tmp_path / "nothing"), "select 1", url=None)
+    assert refused.code == 2
+    assert "no nakadi.db" in refused.err
+    assert not (tmp_path / "nothing").exists()

@@ -21,8 +21,18 @@ COMMANDS = re.findall(r"^nakadi (sql .*)$", PAGE, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def url():
-    with Broker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
+def folder(tmp_path_factory):
+    """The data folder of the broker, which is `data` on the page."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def url(folder):
+    stores = f"sqlite:///{folder / 'nakadi.db'}"
+    with (
+        Broker(registry=stores, event_log=stores) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
+    ):
         definition = json.loads((ROOT / "events/event_types/order.placed.json").read_text())
         assert api.post("/event-types", json=definition).status_code == 201
         batch = json.loads((ROOT / "events/batches/order.placed/three-orders.json").read_text())
@@ -31,11 +41,12 @@ def url():
 
 
 @pytest.fixture
-def run(url, monkeypatch, tmp_path):
+def run(url, folder, monkeypatch, tmp_path):
     """Run a command as the page has it, in a folder of its own."""
     monkeypatch.setenv("NAKADI_URL", url)
     monkeypatch.setenv("NAKADI_CONFIG", str(tmp_path / "nakadi.yaml"))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(folder)
 
     def run(command):
         shown, said = StringIO(), StringIO()

@@ -78,6 +78,7 @@ class Tour:
             self.ask(operation)
         for kind in ("partition", "enrichment", "validation"):
             self.ask(f"list_{kind}_strategies")
+        self.ask("run_query", json={"sql": "select 1"})
 
     def administer(self) -> None:
         self.ask("get_admins")

@@ -47,7 +47,8 @@ def run():
         database = _Database(LIMITS)
         opened.append(database)
         with database.errors():
-            return database.run(statement, folders).read_all().to_pylist()
+            _, reader = database.run(statement, folders)
+            return reader.read_all().to_pylist()
 
     yield run
     for database in opened:

@@ -30,7 +30,7 @@ class ServedBroker:
         self.services = open_broker(read, clock, wrap_log=wrap_log, tracer=tracer or open_tracer_if_set(read))
         self.services.prepare_for_requests()
         self._serving = ServerThread(make_application(self.services), metrics=self.services.metrics)
-        self.url = self._serving.url
+        self.url = self.services.own_url = self._serving.url
 
     @property
     def log(self) -> EventLog:

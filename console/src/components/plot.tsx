@@ -32,7 +32,11 @@ export function Plot({ title, lines, from, to, gap = 60_000, shown }: {
   /** A value as text, with its unit. */
   shown: (value: number) => string;
 }) {
-  const top = largest(lines.map((line) => line.points));
+  const values = lines.map((line) => line.points);
+  const [top, bottom] = [largest(values), smallest(values)];
+  const [first, end] = [from, to].map((at) => moment(new Date(at).toISOString()).slice(0, 16)) as [string, string];
+  // The day is said where it is not the same.
+  const edge = (text: string) => (first.slice(0, 10) === end.slice(0, 10) ? text.slice(11) : text);
   const last = lines.map(({ name, points }) => {
     const latest = points.at(-1);
     return `${name}: ${latest ? shown(latest.value) : "–"}`;
@@ -45,12 +49,12 @@ export function Plot({ title, lines, from, to, gap = 60_000, shown }: {
       </figcaption>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img"
         aria-label={`${title}. ${last.join(", ")}. At most ${shown(top)}.`}>
-        {lines.map(({ name, points }, at) => <path key={name} class={`line-${at}`} d={path(points, from, to, top, gap)} />)}
+        {lines.map(({ name, points }, at) => <path key={name} class={`line-${at}`} d={path(points, from, to, top, gap, bottom)} />)}
       </svg>
       <div class="scale" aria-hidden="true">
-        <span>{moment(new Date(from).toISOString()).slice(11, 16)}</span>
-        <span>at most {shown(top)}</span>
-        <span>{moment(new Date(to).toISOString()).slice(11, 16)}</span>
+        <span>{edge(first)}</span>
+        <span>{bottom < 0 && `at least ${shown(bottom)}, `}at most {shown(top)}</span>
+        <span>{edge(end)}</span>
       </div>
     </figure>
   );
@@ -60,9 +64,14 @@ function largest(lines: Point[][]): number {
   return lines.flat().reduce((most, { value }) => Math.max(most, value), 0);
 }
 
-function path(points: Point[], from: number, to: number, top: number, gap = 60_000): string {
+/** The smallest value, if it is below zero. */
+function smallest(lines: Point[][]): number {
+  return lines.flat().reduce((least, { value }) => Math.min(least, value), 0);
+}
+
+function path(points: Point[], from: number, to: number, top: number, gap = 60_000, bottom = 0): string {
   const x = (at: number) => (((at - from) / Math.max(1, to - from)) * WIDTH).toFixed(1);
-  const y = (value: number) => (HEIGHT - 2 - (value / (top || 1)) * (HEIGHT - 4)).toFixed(1);
+  const y = (value: number) => (HEIGHT - 2 - ((value - bottom) / (top - bottom || 1)) * (HEIGHT - 4)).toFixed(1);
   return points
     .map(({ at, value }, index) => {
       const before = points[index - 1];

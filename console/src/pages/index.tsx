@@ -14,6 +14,7 @@ import { Schema } from "./event-type/schema";
 import { Subscriptions as SubscriptionsOfType } from "./event-type/subscriptions";
 import { TableRuns } from "./event-type/table-runs";
 import { EventTypes } from "./event-types";
+import { Queries } from "./queries";
 import { Subscriptions } from "./subscriptions/list";
 import { OneSubscription } from "./subscriptions/one";
 
@@ -22,6 +23,8 @@ type Page = {
   path: string[];
   page: ComponentType<PageProps>;
   menu?: string;
+  /** Whether the menu has it only if the broker answers queries. */
+  needsQueries?: boolean;
 };
 
 export const pages: Page[] = [
@@ -39,6 +42,7 @@ export const pages: Page[] = [
   { path: ["event-types", ":name", "table"], page: TableRuns },
   { path: ["subscriptions"], page: Subscriptions, menu: "Subscriptions" },
   { path: ["subscriptions", ":id"], page: OneSubscription },
+  { path: ["queries"], page: Queries, menu: "Queries", needsQueries: true },
   { path: ["dead-letters"], page: DeadLetters, menu: "Dead letters" },
   { path: ["broker"], page: BrokerPage, menu: "Broker" },
 ];

@@ -51,6 +51,7 @@ SCOPES = {
     ("POST", "/event-types/{name}/cursor-distances"): READ,
     ("POST", "/event-types/{name}/cursors-lag"): READ,
     ("POST", "/event-types/{name}/shifted-cursors"): READ,
+    ("POST", "/queries"): f"{UID} {READ}",
     ("GET", "/subscriptions"): READ,
     ("POST", "/subscriptions"): READ,
     ("GET", "/subscriptions/{subscription_id}"): READ,

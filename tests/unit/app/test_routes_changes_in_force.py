@@ -44,6 +44,7 @@ OTHERS = {
     "delete_events": "as above",
     "stream_subscription_events_with_parameters": "it reads",
     "check_compatibility": "as above",
+    "run_query": "as above",
     **dict.fromkeys(("start_rehearsal", "remove_rehearsal"), "no process remembers a rehearsal"),
     "cursor_distances": "as above",
     "cursors_lag": "as above",

@@ -99,7 +99,7 @@ def test_the_issuer_of_tokens_may_be_called_and_nothing_else():
     """The page learns where to sign in, and its policy lets it ask for tokens there."""
     with Broker(console_sign_in=tuple(SIGN_IN.items())) as broker:
         answer = httpx.get(f"{broker.url}/console/config.json", timeout=PATIENCE)
-    assert answer.json() == {"sign_in": SIGN_IN}
+    assert answer.json() == {"sign_in": SIGN_IN, "queries": True}
     assert "connect-src 'self' https://token.example.org;" in answer.headers["content-security-policy"]
 
 

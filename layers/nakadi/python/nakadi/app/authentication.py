@@ -39,6 +39,8 @@ class ScopeTable:
             ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
             # They show events, and are for those who change schemas.
             ("GET HEAD POST DELETE", r"/event-types/[^/]+/schemas/rehearsals(/.*)?", change, read),
+            # It lists event types, and reads their events.
+            ("POST", r"/queries", settings.scope_uid, read),
             ("DELETE", r"/event-types/[^/]+(/.*)?", settings.scope_config_write),
             ("POST PUT", r"/event-types(/.*)?", change),
         ):

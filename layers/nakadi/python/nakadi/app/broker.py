@@ -7,6 +7,7 @@ docs/architecture.md names these modules, and what each of them costs.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from nakadi.publishing.claimed_append import LogDeduplication
     from nakadi.publishing.publisher import Publisher, ValidatorCache
     from nakadi.publishing.system_events import KpiCollector
+    from nakadi.queries.processes import QueryProcesses
     from nakadi.rehearsals.rehearsals import Rehearsals
     from nakadi.streaming.streams import EventStreams
     from nakadi.subscriptions.api.resource import SubscribedEventTypes
@@ -75,6 +77,7 @@ ReportDroppedKpis = Callable[[int], None]
 WrapSender = Callable[["Sender"], "Sender"]
 
 CLOSED_IN_ORDER = (
+    "queries",
     "rehearsals",
     "delivery_services",
     "subscription_streams",
@@ -175,6 +178,9 @@ class BrokerServices(BrokerCore):
     """What sends metrics, and the log of this process, by OTLP; None while that is off."""
 
     _report_dropped_kpis: ReportDroppedKpis | None = None
+
+    own_url: str = ""
+    """Where other processes of this machine reach this broker; empty if there is no server of its own."""
 
     read_metrics: Callable[[], Metrics] | None = None
     """Reads the metrics of all processes of this broker, if there are several."""
@@ -517,6 +523,19 @@ class BrokerServices(BrokerCore):
         )
 
     # Rehearsals of schemas
+
+    @cached_property
+    def queries(self) -> QueryProcesses:
+        from nakadi.queries.processes import QueryLimits, QueryProcesses
+
+        settings = self.settings
+        limits = QueryLimits(
+            at_once=settings.queries and max(1, settings.queries // settings.workers),
+            seconds=settings.query_seconds,
+            megabytes=settings.query_megabytes,
+            rows=settings.query_rows,
+        )
+        return QueryProcesses(limits, broker_url=self.own_url, tables=settings.tables, environ=os.environ)
 
     @cached_property
     def rehearsals(self) -> Rehearsals:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nakadi.streaming.driver import StreamFigures
 
 # The routes that the streaming service serves, and functions do not.
-STREAMING_AREAS = ("streams", "subscription_streams", "sink_trials", "rehearsals")
+STREAMING_AREAS = ("streams", "subscription_streams", "sink_trials", "rehearsals", "queries")
 
 # The routes that it also serves to clients that bypass the gateway.
 DIRECT_AREAS = ("publishing", "subscriptions")
@@ -107,6 +107,12 @@ def _rehearsal_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes.rehearsals import RehearsalHandlers
 
     return RehearsalHandlers(broker.rehearsals).routes()
+
+
+def _query_routes(broker: BrokerServices) -> list[Route]:
+    from nakadi.http.routes.queries import QueryHandlers
+
+    return QueryHandlers(lambda: broker.queries if broker.own_url else None).routes()
 
 
 def _publishing_routes(broker: BrokerServices) -> list[Route]:
@@ -216,6 +222,7 @@ ROUTE_MAKER_BY_AREA: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
     "subscription_streams": _subscription_stream_routes,
     "sink_trials": _sink_trial_routes,
     "rehearsals": _rehearsal_routes,
+    "queries": _query_routes,
     "settings": _settings_routes,
     "monitoring": _monitoring_routes,
 }

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 VARIABLES_OF_OTHERS = frozenset(
     {
         *("NAKADI_URL", "NAKADI_TOKEN", "NAKADI_CONFIG", "NAKADI_RELAY_DSN"),  # the command line
-        *("NAKADI_TABLES", "NAKADI_CATALOG_TOKEN"),  # `nakadi sql`
+        "NAKADI_CATALOG_TOKEN",  # `nakadi sql`
         *("NAKADI_EVENT_TYPE", "NAKADI_PARTITION", "NAKADI_OFFSET"),  # which it sets for the commands that it runs
     }
 )
@@ -243,6 +243,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     compaction_wait_hours: int = 48
     """How long compaction waits at most until [tables](analytics.md) have the events that it removes. It waits only if
     events are archived. 0: it does not wait, because no job writes tables."""
+
+    # Queries
+    tables: str = ""
+    """Where queries find the tables of the jobs, as [`nakadi sql --tables`](sql.md) takes it: a folder, an `s3://`
+    prefix, `glue`, or the URL of a REST catalog. Empty: queries read only the log, with its archived events."""
+    queries: int = 2
+    """How many [queries](sql.md#queries-over-http) may run at once, each in a process of its own. 0: none, and the
+    console has no page for them. Several processes share the number in equal parts, each with one at least."""
+    query_seconds: int = 30
+    """How long a query may take."""
+    query_megabytes: int = 512
+    """How much memory a query may take, and as much of the disk for what does not fit into it. Its process needs up to
+    500 more."""
+    query_rows: int = 1000
+    """How many rows of a result a query returns."""
 
     # Processes
     workers: int = 1

@@ -99,11 +99,15 @@ class ApplicationWithConsole:
         return self._application.refuse(request, outcome)
 
 
-def with_console(application: AnsweringApp, folder: str, sign_in: Mapping[str, str]) -> ApplicationWithConsole:
-    """Put the console in front of an application: the wheel's own if no folder is named. Raises `BadSetting`."""
+def with_console(
+    application: AnsweringApp, folder: str, sign_in: Mapping[str, str], *, queries: int
+) -> ApplicationWithConsole:
+    """Put the console in front of an application: the wheel's own if no folder is named. Its page of queries is shown
+    if there may be any. Raises `BadSetting`.
+    """
     files = folder or (str(BUILT_CONSOLE_FOLDER) if BUILT_CONSOLE_FOLDER.is_dir() else "")
     try:
-        return ApplicationWithConsole(application, ConsoleFiles(files, sign_in))
+        return ApplicationWithConsole(application, ConsoleFiles(files, sign_in, has_queries=queries > 0))
     except ValueError as error:
         raise BadSetting(f"NAKADI_CONSOLE_SIGN_IN cannot be used: {error}") from error
 
@@ -111,12 +115,13 @@ def with_console(application: AnsweringApp, folder: str, sign_in: Mapping[str, s
 class ConsoleFiles:
     """The page, its assets, and the place where its users sign in."""
 
-    def __init__(self, folder: str, sign_in: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: str, sign_in: Mapping[str, str] | None = None, *, has_queries: bool = False) -> None:
         """`folder` has the built files; it is empty if there are none. `sign_in` says how users get a token: the URLs
         `authorize` and `token`, the `client`, and a `scope`. Raises `ValueError` if one of these is missing.
         """
         self._folder = Path(folder) if folder else None
         self._sign_in = dict(sign_in or {})
+        self._has_queries = has_queries
         issuer = f" {_sign_in_origin(self._sign_in)}" if self._sign_in else ""
         self._headers = {**SECURITY_HEADERS, "content-security-policy": CONTENT_SECURITY_POLICY.format(issuer=issuer)}
 
@@ -138,10 +143,14 @@ class ConsoleFiles:
             page = self._file_response("index.html", request, REVALIDATE_HEADERS)
             return page or self._text_response(404, ".html", NOT_BUILT_PAGE)
         if path == "/config.json":
-            return self._text_response(200, ".json", json.dumps({"sign_in": self._sign_in or None}))
+            return self._text_response(200, ".json", json.dumps(self._config()))
         asset = ASSET_PATH_PATTERN.fullmatch(path)
         file = self._file_response(f"assets/{asset[1]}", request, CACHE_FOREVER_HEADERS) if asset else None
         return file or self._text_response(404, ".txt", "There is no such file in the console.\n")
+
+    def _config(self) -> Mapping[str, object]:
+        """What the page has to know of its broker."""
+        return {"sign_in": self._sign_in or None, "queries": self._has_queries}
 
     def _file_response(self, name: str, request: Request, cache_headers: dict[str, str]) -> Response | None:
         """A file of the folder; None if it does not exist, or is of an unknown kind."""

@@ -57,6 +57,12 @@ class Request(Struct, frozen=True, kw_only=True):
     is_client_gone: Callable[[], bool] = client_never_gone
     memory: MemoryShare = UNLIMITED_SHARE
 
+    @property
+    def bearer_token(self) -> str | None:
+        """The token of the caller, which the broker has checked, or does not look at; None if there is none."""
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        return token.strip() or None if scheme.lower() == "bearer" else None
+
     def may_have_body(self) -> bool:
         """Not every version of HTTP announces one."""
         announced = self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers

@@ -360,6 +360,7 @@ class Broker:
                 make_application(self._inside),
                 self._inside.settings.console,
                 dict(self._inside.settings.console_sign_in),
+                queries=self._inside.settings.queries,
             )
             self._serving = ServerThread(
                 application,
@@ -375,7 +376,7 @@ class Broker:
             raise
         self._chores = ExitStack()
         self._chores.enter_context(run_chores(self._inside))
-        self.url = self._serving.url
+        self.url = self._inside.own_url = self._serving.url
 
     def close(self) -> None:
         """Let open streams finish, and release all resources. Further calls change nothing."""

@@ -88,9 +88,11 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             if settings.workers == 1:
                 return _serve(settings, listening, signals, grace, greet)
             check_workers(settings)
-            bound_address = listening.getsockname()[0]
-            settings.served_hosts_at(bound_address)  # each worker would report the same mistake less clearly
-            command = worker_command(settings, variables, [f"--bound={bound_address}", *logging_options(options)])
+            address, port = listening.getsockname()[:2]
+            settings.served_hosts_at(address)  # each worker would report the same mistake less clearly
+            command = worker_command(
+                settings, variables, [f"--bound={address}", f"--port={port}", *logging_options(options)]
+            )
             return supervise(settings, command, listening, signals, grace, greet)
 
 
@@ -107,7 +109,7 @@ def _serve(
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare_for_requests()
-        server = make_server(broker, settings, listening.getsockname()[0])
+        server = make_server(broker, settings, listening.getsockname()[:2])
         tune_interpreter()
         runner.run(serve_until_signalled(partial(server.serve, listening), signals, grace, greet))
     return 0

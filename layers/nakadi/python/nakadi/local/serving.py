@@ -102,14 +102,17 @@ class ServerThread:
             runner.run(server.serve(self._listening, self._stopping))
 
 
-def make_server(broker: BrokerServices, settings: Settings, bound_address: str) -> Server:
-    """The server of a process that serves this broker, as one of `settings.workers`."""
+def make_server(broker: BrokerServices, settings: Settings, bound: tuple[str, int]) -> Server:
+    """The server of a process that serves this broker, as one of `settings.workers`, at this address and port."""
+    broker.own_url = server_url(*bound)
     return Server(
-        with_console(make_application(broker), settings.console, dict(settings.console_sign_in)),
+        with_console(
+            make_application(broker), settings.console, dict(settings.console_sign_in), queries=settings.queries
+        ),
         grace_seconds=DRAIN_TIMEOUT_SECONDS,
         limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes // settings.workers),
         metrics=broker.metrics,
-        served_hosts=settings.served_hosts_at(bound_address),
+        served_hosts=settings.served_hosts_at(bound[0]),
         side_tasks=broker.side_tasks,
     )
 

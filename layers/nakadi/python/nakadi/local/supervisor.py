@@ -549,7 +549,7 @@ def supervise(
         figures = SupervisorMetricsLinks(broker.metrics, runner.get_loop(), settings.max_metric_names)
         broker.read_metrics = figures.read_merged_metrics
         broker.prepare_for_requests()
-        server = make_server(broker, settings, listening.getsockname()[0])
+        server = make_server(broker, settings, listening.getsockname()[:2])
         tune_interpreter()
 
         async def serve(stopping: asyncio.Event) -> None:

@@ -159,6 +159,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
         "--changes", type=_parse_ints, required=True, help="the pipe to read from, and the pipes of other workers"
     )
     parser.add_argument("--bound", required=True, help="the address on which the supervisor accepts connections")
+    parser.add_argument("--port", type=int, required=True, help="the port there")
     add_logging_options(parser)
     options = parser.parse_args(arguments)
     tune_allocator()
@@ -215,7 +216,7 @@ def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
         broker.read_metrics = gathered.read_merged_metrics
         pipes = ChangePipes(options.changes[0], options.changes[1:])
         broker.coordination = WorkerCoordination(coordination_path(settings), pipes, gathered.announce_lease)
-        server = make_server(broker, settings, options.bound)
+        server = make_server(broker, settings, (options.bound, options.port))
         tune_interpreter()
 
         async def serve(signalled: asyncio.Event) -> None:

@@ -426,6 +426,8 @@ def type_html(schema: Node) -> Html:
 def _plural_type_html(schema: Node) -> Html:
     if "$ref" in schema:
         return type_html(schema)
+    if "type" not in schema:
+        return escaped_html("any values")
     return joined_html([PLURAL_BY_TYPE[schema["type"]], " or nulls" if schema.get("nullable") else None])
 
 

@@ -1,0 +1,221 @@
+"""The child processes that answer queries: how they are started, what they may take, and how they end.
+
+    processes = QueryProcesses(limits, broker_url="http://127.0.0.1:8080", tables="", environ=os.environ)
+    body = await processes.answer("select 1", token=None, is_client_gone=lambda: False)
+
+A child is `python -m nakadi_sql`. It reads its order, a line of JSON, from standard input, which stays open: when it
+closes, because this process has killed the child or has died itself, the child ends. It answers with a line of JSON,
+the `_Verdict`, and after it the body for the client, which this process passes on unread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import BoundedSemaphore
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from nakadi.common.waiting import CallThreads, ThreadCall
+from nakadi.model.outcomes import FeatureSwitchedOff, Invalid, NotPermitted, Outcome, TryLater, Unavailable
+
+log = logging.getLogger(__name__)
+
+MAX_ANSWER_BYTES = 4_000_000
+"""The longest body of an answer: rows beyond it are cut off."""
+
+PATIENCE_SECONDS = 15.0
+"""How long a child may take beyond the time of its query: to start on a busy machine, and to answer."""
+
+POLL_SECONDS = 0.1
+
+REQUIRED_PACKAGES = ("duckdb", "duckdb_extension_avro", "duckdb_extension_iceberg", "httpx", "pyarrow")
+
+PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""All that a child gets of this process's environment, in which there may be secrets."""
+
+VARIABLES_FOR_TABLES = (
+    "AWS_",
+    "NAKADI_CATALOG_TOKEN",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "SSL_CERT_",
+)
+"""The beginnings of what it gets as well if there are tables that are not in a folder."""
+
+SWITCHED_OFF_MESSAGE = "This broker does not offer queries"
+TOO_MANY_MESSAGE = "Too many queries are running, please repeat request"
+ABANDONED_MESSAGE = "The query was given up, for the client closed its connection or the broker is about to end"
+
+OUTCOME_BY_KIND: Mapping[str, type[Outcome]] = {
+    "bad_query": Invalid,
+    "stopped": Invalid,
+    "not_permitted": NotPermitted,
+    "package_missing": FeatureSwitchedOff,
+    "no_answer": TryLater,
+}
+"""What a child may say instead of an answer."""
+
+
+class QueryLimits(Struct, frozen=True, kw_only=True):
+    """What all queries of this process, and each of them, may take. `at_once` is 0 if there are none."""
+
+    at_once: int
+    seconds: int
+    megabytes: int
+    rows: int
+
+
+class QueryProcessFailed(Exception):
+    """Raised when a child has not done what it is made for; the text is for the log."""
+
+
+class _Verdict(Struct):
+    """`kind` is `answer`, a key of `OUTCOME_BY_KIND`, or `failed`, with a text for the log."""
+
+    kind: str
+    detail: str = ""
+
+
+class QueryProcesses:
+    """`broker_url` is where children reach this broker, and `tables` the place of the tables, as `nakadi sql --tables`
+    takes it.
+    """
+
+    def __init__(self, limits: QueryLimits, *, broker_url: str, tables: str, environ: Mapping[str, str]) -> None:
+        self._limits = limits
+        self._broker_url = broker_url
+        self._tables = tables
+        self._environ = _childs_environment(environ, tables)
+        self._free = BoundedSemaphore(max(limits.at_once, 1))
+        self._threads = CallThreads("nakadi-query", max(limits.at_once, 1))
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def answer(self, sql: str, token: str | None, is_client_gone: Callable[[], bool]) -> bytes:
+        """The answer to a query, as JSON. Raises an outcome for a query that is refused or stopped."""
+        if self._limits.at_once == 0:
+            raise FeatureSwitchedOff(SWITCHED_OFF_MESSAGE)
+        missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
+        if missing:
+            raise FeatureSwitchedOff(f"{missing[0]} is missing: pip install 'nakadi-serverless[sql]'")
+        if not self._free.acquire(blocking=False):
+            raise TryLater(TOO_MANY_MESSAGE)
+        order = {
+            "sql": sql,
+            "url": self._broker_url,
+            "token": token,
+            "tables": self._tables or None,
+            "seconds": self._limits.seconds,
+            "megabytes": self._limits.megabytes,
+            "rows": self._limits.rows,
+            "bytes": MAX_ANSWER_BYTES,
+        }
+        return await ThreadCall(self._threads, partial(self._run, msgspec.json.encode(order), is_client_gone))
+
+    def _run(self, order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
+        """Runs in a thread, which frees the query's place at its end."""
+        try:
+            return _read_answer(self._run_child(order, is_client_gone), self._limits)
+        finally:
+            self._free.release()
+
+    def _run_child(self, order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
+        """What a child says. Its folder is for what does not fit into its memory, and goes with it."""
+        with TemporaryDirectory(prefix="nakadi-query-") as folder:
+            try:
+                child = subprocess.Popen(  # our own program
+                    [sys.executable, "-P", "-m", "nakadi_sql"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env={**self._environ, "TMPDIR": folder},
+                    cwd=folder,
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            except OSError as error:
+                raise Unavailable(f"The process of a query cannot be started: {error}") from error
+            with child:
+                try:
+                    return self._converse(child, order, is_client_gone)
+                finally:
+                    child.kill()
+
+    def _converse(self, child: subprocess.Popen[bytes], order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
+        """Give the child its order, and return what it says until it ends."""
+        deadline = time.monotonic() + self._limits.seconds + PATIENCE_SECONDS
+        unsent, said = memoryview(order + b"\n"), bytearray()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        # A child that does not read must not stop this thread.
+        for each in (child.stdin, child.stdout):
+            _set_nonblocking(each)
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdin, selectors.EVENT_WRITE)
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while True:
+                if is_client_gone():
+                    raise TryLater(ABANDONED_MESSAGE)
+                if time.monotonic() > deadline:
+                    raise Invalid(f"The query took more than {self._limits.seconds} seconds.")
+                for key, _ in selector.select(POLL_SECONDS):
+                    if key.fileobj is child.stdin:
+                        unsent = unsent[_write(child.stdin, unsent) :]
+                        if not unsent:
+                            selector.unregister(child.stdin)
+                        continue
+                    piece = child.stdout.read(65_536)
+                    if not piece:
+                        return bytes(said)
+                    said += piece
+                    if len(said) > 2 * MAX_ANSWER_BYTES:
+                        raise QueryProcessFailed("it says more than it may")
+
+
+def _read_answer(said: bytes, limits: QueryLimits) -> bytes:
+    """The body for the client. Raises what the child says instead."""
+    head, _, body = said.partition(b"\n")
+    if not head:
+        # It was killed: by the system, or because it asked for more memory than it may have.
+        raise Invalid(f"The process of the query has ended early. It may have needed more than {limits.megabytes} MB.")
+    verdict = msgspec.json.decode(head, type=_Verdict)
+    if verdict.kind == "answer":
+        return body
+    if outcome := OUTCOME_BY_KIND.get(verdict.kind):
+        raise outcome(verdict.detail)
+    raise QueryProcessFailed(verdict.detail)
+
+
+def _write(pipe: Any, data: memoryview) -> int:
+    """How much of it was written. A child that has ended takes everything: its end is seen where it is read."""
+    try:
+        return pipe.write(data) or 0
+    except BrokenPipeError:
+        return len(data)
+
+
+def _set_nonblocking(pipe: Any) -> None:
+    os.set_blocking(pipe.fileno(), False)
+
+
+def _childs_environment(environ: Mapping[str, str], tables: str) -> Mapping[str, str]:
+    """The environment of children. They find packages where this process finds them."""
+    passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
+    if "://" in tables or tables == "glue":
+        passed |= {name: value for name, value in environ.items() if name.startswith(VARIABLES_FOR_TABLES)}
+    return {**passed, "PYTHONPATH": os.pathsep.join(str(Path(each).absolute()) for each in sys.path)}
