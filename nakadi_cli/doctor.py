@@ -31,6 +31,8 @@ _SLOW_SECONDS = 2.0
 _MOST_SUBSCRIPTIONS = 200
 _SHARE_OF_FULL_DISK = 0.02
 _CHECK_SECONDS, _MOST_CHECKS = 0.2, 5
+# The broker retries what failed within minutes.
+_RECENT_SECONDS = 900.0
 _FAULTS = {
     "nakadi_sqlite_commit_failures_total": "commits to the event log failed",
     "nakadi_archive_failures_total": "attempts to archive failed",
@@ -185,8 +187,8 @@ def _subscriptions(api: Api) -> Finding:
     return Finding("subscriptions", "ill" if stalled else "notice" if parked else "well", "; ".join([looked, *found]))
 
 
-def check_machine(api: Api) -> Finding:
-    """Look at metrics for what all clients feel: no room on a disk, and faults since the start."""
+def check_machine(api: Api, now: Callable[[], float] = time.time) -> Finding:
+    """Look at metrics for what all clients feel: no room on a disk, and recent faults."""
     try:
         metrics = _read_metrics(api)
     except NotFound:
@@ -196,10 +198,9 @@ def check_machine(api: Api) -> Finding:
         for place, free, size in _disks(metrics)
         if free < _SHARE_OF_FULL_DISK * size
     ]
-    counts = {name: _sum_of_metric(metrics, name) for name in _FAULTS}
-    faults = [f"{counts[name]:,.0f} {what}" for name, what in _FAULTS.items() if counts[name]]
-    found = [*full, *([f"{', '.join(faults)} since the start"] if faults else [])]
-    state: State = "ill" if full else "notice" if faults else "well"
+    faults = list(_faults(metrics, now()))
+    found = [*full, *(str(each) for each in faults)]
+    state: State = "ill" if full else "notice" if any(each.is_recent for each in faults) else "well"
     return Finding("machine", state, "; ".join(found) or "disks have room, and nothing has failed")
 
 
@@ -238,6 +239,30 @@ def check_archive(api: Api) -> Finding:
 def _damaged_parts(api: Api) -> list[dict[str, str]]:
     samples = _read_metrics(api)
     return [dict(_LABEL.findall(each)) for each in samples if each.startswith("nakadi_archive_damaged_offsets{")]
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """A fault that a broker counts. `age` is how long ago it last happened; brokers of earlier versions do not say."""
+
+    what: str
+    count: float
+    age: float | None
+
+    @property
+    def is_recent(self) -> bool:
+        return self.age is None or self.age < _RECENT_SECONDS
+
+    def __str__(self) -> str:
+        last = "" if self.age is None else f", the last one {max(self.age, 0) / 60:,.0f} minutes ago"
+        return f"{self.count:,.0f} {self.what} since the start{last}"
+
+
+def _faults(metrics: Mapping[str, float], now: float) -> Iterator[_Fault]:
+    for name, what in _FAULTS.items():
+        if count := _sum_of_metric(metrics, name):
+            last_at = metrics.get(f'nakadi_last_fault_timestamp_seconds{{metric="{name}"}}')
+            yield _Fault(what, count, None if last_at is None else now - last_at)
 
 
 def _read_metrics(api: Api) -> Mapping[str, float]:

@@ -12,6 +12,14 @@ nakadi_disk_size_bytes{place="data"} 100000000000.0
 nakadi_sqlite_commit_failures_total 0.0
 """
 
+NOW = 2_000_000_000.0
+
+
+def failed_attempts(minutes_ago):
+    """A broker's metrics after attempts to archive that failed, the last of them this long ago."""
+    last_fault = 'nakadi_last_fault_timestamp_seconds{metric="nakadi_archive_failures_total"}'
+    return ROOM + f'nakadi_archive_failures_total{{operation="cut"}} 28.0\n{last_fault} {NOW - 60 * minutes_ago}\n'
+
 
 class Broker:
     """A broker with these metrics, or with none."""
@@ -31,14 +39,26 @@ class Broker:
         (ROOM, "well", "disks have room"),
         (ROOM.replace("50000000000.0", "0.0"), "ill", "the disk of data has 0 MB left"),
         (ROOM.replace("failures_total 0.0", "failures_total 3.0"), "notice", "3 commits to the event log failed since"),
+        (failed_attempts(2), "notice", "28 attempts to archive failed since the start, the last one 2 minutes ago"),
+        (failed_attempts(40), "well", "28 attempts to archive failed since the start, the last one 40 minutes ago"),
+        (failed_attempts(40).replace("failures_total 0", "failures_total 3"), "notice", "3 commits"),
         (ROOM + 'nakadi_archive_failures_total{operation="cut"} 28.0\n', "notice", "28 attempts to archive failed"),
         (None, "well", "shows no metrics"),
     ],
-    ids=["room", "full disk", "failed commits", "archive fails", "no metrics"],
+    ids=[
+        "room",
+        "full disk",
+        "failed commits",
+        "failed now",
+        "failed before",
+        "another",
+        "archive fails",
+        "no metrics",
+    ],
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
-    """A full disk is ill; faults since the start are noticed."""
-    found = check_machine(Broker(metrics))
+    """A full disk is ill; a fault is noticed until it has not happened for a while, if the broker says when it did."""
+    found = check_machine(Broker(metrics), lambda: NOW)
 
     assert found.state == state
     assert why in found.why

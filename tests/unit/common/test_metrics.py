@@ -268,8 +268,9 @@ class Names:
         return True
 
 
-def test_segments_that_cannot_be_read_are_counted(metrics):
-    """A read of a missing segment counts as a cache miss, and its place is named."""
+def test_segments_that_cannot_be_read_are_counted():
+    """A read of a missing segment counts as a cache miss and as the last fault of its kind, and its place is named."""
+    metrics = Metrics(now=lambda: 1000.0)
     location = ArchiveLocation("gone", 0, 10)
     segment = IndexSegment(
         state_before=IndexingState(next_offset=0),
@@ -285,6 +286,7 @@ def test_segments_that_cannot_be_read_are_counted(metrics):
     assert read_sample(metrics, "nakadi_archive_unreadable_total") == 1
     place = {"event_type": "t", "partition": "0", "offsets": "0-0", "object": "gone"}
     assert read_sample(metrics, "nakadi_archive_damaged_offsets", **place) == 1
+    assert read_sample(metrics, "nakadi_last_fault_timestamp_seconds", metric="nakadi_archive_unreadable_total") == 1000
     assert read_sample(metrics, "nakadi_cache_misses_total", cache="archive") == 1
 
 

@@ -44,6 +44,23 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
     assert (len(whole.processes), whole.cpu_seconds()) == (1, 8.0)
 
 
+def test_the_last_fault_is_the_latest_of_all_processes_even_if_its_process_has_ended():
+    """Moments are not added up, and an end of a process does not undo them."""
+
+    def snapshot_of_process(at: float):
+        metrics = Metrics(now=lambda: at)
+        metrics.archive_unreadable.add()
+        metrics.housekeeping_at.set(at)
+        return take_snapshot(metrics)
+
+    ended = totals_of_ended_processes([snapshot_of_process(100.0), snapshot_of_process(300.0)], 5.0)
+    whole = merged_metrics([ended, snapshot_of_process(200.0)])
+
+    assert dict(whole.last_faults.rows()) == {("nakadi_archive_unreadable_total",): 300.0}
+    assert dict(whole.housekeeping_at.rows()) == {(): 300.0}
+    assert dict(whole.archive_unreadable.rows()) == {(): 3}
+
+
 def test_what_clients_did_in_several_processes_adds_up():
     """The broker keeps the clients' counts when a process has ended, like other counts. (R246)"""
     ended = totals_of_ended_processes([take_snapshot(make_figures(3, 1.0))], 5.0)

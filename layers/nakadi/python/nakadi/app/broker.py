@@ -108,7 +108,7 @@ def open_broker(
     """
     clock = clock or SystemClock()
     authenticate = make_authentication(settings, clock)
-    metrics = Metrics(clock.monotonic(), settings.max_metric_names)
+    metrics = Metrics(clock.monotonic(), settings.max_metric_names, lambda: clock.now().timestamp())
     registry: Registry = TimedRegistry(open_registry(settings.registry), metrics.registry_seconds, clock)
     if counter is None:
         watch = ChangeWatch(registry.change_counters, clock)

@@ -151,6 +151,19 @@ class Counter:
         return {**dict(kept), (OTHER_LABEL_VALUE,): together}
 
 
+class FaultCounter(Counter):
+    """A counter of faults, which knows when the last one happened: `last_at`, in Unix time."""
+
+    def __init__(self, definition: MetricDefinition, now: Callable[[], float]) -> None:
+        super().__init__(definition)
+        self._now = now
+        self.last_at: float | None = None
+
+    def add(self, number: float = 1, *labels: str) -> None:
+        super().add(number, *labels)
+        self.last_at = self._now()
+
+
 class Gauge(Counter):
     """A momentary value for each combination of labels."""
 

@@ -10,11 +10,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from operator import add
-from time import process_time
+from time import process_time, time
 
 from nakadi.common.chores import failed_chore_counts
 from nakadi.common.client_metrics import ClientMetrics
-from nakadi.common.counting import BoundedLabelValues, BucketBounds, Counter, Gauge, Histogram, Labels, MetricDefinition
+from nakadi.common.counting import (
+    BoundedLabelValues,
+    BucketBounds,
+    Counter,
+    FaultCounter,
+    Gauge,
+    Histogram,
+    Labels,
+    MetricDefinition,
+    MetricRows,
+)
 from nakadi.common.metric_groups import AnsweredRequestMetrics, PartitionLoads, SentEventMetrics, StoredEventMetrics
 
 Metric = Counter | Histogram
@@ -26,11 +36,12 @@ COUNT_BUCKET_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 100
 
 class Metrics:
     """All metrics of a process, which began at `started` on the steady clock. `max_names` event types, and as many
-    subscriptions, have separate values.
+    subscriptions, have separate values. `now` returns the Unix time.
     """
 
-    def __init__(self, started: float = 0.0, max_names: int = 200) -> None:
+    def __init__(self, started: float = 0.0, max_names: int = 200, now: Callable[[], float] = time) -> None:
         self.started = started
+        self._now = now
         # The process whose memory and files are reported beside them; processor time includes processes that have
         # ended.
         self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
@@ -296,7 +307,7 @@ class Metrics:
             "Appends that shared a commit, one for each batch.",
             bounds=COUNT_BUCKET_BOUNDS,
         )
-        self.log_commit_failures = self._add_counter(
+        self.log_commit_failures = self._add_fault_counter(
             "nakadi_sqlite_commit_failures_total", "Failed commits to the event log in SQLite."
         )
         self.log_appends_waiting = self._add_gauge("nakadi_sqlite_appends_waiting", "Appends that wait for a commit.")
@@ -308,12 +319,12 @@ class Metrics:
         self.archive_bytes = self._add_counter(
             "nakadi_archive_bytes_written_total", "Compressed bytes in archived segments."
         )
-        self.archive_failures = self._add_counter(
+        self.archive_failures = self._add_fault_counter(
             "nakadi_archive_failures_total",
             "Failed steps of work on the archive, which the broker retries.",
             ("operation",),
         )
-        self.archive_unreadable = self._add_counter(
+        self.archive_unreadable = self._add_fault_counter(
             "nakadi_archive_unreadable_total", "Reads that found an archived segment damaged or missing."
         )
         self.archive_damaged_offsets = self._add_gauge(
@@ -345,6 +356,7 @@ class Metrics:
         self.housekeeping_at = self._add_gauge(
             "nakadi_housekeeping_last_round_timestamp_seconds",
             "Unix time at which the last round of housekeeping ended.",
+            combine=max,
         )
         self.chore_failures = self._add_counter(
             "nakadi_chore_failures_total",
@@ -419,9 +431,16 @@ class Metrics:
             "nakadi_process_info", "1 for each process of the broker, by its id.", ("process",), combine=max
         )
         self.process_info.add_source(lambda: {(str(os.getpid()),): 1})
-        self.worker_restarts = self._add_counter(
+        self.worker_restarts = self._add_fault_counter(
             "nakadi_worker_restarts_total", "Workers that ended by themselves, and that the broker started again."
         )
+        self.last_faults = self._add_gauge(
+            "nakadi_last_fault_timestamp_seconds",
+            "Unix time of the last fault that `metric` has counted; missing if there was none.",
+            ("metric",),
+            combine=max,
+        )
+        self.last_faults.add_source(self._read_last_faults)
 
     def add_cache_sources(self, name: str, read_hits: Callable[[], int], read_misses: Callable[[], int]) -> None:
         self.cache_hits.add_source(lambda: {(name,): read_hits()})
@@ -436,6 +455,15 @@ class Metrics:
         made = Counter(self._make_definition(name, meaning, labels, json))
         self.all.append(made)
         return made
+
+    def _add_fault_counter(self, name: str, meaning: str, labels: Labels = ()) -> FaultCounter:
+        made = FaultCounter(self._make_definition(name, meaning, labels, ""), self._now)
+        self.all.append(made)
+        return made
+
+    def _read_last_faults(self) -> MetricRows:
+        faults = [each for each in self.all if isinstance(each, FaultCounter)]
+        return {(each.definition.name,): each.last_at for each in faults if each.last_at is not None}
 
     def _add_gauge(
         self, name: str, meaning: str, labels: Labels = (), *, combine: Callable[[float, float], float] = add

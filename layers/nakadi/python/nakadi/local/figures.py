@@ -92,9 +92,10 @@ def _distribution_snapshots(rows: Mapping[Key, Distribution]) -> list[tuple[Key,
 
 
 def totals_of_ended_processes(snapshots: Sequence[MetricsSnapshot], started: float) -> MetricsSnapshot:
-    """The sums of processes that have ended: their counts, without momentary values."""
+    """The sums of processes that have ended: their counts and when something happened, without momentary values."""
     whole = take_snapshot(merged_metrics(snapshots, MAX_NAMES_OF_ENDED_PROCESSES))
-    return replace(whole, process=None, started=started, gauges={})
+    moments = {name: rows for name, rows in whole.gauges.items() if name.endswith("_timestamp_seconds")}
+    return replace(whole, process=None, started=started, gauges=moments)
 
 
 def merged_metrics(
