@@ -98,7 +98,7 @@ class QueryProcesses:
     def __init__(self, limits: QueryLimits, *, broker_url: str, tables: str, environ: Mapping[str, str]) -> None:
         self._limits = limits
         self._broker_url = broker_url
-        self._tables = tables
+        self._tables = place_for_child(tables)
         self._environ = _childs_environment(environ, tables)
         self._free = BoundedSemaphore(max(limits.at_once, 1))
         self._threads = CallThreads("nakadi-query", max(limits.at_once, 1))
@@ -119,7 +119,7 @@ class QueryProcesses:
             "sql": sql,
             "url": self._broker_url,
             "token": token,
-            "tables": self._tables or None,
+            "tables": self._tables,
             "seconds": self._limits.seconds,
             "megabytes": self._limits.megabytes,
             "rows": self._limits.rows,
@@ -211,6 +211,13 @@ def _write(pipe: Any, data: memoryview) -> int:
 
 def _set_nonblocking(pipe: Any) -> None:
     os.set_blocking(pipe.fileno(), False)
+
+
+def place_for_child(tables: str) -> str | None:
+    """The place of the tables as a child needs it, whose working folder is another one."""
+    if tables == "glue" or "://" in tables:
+        return tables
+    return str(Path(tables).absolute()) if tables else None
 
 
 def _childs_environment(environ: Mapping[str, str], tables: str) -> Mapping[str, str]:
