@@ -42,7 +42,7 @@ from nakadi.http.message import Request, Response, empty_response
 from nakadi.http.router import Route
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.events import AppendResult, Record, Stored
+from nakadi.model.events import AppendResult, AppendStored, Record
 from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.publisher import Publisher
 
@@ -151,7 +151,7 @@ class Nowhere:
         return self
 
     async def append(self, _topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        return dict.fromkeys(batches, Stored())
+        return dict.fromkeys(batches, AppendStored())
 
 
 SPELLINGS: Mapping[str, Callable[[Any], bytes]] = {

@@ -201,18 +201,18 @@ def takeover(engine: str, *, quick: bool) -> Figures:
     figures: Figures = {}
     with a_place(engine) as place, a_server(place) as server:
         server.fill(1000)
-        figures |= spread("first_event", [first_event(server) for _ in range(3 if quick else 30)])
+        figures |= median_and_maximum("first_event", [first_event(server) for _ in range(3 if quick else 30)])
         idle = [after_killed_client(server, busy=False) for _ in range(2 if quick else 10)]
-        figures |= spread("killed_client_to_next_owner", idle)
+        figures |= median_and_maximum("killed_client_to_next_owner", idle)
         busy = [after_killed_client(server, busy=True) for _ in range(1 if quick else 3)]
-        figures |= spread(f"killed_client_commit_timeout_{COMMIT_SECONDS}_to_next_owner", busy)
+        figures |= median_and_maximum(f"killed_client_commit_timeout_{COMMIT_SECONDS}_to_next_owner", busy)
     if engine == "sqlite":
         killed = [after_killed_server() for _ in range(1 if quick else 3)]
-        figures |= spread("killed_server_to_next_owner", killed)
+        figures |= median_and_maximum("killed_server_to_next_owner", killed)
     return figures
 
 
-def spread(label: str, seconds: Sequence[float]) -> Figures:
+def median_and_maximum(label: str, seconds: Sequence[float]) -> Figures:
     return {f"{label}_p50_ms": 1000 * statistics.median(seconds), f"{label}_max_ms": 1000 * max(seconds)}
 
 

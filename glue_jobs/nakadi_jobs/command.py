@@ -33,8 +33,8 @@ from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 from nakadi_jobs.file_counts import TableFiles
+from nakadi_jobs.gathering import Archive
 from nakadi_jobs.leftovers import GATHERED_FOLDER
-from nakadi_jobs.reading import Archive
 from nakadi_jobs.reports import NOT_DONE, Report, show_progress
 from nakadi_jobs.run_ledger import RunLedger
 from nakadi_jobs.session import CATALOGS, BadCatalog, open_spark

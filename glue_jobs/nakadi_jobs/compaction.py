@@ -48,11 +48,11 @@ from nakadi_jobs.event_type_tables import (
 )
 from nakadi_jobs.exact_values import MISFIT
 from nakadi_jobs.expectations import count_unmet
+from nakadi_jobs.gathering import Gathered, Incomplete, Reading
 from nakadi_jobs.misfits import Reason, misfit_reasons
 from nakadi_jobs.plain_batches import RECOVERABLE_ERRORS, open_plain_batch
 from nakadi_jobs.plain_lines import NotPlain
 from nakadi_jobs.quality import report_runs
-from nakadi_jobs.reading import Gathered, Incomplete, Reading
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.run_ledger import BatchCounts
 from nakadi_jobs.tables import PROGRESS_PROPERTY, Added, Change, ChangedMeanwhile, Table

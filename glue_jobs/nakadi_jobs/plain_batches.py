@@ -18,10 +18,10 @@ from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import JobContext
 from nakadi_jobs.data_files import NewFile, UnsupportedForm
+from nakadi_jobs.gathering import Incomplete, Reading
 from nakadi_jobs.leftovers import GATHERED_FOLDER, Unreadable, relative_folder
 from nakadi_jobs.plain_files import StoreUrls, Target, make_files, remove_files
 from nakadi_jobs.plain_lines import Form, NotPlain, Reader
-from nakadi_jobs.reading import Incomplete, Reading
 from nakadi_jobs.tables import ChangedMeanwhile, Table
 
 RECOVERABLE_ERRORS = (

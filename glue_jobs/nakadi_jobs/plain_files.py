@@ -30,8 +30,8 @@ from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.data_files import parquet_footer
+from nakadi_jobs.gathering import READING_THREADS, group_into_spans
 from nakadi_jobs.plain_lines import Form, Reader
-from nakadi_jobs.reading import READING_THREADS, group_into_spans
 from nakadi_jobs.session import has_tasks_in_driver
 from nakadi_jobs.transform import join_ranges
 
@@ -237,7 +237,7 @@ def read_chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterato
         size = 0
         for here, content in found:
             together += here
-            for lines in _whole_lines(content):
+            for lines in _decompress_to_line_ends(content):
                 texts.append(lines)
                 size += len(lines)
                 if size >= CHUNK_BYTES:
@@ -247,7 +247,7 @@ def read_chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterato
             yield Chunk(topic, b"".join(texts), together)
 
 
-def _whole_lines(content: bytes) -> Iterator[bytes]:
+def _decompress_to_line_ends(content: bytes) -> Iterator[bytes]:
     """The text of members in pieces, each of which ends with a line. Raises `BadArchive`."""
     begun: list[bytes] = []
     for piece in gzip_format.decompress_pieces(content, CHUNK_BYTES):

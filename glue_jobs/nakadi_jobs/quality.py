@@ -98,7 +98,7 @@ def _keep(registry: Registry, event_type: EventType, run: TableRun) -> None:
         document = registry.get(TABLE_RUNS_KIND, event_type.id)
         known = TableRuns() if document is None else table_runs_from_body(document.body)
         expected = ABSENT_REVISION if document is None else document.revision
-        body = table_runs_body(known.keep(run))
+        body = table_runs_body(known.with_run(run))
         try:
             registry.write(PutDocument(TABLE_RUNS_KIND, event_type.id, body, expected))
         except ChangedMeanwhile:

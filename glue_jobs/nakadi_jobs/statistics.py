@@ -37,6 +37,7 @@ from nakadi_jobs.command import BadArguments, JobContext
 from nakadi_jobs.data_files import FilePlan, TimeRange
 from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.file_counts import CountRequest, File
+from nakadi_jobs.gathering import Reading
 from nakadi_jobs.history import MEASUREMENTS, Measurement, record
 from nakadi_jobs.leftovers import Unreadable, relative_folder
 from nakadi_jobs.measuring import (
@@ -50,7 +51,6 @@ from nakadi_jobs.measuring import (
     window_start,
     windows,
 )
-from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.tables import Table
 from nakadi_jobs.transform import locate_lines, make_wanted_frame, select_topics, select_wanted

@@ -49,7 +49,7 @@ class Flows:
 
     @property
     def frames_per_publish(self) -> float:
-        return spread(self.load.batch, self.load.partitions)
+        return expected_distinct_places(self.load.batch, self.load.partitions)
 
     @property
     def frames(self) -> float:
@@ -59,7 +59,7 @@ class Flows:
     @property
     def frame_bytes(self) -> float:
         events = self.load.batch / self.frames_per_publish
-        return FRAME_OVERHEAD_BYTES + events * self.load.event_bytes * share(self.measured.packed, events)
+        return FRAME_OVERHEAD_BYTES + events * self.load.event_bytes * compression_ratio(self.measured.packed, events)
 
     @property
     def stored_bytes(self) -> float:
@@ -110,7 +110,7 @@ class Flows:
         if not self.frames:
             return 0.0
         parts = self.deployment.indexers if self.deployment.on_msk else self.shards
-        return spread(self.frames / self.index_batches, self.load.all_partitions / parts)
+        return expected_distinct_places(self.frames / self.index_batches, self.load.all_partitions / parts)
 
     @property
     def topics_per_index_batch(self) -> float:
@@ -177,14 +177,14 @@ class Flows:
         return self.plain_bytes * self.measured.archived
 
 
-def spread(things: float, places: float) -> float:
+def expected_distinct_places(things: float, places: float) -> float:
     """The expected number of places that get at least one of the things, if each chooses a place at random."""
     if things <= 1 or places <= 1:
         return min(things, max(places, 1.0))
     return places * -math.expm1(things * math.log1p(-1 / places))
 
 
-def share(packed: tuple[tuple[float, float], ...], events: float) -> float:
+def compression_ratio(packed: tuple[tuple[float, float], ...], events: float) -> float:
     """The compression ratio of a frame, interpolated logarithmically between two measured sizes."""
     at = bisect_right(packed, events, key=lambda each: each[0])
     if at in (0, len(packed)):

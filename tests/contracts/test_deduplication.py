@@ -11,7 +11,15 @@ from datetime import timedelta
 import pytest
 
 from nakadi.common.waiting import begin_task, run_blocking
-from nakadi.model.events import Duplicate, EventPlace, OffsetBounds, Record, RecordLines, Stored, StoredExcept
+from nakadi.model.events import (
+    AppendStored,
+    AppendStoredExcept,
+    DuplicateEvent,
+    EventPlace,
+    OffsetBounds,
+    Record,
+    RecordLines,
+)
 from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import AppendResultByPartition, SealedTopic, UnknownTopic
 from tests.support.engines import DEDUPLICATING_LOGS, LogUnderTest, a_log
@@ -70,15 +78,15 @@ def records_of(
     return batches
 
 
-def duplicates(**places: tuple[int, int, int]) -> StoredExcept:
+def duplicates(**places: tuple[int, int, int]) -> AppendStoredExcept:
     """`_0=(1, 0, 7)`: the first event is a duplicate of the one at offset 7."""
-    return StoredExcept({int(index[1:]): Duplicate(EventPlace(*place)) for index, place in places.items()})
+    return AppendStoredExcept({int(index[1:]): DuplicateEvent(EventPlace(*place)) for index, place in places.items()})
 
 
 def test_stores_what_is_new(log):
     """Events with ids that were never seen are stored in their order."""
     topic = log.a_topic(partitions=2)
-    assert append_once(log, topic, "a", "b", "c", partitions=[1, 0, 1]) == {1: Stored(), 0: Stored()}
+    assert append_once(log, topic, "a", "b", "c", partitions=[1, 0, 1]) == {1: AppendStored(), 0: AppendStored()}
     assert [names_in(log, topic, partition) for partition in range(2)] == [["b"], ["a", "c"]]
 
 
@@ -130,7 +138,7 @@ def test_keeps_scopes_apart(log):
     """Event types do not share ids."""
     topic = log.a_topic()
     append_once(log, topic, "a", scope="one")
-    assert append_once(log, topic, "a", scope="another") == {0: Stored()}
+    assert append_once(log, topic, "a", scope="another") == {0: AppendStored()}
     assert names_in(log, topic) == ["a", "a"]
 
 
@@ -141,7 +149,7 @@ def test_ends_with_the_window(log):
     log.passes(WINDOW - timedelta(seconds=1))
     assert append_once(log, topic, "a") == {0: duplicates(_0=(1, 0, 0))}
     log.passes(timedelta(seconds=1))
-    assert append_once(log, topic, "a") == {0: Stored()}
+    assert append_once(log, topic, "a") == {0: AppendStored()}
     log.passes(WINDOW - timedelta(seconds=1))
     assert append_once(log, topic, "a") == {0: duplicates(_0=(1, 0, 1))}
 
@@ -151,7 +159,7 @@ def test_goes_by_the_window_of_now(log):
     topic = log.a_topic()
     append_once(log, topic, "a")
     log.passes(timedelta(minutes=2))
-    assert append_once(log, topic, "a", window=timedelta(minutes=1)) == {0: Stored()}
+    assert append_once(log, topic, "a", window=timedelta(minutes=1)) == {0: AppendStored()}
     assert names_in(log, topic) == ["a", "a"]
 
 
@@ -163,14 +171,14 @@ def test_remembers_nothing_of_a_refused_append(log):
         append_once(log, sealed, "a")
     with pytest.raises(UnknownTopic):
         append_once(log, topic, "a", "b", partitions=[0, 1])
-    assert append_once(log, topic, "a", "b") == {0: Stored()}
+    assert append_once(log, topic, "a", "b") == {0: AppendStored()}
 
 
 def test_passes_over_ids_of_partitions_that_are_missing(log):
     """Ids of partitions outside the append are neither looked up nor remembered."""
     topic = log.a_topic(partitions=2)
-    assert append_once(log, topic, "a", "b", partitions=[0, 1], only=[1]) == {1: Stored()}
-    assert append_once(log, topic, "a", "b", partitions=[0, 1]) == {0: Stored(), 1: duplicates(_0=(1, 1, 0))}
+    assert append_once(log, topic, "a", "b", partitions=[0, 1], only=[1]) == {1: AppendStored()}
+    assert append_once(log, topic, "a", "b", partitions=[0, 1]) == {0: AppendStored(), 1: duplicates(_0=(1, 1, 0))}
 
 
 def test_takes_lines_of_text(log):
@@ -217,7 +225,7 @@ def test_stores_once_what_many_append(log):
             stored += sum(
                 10 // 4
                 + (1 if (partition - thread) % 4 < 10 % 4 else 0)
-                - (len(fate.exceptions) if isinstance(fate, StoredExcept) else 0)
+                - (len(fate.exceptions) if isinstance(fate, AppendStoredExcept) else 0)
                 for partition, fate in fates.items()
             )
         return stored
@@ -243,9 +251,9 @@ def test_mixes_with_appends_without_ids(log):
     for thread in range(0, 6, 2):
         for number in range(20):
             [fate] = append_once(log, topic, f"{thread}/{number}/b").values()
-            assert isinstance(fate, StoredExcept)
+            assert isinstance(fate, AppendStoredExcept)
             [duplicate] = fate.exceptions.values()
-            assert isinstance(duplicate, Duplicate)
+            assert isinstance(duplicate, DuplicateEvent)
             assert found[duplicate.first.offset] == f"{thread}/{number}/b"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from nakadi.common.waiting import run_blocking
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import OffsetBounds, Record, Stored
+from nakadi.model.events import AppendStored, OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import assert_everything_is_refused
@@ -53,14 +53,14 @@ class TestAppend:
         """Every partition of an append has its own fate, and its own numbers."""
         topic = log.a_topic(partitions=3)
         fates = run_blocking(log.log.append(topic, {2: [a_record("x")], 0: [a_record("y"), a_record("z")]}))
-        assert fates == {2: Stored(), 0: Stored()}
+        assert fates == {2: AppendStored(), 0: AppendStored()}
         assert [log.values(topic, partition) for partition in range(3)] == [["y", "z"], [], ["x"]]
 
     def test_an_empty_append_stores_nothing(self, log: LogUnderTest):
         """An append without records changes nothing."""
         topic = log.a_topic()
         assert run_blocking(log.log.append(topic, {})) == {}
-        assert run_blocking(log.log.append(topic, {0: []})) == {0: Stored()}
+        assert run_blocking(log.log.append(topic, {0: []})) == {0: AppendStored()}
         assert log.log.bounds(topic, [0]) == {0: OffsetBounds(0, 0)}
 
     def test_to_an_unknown_place_stores_nothing(self, log: LogUnderTest):

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from nakadi.common.waiting import begin_task, run_blocking
-from nakadi.model.events import Record, RecordLines, Stored
+from nakadi.model.events import AppendStored, Record, RecordLines
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from tests.support.engines import LogUnderTest, a_record, append_async, read_everything
@@ -19,9 +19,9 @@ def test_it_stores_what_append_would(log: LogUnderTest):
     """The fates are the same as from `append`, and every read after the call of `done` sees the stored events."""
     topic = log.a_topic(partitions=2)
     fates = append_async(log.log, topic, {1: [a_record("x")], 0: [a_record("y"), a_record("z")]})
-    assert fates.result(PATIENCE) == {1: Stored(), 0: Stored()}
+    assert fates.result(PATIENCE) == {1: AppendStored(), 0: AppendStored()}
     assert (log.values(topic, 0), log.values(topic, 1)) == (["y", "z"], ["x"])
-    assert append_async(log.log, topic, {0: []}).result(PATIENCE) == {0: Stored()}
+    assert append_async(log.log, topic, {0: []}).result(PATIENCE) == {0: AppendStored()}
 
 
 def test_what_append_would_raise_is_handed_on(log: LogUnderTest):
@@ -104,7 +104,7 @@ def test_lines_are_records(log: LogUnderTest):
     run_blocking(log.log.append(topic, {0: RecordLines(b"\n".join(few), 3), 1: RecordLines(few[0], 1)}))
     run_blocking(log.log.append(topic, {0: RecordLines(b"\n".join(many), 300), 1: [Record(few[1], "a key")]}))
     waiting = [append_async(log.log, topic, {1: RecordLines(few[2], 1)}) for _ in range(5)]
-    assert [each.result(PATIENCE) for each in waiting] == [{1: Stored()}] * 5
+    assert [each.result(PATIENCE) for each in waiting] == [{1: AppendStored()}] * 5
 
     assert [event.record for event in read_everything(log.log, topic, 0, 0)] == [Record(each) for each in few + many]
     assert [event.record for event in read_everything(log.log, topic, 1, 0)] == [

@@ -18,7 +18,7 @@ from nakadi.engines.kafka import reading
 from nakadi.engines.kafka.client import ClusterAddress
 from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import EventSlice, OffsetBounds, Record, Refused
+from nakadi.model.events import AppendRefused, EventSlice, OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
@@ -185,7 +185,7 @@ class TestTwoProcesses:
                     fates = run_blocking(another.append("t", {writer % 2: [a_record("a")]}))
                 except SealedTopic:
                     return stored
-                stored += not isinstance(fates[writer % 2], Refused)
+                stored += not isinstance(fates[writer % 2], AppendRefused)
 
         with ThreadPoolExecutor(4) as threads:
             publishing = [threads.submit(append_until_sealed, writer) for writer in range(4)]
@@ -260,7 +260,7 @@ class TestAppend:
     def test_an_event_larger_than_kafka_accepts_is_refused(self, log):
         """A single event that no batch can hold is refused, and the topic does not count as sealed."""
         assert run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"x" * 9_000_000))]})) == {
-            0: Refused("internal error")
+            0: AppendRefused("internal error")
         }
         run_blocking(log.append("t", {0: [a_record("a")]}))
         assert values(log, "t") == ["a"]
@@ -369,12 +369,12 @@ class TestFaults:
             run_blocking(log.append("t", {0: [a_record("a")]}))
             server.kill()
             begun = time.monotonic()
-            assert isinstance(run_blocking(log.append("t", {0: [a_record("b")]}))[0], Refused)
+            assert isinstance(run_blocking(log.append("t", {0: [a_record("b")]}))[0], AppendRefused)
             with pytest.raises(Unavailable):
                 log.bounds("t", [0])
             assert time.monotonic() - begun < PATIENCE
             server.start()
-            until(lambda: not isinstance(run_blocking(log.append("t", {0: [a_record("c")]}))[0], Refused))
+            until(lambda: not isinstance(run_blocking(log.append("t", {0: [a_record("c")]}))[0], AppendRefused))
             assert "b" not in values(log, "t")
             log.close()
 

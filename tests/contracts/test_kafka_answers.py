@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from nakadi.common.waiting import run_blocking
-from nakadi.model.events import Refused, Stored
+from nakadi.model.events import AppendRefused, AppendStored
 from tests.support import kafka
 from tests.support.engines import a_record
 from tests.support.kafka_load import WRITERS, Load, open_log, outcome
@@ -159,9 +159,9 @@ def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_proper
     with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
         log.create_topic("other", 1)
         with proxy.spoiling(Fault(METADATA, reaches_server=True, held_back=True)):
-            assert run_blocking(log.append("other", {0: [a_record("a")]})) == {0: Refused("internal error")}
+            assert run_blocking(log.append("other", {0: [a_record("a")]})) == {0: AppendRefused("internal error")}
             load.goes_on()
-        until(lambda: outcome(lambda: run_blocking(log.append("other", {0: [a_record("a")]}))) == {0: Stored()})
+        until(lambda: outcome(lambda: run_blocking(log.append("other", {0: [a_record("a")]}))) == {0: AppendStored()})
         load.figures()
 
 

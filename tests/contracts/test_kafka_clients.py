@@ -12,7 +12,7 @@ from nakadi.app.engines import open_event_log
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.kafka import client, reading, writing
 from nakadi.engines.kafka.client import ClusterAddress, new_admin_client, new_consumer
-from nakadi.model.events import OffsetBounds, Refused, Stored
+from nakadi.model.events import AppendRefused, AppendStored, OffsetBounds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from tests.support import kafka
@@ -58,9 +58,9 @@ def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(a
     """The log refuses it when its time expires, and stores the next one once."""
     made = lose_next_client(client.new_producer, writing, "new_producer", monkeypatch)
     with closing(open_event_log(url, SystemClock())) as log:
-        assert run_blocking(log.append("t", {0: [a_record("b")]})) == {0: Refused("timed out")}
-        assert run_blocking(log.append("t", {0: [a_record("c")]})) == {0: Stored()}
-        assert run_blocking(log.append("t", {0: [a_record("d")]})) == {0: Stored()}
+        assert run_blocking(log.append("t", {0: [a_record("b")]})) == {0: AppendRefused("timed out")}
+        assert run_blocking(log.append("t", {0: [a_record("c")]})) == {0: AppendStored()}
+        assert run_blocking(log.append("t", {0: [a_record("d")]})) == {0: AppendStored()}
         assert [record_text(event.record) for event in another.read("t", 0, 0).events] == ["a", "c", "d"]
         assert len(made) == 2
 

@@ -13,7 +13,7 @@ import pytest
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.kafka.client import ClusterAddress
 from nakadi.engines.kafka.cluster import Cluster
-from nakadi.model.events import Record, Refused, Stored
+from nakadi.model.events import AppendRefused, AppendStored, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from tests.support import kafka
@@ -82,7 +82,7 @@ class TestOneServer:
             finally:
                 server.go_on()
             fates = [each.result(PATIENCE)[0] for each in appends]
-            stored = len(fates) - sum(isinstance(fate, Refused) for fate in fates)
+            stored = len(fates) - sum(isinstance(fate, AppendRefused) for fate in fates)
             assert 10 <= stored <= 20
             assert log.bounds("t", [0])[0].next_offset == 1 + stored
 
@@ -103,9 +103,9 @@ class TestOneServer:
                 fates = [each.result(PATIENCE)[0] for each in appends]
             finally:
                 server.go_on()
-            assert fates == [Refused("timed out")] * 12
+            assert fates == [AppendRefused("timed out")] * 12
             retry_until_available(lambda: log.bounds("t", [0]))
-            until(lambda: not isinstance(run_blocking(log.append("t", {0: [a_record("b")]}))[0], Refused))
+            until(lambda: not isinstance(run_blocking(log.append("t", {0: [a_record("b")]}))[0], AppendRefused))
             assert log.bounds("t", [0])[0].next_offset <= 2 + 2
 
     def test_has_no_room_left(self, tmp_path, record_property):
@@ -119,7 +119,7 @@ class TestOneServer:
                 until(
                     lambda: (
                         server.has_ended()
-                        or outcome(lambda: run_blocking(log.append("filled", {0: [filling]}))) != {0: Stored()}
+                        or outcome(lambda: run_blocking(log.append("filled", {0: [filling]}))) != {0: AppendStored()}
                     )
                 )
                 load.is_refused()
@@ -150,7 +150,7 @@ class TestOneServer:
             until(append_is_unknown)
             known = time.monotonic() - begun
             until(lambda: outcome(lambda: log.read(topic, 0, 1, wait=0.1)) is UnknownTopic)
-            assert all(isinstance(answer[0], Refused) for answer in answers[:-1])
+            assert all(isinstance(answer[0], AppendRefused) for answer in answers[:-1])
             for _ in range(20):
                 assert outcome(lambda: run_blocking(log.append(topic, {0: [a_record("c")]}))) is UnknownTopic
             record_property("figures", f"{topic}: refused {len(answers) - 1}, unknown after {known:.1f} s")
@@ -186,10 +186,10 @@ class TestOneServer:
             try:
                 for _ in range(2):
                     appends = [threads.submit(append_and_wait, log, "t", {0: [a_record("b")]}) for _ in range(30)]
-                    assert all(isinstance(each.result(PATIENCE)[0], Refused) for each in appends)
+                    assert all(isinstance(each.result(PATIENCE)[0], AppendRefused) for each in appends)
             finally:
                 server.go_on()
-            until(lambda: outcome(lambda: run_blocking(log.append("t", {0: [a_record("c")]}))) == {0: Stored()})
+            until(lambda: outcome(lambda: run_blocking(log.append("t", {0: [a_record("c")]}))) == {0: AppendStored()})
             assert set(asked) == {1}
 
 
@@ -207,7 +207,7 @@ class TestThreeServers:
                 load.is_refused()
                 load.is_refused()
                 assert all(
-                    isinstance(run_blocking(log.append("t", {n: [a_record("x")]}))[n], Refused) for n in range(3)
+                    isinstance(run_blocking(log.append("t", {n: [a_record("x")]}))[n], AppendRefused) for n in range(3)
                 )
                 servers[3].start()
                 load.goes_on()

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from infra.laptop.kinesis_local import free_port
 from nakadi.app.engines import open_event_log
 from nakadi.common.waiting import run_blocking
-from nakadi.model.events import Refused
+from nakadi.model.events import AppendRefused
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
@@ -133,7 +133,7 @@ def removes(log, topic):
 
 
 def publishes(log, topic):
-    if isinstance(run_blocking(log.append(topic, {0: [a_record("b", key="k")]}))[0], Refused):
+    if isinstance(run_blocking(log.append(topic, {0: [a_record("b", key="k")]}))[0], AppendRefused):
         raise Unavailable("refused")
 
 

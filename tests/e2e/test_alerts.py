@@ -55,7 +55,7 @@ class SlowRegistry:
 
 
 @pytest.fixture(scope="module")
-def broker_parts(tmp_path_factory):
+def breakable_broker(tmp_path_factory):
     """A broker that archives what it stores at once, its clock, its registry and its files."""
     folder = tmp_path_factory.mktemp("data")
     url = f"sqlite:///{folder}/nakadi.db"
@@ -77,8 +77,8 @@ def broker_parts(tmp_path_factory):
 
 
 @pytest.fixture
-def api(broker_parts):
-    with httpx.Client(base_url=broker_parts.broker.url, timeout=PATIENCE) as client:
+def api(breakable_broker):
+    with httpx.Client(base_url=breakable_broker.broker.url, timeout=PATIENCE) as client:
         yield client
 
 
@@ -88,8 +88,8 @@ def watch(api):
     return lambda: AlertWatch(api)
 
 
-def read_first_event(broker_parts, event_type):
-    with OpenStream(broker_parts.broker.url, f"/event-types/{event_type}/events?stream_limit=1", BEGIN) as stream:
+def read_first_event(breakable_broker, event_type):
+    with OpenStream(breakable_broker.broker.url, f"/event-types/{event_type}/events?stream_limit=1", BEGIN) as stream:
         return stream.rest()
 
 
@@ -97,7 +97,7 @@ def count_lost_streams(api):
     return value(scrape(api), "nakadi_streams_ended_total", api="subscription", reason="released")
 
 
-def test_a_stuck_consumer_is_found(api, broker_parts, watch):
+def test_a_stuck_consumer_is_found(api, breakable_broker, watch):
     """Three streams in a row leave the same event uncommitted: the alert fires until a mended consumer commits it."""
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name, read_from="begin")
@@ -106,12 +106,12 @@ def test_a_stuck_consumer_is_found(api, broker_parts, watch):
         with Consumer(api, subscription, batch_limit=1, on_disconnect="release") as stream:
             assert stream.batch()
         until(lambda ended=number: count_lost_streams(api) == ended)
-    broker_parts.broker.services.housekeeping.run()
+    breakable_broker.broker.services.housekeeping.run()
     assert watch().fires("NakadiConsumerIsStuck")
 
     with Consumer(api, subscription, batch_limit=1) as stream:
         assert stream.consumed(1) == [{"n": 0}]
-    broker_parts.broker.services.housekeeping.run()
+    breakable_broker.broker.services.housekeeping.run()
     assert not watch().fires("NakadiConsumerIsStuck")
 
 
@@ -177,9 +177,9 @@ def test_a_hot_partition_is_found(api, watch):
     assert not before.fires("NakadiPartitionIsHot")
 
 
-def test_a_disk_that_fills_up_is_found(broker_parts, watch, monkeypatch):
+def test_a_disk_that_fills_up_is_found(breakable_broker, watch, monkeypatch):
     """With a twentieth of the disk free the alert fires, and with half of it no longer."""
-    usage = shutil.disk_usage(broker_parts.file.parent)
+    usage = shutil.disk_usage(breakable_broker.file.parent)
     assert ("nakadi_disk_free_bytes", frozenset({("place", "data")})) in scrape(watch().api)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 20))
     assert watch().fires("NakadiDiskFillsUp")
@@ -188,11 +188,11 @@ def test_a_disk_that_fills_up_is_found(broker_parts, watch, monkeypatch):
     assert not watch().fires("NakadiDiskFillsUp")
 
 
-def test_a_full_disk_is_found(api, broker_parts, watch):
+def test_a_full_disk_is_found(api, breakable_broker, watch):
     """Nothing can be stored: publishers get an error, and the alert fires; with room they go on without a restart."""
     name = create_event_type(api)["name"]
     before = watch()
-    with closing(sqlite3.connect(broker_parts.file)) as other:
+    with closing(sqlite3.connect(breakable_broker.file)) as other:
         other.execute(
             """CREATE TRIGGER full_disk BEFORE INSERT ON frames
             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"""
@@ -201,7 +201,7 @@ def test_a_full_disk_is_found(api, broker_parts, watch):
         assert api.post(f"/event-types/{name}/events", json=[{}]).status_code == 207
         assert before.fires("NakadiCannotStoreEvents")
     finally:
-        with closing(sqlite3.connect(broker_parts.file)) as other:
+        with closing(sqlite3.connect(breakable_broker.file)) as other:
             other.execute("DROP TRIGGER full_disk")
 
     after = watch()
@@ -258,24 +258,24 @@ def test_on_a_disk_without_any_room_readers_go_on(small_disk):
         assert not after.fires("NakadiCannotStoreEvents")
 
 
-def test_a_damaged_archive_is_found(api, broker_parts, watch):
+def test_a_damaged_archive_is_found(api, breakable_broker, watch):
     """Streams say where the archive is damaged, and the alert fires; with the object from a backup, they go on.
     (L79, S341)"""
-    there = set(broker_parts.archive.rglob("*.gz"))
+    there = set(breakable_broker.archive.rglob("*.gz"))
     name = create_event_type(api)["name"]
     for _ in range(20):
         publish(api, name, 1)
-    topic = broker_parts.broker.services.event_types.get(name).timeline.topic
-    log = broker_parts.broker.log
+    topic = breakable_broker.broker.services.event_types.get(name).timeline.topic
+    log = breakable_broker.broker.log
     until(lambda: log.archive() or log._hot.bounds(topic, [0])[0].oldest > 0)
-    objects = {each: each.read_bytes() for each in set(broker_parts.archive.rglob("*.gz")) - there}
+    objects = {each: each.read_bytes() for each in set(breakable_broker.archive.rglob("*.gz")) - there}
     before = watch()
     for path, content in objects.items():
         path.write_bytes(content[:-20] + bytes(20))
     target = f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1"
 
     def fires_behind_a_stream() -> bool:
-        with OpenStream(broker_parts.broker.url, target, BEGIN) as stream:
+        with OpenStream(breakable_broker.broker.url, target, BEGIN) as stream:
             lines = stream.rest()
             assert b'"n":0' not in lines
         if b'"unreadable":{' in lines:
@@ -319,12 +319,12 @@ def test_a_schema_that_rejects_events_is_found(api, watch):
     assert not after.fires("NakadiSchemaRejectsEvents")
 
 
-def test_a_slow_registry_is_found(api, broker_parts, watch):
+def test_a_slow_registry_is_found(api, breakable_broker, watch):
     """Calls that take a second make the alert fire, until they are quick again."""
     before = watch()
-    broker_parts.registry.seconds = 1.0
+    breakable_broker.registry.seconds = 1.0
     api.get("/event-types")
-    broker_parts.registry.seconds = 0.0
+    breakable_broker.registry.seconds = 0.0
     assert before.fires("NakadiRegistryIsSlow")
 
     def is_quick() -> bool:
@@ -337,25 +337,25 @@ def test_a_slow_registry_is_found(api, broker_parts, watch):
     until(is_quick)
 
 
-def test_an_indexer_that_is_behind_is_found(api, broker_parts, watch):
+def test_an_indexer_that_is_behind_is_found(api, breakable_broker, watch):
     """Nothing can be archived, and each attempt fails: after ten minutes the alert fires, until the archive is back."""
     name = create_event_type(api)["name"]
-    aside = broker_parts.archive.with_name("aside")
+    aside = breakable_broker.archive.with_name("aside")
     before = watch()
-    broker_parts.archive.mkdir(exist_ok=True)
-    broker_parts.archive.rename(aside)
-    broker_parts.archive.write_text("")
+    breakable_broker.archive.mkdir(exist_ok=True)
+    breakable_broker.archive.rename(aside)
+    breakable_broker.archive.write_text("")
     failed = value(scrape(api), "nakadi_archive_failures_total", operation="archiving")
     try:
         publish(api, name, 1)
         until(lambda: value(scrape(api), "nakadi_archive_failures_total", operation="archiving") > failed + 1)
         assert not before.fires("NakadiIndexerIsBehind")
-        broker_parts.clock.move(700)
+        breakable_broker.clock.move(700)
         assert before.fires("NakadiIndexerIsBehind")
     finally:
-        broker_parts.archive.unlink()
+        breakable_broker.archive.unlink()
         # From this moment on, the next attempt makes the folder itself.
-        shutil.copytree(aside, broker_parts.archive, dirs_exist_ok=True)
+        shutil.copytree(aside, breakable_broker.archive, dirs_exist_ok=True)
 
     until(lambda: not before.fires("NakadiIndexerIsBehind"))
-    assert b'"n":0' in read_first_event(broker_parts, name)
+    assert b'"n":0' in read_first_event(breakable_broker, name)

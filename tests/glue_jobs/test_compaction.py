@@ -9,7 +9,7 @@ import pytest
 from nakadi.engines.archive.stores import FolderStore
 from nakadi.model.annotations import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
-from nakadi_jobs import compaction, in_tasks, reading
+from nakadi_jobs import compaction, gathering, in_tasks
 from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
 from nakadi_jobs.event_type_tables import columns_of_all_versions, events_table
 from nakadi_jobs.tables import ChangedMeanwhile
@@ -45,7 +45,7 @@ def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, dat
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(number) for number in range(5)])
     parts = list(unread_parts(data.index, orders, NO_PROGRESS))
-    archive = reading.Archive(jobs.spark(), data.store, data.archive, data.store, data.archive)
+    archive = gathering.Archive(jobs.spark(), data.store, data.archive, data.store, data.archive)
     columns = columns_of_all_versions(data.event_types, orders)
 
     with archive.gather(parts) as gathered:
@@ -193,7 +193,7 @@ def test_what_the_index_does_not_name_is_no_event(jobs, data):
     assert jobs.rows("page_viewed") == []
 
 
-@pytest.mark.long("tests/glue_jobs/test_reading.py::test_a_shared_object_is_read_once_for_all_event_types")
+@pytest.mark.long("tests/glue_jobs/test_gathering.py::test_a_shared_object_is_read_once_for_all_event_types")
 def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
     """An object is read once for all event types in it, their tables have each event once, and damage is reported."""
     event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]

@@ -10,8 +10,8 @@ from nakadi.engines.archive.stores import MemoryStore
 from nakadi.model.log_index import ArchiveLocation
 from nakadi_jobs import in_tasks, plain_files
 from nakadi_jobs.archive_ranges import ArchiveRange
+from nakadi_jobs.gathering import MAX_SPAN_BYTES, group_into_spans
 from nakadi_jobs.plain_files import CreatedFiles, StoreUrls, Target, make_files, remove_files, split_into_shares
-from nakadi_jobs.reading import MAX_SPAN_BYTES, group_into_spans
 from nakadi_jobs.session import has_tasks_in_driver, is_on_this_machine
 
 MB = 1 << 20

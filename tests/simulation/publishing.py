@@ -27,7 +27,7 @@ from msgspec import Struct
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.model.events import AppendResult, Duplicate, Record, Refused, fates_of_events
+from nakadi.model.events import AppendRefused, AppendResult, DuplicateEvent, Record, fates_of_events
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import SealedTopic
@@ -122,7 +122,7 @@ class World:
         refused = {each for each in batches if self.fails()}
         fates = dict(await self.log.append(topic, {each: batches[each] for each in batches if each not in refused}))
         for partition in refused:
-            fates[partition] = Refused("timed out")
+            fates[partition] = AppendRefused("timed out")
             match self.drawn.randrange(3):
                 case 0:
                     await self.log.append(topic, {partition: batches[partition]})
@@ -310,9 +310,9 @@ class Publisher:
     def note_result(self, fates: Mapping[int, AppendResult]) -> None:
         told = list(fates_of_events(self.partition_of, fates))
         for eid, fate in zip(self.batch, told, strict=True):
-            if fate is None or isinstance(fate, Duplicate):
+            if fate is None or isinstance(fate, DuplicateEvent):
                 self.world.check_told(eid, self.begun_at)
-        if any(isinstance(fate, Refused) for fate in told):
+        if any(isinstance(fate, AppendRefused) for fate in told):
             self.begin_attempt()
         else:
             self.is_satisfied = True

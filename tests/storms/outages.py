@@ -23,7 +23,7 @@ from nakadi.engines.kinesis.numbering import ArrivedRecord
 from nakadi.event_types import positions
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import EventType, Position
-from nakadi.model.events import Record, Stored
+from nakadi.model.events import AppendStored, Record
 from nakadi.model.log_index import RecordPosition
 from nakadi.model.outcomes import Conflict, Outcome, Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
@@ -176,7 +176,7 @@ class Outages:
             self._publishing = False
             if self.chance.random() < 0.5:
                 self._cached[name] = self._type(name)
-        if fates[partition] == Stored():
+        if fates[partition] == AppendStored():
             for value in values:
                 known = self._acknowledged[name, partition]
                 if known:

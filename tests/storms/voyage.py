@@ -22,7 +22,7 @@ from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.numbering import ArrivedRecord
 from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
-from nakadi.model.events import Record, Stored
+from nakadi.model.events import AppendStored, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import SystemClock
@@ -141,7 +141,7 @@ class Voyage:
         finally:
             for place, fate in fates.items():
                 values = [record.value or b"" for record in batches[place]]
-                (self._acknowledged if fate == Stored() else self._doubtful)[place].append(values)
+                (self._acknowledged if fate == AppendStored() else self._doubtful)[place].append(values)
 
     def read(self) -> None:
         log, place = self.chance.choice(self._logs), self.chance.randrange(PARTITIONS)

@@ -17,7 +17,7 @@ from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive.policy import ArchivePolicy
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
-from nakadi.model.events import Record, Stored
+from nakadi.model.events import AppendStored, Record
 from nakadi.ports.clock import SystemClock
 
 THREADS = 4
@@ -47,7 +47,7 @@ def main(folder: str, run: str) -> None:
             names = [f"{run}.{thread}.{number}.{index}" for index in range(1 + number % 3)]
             partition = (thread + number) % PARTITIONS
             fates = run_blocking(log.append(TOPIC, {partition: [Record(f'"{name}"'.encode()) for name in names]}))
-            if fates[partition] == Stored():
+            if fates[partition] == AppendStored():
                 os.write(1, f"{partition} {' '.join(names)}\n".encode())
 
     for thread in range(THREADS):

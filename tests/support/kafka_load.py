@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 
 from nakadi.app.engines import open_event_log
 from nakadi.common.waiting import run_blocking
-from nakadi.model.events import Refused
+from nakadi.model.events import AppendRefused
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
@@ -61,8 +61,8 @@ class Load:
             try:
                 fate = run_blocking(self.log.append("t", {partition: [a_record(name)]}))[partition]
             except Unavailable:
-                fate = Refused("unavailable")
-            (self.refused if isinstance(fate, Refused) else self.acknowledged).append(name)
+                fate = AppendRefused("unavailable")
+            (self.refused if isinstance(fate, AppendRefused) else self.acknowledged).append(name)
 
     def _follow(self, partition):
         place = 0

@@ -13,7 +13,7 @@ import threading
 
 from nakadi.app.engines import open_event_log
 from nakadi.common.waiting import run_blocking
-from nakadi.model.events import Record, Stored
+from nakadi.model.events import AppendStored, Record
 from nakadi.ports.clock import SystemClock
 
 THREADS = 6
@@ -32,7 +32,7 @@ def main(url: str, run: str) -> None:
             partitions = {thread % PARTITIONS, number % PARTITIONS}
             batches = {partition: [Record(f'"{name}"'.encode()) for name in names] for partition in partitions}
             fates = run_blocking(log.append(TOPIC, batches))
-            stored = [partition for partition, fate in fates.items() if fate == Stored()]
+            stored = [partition for partition, fate in fates.items() if fate == AppendStored()]
             os.write(1, "".join(f"{partition} {' '.join(names)}\n" for partition in stored).encode())
 
     for thread in range(THREADS):

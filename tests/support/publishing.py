@@ -20,7 +20,7 @@ from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, Version
-from nakadi.model.events import AppendResult, Record, Refused
+from nakadi.model.events import AppendRefused, AppendResult, Record
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.event_log import EventLog
 from nakadi.publishing.batch import BatchLimits, BatchOutcome, BatchStatus
@@ -78,7 +78,9 @@ class UnreliableLog:
             raise self.troubles.pop(0)
         self.appends.append((topic, batches))
         accepted = {partition: each for partition, each in batches.items() if partition not in self.refusing}
-        refused = {partition: Refused(self.refusing[partition]) for partition in batches if partition in self.refusing}
+        refused = {
+            partition: AppendRefused(self.refusing[partition]) for partition in batches if partition in self.refusing
+        }
         return {**await append(topic, accepted), **refused}
 
     def __getattr__(self, name: str) -> Any:

@@ -233,7 +233,7 @@ def _newest_states(truth: Truth) -> list[tuple[Any, ...]]:
     return sorted(Counter(newest.values()).items())
 
 
-def _customers(truth: Truth) -> list[tuple[Any, ...]]:
+def _orders_by_customer(truth: Truth) -> list[tuple[Any, ...]]:
     return sorted(Counter(event.customer for event in truth.of(ORDERS)).items())
 
 
@@ -279,7 +279,7 @@ FIGURES: Mapping[str, tuple[str, Callable[[Truth], list[tuple[Any, ...]]]]] = {
         SELECT customer.id, count(*) FROM company_order_placed WHERE nakadi_time > now() - INTERVAL 12 HOUR
         GROUP BY 1 ORDER BY 1
         """,
-        _customers,
+        _orders_by_customer,
     ),
 }
 """Questions in SQL, and how the truth answers them. Spark takes them too, with `explode` for `unnest`."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.cost.flows import INDEX_RECORDS, Flows, share, spread
+from infra.cost.flows import INDEX_RECORDS, Flows, compression_ratio, expected_distinct_places
 from infra.cost.load import Assumed, BadLoad, Deployment, Load, Measured
 
 
@@ -16,7 +16,7 @@ def flows(deployment: Deployment | None = None, **load: float) -> Flows:
 )
 def test_things_spread_over_places(things, places, expected):
     """The expected number of places that are not empty."""
-    assert spread(things, places) == pytest.approx(expected, rel=1e-6)
+    assert expected_distinct_places(things, places) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_things_spread_over_places(things, places, expected):
 )
 def test_what_is_packed_together_is_smaller(events, expected):
     """Between measured sizes, the number of digits decides; outside them, the nearest one."""
-    assert share(((1, 1.0), (10, 0.5), (100, 0.3)), events) == pytest.approx(expected)
+    assert compression_ratio(((1, 1.0), (10, 0.5), (100, 0.3)), events) == pytest.approx(expected)
 
 
 def test_a_batch_is_a_frame_for_each_partition_it_meets():

@@ -2,7 +2,7 @@
 
 import shutil
 
-from nakadi.app.disks import measure_disks
+from nakadi.app.disks import add_disk_metrics
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
 from tests.support.metrics import collect_samples, value
@@ -10,7 +10,7 @@ from tests.support.metrics import collect_samples, value
 
 def read_sample(name, place, **settings):
     metrics = Metrics()
-    measure_disks(Settings(**settings), metrics)
+    add_disk_metrics(Settings(**settings), metrics)
     return value(collect_samples(metrics), name, place=place)
 
 

@@ -31,7 +31,7 @@ def test_the_newest_runs_are_kept():
     """The list has at most 50 runs, the newest first. (T1)"""
     runs = TableRuns()
     for number in range(MAX_KEPT_RUNS + 3):
-        runs = runs.keep(a_run(row_count=number))
+        runs = runs.with_run(a_run(row_count=number))
     assert [each.row_count for each in runs.runs] == list(range(MAX_KEPT_RUNS + 2, 2, -1))
 
 

@@ -180,11 +180,11 @@ def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_ty
 def test_partitions_for_an_event_type_deleted_meanwhile_are_refused(broker, event_type):
     """When the event type goes while it is to get partitions, it is not found. (R208)"""
     name = event_type.name
-    before = broker.subscribed_event_types.before_repartitioning
+    before = broker.subscriptions_of_event_types.before_repartitioning
 
     class DeletesMeanwhile:
         def __getattr__(self, other):
-            return getattr(broker.subscribed_event_types, other)
+            return getattr(broker.subscriptions_of_event_types, other)
 
         def before_repartitioning(self, found):
             before(found)

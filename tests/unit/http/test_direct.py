@@ -23,12 +23,12 @@ from nakadi.http.message import Response, empty_response, json_response
 from nakadi.http.router import Lane, Route
 from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.events import Refused, Stored
+from nakadi.model.events import AppendRefused, AppendStored
 from nakadi.model.outcomes import NotAuthenticated, Unavailable
 from tests.support.patience import PATIENCE, until
 from tests.support.wire import Wire
 
-STORED = {0: Stored()}
+STORED = {0: AppendStored()}
 
 
 class HeldLog:
@@ -68,7 +68,7 @@ class Handlers:
             await LEAVE_LOOP
             self.threads.append(threading.current_thread().name.rpartition("_")[0] or "loop")
             return json_response(str(error), 500)
-        if isinstance(fates[0], Refused):
+        if isinstance(fates[0], AppendRefused):
             await LEAVE_LOOP
             self.threads.append(threading.current_thread().name.rpartition("_")[0] or "loop")
             return json_response([fates[0].reason] * 5000, 207)
@@ -164,7 +164,7 @@ def test_more_requests_wait_for_appends_than_there_are_threads(serving, handlers
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metrics, in_pieces):
     """The rest may have to wait, or be a long answer."""
-    for outcome, status in ((Unavailable("gone"), 500), ({0: Refused("full")}, 207)):
+    for outcome, status in ((Unavailable("gone"), 500), ({0: AppendRefused("full")}, 207)):
         handlers.threads.clear()
         if in_pieces:
             wire.send("POST /event-types/x/events HTTP/1.1", "Content-Length: 2")

@@ -9,7 +9,7 @@ import pytest
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.local.broker import Faults, FaultyLog
-from nakadi.model.events import Refused, Stored
+from nakadi.model.events import AppendRefused, AppendStored
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
 from tests.support.engines import a_record, append_async, record_text
@@ -40,7 +40,7 @@ def values(log, partition=0, topic="orders", start=0):
 
 def test_without_orders_it_is_the_log_behind_it(log):
     """Nothing fails without an order."""
-    assert append(log, "a", "b") == {0: Stored(), 1: Stored()}
+    assert append(log, "a", "b") == {0: AppendStored(), 1: AppendStored()}
     assert (values(log, 0), values(log, 1)) == (["a"], ["b"])
     assert log.first_offset_since("orders", 0, HandMovedClock().now()) == 0
     log.trim("orders", 0, HandMovedClock().now())
@@ -54,9 +54,9 @@ def test_without_orders_it_is_the_log_behind_it(log):
 def test_a_refused_partition_stores_nothing(log, faults):
     """A refused partition fails as often as ordered, and the other partitions of the append are stored. (P111)"""
     faults.refuse(partition="1", times=2)
-    assert append(log, "a", "x") == {0: Stored(), 1: Refused("internal error")}
-    assert append(log, "b", "y") == {0: Stored(), 1: Refused("internal error")}
-    assert append(log, "c", "z") == {0: Stored(), 1: Stored()}
+    assert append(log, "a", "x") == {0: AppendStored(), 1: AppendRefused("internal error")}
+    assert append(log, "b", "y") == {0: AppendStored(), 1: AppendRefused("internal error")}
+    assert append(log, "c", "z") == {0: AppendStored(), 1: AppendStored()}
     assert (values(log, 0), values(log, 1)) == (["a", "b", "c"], ["z"])
 
 
@@ -64,12 +64,12 @@ def test_orders_concern_appends_that_are_not_waited_for(log, faults):
     """Refused, late, throttled or stopped: the outcome is the one that a waiting caller would get. (P111)"""
     faults.refuse(partition="1")
     both = {0: [a_record("a")], 1: [a_record("x")]}
-    assert append_async(log, "orders", both).result(PATIENCE) == {0: Stored(), 1: Refused("internal error")}
+    assert append_async(log, "orders", both).result(PATIENCE) == {0: AppendStored(), 1: AppendRefused("internal error")}
     faults.delay(PATIENCE * 10)
     late = append_async(log, "orders", {0: [a_record("b")]})
-    assert append_async(log, "orders", {0: [a_record("c")]}).result(PATIENCE) == {0: Stored()}
+    assert append_async(log, "orders", {0: [a_record("c")]}).result(PATIENCE) == {0: AppendStored()}
     faults.clear()
-    assert late.result(PATIENCE) == {0: Stored()}
+    assert late.result(PATIENCE) == {0: AppendStored()}
     faults.throttle()
     assert isinstance(append_async(log, "orders", both).exception(PATIENCE), Unavailable)
     faults.stop()
@@ -81,8 +81,8 @@ def test_orders_concern_appends_that_are_not_waited_for(log, faults):
 def test_a_time_out_comes_after_the_fact(log, faults):
     """An append that timed out on order is stored nevertheless, so that trying again stores it twice. (P111)"""
     faults.time_out(partition="0")
-    assert append(log, "a") == {0: Refused("timed out")}
-    assert append(log, "a") == {0: Stored()}
+    assert append(log, "a") == {0: AppendRefused("timed out")}
+    assert append(log, "a") == {0: AppendStored()}
     assert values(log) == ["a", "a"]
 
 
@@ -112,8 +112,8 @@ def test_orders_concern_one_event_type(faults):
     log.create_topic("orders", 1)
     log.create_topic("other", 1)
     faults.refuse(event_type="shop.order", reason="not today")
-    assert append(log, "a", topic="other") == {0: Stored()}
-    assert append(log, "a") == {0: Refused("not today")}
+    assert append(log, "a", topic="other") == {0: AppendStored()}
+    assert append(log, "a") == {0: AppendRefused("not today")}
     log.close()
 
 
@@ -124,7 +124,7 @@ def test_a_delayed_append_is_stored_late(log, faults):
         publishing = publisher.submit(append, log, "late")
         assert log.read("orders", 0, 0, wait=0.05).events == ()
         faults.clear()
-        assert publishing.result(PATIENCE) == {0: Stored()}
+        assert publishing.result(PATIENCE) == {0: AppendStored()}
     assert values(log) == ["late"]
 
 
@@ -195,5 +195,9 @@ def test_orders_are_carried_out_in_turn(log, faults):
     """For each partition the first order that concerns it comes first."""
     faults.time_out()
     faults.refuse()
-    assert [append(log, name)[0] for name in "abc"] == [Refused("timed out"), Refused("internal error"), Stored()]
+    assert [append(log, name)[0] for name in "abc"] == [
+        AppendRefused("timed out"),
+        AppendRefused("internal error"),
+        AppendStored(),
+    ]
     assert values(log) == ["a", "c"]

@@ -1,6 +1,6 @@
 import pytest
 
-from nakadi.model.events import Refused, Stored
+from nakadi.model.events import AppendRefused, AppendStored
 from nakadi.publishing.batch import (
     BatchRejected,
     BatchStatus,
@@ -60,7 +60,7 @@ def test_everything_stored_needs_no_items():
 @pytest.mark.parametrize("reason", ["timed out", "internal error", "interrupted"])
 def test_storing_has_results_of_its_own_for_each_partition(reason):
     """Stored events are `submitted`, and the rest is `failed` with the log's reason. (P111, P117, P118, P121)"""
-    outcome = outcome_of_partial_append(EVENTS, [0, 1, 0], {0: Stored(), 1: Refused(reason)})
+    outcome = outcome_of_partial_append(EVENTS, [0, 1, 0], {0: AppendStored(), 1: AppendRefused(reason)})
     assert outcome.status is BatchStatus.NOT_ALL_STORED
     assert steps(outcome) == [("submitted", "publishing"), ("failed", "publishing"), ("submitted", "publishing")]
     assert [item.detail for item in outcome.items] == ["", reason, ""]

@@ -11,7 +11,7 @@ import pytest
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.memory.eid_claims import MemoryEidClaims
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.model.events import Duplicate, EventPlace, Record, Refused, Stored, StoredExcept
+from nakadi.model.events import AppendRefused, AppendStored, AppendStoredExcept, DuplicateEvent, EventPlace, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.deduplication import EventIds
 from nakadi.publishing.claimed_append import (
@@ -86,17 +86,17 @@ def test_what_settles_while_the_log_is_read_is_not_taken_over(here):
     found = read()
     run_blocking(here.log.append("t", {0: [RECORD]}))
     here.clock.move(2)
-    assert send_last(steps, found) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
-    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
+    assert send_last(steps, found) == {0: AppendStoredExcept({0: AppendRefused(UNDER_WAY_MESSAGE)})}
+    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})}
     assert here.stored() == 1
 
 
 def test_a_dead_attempt_is_taken_over_when_it_is_over(here):
     """Until then, no publisher hears that the event is stored; afterwards the next attempt stores it. (P158)"""
     here.attempt_until("_append_to")
-    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
+    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: AppendRefused(UNDER_WAY_MESSAGE)})}
     here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
-    assert run_steps(here.attempt().steps()) == {0: Stored()}
+    assert run_steps(here.attempt().steps()) == {0: AppendStored()}
     assert here.stored() == 1
 
 
@@ -104,7 +104,7 @@ def test_an_attempt_that_died_behind_its_append_has_stored_its_event(here):
     """The log is read at once, whatever the claim says. (P158)"""
     _, append = here.attempt_until("_append_to")
     append()
-    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
+    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})}
     assert here.stored() == 1
 
 
@@ -114,8 +114,8 @@ def test_an_append_is_not_begun_late(here):
     found = claim()
     here.clock.move(CLAIMS_HOLD_FOR.total_seconds() + 1)
     steps.send(found)()
-    assert send_last(steps, None) == {0: StoredExcept({0: Refused(TOO_LATE_MESSAGE)})}
-    assert run_steps(here.attempt().steps()) == {0: Stored()}
+    assert send_last(steps, None) == {0: AppendStoredExcept({0: AppendRefused(TOO_LATE_MESSAGE)})}
+    assert run_steps(here.attempt().steps()) == {0: AppendStored()}
 
 
 def test_a_confirmation_that_fails_does_no_harm(here):
@@ -124,8 +124,8 @@ def test_a_confirmation_that_fails_does_no_harm(here):
     steps.send(append())
     with pytest.raises(StopIteration) as ended:
         steps.throw(Unavailable("no answer"))
-    assert ended.value.value == {0: Stored()}
-    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
+    assert ended.value.value == {0: AppendStored()}
+    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})}
 
 
 def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(here):
@@ -134,8 +134,8 @@ def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(here):
     here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
     slow, take_over = here.attempt_until("replace")
     run_blocking(here.log.append("t", {0: [RECORD]}))
-    assert run_steps(here.attempt().steps()) == {0: StoredExcept({0: Duplicate(EventPlace(1, 0, 0))})}
-    assert send_last(slow, take_over()) == {0: StoredExcept({0: Refused(UNDER_WAY_MESSAGE)})}
+    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})}
+    assert send_last(slow, take_over()) == {0: AppendStoredExcept({0: AppendRefused(UNDER_WAY_MESSAGE)})}
     assert here.stored() == 1
 
 

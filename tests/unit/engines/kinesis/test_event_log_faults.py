@@ -9,7 +9,7 @@ import pytest
 
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis import continuity, gaps, indexing, scanning, shard_watch, tails
-from nakadi.model.events import Record, Refused, Stored
+from nakadi.model.events import AppendRefused, AppendStored, Record
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveObjectGone
@@ -31,8 +31,8 @@ EXPIRED = refusal_fault("ExpiredTokenException")
 ITERATOR_EXPIRED = refusal_fault("ExpiredIteratorException")
 TOO_OLD = refusal_fault("InvalidArgumentException")
 
-TIMED_OUT = Refused("timed out")
-FAILED = Refused("internal error")
+TIMED_OUT = AppendRefused("timed out")
+FAILED = AppendRefused("internal error")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ class TestPublishing:
     def test_goes_on_when_nothing_was_done(self, faulty_kinesis: FaultyKinesis, log, fault):
         """A throttled or lost record is sent again, and stored once."""
         faulty_kinesis.faults.goes_wrong("PutRecords", fault, fault)
-        assert run_blocking(log.append("t", {0: [Record(b"1")]})) == {0: Stored()}
+        assert run_blocking(log.append("t", {0: [Record(b"1")]})) == {0: AppendStored()}
         assert values(log) == [b"1"]
 
     @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ class TestPublishing:
         faulty_kinesis.faults.goes_wrong("PutRecords", timeout_after_effect)
         batch = {0: [Record(b"1"), Record(b"2")]}
         assert run_blocking(log.append("t", batch)) == {0: TIMED_OUT}
-        assert run_blocking(log.append("t", batch)) == {0: Stored()}
+        assert run_blocking(log.append("t", batch)) == {0: AppendStored()}
         assert values(log) == [b"1", b"2", b"1", b"2"]
 
     def test_ends_when_no_one_lets_it_in(self, faulty_kinesis: FaultyKinesis, log):
@@ -120,7 +120,7 @@ class TestPublishing:
         """In a call with several partitions, only the refused ones are refused. (P111)"""
         faulty_kinesis.client.refuses({1: "InternalFailure"})
         fates = run_blocking(log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)}))
-        assert fates == {0: Stored(), 1: FAILED, 2: Stored()}
+        assert fates == {0: AppendStored(), 1: FAILED, 2: AppendStored()}
         assert [values(log, partition) for partition in range(3)] == [[b"0"], [], [b"2"]]
 
     def test_sends_again_those_that_were_throttled(self, faulty_kinesis: FaultyKinesis, log):
@@ -128,7 +128,7 @@ class TestPublishing:
         throttled = "ProvisionedThroughputExceededException"
         faulty_kinesis.client.refuses({0: throttled, 2: throttled}, {1: throttled})
         fates = run_blocking(log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)}))
-        assert fates == dict.fromkeys(range(3), Stored())
+        assert fates == dict.fromkeys(range(3), AppendStored())
         assert [values(log, partition) for partition in range(3)] == [[b"0"], [b"1"], [b"2"]]
         assert [len(call) for call in faulty_kinesis.client.put] == [3, 2, 1]
 
@@ -151,7 +151,7 @@ class TestPublishing:
         batch = long_batch()
         throttled = {0: "ProvisionedThroughputExceededException"}
         faulty_kinesis.client.refuses({}, throttled, throttled)
-        assert run_blocking(log.append("t", {0: batch})) == {0: Stored()}
+        assert run_blocking(log.append("t", {0: batch})) == {0: AppendStored()}
         assert [event.record for event in log.read("t", 0, 0).events] == batch
         assert all(len(call) == 1 for call in faulty_kinesis.client.put)
 

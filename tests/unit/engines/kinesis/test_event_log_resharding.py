@@ -26,7 +26,7 @@ from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.kinesis.tails import LastWrittenRecords
 from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.engines.memory.log_index import MemoryLogIndex
-from nakadi.model.events import EventSlice, Record, Stored
+from nakadi.model.events import AppendStored, EventSlice, Record
 from nakadi.model.log_index import ShardProgress
 from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import create_stream, wait_until_active
@@ -137,7 +137,7 @@ def publish_until(over: threading.Event, log: KinesisLog, writer: int) -> list[t
         partitions = random.sample(range(PARTITIONS), 3)
         values = {partition: b"%d" % (writer * 1_000_000 + number + at) for at, partition in enumerate(partitions)}
         fates = run_blocking(log.append(TOPIC, {partition: [Record(value)] for partition, value in values.items()}))
-        stored += [(partition, value) for partition, value in values.items() if fates[partition] == Stored()]
+        stored += [(partition, value) for partition, value in values.items() if fates[partition] == AppendStored()]
         number += 3
     return stored
 

@@ -8,7 +8,7 @@ from nakadi.common import caching
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.kinesis import envelopes, topics
 from nakadi.engines.kinesis.event_log import KinesisOptions
-from nakadi.model.events import Record, Refused, Stored
+from nakadi.model.events import AppendRefused, AppendStored, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from tests.support.kinesis_faults import FaultyKinesis
@@ -184,7 +184,7 @@ def test_what_comes_before_the_seal_is_acknowledged(faulty_kinesis: FaultyKinesi
         time.sleep(0.1)
 
     log = publishing_while(faulty_kinesis, note_and_wait)
-    assert run_blocking(log.append(topic, {0: [Record(b"1")]})) == {0: Stored()}
+    assert run_blocking(log.append(topic, {0: [Record(b"1")]})) == {0: AppendStored()}
     assert faulty_kinesis.a_log().bounds(topic, [0])[0].next_offset == 1
 
 
@@ -202,7 +202,7 @@ def test_each_partition_of_an_append_around_a_seal_has_its_own_fate(faulty_kines
 
     log = publishing_while(faulty_kinesis, seal_one)
     fates = run_blocking(log.append(topic, {0: [Record(b"1")], 1: [Record(b"2")]}))
-    assert fates == {0: Stored(), 1: Refused("timed out")}
+    assert fates == {0: AppendStored(), 1: AppendRefused("timed out")}
 
 
 def test_what_is_lost_with_its_topic_is_reported(faulty_kinesis: FaultyKinesis, topic):

@@ -19,7 +19,7 @@ from nakadi.engines.sqlite.eid_index import EidIndex
 from nakadi.engines.sqlite.eids import EidMemory
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.old_eids import add_old_eids
-from nakadi.model.events import Duplicate, EventPlace, StoredExcept, microseconds_since_epoch
+from nakadi.model.events import AppendStoredExcept, DuplicateEvent, EventPlace, microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.deduplication import EventIds
 from tests.support import everything
@@ -56,8 +56,8 @@ def append_once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> di
         partitions=[0] * len(numbers),
     )
     fate = run_blocking(log.append_once("t", {0: [a_record(str(number)) for number in numbers]}, ids))[0]
-    exceptions = fate.exceptions if isinstance(fate, StoredExcept) else {}
-    return {index: each.first for index, each in exceptions.items() if isinstance(each, Duplicate)}
+    exceptions = fate.exceptions if isinstance(fate, AppendStoredExcept) else {}
+    return {index: each.first for index, each in exceptions.items() if isinstance(each, DuplicateEvent)}
 
 
 def rows(path) -> int:

@@ -14,7 +14,7 @@ from nakadi.engines.sqlite import sharing
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.reading import ChunkedRecords, split_into_chunks
 from nakadi.engines.sqlite.sharing import AppendService
-from nakadi.model.events import Record, Stored
+from nakadi.model.events import AppendStored, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
 from tests.support.engines import a_record, append_async, read_everything, record_text
@@ -63,7 +63,7 @@ def test_appends_of_two_processes_are_committed_by_one(path, committing_log, met
             for number in range(20)
             for name, log in (("a", one), ("b", other))
         ]
-        assert [each.result(PATIENCE) for each in waiting] == [{0: Stored()}] * 40
+        assert [each.result(PATIENCE) for each in waiting] == [{0: AppendStored()}] * 40
         texts = [record_text(event.record) for event in read_everything(one, "t", 0, 0)]
         assert [text for text in texts if text.startswith("a")] == [f"a{number}" for number in range(20)]
         assert sorted(texts) == sorted(f"{name}{number}" for name in "ab" for number in range(20))
@@ -118,7 +118,7 @@ def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing_log
         await log_closes
 
     asyncio.run(serve())
-    assert {str(each.result()) for each in waiting} == {str({0: Stored()})}
+    assert {str(each.result()) for each in waiting} == {str({0: AppendStored()})}
     assert [record_text(event.record) for event in read_everything(committing_log, "t", 0, 0)][1::2] == [
         str(number) for number in range(200)
     ]
@@ -175,4 +175,4 @@ def test_a_listener_that_fails_does_not_end_the_thread_of_outcomes(path, committ
 
         begin_task(log.append("t", {0: [a_record("x")]}), fails)
         assert called.wait(PATIENCE)
-        assert append_async(log, "t", {0: [a_record("y")]}).result(PATIENCE) == {0: Stored()}
+        assert append_async(log, "t", {0: [a_record("y")]}).result(PATIENCE) == {0: AppendStored()}

@@ -181,7 +181,7 @@ def test_an_object_that_goes_meanwhile_is_looked_for_in_a_newer_snapshot(busy, b
     """An object that was replaced while the backup was taken is not missing from it. (B2)"""
     busy.publish(5)
     busy.archive()
-    copy_data_file = taking._Backup._copy_data_file
+    copy_data_file = taking._BackupRun._copy_data_file
     turns = []
 
     def copy_then_forget(backup, snapshot):
@@ -194,7 +194,7 @@ def test_an_object_that_goes_meanwhile_is_looked_for_in_a_newer_snapshot(busy, b
                 path.unlink()
         return copied
 
-    monkeypatch.setattr(taking._Backup, "_copy_data_file", copy_then_forget)
+    monkeypatch.setattr(taking._BackupRun, "_copy_data_file", copy_then_forget)
 
     assert busy.back_up(backups).missing == []
 

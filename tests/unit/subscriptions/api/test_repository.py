@@ -25,7 +25,7 @@ from tests.support.clock import HandMovedClock
 from tests.support.subscriptions import a_request, change_request
 
 
-class Registered:
+class SubscribableEventTypes:
     """Subscriptions and event types in one registry."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Registered:
         )
         return self.subscriptions.add(subscription, [self.event_types.get(name) for name in names])
 
-    def removable(self, name: str) -> bool:
+    def try_to_remove(self, name: str) -> bool:
         """Whether a look at this moment finds that an event type can be removed."""
         event_type = self.event_types.get(name)
         mark = self.subscriptions.no_new_subscription_condition(event_type)
@@ -64,7 +64,7 @@ class Registered:
 
 @pytest.fixture
 def registered():
-    return Registered()
+    return SubscribableEventTypes()
 
 
 @pytest.mark.parametrize("count", [1, 32, 33, 99, 250])
@@ -110,7 +110,7 @@ def test_event_types_have_to_be_as_they_were(registered, count):
     """If an event type goes while a subscription to it begins, the subscription does not come into being. (S24)"""
     names = registered.names(count)
     there = [registered.event_types.get(name) for name in names]
-    assert registered.removable(names[0])
+    assert registered.try_to_remove(names[0])
     registered.event_types.get = {each.name: each for each in there}.__getitem__
     with pytest.raises(ChangedMeanwhile):
         registered.add(*names)
@@ -145,9 +145,9 @@ def test_what_has_only_begun_protects_event_types_for_a_while(registered):
     with pytest.raises(Unavailable):
         registered.add(*names)
     registered.registry.write = write
-    assert not registered.removable(names[-1])
+    assert not registered.try_to_remove(names[-1])
     registered.clock.move(MAX_CREATION_TIME.total_seconds())
-    assert registered.removable(names[-1])
+    assert registered.try_to_remove(names[-1])
 
 
 def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
@@ -156,9 +156,9 @@ def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
     registered.registry.write(
         PutDocument(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, f"{name}/unfinished", {"at": registered.clock.now().isoformat()})
     )
-    assert not registered.removable(name)
+    assert not registered.try_to_remove(name)
     registered.clock.set_back(3600)
-    assert registered.removable(name)
+    assert registered.try_to_remove(name)
 
 
 def test_own_writes_are_seen_at_once(registered):

@@ -22,7 +22,7 @@ from nakadi.app.core import (
     attributes_from_pairs,
     log_dependencies,
 )
-from nakadi.app.disks import measure_disks
+from nakadi.app.disks import add_disk_metrics
 from nakadi.app.engines import (
     data_file_paths,
     open_coordination,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from nakadi.queries.processes import QueryProcesses
     from nakadi.rehearsals.rehearsals import Rehearsals
     from nakadi.streaming.streams import EventStreams
-    from nakadi.subscriptions.api.resource import SubscribedEventTypes
+    from nakadi.subscriptions.api.resource import SubscriptionsOfEventTypes
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def open_broker(
         metrics=metrics,
     )
     metrics.find_deleted = broker.find_deleted_event_types
-    measure_disks(settings, metrics)
+    add_disk_metrics(settings, metrics)
     broker.wrap_sender = wrap_sender
     broker.tracer = tracer
     try:
@@ -319,7 +319,7 @@ class BrokerServices(BrokerCore):
             self,
             deduplication=self.deduplication,
             timelines=self.timelines,
-            get_dependents=lambda: self.subscribed_event_types,
+            get_dependents=lambda: self.subscriptions_of_event_types,
         )
         self.with_turn_metrics("schemas", services.long_work_queue)
         return services
@@ -446,10 +446,10 @@ class BrokerServices(BrokerCore):
         return make_subscription_services(self, self.coordination)
 
     @cached_property
-    def subscribed_event_types(self) -> SubscribedEventTypes:
-        from nakadi.app.subscriptions import make_subscribed_event_types
+    def subscriptions_of_event_types(self) -> SubscriptionsOfEventTypes:
+        from nakadi.app.subscriptions import make_subscriptions_of_event_types
 
-        return make_subscribed_event_types(self, self.subscription_services)
+        return make_subscriptions_of_event_types(self, self.subscription_services)
 
     @cached_property
     def subscription_streams(self) -> SubscriptionStreams:

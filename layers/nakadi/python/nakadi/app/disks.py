@@ -16,7 +16,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.stores import FolderStore, folder_of_archive
 
 
-def measure_disks(settings: Settings, metrics: Metrics) -> None:
+def add_disk_metrics(settings: Settings, metrics: Metrics) -> None:
     """Have the metrics report the disks with the data file and with the archive, whenever metrics are read."""
     metrics.disk_free.add_source(partial(_read_disks, settings, attrgetter("free")))
     metrics.disk_size.add_source(partial(_read_disks, settings, attrgetter("total")))
@@ -24,7 +24,7 @@ def measure_disks(settings: Settings, metrics: Metrics) -> None:
 
 def _read_disks(settings: Settings, figure: Callable[[Any], int]) -> MetricRows:
     rows: dict[tuple[str, ...], float] = {}
-    for place, folder in _places(settings).items():
+    for place, folder in _watched_folders(settings).items():
         # One that is not there, such as an archive before its first event, or that cannot be read, has no figures. A
         # folder without the archive's marker may be a mount point without its file system.
         if place == "archive" and not FolderStore(Path(folder)).is_marked():
@@ -36,7 +36,7 @@ def _read_disks(settings: Settings, figure: Callable[[Any], int]) -> MetricRows:
     return rows
 
 
-def _places(settings: Settings) -> Mapping[str, str]:
+def _watched_folders(settings: Settings) -> Mapping[str, str]:
     places: dict[str, str] = {}
     for path in data_file_paths(settings.store_urls):
         places["data"] = str(path.parent)

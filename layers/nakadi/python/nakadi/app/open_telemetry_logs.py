@@ -52,7 +52,7 @@ class LogExport(logging.Handler):
         if record.name.startswith(_SENDING_LOGGERS):
             return
         try:
-            self._logger.emit(_sent_record(record))
+            self._logger.emit(_otlp_record(record))
         except Exception:  # noqa: BLE001  # whatever it was, what logs goes on
             self.handleError(record)
 
@@ -63,7 +63,7 @@ class LogExport(logging.Handler):
         super().close()
 
 
-def _sent_record(record: logging.LogRecord) -> LogRecord:
+def _otlp_record(record: logging.LogRecord) -> LogRecord:
     attributes = {"logger.name": record.name}
     if flow_id := current_flow_id.get():
         attributes["nakadi.flow_id"] = flow_id

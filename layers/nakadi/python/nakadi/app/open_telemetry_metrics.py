@@ -78,21 +78,21 @@ class MetricsExport:
 
 def metrics_data(metrics: Metrics, started_at: int, now: int) -> MetricsData:
     """All metrics that have values now. Times are nanoseconds; counts began at the first one."""
-    sent = list(_sent_metrics(metrics, started_at, now))
+    sent = list(_otlp_metrics(metrics, started_at, now))
     scope = ScopeMetrics(InstrumentationScope("nakadi"), sent, "")
     return MetricsData([ResourceMetrics(resource_of_process(), [scope], "")])
 
 
-def _sent_metrics(metrics: Metrics, started_at: int, now: int) -> Iterator[SentMetric]:
+def _otlp_metrics(metrics: Metrics, started_at: int, now: int) -> Iterator[SentMetric]:
     for each in metrics.all:
         definition = each.definition
         last_word = definition.name.removesuffix("_total").rpartition("_")[2]
-        points = _points(each, started_at, now)
+        points = _otlp_data_points(each, started_at, now)
         if points.data_points:
             yield SentMetric(definition.name, definition.meaning, _UNITS_BY_LAST_WORD.get(last_word, "1"), points)
 
 
-def _points(metric: Metric, started_at: int, now: int) -> Sum | Gauge | HistogramPoints:
+def _otlp_data_points(metric: Metric, started_at: int, now: int) -> Sum | Gauge | HistogramPoints:
     names = metric.definition.labels
     if isinstance(metric, Histogram):
         return HistogramPoints(

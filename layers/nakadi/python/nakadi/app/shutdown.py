@@ -184,13 +184,13 @@ def _innermost_line(frame: FrameType) -> str:
     As in other tools, functions with a variable `__tracebackhide__` are passed over.
     """
     inside: FrameType | None = frame
-    while inside is not None and not _says_where_it_is(inside):
+    while inside is not None and not _is_worth_showing(inside):
         inside = inside.f_back
     found = inside or frame
     return f"{found.f_code.co_qualname} ({Path(found.f_code.co_filename).name}:{found.f_lineno})"
 
 
-def _says_where_it_is(frame: FrameType) -> bool:
+def _is_worth_showing(frame: FrameType) -> bool:
     code = frame.f_code
     return Path(code.co_filename).is_relative_to(_PACKAGE) and "__tracebackhide__" not in code.co_varnames
 

@@ -24,9 +24,9 @@ from nakadi.subscriptions.api.repository import Subscriptions
 from nakadi.subscriptions.api.resource import (
     DeletedSubscriptionCleanup,
     RedriveAttachment,
-    SubscribedEventTypes,
     SubscriptionCreation,
     SubscriptionDeletion,
+    SubscriptionsOfEventTypes,
     SubscriptionUpdater,
 )
 from nakadi.subscriptions.api.stats import SubscriptionStats, TroubledSubscriptions
@@ -108,9 +108,9 @@ def make_reset_requests(settings: Settings, services: SubscriptionServices) -> R
     )
 
 
-def make_subscribed_event_types(core: BrokerCore, services: SubscriptionServices) -> SubscribedEventTypes:
+def make_subscriptions_of_event_types(core: BrokerCore, services: SubscriptionServices) -> SubscriptionsOfEventTypes:
     """The services that event types need to know about subscriptions."""
-    return SubscribedEventTypes(
+    return SubscriptionsOfEventTypes(
         subscription_repository=services.subscriptions,
         features=core.features,
         initialisation=services.offset_initialisation,

@@ -78,7 +78,7 @@ class TracedStreamFigures:
         self, event_type: str, events: int, size: int, newest: datetime, runs: Sequence[EventRun]
     ) -> None:
         self._figures.record_sent_batch(event_type, events, size, newest, runs)
-        span = self._tracer.begin_linked("deliver", event_type, _texts_of(runs), group=self._group)
+        span = self._tracer.begin_linked("deliver", event_type, _event_texts(runs), group=self._group)
         if span is not None:
             span.end(events=events, size=size)
 
@@ -98,7 +98,7 @@ class TracedSender:
         if batch is None:
             return await self._sender.deliver(attempt)
         group = attempt.sink.subscription_id
-        span = self._tracer.begin_linked("sink", batch.partition.event_type, _texts_of(batch.runs), group=group)
+        span = self._tracer.begin_linked("sink", batch.partition.event_type, _event_texts(batch.runs), group=group)
         answer = await self._sender.deliver(attempt)
         if span is not None:
             verdict = verdict_of(answer)
@@ -109,5 +109,5 @@ class TracedSender:
         await self._sender.close()
 
 
-def _texts_of(runs: Iterable[EventRun]) -> Iterator[bytes]:
+def _event_texts(runs: Iterable[EventRun]) -> Iterator[bytes]:
     return chain.from_iterable(run.values for run in runs)

@@ -35,7 +35,7 @@ class RecentRows(Generic[Key, Row]):
         self._max_rows = max_rows
         self._rows: OrderedDict[Key, Row] = OrderedDict()
 
-    def row_to_change(self, key: Key) -> Row:
+    def row_for_update(self, key: Key) -> Row:
         row = self._rows.get(key)
         if row is not None:
             self._rows.move_to_end(key)
@@ -57,11 +57,11 @@ class ClientMetrics:
 
     def count_request(self, client: str, method: str, path: str, seconds: float) -> None:
         with self._lock:
-            self._requests.row_to_change((client, method, path)).add_value(seconds, ())
+            self._requests.row_for_update((client, method, path)).add_value(seconds, ())
 
     def count_sent_bytes(self, key: StreamKey, size: int) -> None:
         with self._lock:
-            self._sent_bytes.row_to_change(key)[0] += size
+            self._sent_bytes.row_for_update(key)[0] += size
 
     def requests(self) -> Mapping[RequestKey, Distribution]:
         """The times of requests. The least recently used ones come first."""
@@ -76,7 +76,7 @@ class ClientMetrics:
         """Add the counts of another process."""
         for key, added in requests.items():
             with self._lock:
-                self._requests.row_to_change(key).add_distribution(added)
+                self._requests.row_for_update(key).add_distribution(added)
         for stream, size in sent_bytes.items():
             self.count_sent_bytes(stream, size)
 

@@ -214,9 +214,9 @@ class Histogram:
 
     def observe(self, value: float, *labels: str) -> None:
         with self.lock:
-            self.row_to_change(labels).add_value(value, self.bounds)
+            self.row_for_update(labels).add_value(value, self.bounds)
 
-    def row_to_change(self, labels: Labels) -> Distribution:
+    def row_for_update(self, labels: Labels) -> Distribution:
         """A row that only the holder of the lock may change."""
         row = self._rows.get(labels)
         if row is None:

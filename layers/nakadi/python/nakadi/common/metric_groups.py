@@ -61,7 +61,7 @@ class AnsweredRequestMetrics:
         with self._seconds.lock:
             row = self._rows.get((operation, status))
             if row is None:
-                row = self._rows[operation, status] = [0, 0, 0], self._seconds.row_to_change((operation,))
+                row = self._rows[operation, status] = [0, 0, 0], self._seconds.row_for_update((operation,))
             numbers, distribution = row
             distribution.add_value(seconds, self._seconds.bounds)
             numbers[0] += 1
@@ -88,7 +88,7 @@ class SentEventMetrics:
             row = self._rows.get((api, event_type))
             if row is None:
                 labels = (api, self._names.value_or_other(event_type))
-                row = self._rows.setdefault(labels, ([0, 0], self._delay.row_to_change((api,))))
+                row = self._rows.setdefault(labels, ([0, 0], self._delay.row_for_update((api,))))
             numbers, distribution = row
             distribution.add_value(delay, self._delay.bounds)
             numbers[0] += events

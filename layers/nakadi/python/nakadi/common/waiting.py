@@ -103,7 +103,7 @@ class CallThreads:
         self._threads.shutdown()
 
 
-class _LeavingLoop(Wait[None]):
+class _LeaveLoop(Wait[None]):
     __slots__ = ()
 
     def begin(self, done: Done[None]) -> None:
@@ -113,7 +113,7 @@ class _LeavingLoop(Wait[None]):
         pass
 
 
-LEAVE_LOOP: Wait[None] = _LeavingLoop()
+LEAVE_LOOP: Wait[None] = _LeaveLoop()
 """Awaited by a task before it does what takes more than a moment: on an event loop, it goes on in a thread."""
 
 

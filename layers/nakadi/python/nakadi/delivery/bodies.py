@@ -32,7 +32,7 @@ def message_of(attempt: Attempt) -> Message:
     if batch is None:
         return _trial_message(sink_format)
     if sink_format is SinkFormat.CLOUDEVENTS:
-        return Message(BATCH_MEDIA_TYPE, cloud_events_json(_place(batch), batch.runs))
+        return Message(BATCH_MEDIA_TYPE, cloud_events_json(_cloud_event_place(batch), batch.runs))
     line = JsonSubscriptionFormat(lambda: message_id).encode_line(SendBatch(batch.partition, batch.last, batch.runs))
     return Message(JSON, line)
 
@@ -75,7 +75,7 @@ def _events_of_batch(batch: DeliveryBatch, sink: Sink) -> Iterator[DeliveredEven
             position = str(run.position_at(index))
             is_plain = sink.format is SinkFormat.NAKADI
             yield DeliveredEvent(
-                text=(value if is_plain else cloud_event_json(_place(batch), run, index)).decode(),
+                text=(value if is_plain else cloud_event_json(_cloud_event_place(batch), run, index)).decode(),
                 id=f"{sink.subscription_id}:{name}:{partition}:{position}",
                 place=f"{name}:{partition}",
                 stored_at=run.stored_at(index),
@@ -92,5 +92,5 @@ def _eid_of_event(value: bytes) -> str | None:
     return str(eid) if isinstance(eid, str | int) else None
 
 
-def _place(batch: DeliveryBatch) -> CloudEventPlace:
+def _cloud_event_place(batch: DeliveryBatch) -> CloudEventPlace:
     return CloudEventPlace(batch.partition.event_type, batch.partition.partition)

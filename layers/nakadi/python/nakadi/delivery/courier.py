@@ -185,14 +185,14 @@ class Courier:
         since = self._tally.failing_since
         return 0.0 if since is None else max(0.0, (self._parts.clock.now() - since).total_seconds())
 
-    def look(self) -> None:
+    def check_up(self) -> None:
         """Called about once a second: check whether the stream is to go on, and measure the rate."""
         self._tally.measure_rate(self._parts.clock.monotonic())
         if self._delivery is not None:
             self._delivery.stop_if_stream_closes()
             self._delivery.stop_if_others_wait()
 
-    def digest(self) -> ReportDigest:
+    def report_digest(self) -> ReportDigest:
         """A short form of the report as it would be now."""
         tally, delivery = self._tally, self._delivery
         waits_until, in_flight = (inf, 0) if delivery is None else (delivery.next_attempt_at(), delivery.in_flight)
@@ -260,7 +260,7 @@ class Courier:
             joined = await asyncio.shield(opening)
         except asyncio.CancelledError:
             # Nobody would serve the stream that is being opened in the thread.
-            opening.add_done_callback(partial(_abandon, parts))
+            opening.add_done_callback(partial(_abandon_opened_stream, parts))
             raise
         self._problem = ""
         figures = parts.new_figures(subject, sink.subscription_id)
@@ -285,7 +285,7 @@ class Courier:
                 await self._pausing
 
 
-def _abandon(parts: CourierParts, opening: asyncio.Future[JoinedStream]) -> None:
+def _abandon_opened_stream(parts: CourierParts, opening: asyncio.Future[JoinedStream]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         parts.threads.submit(parts.streams.abandon, opening.result())
 

@@ -64,7 +64,7 @@ class KnownSinks:
         return self._read[1]
 
 
-class _Look(Struct, frozen=True):
+class _SinkAssignments(Struct, frozen=True):
     """What a look at the stores has found: the name of this process, the processes that deliver, all sinks, and the
     sinks of this process."""
 
@@ -74,7 +74,7 @@ class _Look(Struct, frozen=True):
     sinks: Mapping[str, Sink]
 
 
-class _NoThreads(Exception):
+class _ThreadsClosed(Exception):
     """The threads of this process take no more work: it is ending."""
 
 
@@ -96,7 +96,7 @@ class Dispatcher:
         self._reported: dict[str, ReportDigest] = {}
         # By the sink's name, and by when it was created: one that was removed and registered again begins at zero.
         self._tallies: dict[tuple[str, datetime], DeliveryTally] = {}
-        self._found = _Look("", (), {}, {})
+        self._found = _SinkAssignments("", (), {}, {})
         self._senders: dict[SinkType, Sender] = {}
 
     async def run(self) -> None:
@@ -108,9 +108,9 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         try:
             while True:
-                await self._look_and_log_failure()
+                await self._look_up_sinks_and_log_failure()
                 await asyncio.sleep(LOOK_INTERVAL_SECONDS)
-        except _NoThreads:
+        except _ThreadsClosed:
             log.debug("Looking for sinks ends with the process")
         finally:
             self._loop = None
@@ -153,15 +153,15 @@ class Dispatcher:
 
     # Looking
 
-    async def _look_and_log_failure(self) -> None:
+    async def _look_up_sinks_and_log_failure(self) -> None:
         try:
-            found = self._found = await self._run_in_thread(self._look)
+            found = self._found = await self._run_in_thread(self._look_up_sinks)
             for courier, _ in self._couriers.values():
-                courier.look()
+                courier.check_up()
             # First: a courier that has ended has a last word.
             await self._write_reports(found.known)
-            self._follow(found.sinks, found.known)
-        except _NoThreads:
+            self._match_couriers(found.sinks, found.known)
+        except _ThreadsClosed:
             raise
         except Exception:  # the next look may succeed; until then the couriers go on
             log.warning("Looking for sinks failed, trying again in %s s", LOOK_INTERVAL_SECONDS, exc_info=True)
@@ -171,14 +171,14 @@ class Dispatcher:
             running = asyncio.get_running_loop().run_in_executor(self._parts.threads, function, *arguments)
         except RuntimeError as error:
             # The executor raises this at once. What the function raises comes with the result.
-            raise _NoThreads from error
+            raise _ThreadsClosed from error
         return await running
 
-    def _look(self) -> _Look:
+    def _look_up_sinks(self) -> _SinkAssignments:
         known, before = self._known.read(), self._found
         active = {name: each for name, each in known.items() if each.pause is None}
         if not active:
-            return _Look(before.process_id, (), known, {})
+            return _SinkAssignments(before.process_id, (), known, {})
         for each in {sink.type for sink in active.values()}:
             self._senders[each] = self._parts.get_sender(each)
         # The lease first: what is computed from the leases has this process among them.
@@ -187,9 +187,9 @@ class Dispatcher:
         if known is before.known and name == before.process_id and processes == before.processes:
             return before
         own = {each: sink for each, sink in active.items() if delivering_process(each, processes) == name}
-        return _Look(name, processes, known, own)
+        return _SinkAssignments(name, processes, known, own)
 
-    def _follow(self, sinks: Mapping[str, Sink], known: Mapping[str, Sink]) -> None:
+    def _match_couriers(self, sinks: Mapping[str, Sink], known: Mapping[str, Sink]) -> None:
         """Have a courier for each of these sinks, as it is configured now, and for no other.
 
         Of the known sinks, those that are paused have none, and this process may well deliver to them again.
@@ -233,7 +233,7 @@ class Dispatcher:
         for name, (courier, task) in self._couriers.items():
             if name not in known:
                 continue  # it is gone, and its report with it
-            digest, before = courier.digest(), self._reported.get(name)
+            digest, before = courier.report_digest(), self._reported.get(name)
             if before is None or task.done() or self._is_worth_reporting(before, digest):
                 due[name] = courier.report(self._found.process_id)
                 digests[name] = digest

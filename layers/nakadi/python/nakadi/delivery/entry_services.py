@@ -77,7 +77,7 @@ class EventBridgeService:
             "Detail": event.text,
             "Time": event.stored_at,
         }
-        return Entry(index, members, TIME_BYTES + _bytes_of(SOURCE, detail_type, event.text))
+        return Entry(index, members, TIME_BYTES + _size_bytes(SOURCE, detail_type, event.text))
 
     def send(
         self,
@@ -109,12 +109,12 @@ def _message_entry(target: Target, index: int, event: DeliveredEvent, body_membe
         body_member: event.text,
         "MessageAttributes": {name: {"DataType": "String", "StringValue": text} for name, text in attributes.items()},
     }
-    size = _bytes_of(event.text, *attributes, *attributes.values()) + len("String") * len(attributes)
+    size = _size_bytes(event.text, *attributes, *attributes.values()) + len("String") * len(attributes)
     if not target.is_fifo:
         return Entry(index, members, size)
-    group = identifier(event.key or event.place)
+    group = valid_identifier(event.key or event.place)
     return Entry(
-        index, {**members, "MessageGroupId": group, "MessageDeduplicationId": identifier(event.id)}, size, group
+        index, {**members, "MessageGroupId": group, "MessageDeduplicationId": valid_identifier(event.id)}, size, group
     )
 
 
@@ -142,7 +142,7 @@ def _with_unconfirmed(
     return {**{each.index: unconfirmed for each in entries if each.index not in accepted}, **failures}
 
 
-def identifier(text: str) -> str:
+def valid_identifier(text: str) -> str:
     """A text that a service takes as the name of a group or for deduplication, or else its hash."""
     return text if IDENTIFIER_PATTERN.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
 
@@ -151,5 +151,5 @@ def _members(entries: Sequence[Entry]) -> list[Mapping[str, Any]]:
     return [each.members for each in entries]
 
 
-def _bytes_of(*texts: str) -> int:
+def _size_bytes(*texts: str) -> int:
     return sum(len(each.encode()) for each in texts)

@@ -71,10 +71,10 @@ def answer_of_publishing(outcome: BatchOutcome) -> Answer:
     text = "" if failed is None else failed.detail[:MAX_ANSWER_CHARACTERS]
     if outcome.status is BatchStatus.REJECTED:
         return Answer(None, text, verdict=Verdict.FAILED)
-    return Answer(None, text, verdict=Verdict.LATER, delivered=_stored_at_beginning(outcome.items))
+    return Answer(None, text, verdict=Verdict.LATER, delivered=_count_stored_before_first_failure(outcome.items))
 
 
-def _stored_at_beginning(items: Iterable[ItemResult]) -> int:
+def _count_stored_before_first_failure(items: Iterable[ItemResult]) -> int:
     count = 0
     for each in items:
         if each.publishing_status is not PublishingStatus.SUBMITTED:

@@ -72,12 +72,12 @@ class HttpSender:
             ) as response:
                 return await self._read_answer(response)
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-            return Answer(None, _clip(f"It cannot be reached: {_cause_of(error)}"), was_sent=False)
+            return Answer(None, _truncate(f"It cannot be reached: {_cause_of(error)}"), was_sent=False)
         except TimeoutError as error:
             was_sent = not isinstance(error, aiohttp.ConnectionTimeoutError)
             return Answer(None, f"It did not answer within {timeout_seconds:g} s", was_sent=was_sent)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(None, _clip(f"No answer that can be read: {error or type(error).__name__}"))
+            return Answer(None, _truncate(f"No answer that can be read: {error or type(error).__name__}"))
 
     def _open_session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -110,7 +110,7 @@ class HttpSender:
                     beginning += part
         except (aiohttp.ClientError, OSError, ValueError):
             response.close()
-        return Answer(response.status, _clip(beginning.decode(errors="replace")), retry_after)
+        return Answer(response.status, _truncate(beginning.decode(errors="replace")), retry_after)
 
     def _open_socket(self, address: Any) -> socket.socket:
         """A socket for one of the name's addresses, to which it is about to connect."""
@@ -127,5 +127,5 @@ def _cause_of(error: aiohttp.ClientConnectorError | aiohttp.InvalidURL) -> str:
     return getattr(found, "strerror", None) or str(found) or type(found).__name__
 
 
-def _clip(text: str) -> str:
+def _truncate(text: str) -> str:
     return text[:MAX_ANSWER_CHARACTERS]

@@ -52,7 +52,7 @@ class LambdaSender:
         except CallFailed as failure:
             return answer_of_failed_call(failure)
         if error:
-            return Answer(None, f"{error}: {_beginning_of(result)}"[:MAX_ANSWER_CHARACTERS], verdict=Verdict.FAILED)
+            return Answer(None, f"{error}: {_truncated_text(result)}"[:MAX_ANSWER_CHARACTERS], verdict=Verdict.FAILED)
         failed = failed_identifiers(result)
         if not failed:
             return Answer(200, verdict=Verdict.DELIVERED)
@@ -96,5 +96,5 @@ def failed_identifiers(result: bytes) -> Sequence[str]:
     return [str(each.get(IDENTIFIER, "")) if isinstance(each, dict) else "" for each in failures]
 
 
-def _beginning_of(result: bytes) -> str:
+def _truncated_text(result: bytes) -> str:
     return result[: 4 * MAX_ANSWER_CHARACTERS].decode(errors="replace")

@@ -197,7 +197,7 @@ class Lane:
         self.due_at = due_at(self.tries)
         self._enter_state_after(LaneFact.FAILED)
 
-    def see_that_it_is_due(self) -> None:
+    def mark_due(self) -> None:
         self.due_at = inf
         self._enter_state_after(LaneFact.DUE)
 
@@ -272,19 +272,19 @@ class PartitionDeliveries:
         """The commit that is due now, if there is one."""
         if not self._is_uncommitted or self.is_committing:
             return None
-        if self._goes_on and not at_once and now < self.commit_due_at:
+        if self._has_more_to_send and not at_once and now < self.commit_due_at:
             return None
         self._is_uncommitted = False
         self.commit_due_at, self._last_commit_at, self.is_committing = inf, now, True
         return CommitDelivered(self.partition, self.queue.reached, self.queue.done_ahead())
 
-    def found_event(self) -> Position | None:
+    def find_failing_event(self) -> Position | None:
         """The event that the sink fails at, once everything before it is delivered."""
         blocked = (lane.require_batch().last for lane in self.lanes if lane.state is LaneState.BLOCKED)
         return next(filter(self.queue.is_next, blocked), None)
 
     @property
-    def _goes_on(self) -> bool:
+    def _has_more_to_send(self) -> bool:
         if any(lane.state in (LaneState.READY, LaneState.SENDING) for lane in self.lanes):
             return True
         return self.queue.may_take
@@ -319,7 +319,7 @@ class DeliverySession:
         if of is None:
             of = self._partitions[partition] = PartitionDeliveries(partition, self._limits)
         of.queue.receive(runs)
-        self._give_turn(of)
+        self._queue_for_turn(of)
         return self._next_attempts(now)
 
     def handle_answer(self, number: int, answer: Answer, now: float) -> Sequence[DeliveryAction]:
@@ -360,7 +360,7 @@ class DeliverySession:
     def tick(self, now: float) -> Sequence[DeliveryAction]:
         """Time has passed."""
         for lane in [each for each in self._waiting if each.due_at <= now]:
-            lane.see_that_it_is_due()
+            lane.mark_due()
             self._waiting.remove(lane)
             self._turns.append(lane)
         return [*self._due_commits(None, now), *self._next_attempts(now)]
@@ -407,12 +407,12 @@ class DeliverySession:
         elif lane.state is LaneState.READY:
             self._turns.append(lane)
         # Behind the others: each partition has its turn.
-        self._give_turn(of)
-        if self.state is DeliveryState.DELIVERING and (found := of.found_event()) is not None:
+        self._queue_for_turn(of)
+        if self.state is DeliveryState.DELIVERING and (found := of.find_failing_event()) is not None:
             self.given_up = (of.partition, found)
             self._enter_state_after(DeliveryFact.STOPPED)
 
-    def _give_turn(self, of: PartitionDeliveries) -> None:
+    def _queue_for_turn(self, of: PartitionDeliveries) -> None:
         if not of.has_turn and of.may_begin(self._limits.max_in_flight):
             of.has_turn = True
             self._turns.append(of)
@@ -444,7 +444,7 @@ class DeliverySession:
     def _begin_lane(self, of: PartitionDeliveries) -> Lane:
         of.has_turn = False
         lane = of.begin_lane(self._limits.batch_limit)
-        self._give_turn(of)
+        self._queue_for_turn(of)
         return lane
 
     def _settle_if_finished(self) -> None:

@@ -23,7 +23,7 @@ def generate_secret() -> str:
 def is_secret(text: str) -> bool:
     """Whether a text is a secret of the scheme: `whsec_` and 24 to 64 bytes in Base64."""
     try:
-        return text.startswith(SECRET_PREFIX) and len(_key_of(text)) in SECRET_BYTES
+        return text.startswith(SECRET_PREFIX) and len(_decode_secret(text)) in SECRET_BYTES
     except (binascii.Error, ValueError):
         return False
 
@@ -39,8 +39,8 @@ def signature_headers(
 
 
 def _signature(secret: str, signed: bytes) -> str:
-    return f"v1,{base64.b64encode(hmac.digest(_key_of(secret), signed, 'sha256')).decode()}"
+    return f"v1,{base64.b64encode(hmac.digest(_decode_secret(secret), signed, 'sha256')).decode()}"
 
 
-def _key_of(secret: str) -> bytes:
+def _decode_secret(secret: str) -> bytes:
     return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)

@@ -195,7 +195,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         self._require_safe()
         check_sink(draft, self.schemes, self.address_rules, self.target_rules)
 
-    def check_of_new_subscription(self, draft: SinkDraft, event_types: Iterable[str], subject: Subject) -> None:
+    def check_for_new_subscription(self, draft: SinkDraft, event_types: Iterable[str], subject: Subject) -> None:
         """Raise what would stand against a sink for a subscription to these event types, before there is one."""
         try:
             self.check(draft)
@@ -253,7 +253,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         now = now_in_milliseconds(self.clock)
         self._change(subscription_id, subject, lambda sink: replace(sink, pause=None, configured_at=now))
 
-    def begin_again(self, subscription_id: str, subject: Subject) -> None:
+    def restart_stream(self, subscription_id: str, subject: Subject) -> None:
         """Have the sink, if there is one, read a stream that knows how the subscription is now."""
         if self.repository.find(subscription_id) is not None:
             now = now_in_milliseconds(self.clock)

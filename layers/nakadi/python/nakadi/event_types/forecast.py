@@ -23,7 +23,7 @@ from nakadi.model.event_type import (
 )
 from nakadi.model.outcomes import Invalid
 from nakadi.model.reads import AffectedReader
-from nakadi.schemas.avro.evolution import explain, incompatible_avro_schema_error, judge_avro_evolution
+from nakadi.schemas.avro.evolution import explain_problem, incompatible_avro_schema_error, judge_avro_evolution
 from nakadi.schemas.change_reasons import description_of_change, reason_against, warning_to_publishers
 from nakadi.schemas.changes import SchemaChange
 from nakadi.schemas.evolution import (
@@ -111,7 +111,7 @@ FindObjections = Callable[[Mapping[str, Any], SchemaEvolution], Sequence[SchemaC
 """
 
 
-def nobody_objects(_schema: Mapping[str, Any], _evolution: SchemaEvolution) -> Sequence[SchemaChange]:
+def find_no_objections(_schema: Mapping[str, Any], _evolution: SchemaEvolution) -> Sequence[SchemaChange]:
     return ()
 
 
@@ -121,7 +121,7 @@ def forecast_schema(  # those of `forecast_evolution`
     mode: CompatibilityMode,
     check: CheckSchemaText,
     is_forced: IsForced = never_forced,
-    find_objections: FindObjections = nobody_objects,
+    find_objections: FindObjections = find_no_objections,
 ) -> SchemaForecast:
     """The effect of submitting this as the event type's schema, with this mode from now on."""
     try:
@@ -137,7 +137,7 @@ def forecast_evolution(  # the change, and who judges it
     mode: CompatibilityMode,
     check: CheckSchemaText,
     is_forced: IsForced = never_forced,
-    find_objections: FindObjections = nobody_objects,
+    find_objections: FindObjections = find_no_objections,
 ) -> SchemaForecast:
     """The same for a text that has passed the check; raises `Invalid` if it cannot be compared."""
     if SchemaType.AVRO in (current.schema.type, submitted.type):
@@ -187,7 +187,7 @@ def _forecast_avro_evolution(current: EventType, submitted: SubmittedSchema, mod
             path=each.location,
             level=evolution.level,
             permitted=each not in evolution.refusing,
-            explanation=explain(each),
+            explanation=explain_problem(each),
             old=UNSET,
             new=UNSET,
         )

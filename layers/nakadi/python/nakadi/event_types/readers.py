@@ -116,7 +116,7 @@ class SchemaReaders(Struct, frozen=True):
         schema = forecast_schema(old, submitted, new.compatibility_mode, check, review.is_forced, find_objections)
         return ChangeForecast(current=old, refusals=refusals, schema=schema, readers=review.affected)
 
-    def objections(
+    def affected_readers_and_refusal(
         self, event_type: EventType, submitted: SubmittedSchema
     ) -> tuple[tuple[AffectedReader, ...], str | None]:
         """The readers that would miss something after a change of the schema, and the detail of the refusal because

@@ -18,8 +18,8 @@ from nakadi.event_types.forecast import (
     ChangeForecast,
     RefusalCollector,
     SchemaForecast,
+    find_no_objections,
     forecast_evolution,
-    nobody_objects,
 )
 from nakadi.event_types.readers import NOBODY, Force, JudgedSchema, SchemaReaders
 from nakadi.event_types.repository import EventTypes
@@ -148,10 +148,12 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
                 lambda each: check_schema(replace(draft, text=each), event_type),
                 find_objections=self.readers.find_objections(event_type, event_type)
                 if against is event_type.schema
-                else nobody_objects,
+                else find_no_objections,
             )
             readers, refusal = (
-                self.readers.objections(event_type, submitted) if against is event_type.schema else ((), None)
+                self.readers.affected_readers_and_refusal(event_type, submitted)
+                if against is event_type.schema
+                else ((), None)
             )
         return SchemaEvaluation(event_type, against, replace(forecast, refusal=forecast.refusal or refusal), readers)
 

@@ -65,7 +65,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
                 found[event_type.name] = 0.0 if slowest is None else slowest.lag_seconds
                 objective = valid_table_objective(event_type)
                 if objective is not None:
-                    objectives[event_type.name] = self._status(objective, states.get(event_type.id), slowest)
+                    objectives[event_type.name] = self._objective_status(objective, states.get(event_type.id), slowest)
             known = {each.name: states[each.id] for each in event_types if each.id in states}
         # In one step each, because threads read the metrics.
         self.lag_seconds_by_event_type.update(found)
@@ -86,7 +86,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
         state = self.event_types.table_state(event_type)
         states = {} if state is None else {event_type.id: state}
         [(_, slowest)] = self._slowest_partitions([event_type], states)
-        return self._status(objective, state, slowest)
+        return self._objective_status(objective, state, slowest)
 
     def close(self) -> None:
         """Close the log index, which the monitor owns."""
@@ -149,7 +149,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
             return False
         return True
 
-    def _status(
+    def _objective_status(
         self, objective: TableObjective, state: TableState | None, slowest: WaitingPartition | None
     ) -> TableObjectiveStatus:
         windows = table_windows(objective, state.freshness if state else None, self.clock.now())
@@ -173,9 +173,9 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
                 if heads[place].state.next_offset > following.get(place, 0)
             ]
             oldest = min(((since, place) for since, place in unread if since is not None), default=None)
-            yield event_type, None if oldest is None else self._waiting(*oldest)
+            yield event_type, None if oldest is None else self._waiting_partition(*oldest)
 
-    def _waiting(self, stored_at: int, topic_partition: TopicPartition) -> WaitingPartition:
+    def _waiting_partition(self, stored_at: int, topic_partition: TopicPartition) -> WaitingPartition:
         waited = max(0.0, self.clock.now().timestamp() - stored_at / 1e6)
         return WaitingPartition(str(topic_partition[1]), waited)
 

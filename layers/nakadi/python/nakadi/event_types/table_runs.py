@@ -82,7 +82,7 @@ class TableRuns(Struct, frozen=True):
 
     runs: Sequence[TableRun] = ()
 
-    def keep(self, run: TableRun) -> TableRuns:
+    def with_run(self, run: TableRun) -> TableRuns:
         """Add a run that is newer than all others."""
         return TableRuns([run, *self.runs[: MAX_KEPT_RUNS - 1]])
 

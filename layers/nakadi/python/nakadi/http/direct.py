@@ -237,9 +237,9 @@ class QuickAnswerer:
             return
         except Exception as error:  # noqa: BLE001  # a client always gets a Problem
             work = make_and_log_problem(error, f"Answering {request.method}")
-        self._go_on(request, work, respond)
+        self._continue_answer(request, work, respond)
 
-    def _go_on(self, request: Request, work: Answer | UnfinishedAnswer, respond: SendResponse) -> None:
+    def _continue_answer(self, request: Request, work: Answer | UnfinishedAnswer, respond: SendResponse) -> None:
         if not isinstance(work, UnfinishedAnswer):
             self._send_answer(request, work, respond)
         elif work.wait is LEAVE_LOOP:
@@ -257,7 +257,7 @@ class QuickAnswerer:
         if done.cancelled():
             request.memory.close()  # the server ends, and has closed the connection
         else:
-            self._go_on(request, done.result(), respond)
+            self._continue_answer(request, done.result(), respond)
 
     def _resume(self, request: Request, work: UnfinishedAnswer, respond: SendResponse, outcome: Any) -> None:
         self._writes.note_end()
@@ -265,7 +265,7 @@ class QuickAnswerer:
             further = work.resume(outcome)
         except Exception as error:  # noqa: BLE001  # a client always gets a Problem
             further = make_and_log_problem(error, f"Answering {request.method}")
-        self._go_on(request, further, respond)
+        self._continue_answer(request, further, respond)
 
     def _send_answer(self, request: Request, response: Answer, respond: SendResponse) -> None:
         assert isinstance(response, Response), "handlers that stream are not quick"

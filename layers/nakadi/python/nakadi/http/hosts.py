@@ -61,8 +61,8 @@ class ServedHosts:
         """Whether a request is for the broker. A request without the header, as HTTP/1.0 allows, is not from a browser.
         If the target names a host too, as for a proxy, it must be one of ours.
         """
-        return (host is None or host in self._remembered or self._has(host)) and (
-            target[:1] in b"/*" or self._has(_host_in_url(target))
+        return (host is None or host in self._remembered or self._serves_host(host)) and (
+            target[:1] in b"/*" or self._serves_host(_host_in_url(target))
         )
 
     def is_from_other_page(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
@@ -72,11 +72,11 @@ class ServedHosts:
         if not headers:
             return False
         found = dict(headers)
-        if b"origin" in found and not self._has(_host_in_url(found[b"origin"])):
+        if b"origin" in found and not self._serves_host(_host_in_url(found[b"origin"])):
             return True
         return found.get(b"sec-fetch-site") == b"cross-site" and found.get(b"sec-fetch-mode") != b"navigate"
 
-    def _has(self, host: bytes) -> bool:
+    def _serves_host(self, host: bytes) -> bool:
         if host_name(host.decode("latin-1")) not in self._names:
             return False
         if len(self._remembered) < MAX_REMEMBERED_HOSTS:

@@ -22,7 +22,7 @@ from nakadi.delivery.answers import Answer
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import with_console
 from nakadi.local.serving import ServerThread, run_chores
-from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused
+from nakadi.model.events import AppendRefused, AppendResult, EventSlice, OffsetBounds, Record
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.event_log import (
@@ -239,7 +239,7 @@ class FaultyLog:
         await ThreadCall(self._threads, delay)
         refused = {partition for partition, order in orders.items() if order.kind is _FaultKind.REFUSE}
         fates = dict(await append({each: records for each, records in batches.items() if each not in refused}))
-        failed = {partition: Refused(order.reason) for partition, order in orders.items() if order.reason}
+        failed = {partition: AppendRefused(order.reason) for partition, order in orders.items() if order.reason}
         return {partition: failed.get(partition) or fates[partition] for partition in batches}
 
     def read(

@@ -113,7 +113,7 @@ def merged_metrics(
         if isinstance(metric, Histogram):
             for each in snapshots:
                 for labels, row in each.histograms.get(name, ()):
-                    metric.row_to_change(labels).add_distribution(row.distribution())
+                    metric.row_for_update(labels).add_distribution(row.distribution())
         else:
             # Dropped before they are added up: those that are left have room then.
             rows = [_rows_of_metric(each, name) for each in snapshots]

@@ -247,11 +247,11 @@ class OffsetBounds(Struct, frozen=True):
         return self.next_offset - 1
 
 
-class Stored(Struct, frozen=True):
+class AppendStored(Struct, frozen=True):
     """The fate of a partition's part of an append: it is durable."""
 
 
-class Refused(Struct, frozen=True):
+class AppendRefused(Struct, frozen=True):
     """The fate of a partition's part of an append: it is not stored, or not provably, with the reason in the words of
     the API.
     """
@@ -267,7 +267,7 @@ class EventPlace(Struct, frozen=True, array_like=True):
     offset: int
 
 
-class Duplicate(Struct, frozen=True):
+class DuplicateEvent(Struct, frozen=True):
     """The fate of an event that is not stored again, because an event with its id exists: at this place, if that is
     known.
     """
@@ -275,13 +275,13 @@ class Duplicate(Struct, frozen=True):
     first: EventPlace | None
 
 
-class StoredExcept(Struct, frozen=True):
+class AppendStoredExcept(Struct, frozen=True):
     """The fate of a partition's part of an append: it is durable, except these events, by index."""
 
-    exceptions: Mapping[int, Duplicate | Refused]
+    exceptions: Mapping[int, DuplicateEvent | AppendRefused]
 
 
-AppendResult = Stored | Refused | StoredExcept
+AppendResult = AppendStored | AppendRefused | AppendStoredExcept
 
 
 def indices_within_partitions(partitions: Sequence[int]) -> Iterator[int]:
@@ -294,11 +294,11 @@ def indices_within_partitions(partitions: Sequence[int]) -> Iterator[int]:
 
 def fates_of_events(
     partitions: Sequence[int], fates: Mapping[int, AppendResult]
-) -> Iterator[Duplicate | Refused | None]:
+) -> Iterator[DuplicateEvent | AppendRefused | None]:
     """The fate of each event of a batch; None for one that is stored."""
     for partition, index in zip(partitions, indices_within_partitions(partitions), strict=True):
         fate = fates[partition]
-        if isinstance(fate, StoredExcept):
+        if isinstance(fate, AppendStoredExcept):
             yield fate.exceptions.get(index)
         else:
-            yield fate if isinstance(fate, Refused) else None
+            yield fate if isinstance(fate, AppendRefused) else None

@@ -48,7 +48,7 @@ class DeduplicatingLog(Protocol):
 
     * An event whose id was stored in the same scope less than `window` ago is not stored again, whichever partition,
       topic or process the first one came through, and also if the first one is earlier in the same batch. Its fate is
-      `Duplicate`, with the first one's place.
+      `DuplicateEvent`, with the first one's place.
     * The step that stores the events also remembers their ids: ids of events that are not stored are not remembered,
       and ids of events stored before the process died are.
     * For the others everything holds that `EventLog.append` promises.

@@ -28,17 +28,17 @@ class OffsetUnavailable(Exception):
 class EventLog(Protocol):
     """Topics with numbered partitions; in a partition events are numbered 0, 1, 2, … in the order of the log.
 
-    * Records with the fate `Stored` are durable. The records of one partition in one append are stored together in
-      order, or not at all; partitions succeed and fail one by one. `Refused` means not stored, or not known to be: a
-      time-out may have happened after the fact.
+    * Records with the fate `AppendStored` are durable. The records of one partition in one append are stored together in
+      order, or not at all; each partition succeeds or fails by itself. `AppendRefused` means that records are not
+      stored, or not known to be stored: the log may have stored them before a call timed out.
     * An event's offset never changes, and every reader sees the same one. Offsets are dense: deleting old events moves
-      `oldest`, compaction leaves holes that reads step over, and no number is ever given to two events.
+      `oldest`, and compaction leaves holes that reads skip. No two events ever have the same offset.
     * A read sees everything that was stored before it began.
     * Within a partition, no event was stored earlier than the one before it.
     """
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Make an empty topic. Doing it again changes nothing. Callers use no name again that was deleted."""
+        """Create an empty topic; do nothing if it exists. Callers never reuse the name of a deleted topic."""
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """See to it that the topic has this many partitions; new ones start empty at offset 0."""

@@ -67,7 +67,7 @@ from nakadi.schemas.avro.reading import (
     write_decimal,
 )
 from nakadi.schemas.avro.types import parse_record_schema
-from nakadi.schemas.avro.writing import has_way_back
+from nakadi.schemas.avro.writing import is_unambiguous_in_json
 from nakadi.schemas.document import COMPACTION_KEY
 from nakadi.schemas.values import java_text, path_segments
 
@@ -157,7 +157,7 @@ class PayloadForm(Struct, frozen=True):
 
     read: Read
     fingerprint: bytes
-    has_way_back: bool
+    is_unambiguous_in_json: bool
 
 
 class PayloadForms:
@@ -177,7 +177,7 @@ class PayloadForms:
         check_may_block()
         record = parse_record_schema(schema.text)
         # Two threads may make the same form at once, and one of them is kept.
-        made = PayloadForm(make_reader(record), schema_fingerprint(schema.text), has_way_back(record))
+        made = PayloadForm(make_reader(record), schema_fingerprint(schema.text), is_unambiguous_in_json(record))
         with self._lock:
             self._forms[key] = made
             if len(self._forms) > self._max_forms:
@@ -235,7 +235,7 @@ class EventWriter(Struct, frozen=True, kw_only=True):
             bare = payload
             if payload.startswith(SINGLE_OBJECT_MARK + form.fingerprint):
                 bare = payload[len(SINGLE_OBJECT_MARK) + FINGERPRINT_BYTES :]
-            if bare is not payload or not form.has_way_back:
+            if bare is not payload or not form.is_unambiguous_in_json:
                 metadata[PAYLOAD_MEMBER] = b64encode(payload).decode()
             whole = {**self._read(index, bare, form, partitions), "metadata": metadata}
             text = orjson.dumps(whole, default=write_decimal)
@@ -262,11 +262,11 @@ class EventWriter(Struct, frozen=True, kw_only=True):
     def _read(self, index: int, payload: bytes, form: PayloadForm, partitions: Sequence[int]) -> dict[str, Any]:
         most = self.limits.max_event_bytes
 
-        def go_on_in_turn(source: AvroInput) -> None:
+        def wait_for_turn_and_add_room(source: AvroInput) -> None:
             self.budget.wait_for_turn()
             source.room += max(0, most - ROOM_WITHOUT_TURN)
 
-        source = AvroInput(payload, min(most, ROOM_WITHOUT_TURN), go_on_in_turn)
+        source = AvroInput(payload, min(most, ROOM_WITHOUT_TURN), wait_for_turn_and_add_room)
         try:
             fields: dict[str, Any] = form.read(source)
             source.check_at_end()

@@ -26,7 +26,7 @@ import orjson
 from msgspec import UNSET, Struct
 
 from nakadi.common.work import WORK_ABANDONED_MESSAGE, LongWorkQueue
-from nakadi.model.events import AppendResult, Duplicate, Refused, fates_of_events
+from nakadi.model.events import AppendRefused, AppendResult, DuplicateEvent, fates_of_events
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import (
@@ -358,7 +358,7 @@ class ItemResult(Struct, frozen=True, kw_only=True):
     step: PublishingStep
     eid: str
     partition: str | None = None
-    duplicate_of: Duplicate | None = None
+    duplicate_of: DuplicateEvent | None = None
 
 
 class BatchStatus(Enum):
@@ -431,15 +431,15 @@ def outcome_of_partial_append(
     return BatchOutcome(BatchStatus.NOT_ALL_STORED if failed else BatchStatus.STORED, items, stored)
 
 
-def _item_of_append(eid: str, partition: int, fate: Duplicate | Refused | None) -> ItemResult:
-    duplicate = fate if isinstance(fate, Duplicate) else None
+def _item_of_append(eid: str, partition: int, fate: DuplicateEvent | AppendRefused | None) -> ItemResult:
+    duplicate = fate if isinstance(fate, DuplicateEvent) else None
     first = None if duplicate is None else duplicate.first
     return ItemResult(
         eid=eid,
         partition=str(partition if first is None else first.partition),
-        publishing_status=PublishingStatus.FAILED if isinstance(fate, Refused) else PublishingStatus.SUBMITTED,
+        publishing_status=PublishingStatus.FAILED if isinstance(fate, AppendRefused) else PublishingStatus.SUBMITTED,
         step=PublishingStep.PUBLISHING,
-        detail=fate.reason if isinstance(fate, Refused) else "",
+        detail=fate.reason if isinstance(fate, AppendRefused) else "",
         duplicate_of=duplicate,
     )
 

@@ -30,14 +30,14 @@ from msgspec.structs import replace
 from nakadi.common.waiting import CallThreads, ThreadCall, run_blocking
 from nakadi.engines.common.duplicates import without_duplicates
 from nakadi.model.events import (
+    AppendRefused,
     AppendResult,
-    Duplicate,
+    AppendStored,
+    AppendStoredExcept,
+    DuplicateEvent,
     EventPlace,
     Record,
-    Refused,
-    Stored,
     StoredEvent,
-    StoredExcept,
     indices_within_partitions,
 )
 from nakadi.model.outcomes import Unavailable
@@ -69,7 +69,7 @@ TOO_LATE_MESSAGE = "timed out"
 
 Step = Callable[[], Any]
 Steps = Generator[Step, Any, Mapping[int, AppendResult]]
-Fate = Duplicate | Refused | None
+Fate = DuplicateEvent | AppendRefused | None
 Place = tuple[str, str, int]
 
 
@@ -117,7 +117,7 @@ class ClaimedAppend(Struct, kw_only=True):
         own = [index for index in self.wanted if index not in self.fates]
         if self.clock.monotonic() - begun > CLAIMS_HOLD_FOR.total_seconds():
             yield partial(self.claims.remove, [self.wanted[index] for index in own])
-            self.fates |= dict.fromkeys(own, Refused(TOO_LATE_MESSAGE))
+            self.fates |= dict.fromkeys(own, AppendRefused(TOO_LATE_MESSAGE))
         elif own:
             yield from self._append(own)
         yield from self._find_places()
@@ -164,18 +164,18 @@ class ClaimedAppend(Struct, kw_only=True):
             self.standing[index] = confirmed[-1][1]
         for index, claim in self.standing.items():
             if claim.is_stored and now - claim.since < self.ids.window:
-                self.fates[index] = Duplicate(_place(claim, found.get(index)))
+                self.fates[index] = DuplicateEvent(_place(claim, found.get(index)))
             elif claim.is_stored or now >= claim.settled_at:
                 free.append(index)
             else:
-                self.fates[index] = Refused(UNDER_WAY_MESSAGE)
+                self.fates[index] = AppendRefused(UNDER_WAY_MESSAGE)
         if confirmed:
             yield partial(self.claims.replace, confirmed)
         if free:
             yield from self._renew_starts([index for index in free if self.standing[index].is_stored])
             taken = yield partial(self.claims.replace, [(self.standing[each], self.wanted[each]) for each in free])
             lost = [index for index in free if self.wanted[index].key not in taken]
-            self.fates |= dict.fromkeys(lost, Refused(UNDER_WAY_MESSAGE))
+            self.fates |= dict.fromkeys(lost, AppendRefused(UNDER_WAY_MESSAGE))
 
     def _renew_starts(self, indices: Sequence[int]) -> Generator[Step, Any, None]:
         """Let claims begin after the events of earlier windows, which would be mistaken for theirs."""
@@ -201,7 +201,7 @@ class ClaimedAppend(Struct, kw_only=True):
             yield from self._note_end([(each, self._soon_settled_claim(each)) for each in claims])
             raise
         now = self.clock.now()
-        refused = {partition: each for partition, each in results.items() if isinstance(each, Refused)}
+        refused = {partition: each for partition, each in results.items() if isinstance(each, AppendRefused)}
         for index in own:
             if (partition := self.wanted[index].partition) in refused:
                 self.fates[index] = refused[partition]
@@ -235,14 +235,16 @@ class ClaimedAppend(Struct, kw_only=True):
         """The unknown places of duplicates, as far as they are found soon."""
         for index, first in self.repeats.items():
             fate = self.fates.get(first)
-            self.fates[index] = fate if isinstance(fate, Refused) else Duplicate(None)
-        unknown = {index: self._first_claim(index) for index, fate in self.fates.items() if fate == Duplicate(None)}
+            self.fates[index] = fate if isinstance(fate, AppendRefused) else DuplicateEvent(None)
+        unknown = {
+            index: self._first_claim(index) for index, fate in self.fates.items() if fate == DuplicateEvent(None)
+        }
         try:
             found = yield from self._find_events(unknown, MAX_EVENTS_READ_FOR_PLACES)
         except Unavailable as error:
             log.warning("The places of duplicates in %s could not be found: %r", self.topic, error)
             return
-        self.fates |= {index: Duplicate(_place(unknown[index], event)) for index, event in found.items()}
+        self.fates |= {index: DuplicateEvent(_place(unknown[index], event)) for index, event in found.items()}
 
     def _first_claim(self, index: int) -> EidClaim:
         first = self.repeats.get(index, index)
@@ -302,7 +304,7 @@ class ClaimedAppend(Struct, kw_only=True):
     def _fates_by_partition(self) -> Mapping[int, AppendResult]:
         exceptions = self._places_within_partitions({index for index, fate in self.fates.items() if fate is not None})
         return {
-            partition: StoredExcept(exceptions[partition]) if partition in exceptions else Stored()
+            partition: AppendStoredExcept(exceptions[partition]) if partition in exceptions else AppendStored()
             for partition in self.batches
         }
 

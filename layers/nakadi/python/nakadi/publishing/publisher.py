@@ -43,7 +43,7 @@ from nakadi.model.event_type import (
     Timeline,
     Version,
 )
-from nakadi.model.events import Record, Refused, Stored
+from nakadi.model.events import AppendRefused, AppendStored, Record
 from nakadi.model.outcomes import Fault, Invalid, Malformed, NotPermitted, Outcome, TooLarge, TryLater, Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import DeduplicatingLogs, EventIds
@@ -305,7 +305,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
                     except Unavailable as error:
                         cause = error.__cause__ or error
                         log.warning("Append to %s failed, outcome unknown: %s", name, cause, exc_info=True)
-                        fates = dict.fromkeys(by_partition, Refused("internal error"))
+                        fates = dict.fromkeys(by_partition, AppendRefused("internal error"))
             except (SealedTopic, UnknownTopic):
                 await LEAVE_LOOP
                 event_type = self._await_next_timeline(event_type, deadline)
@@ -315,7 +315,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
                     return self._rejection_outcome(name, sent, refusal)
                 event_type = newer
             else:
-                if set(map(type, fates.values())) <= {Stored}:
+                if set(map(type, fates.values())) <= {AppendStored}:
                     count(name, len(partitions), len(body))
                     self.metrics.partition_loads.count_batch(name, by_partition, timeline.partitions)
                     return BatchOutcome(BatchStatus.STORED, stored_count=len(partitions))

@@ -111,7 +111,7 @@ def _split_piece(piece: BatchPiece, partitions: Sequence[int]) -> Mapping[int, _
     }
 
 
-class _Said(Struct, frozen=True):
+class _OwnValues(Struct, frozen=True):
     """An event's own values for members that the broker adds. `is_overruled` means that it may say more than a client
     may."""
 
@@ -144,14 +144,16 @@ class Stamps:
             for partition, (indexes, text) in lines.items()
         }
 
-    def _put_into_partition(self, text: bytes, indexes: Sequence[int], partition: int, said: Sequence[_Said]) -> bytes:
+    def _put_into_partition(
+        self, text: bytes, indexes: Sequence[int], partition: int, said: Sequence[_OwnValues]
+    ) -> bytes:
         alike = set(said) if len(said) == 1 else {said[index] for index in indexes}
         if len(alike) == 1:
             return self._put_into_lines(text, len(indexes), partition, alike.pop())
         each = zip(text.split(b"\n"), indexes, strict=True)
         return b"\n".join([self._put_into_lines(event, 1, partition, said[index]) for event, index in each])
 
-    def _parse_own_metadata(self, piece: BatchPiece) -> Sequence[_Said]:
+    def _parse_own_metadata(self, piece: BatchPiece) -> Sequence[_OwnValues]:
         """The own metadata of each event; only one entry if all are the same."""
         rows = list(piece.rows_at(_SAID_PATHS))
         if TRACE_MEMBER in self._stamp:
@@ -162,18 +164,18 @@ class Stamps:
         found = {row: self._read_row(row) for row in set(rows)}
         return list(found.values()) if len(found) == 1 else [found[row] for row in rows]
 
-    def _read_row(self, row: Row) -> _Said:
+    def _read_row(self, row: Row) -> _OwnValues:
         event_type, flow_id, partition = row
         if self._has_free_metadata:
-            return _Said(event_type=False, flow_id=bool(flow_id), partition=None, is_overruled=True)
-        return _Said(
+            return _OwnValues(event_type=False, flow_id=bool(flow_id), partition=None, is_overruled=True)
+        return _OwnValues(
             event_type=event_type is not UNSET,
             flow_id=bool(flow_id),
             partition=None if partition is UNSET else partition,
             is_overruled=flow_id == "",
         )
 
-    def _put_into_lines(self, lines: bytes, number: int, partition: int, said: _Said) -> bytes:
+    def _put_into_lines(self, lines: bytes, number: int, partition: int, said: _OwnValues) -> bytes:
         added = {**self._stamp, "partition": str(partition)}
         if said.event_type:
             del added["event_type"]
@@ -184,7 +186,7 @@ class Stamps:
         if said.partition == added["partition"]:
             del added["partition"]
         if said.is_overruled or said.partition not in (None, str(partition)):
-            return b"\n".join([_overrule(event, added) for event in lines.split(b"\n")])
+            return b"\n".join([_overwrite_metadata(event, added) for event in lines.split(b"\n")])
         beginning = orjson.dumps(added)[1:-1] + b","
         # In a string a quote has a backslash before it. So if the name occurs as often as there are events, and is
         # spelled otherwise nowhere, each occurrence is an event's metadata.
@@ -209,7 +211,7 @@ def _put_at_beginning(event: bytes, beginning: bytes) -> bytes:
     return event[: start + 1] + beginning + event[start + 1 :]
 
 
-def _overrule(event: bytes, added: MetadataStamp) -> bytes:
+def _overwrite_metadata(event: bytes, added: MetadataStamp) -> bytes:
     """The event with rewritten metadata."""
     start, end = member_bounds(event, "metadata")
     sent = orjson.loads(event[start:end])

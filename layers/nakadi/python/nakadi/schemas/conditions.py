@@ -42,7 +42,7 @@ def parse_condition(text: str) -> Condition:
     """Raises `BadCondition`."""
     if len(text) > _LONGEST:
         raise BadCondition(f"A condition has at most {_LONGEST} characters.")
-    return _Parser(text).whole()
+    return _Parser(text).parse_to_end()
 
 
 @dataclass(frozen=True)
@@ -61,21 +61,21 @@ class _Parser:
         self._next = 0
         self._depth = 0
 
-    def whole(self) -> Condition:
+    def parse_to_end(self) -> Condition:
         found = self._or()
         if self._now.kind != "end":
-            raise self._wrong("and, or, or the end")
+            raise self._syntax_error("and, or, or the end")
         return found
 
     def _or(self) -> Condition:
         found = self._and()
-        while self._takes("or"):
+        while self._skip_if_next("or"):
             found = _either_holds(found, self._and())
         return found
 
     def _and(self) -> Condition:
         found = self._not()
-        while self._takes("and"):
+        while self._skip_if_next("and"):
             found = _both_hold(found, self._not())
         return found
 
@@ -84,10 +84,10 @@ class _Parser:
         if self._depth > _DEEPEST:
             raise BadCondition(f"A condition has at most {_DEEPEST} levels of nesting.")
         try:
-            if self._takes("not"):
+            if self._skip_if_next("not"):
                 inner = self._not()
                 return lambda event: not inner(event)
-            if self._takes("("):
+            if self._skip_if_next("("):
                 inner = self._or()
                 self._expect(")")
                 return inner
@@ -99,40 +99,40 @@ class _Parser:
         left = self._value()
         if self._now.kind != "operator" and self._now.text != "contains":
             return lambda event: not any(left(event) is nothing for nothing in _NOTHING)
-        compare = _COMPARISONS[self._take().text]
+        compare = _COMPARISONS[self._next_token().text]
         right = self._value()
         return lambda event: compare(left(event), right(event))
 
     def _value(self) -> _Value:
         token = self._now
         if token.kind == "number":
-            number = self._number(self._take())
+            number = self._number(self._next_token())
             return lambda _: number
         if token.kind == "text":
-            text = _unquote(self._take(), self._text)
+            text = _unquote(self._next_token(), self._text)
             return lambda _: text
         if token.kind == "word" and token.text in _CONSTANTS:
-            constant = _CONSTANTS[self._take().text]
+            constant = _CONSTANTS[self._next_token().text]
             return lambda _: constant
         if token.kind == "word" and token.text not in _WORDS:
             return self._path()
-        raise self._wrong("a field, a number or a text in quotes")
+        raise self._syntax_error("a field, a number or a text in quotes")
 
     def _number(self, token: _Token) -> int | float:
         try:
             number: int | float = json.loads(token.text)
         except ValueError:
             # For example 007, digits of other scripts, or a number with thousands of digits.
-            raise _wrong(self._text, token.at, "a number as in JSON") from None
+            raise _syntax_error(self._text, token.at, "a number as in JSON") from None
         return number
 
     def _path(self) -> _Value:
-        steps: list[str | int] = [self._take().text]
+        steps: list[str | int] = [self._next_token().text]
         while self._now.text in {".", "["}:
-            if self._take().text == ".":
+            if self._next_token().text == ".":
                 if self._now.kind != "word":
-                    raise self._wrong("the name of a field")
-                steps.append(self._take().text)
+                    raise self._syntax_error("the name of a field")
+                steps.append(self._next_token().text)
             else:
                 steps.append(self._index())
                 self._expect("]")
@@ -141,31 +141,31 @@ class _Parser:
     def _index(self) -> str | int:
         token = self._now
         if token.kind == "text":
-            return _unquote(self._take(), self._text)
+            return _unquote(self._next_token(), self._text)
         if token.kind == "number" and token.text.lstrip("-").isdigit():
-            return int(self._take().text)
-        raise self._wrong("a number or a text in quotes")
+            return int(self._next_token().text)
+        raise self._syntax_error("a number or a text in quotes")
 
     @property
     def _now(self) -> _Token:
         return self._tokens[self._next]
 
-    def _take(self) -> _Token:
+    def _next_token(self) -> _Token:
         self._next += 1
         return self._tokens[self._next - 1]
 
-    def _takes(self, text: str) -> bool:
+    def _skip_if_next(self, text: str) -> bool:
         if self._now.text != text or self._now.kind == "text":
             return False
-        self._take()
+        self._next_token()
         return True
 
     def _expect(self, sign: str) -> None:
-        if not self._takes(sign):
-            raise self._wrong(sign)
+        if not self._skip_if_next(sign):
+            raise self._syntax_error(sign)
 
-    def _wrong(self, expected: str) -> BadCondition:
-        return _wrong(self._text, self._now.at, expected)
+    def _syntax_error(self, expected: str) -> BadCondition:
+        return _syntax_error(self._text, self._now.at, expected)
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -175,14 +175,14 @@ def _tokens(text: str) -> list[_Token]:
         match = _TOKEN.match(text, place)
         if match is None:
             at = len(text) - len(text[place:].lstrip())
-            raise _wrong(text, at, "a field, a number, a text in quotes or a comparison")
+            raise _syntax_error(text, at, "a field, a number, a text in quotes or a comparison")
         kind = match.lastgroup or ""
         found.append(_Token(kind, match[kind], match.start(kind)))
         place = match.end()
     return [*found, _Token("end", "", len(text))]
 
 
-def _wrong(text: str, at: int, expected: str) -> BadCondition:
+def _syntax_error(text: str, at: int, expected: str) -> BadCondition:
     found = repr(text[at : at + 20]) if text[at:] else "its end"
     return BadCondition(f"The condition is invalid at character {at + 1}: expected {expected}, found {found}.")
 
@@ -193,7 +193,7 @@ def _unquote(token: _Token, text: str) -> str:
     try:
         unquoted: str = json.loads(token.text)
     except ValueError:
-        raise _wrong(text, token.at, "a text as in JSON") from None
+        raise _syntax_error(text, token.at, "a text as in JSON") from None
     return unquoted
 
 

@@ -48,19 +48,19 @@ _KINDS_BY_PYTHON_TYPE = {
 _MEMBER_OF_ANY_NAME = "*"
 
 
-class _All(Struct, frozen=True):
+class _AllOf(Struct, frozen=True):
     """Each of these holds."""
 
     parts: tuple[_Shape, ...]
 
 
-class _Any(Struct, frozen=True):
+class _AnyOf(Struct, frozen=True):
     """Alternatives, one of which holds."""
 
     parts: tuple[_Shape, ...]
 
 
-_Shape = Mapping[str, Any] | bool | _All | _Any
+_Shape = Mapping[str, Any] | bool | _AllOf | _AnyOf
 
 
 def unknown_paths(effective_schema: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class MemberSearch:
 
     def member(self, shape: _Shape, name: str, depth: int = 0) -> _Shape | None:
         """The schema of the member with this name; None if there is none."""
-        if isinstance(shape, _All | _Any):
+        if isinstance(shape, _AllOf | _AnyOf):
             parts = [found for each in shape.parts if (found := self.member(each, name, depth + 1)) is not None]
             return type(shape)(tuple(parts)) if len(parts) > 1 else (parts[0] if parts else None)
         unfolded = self._unfold(shape, depth)
@@ -148,12 +148,12 @@ class MemberSearch:
             return None
         inner = [self.member(item, name, depth + 1) for item in _items(shape)]
         described = [each for each in (*self._own_members(shape, name), *inner) if each is not None]
-        return _Any(tuple(described)) if len(described) > 1 else (described[0] if described else None)
+        return _AnyOf(tuple(described)) if len(described) > 1 else (described[0] if described else None)
 
     def is_required(self, shape: _Shape, name: str, depth: int = 0) -> bool:
         """Whether each object, or each object in a list, must have a member of this name."""
-        if isinstance(shape, _All | _Any):
-            holds = any if isinstance(shape, _All) else all
+        if isinstance(shape, _AllOf | _AnyOf):
+            holds = any if isinstance(shape, _AllOf) else all
             return bool(shape.parts) and holds(self.is_required(each, name, depth + 1) for each in shape.parts)
         unfolded = self._unfold(shape, depth)
         if unfolded is not shape:
@@ -167,9 +167,9 @@ class MemberSearch:
 
     def types(self, shape: _Shape, depth: int = 0) -> frozenset[str]:
         """The types that a value may have; types of a list's items begin with `[]`."""
-        if isinstance(shape, _All):
+        if isinstance(shape, _AllOf):
             return frozenset.intersection(*(self.types(each, depth + 1) for each in shape.parts))
-        if isinstance(shape, _Any):
+        if isinstance(shape, _AnyOf):
             return frozenset().union(*(self.types(each, depth + 1) for each in shape.parts))
         unfolded = self._unfold(shape, depth)
         if unfolded is not shape:
@@ -180,7 +180,7 @@ class MemberSearch:
 
     def item_shapes(self, shape: _Shape, depth: int = 0) -> tuple[_Shape, ...]:
         """The schemas that describe the items of a list."""
-        if isinstance(shape, _All | _Any):
+        if isinstance(shape, _AllOf | _AnyOf):
             return tuple(found for each in shape.parts for found in self.item_shapes(each, depth + 1))
         unfolded = self._unfold(shape, depth)
         if unfolded is not shape:
@@ -189,7 +189,7 @@ class MemberSearch:
 
     def names(self, shape: _Shape, depth: int = 0) -> list[str]:
         """The names of the members that are described; `*` if they may have any name."""
-        if isinstance(shape, _All | _Any):
+        if isinstance(shape, _AllOf | _AnyOf):
             return list(dict.fromkeys(name for each in shape.parts for name in self.names(each, depth + 1)))
         unfolded = self._unfold(shape, depth)
         if unfolded is not shape:
@@ -208,7 +208,7 @@ class MemberSearch:
         return () if shape is None else tuple(self._schemas_in(shape))
 
     def _schemas_in(self, shape: _Shape) -> Iterator[int]:
-        if isinstance(shape, _All | _Any):
+        if isinstance(shape, _AllOf | _AnyOf):
             for each in shape.parts:
                 yield from self._schemas_in(each)
         elif not isinstance(shape, bool):
@@ -218,13 +218,15 @@ class MemberSearch:
         if name in (properties := schema.get("properties", {})):
             yield properties[name]
             return
-        matching = [each for text, each in schema.get("patternProperties", {}).items() if self._fits(text, name)]
+        matching = [
+            each for text, each in schema.get("patternProperties", {}).items() if self._pattern_matches(text, name)
+        ]
         if matching:
-            yield _All(tuple(matching))
+            yield _AllOf(tuple(matching))
         elif isinstance(additional := schema.get("additionalProperties"), Mapping):
             yield additional
 
-    def _fits(self, pattern: str, name: str) -> bool:
+    def _pattern_matches(self, pattern: str, name: str) -> bool:
         if pattern not in self._patterns:
             self._patterns[pattern] = compile_pattern(pattern)
         return self._patterns[pattern].is_found_in(name, self._steps)
@@ -240,11 +242,11 @@ class MemberSearch:
         if isinstance(schema, bool):
             return schema
         combined: list[_Shape] = [*schema.get("allOf", ())]
-        combined += [_Any(tuple(schema[each])) for each in ("anyOf", "oneOf") if schema.get(each)]
+        combined += [_AnyOf(tuple(schema[each])) for each in ("anyOf", "oneOf") if schema.get(each)]
         if "if" in schema:
-            combined.append(_Any((schema.get("then", True), schema.get("else", True))))
+            combined.append(_AnyOf((schema.get("then", True), schema.get("else", True))))
         combined += [
-            _Any((True, each)) for each in schema.get("dependencies", {}).values() if not isinstance(each, list)
+            _AnyOf((True, each)) for each in schema.get("dependencies", {}).values() if not isinstance(each, list)
         ]
         if not combined:
             return schema
@@ -253,7 +255,7 @@ class MemberSearch:
             for keyword, value in schema.items()
             if keyword not in ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependencies")
         }
-        return _All((beside, *combined))
+        return _AllOf((beside, *combined))
 
     def _resolve(self, schema: RawSchema) -> RawSchema:
         """The target to which references finally lead; a reference that leads nowhere describes nothing."""
@@ -366,7 +368,7 @@ class _Comparison:
             if not old_items:
                 return frozenset()
             # A list without a schema for its items has items of any type.
-            before, after = _Any(old_items), _Any(new_items or (True,))
+            before, after = _AnyOf(old_items), _AnyOf(new_items or (True,))
         return frozenset()
 
     def _new_name(self, old: _Shape, new: _Shape, before: _Shape) -> str | None:

@@ -30,7 +30,7 @@ TakeValues = Callable[[Sequence[Any]], Sequence[Any]]
 PathOfPart = tuple[Sequence[PathStep], PartCheck]
 
 
-class _NeedsObjects(Exception):
+class _NeedsParsedObjects(Exception):
     """Raised where a part needs objects as they are in the text: a type keeps only the members that it names."""
 
 
@@ -118,7 +118,7 @@ def make_text_check(batch_check: BatchCheck, prepare: Callable[[Any], Any] | Non
     if prepare is None:
         try:
             return TextCheck(batch_check, msgspec.json.Decoder(kind).decode, _make_place(kind, parts))
-        except _NeedsObjects:
+        except _NeedsParsedObjects:
             pass
     return TextCheck(batch_check, _make_reader_of_objects(kind, prepare), _make_untyped_place(parts))
 
@@ -143,7 +143,7 @@ def _make_place(kind: Any, parts: Sequence[PathOfPart]) -> Place:
         if path:
             by_step[path[0]].append((path[1:], part))
         elif _holds_struct(kind):
-            raise _NeedsObjects
+            raise _NeedsParsedObjects
     return Place([part for path, part in parts if not path], [_make_step(kind, *each) for each in by_step.items()])
 
 

@@ -158,7 +158,7 @@ class Evacuation(Struct, frozen=True):
             return True
         if stored.key.startswith(object_keys.LOG_FOLDER):
             heads = self.index.index_heads(list(ends))
-            return all(end <= heads[place].state.next_offset or self._is_gone(place) for place, end in ends.items())
+            return all(end <= heads[place].state.next_offset or self._is_deleted(place) for place, end in ends.items())
         return all(map(self._can_be_claimed, ends))
 
     def members_of(self, keys: Collection[str]) -> Mapping[str, Sequence[LiveMember]]:
@@ -210,7 +210,7 @@ class Evacuation(Struct, frozen=True):
         except PartitionBusy:
             return False
 
-    def _is_gone(self, place: TopicPartition) -> bool:
+    def _is_deleted(self, place: TopicPartition) -> bool:
         known = self.index.topic(place[0])
         return known is None or known.partitions <= place[1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from nakadi.model.events import AppendResult, Duplicate, EventPlace, Record, Stored, StoredExcept
+from nakadi.model.events import AppendResult, AppendStored, AppendStoredExcept, DuplicateEvent, EventPlace, Record
 
 PlacesByIndex = Mapping[int, EventPlace]
 """The place of the first event with the same id, by the index of a duplicate within its partition's records."""
@@ -35,8 +35,8 @@ def fates_with_duplicates(
 ) -> Mapping[int, AppendResult]:
     """The fates of an append whose other events are all stored."""
     return {
-        partition: StoredExcept({index: Duplicate(place) for index, place in duplicates[partition].items()})
+        partition: AppendStoredExcept({index: DuplicateEvent(place) for index, place in duplicates[partition].items()})
         if partition in duplicates
-        else Stored()
+        else AppendStored()
         for partition in batches
     }

@@ -17,7 +17,15 @@ from nakadi.engines.kafka.cluster import Cluster, compaction_settings, is_refuse
 from nakadi.engines.kafka.reading import CatchUpReader, TailReader
 from nakadi.engines.kafka.records import SEAL_MARKER
 from nakadi.engines.kafka.writing import RecordWriter, WriteOutcome
-from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused, Stored, TopicPartition
+from nakadi.model.events import (
+    AppendRefused,
+    AppendResult,
+    AppendStored,
+    EventSlice,
+    OffsetBounds,
+    Record,
+    TopicPartition,
+)
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
@@ -127,7 +135,7 @@ class KafkaLog:
             cluster.check_partitions(topic, batches)
         except Unavailable as error:
             _log.warning("Append to the Kafka topic %s failed, nothing was sent: %s", topic, error)
-            return dict.fromkeys(batches, Refused("internal error"))
+            return dict.fromkeys(batches, AppendRefused("internal error"))
         if cluster.is_known_to_be_sealed(topic):
             raise SealedTopic(topic)
         return self._append_results(topic, batches, self._writer.write(topic, batches))
@@ -169,13 +177,13 @@ class KafkaLog:
                 return
             self._looking_for.add(topic)
 
-        def found(outcome: object) -> None:
+        def finish_lookup(outcome: object) -> None:
             with self._looking_lock:
                 self._looking_for.remove(topic)
             if isinstance(outcome, Exception):
                 _log.warning("Looking up the Kafka topic %s failed: %s", topic, outcome)
 
-        self._append_threads.call(partial(self._cluster.drop_cached_topic_if_deleted, topic), found)
+        self._append_threads.call(partial(self._cluster.drop_cached_topic_if_deleted, topic), finish_lookup)
 
     # Events out
 
@@ -303,4 +311,4 @@ class KafkaLog:
 
 
 def _append_result(outcome: WriteOutcome) -> AppendResult:
-    return Stored() if outcome is None else Refused(REFUSAL_REASONS.get(outcome.code(), "internal error"))
+    return AppendStored() if outcome is None else AppendRefused(REFUSAL_REASONS.get(outcome.code(), "internal error"))

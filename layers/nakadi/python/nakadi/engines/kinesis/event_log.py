@@ -45,12 +45,12 @@ from nakadi.engines.kinesis.stream_writer import (
 from nakadi.engines.kinesis.tails import LastWrittenRecords
 from nakadi.engines.kinesis.topics import KnownTopic, TopicCache
 from nakadi.model.events import (
+    AppendRefused,
     AppendResult,
+    AppendStored,
     EventSlice,
     OffsetBounds,
     Record,
-    Refused,
-    Stored,
     TopicContinuation,
     microseconds_since_epoch,
 )
@@ -158,7 +158,7 @@ class KinesisLog:
         partitions = range(self._topics.read_again(topic).topic.partitions)
         fates = self._writer.seal(topic, partitions, self._now())
         for fate in fates.values():
-            if isinstance(fate, Refused):
+            if isinstance(fate, AppendRefused):
                 raise Unavailable(f"The seal of {topic} is not known to be written")
             self._reader.remember_acknowledged(fate)
 
@@ -221,8 +221,8 @@ class KinesisLog:
         return topic, known
 
     def _recheck_fates_against_seal(
-        self, topic: str, fates: Mapping[int, RecordPosition | Refused]
-    ) -> dict[int, RecordPosition | Refused]:
+        self, topic: str, fates: Mapping[int, RecordPosition | AppendRefused]
+    ) -> dict[int, RecordPosition | AppendRefused]:
         """The fates, if a seal may have come before the records: the log itself tells which was first."""
         self._topics.read_again(topic)
         topic, known = self._topics.latest_continuation(topic)
@@ -234,9 +234,9 @@ class KinesisLog:
         return confirmed
 
     def _refused_if_behind_seal(
-        self, topic: str, partition: int, fate: RecordPosition | Refused
-    ) -> RecordPosition | Refused:
-        if isinstance(fate, Refused):
+        self, topic: str, partition: int, fate: RecordPosition | AppendRefused
+    ) -> RecordPosition | AppendRefused:
+        if isinstance(fate, AppendRefused):
             return fate
         sealed_at = self._reader.partition_state(topic, partition, time.monotonic()).sealed_at
         if sealed_at is not None and self._shard_trees.rank(sealed_at) < self._shard_trees.rank(fate):
@@ -371,5 +371,5 @@ class KinesisLog:
             raise Unavailable("The event log is closed.")
 
 
-def _append_result_of(fate: RecordPosition | Refused | None) -> AppendResult:
-    return fate if isinstance(fate, Refused) else Stored()
+def _append_result_of(fate: RecordPosition | AppendRefused | None) -> AppendResult:
+    return fate if isinstance(fate, AppendRefused) else AppendStored()

@@ -15,8 +15,8 @@ from nakadi.engines.kinesis.failures import StreamCallFailed
 from nakadi.engines.kinesis.partition_keys import hash_key, partition_key
 from nakadi.engines.kinesis.stream import OutgoingRecord, RecordFailure, Stream
 from nakadi.model.events import (
+    AppendRefused,
     Record,
-    Refused,
 )
 from nakadi.model.log_index import RecordPosition
 
@@ -31,15 +31,15 @@ APPEND_TIMEOUT_SECONDS = 3.0
 """Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and their number is limited; the
 publisher can try again better than we can. Well below what a reader waits for the last part of an append."""
 
-REFUSED_AS_TIMED_OUT = Refused("timed out")
-REFUSED_AS_FAILED = Refused("internal error")
+REFUSED_AS_TIMED_OUT = AppendRefused("timed out")
+REFUSED_AS_FAILED = AppendRefused("internal error")
 
 
 class _SendQueue(Struct):
     """The records still to be sent to one partition, in order."""
 
     records: list[OutgoingRecord]
-    outcome: RecordPosition | Refused | None = None
+    outcome: RecordPosition | AppendRefused | None = None
     sent_count: int = 0
 
     @property
@@ -62,14 +62,14 @@ class StreamWriter:
 
     def append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], now: int
-    ) -> Mapping[int, RecordPosition | Refused]:
+    ) -> Mapping[int, RecordPosition | AppendRefused]:
         """Each partition's fate: where its last record lies, or why it is not known to be stored."""
         queues = {
             number: _SendQueue(self._pack_records(topic, number, batch, now)) for number, batch in batches.items()
         }
         return self._send(queues)
 
-    def seal(self, topic: str, partitions: Sequence[int], now: int) -> Mapping[int, RecordPosition | Refused]:
+    def seal(self, topic: str, partitions: Sequence[int], now: int) -> Mapping[int, RecordPosition | AppendRefused]:
         data = envelopes.pack_seal(now)
         return self._send({number: _SendQueue([_new_record(topic, number, data)]) for number in partitions})
 
@@ -82,7 +82,7 @@ class StreamWriter:
             pieces = envelopes.pack_parts(len(batch), now, frame, os.urandom(8), most)
         return [_new_record(topic, partition, piece) for piece in pieces]
 
-    def _send(self, queues: Mapping[int, _SendQueue]) -> Mapping[int, RecordPosition | Refused]:
+    def _send(self, queues: Mapping[int, _SendQueue]) -> Mapping[int, RecordPosition | AppendRefused]:
         patience = GrowingPauses(self._give_up_after)
         while waiting := [queue for queue in queues.values() if queue.outcome is None]:
             held_back = [self._send_next_record_of_each(call) for call in _group_into_calls(waiting)]

@@ -20,11 +20,11 @@ from nakadi.engines.common.duplicates import (
 )
 from nakadi.model.events import (
     AppendResult,
+    AppendStored,
     EventPlace,
     EventSlice,
     OffsetBounds,
     Record,
-    Stored,
     StoredEvent,
     indices_within_partitions,
 )
@@ -81,14 +81,14 @@ class _PartitionEvents(Struct):
         before = self.events_stored_before(stored_before)
         newest = {event.record.key: event.offset for event in before}
 
-        def stays(event: StoredEvent) -> bool:
+        def is_kept(event: StoredEvent) -> bool:
             key = event.record.key
             if key is None or event.offset == self.next_offset - 1:
                 return True
             expired = event.record.value is None and event.stored_at < tombstones_before
             return newest[key] == event.offset and not expired
 
-        self.events[: len(before)] = filter(stays, before)
+        self.events[: len(before)] = filter(is_kept, before)
 
 
 class _RememberedEid(Struct, frozen=True):
@@ -142,7 +142,7 @@ class MemoryLog:
         # Not under the lock, for listeners may read.
         for number in batches:
             self._announcements.announce_events(topic, number)
-        return dict.fromkeys(batches, Stored())
+        return dict.fromkeys(batches, AppendStored())
 
     async def append_once(
         self, topic: str, batches: Mapping[int, Sequence[Record]], ids: EventIds

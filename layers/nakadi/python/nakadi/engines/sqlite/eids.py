@@ -143,13 +143,13 @@ class EidMemory:
             number += 1
         return number
 
-    def begin_new(self, connection: sqlite3.Connection, version: int, now: int) -> NewEids | None:
+    def begin_new_eids(self, connection: sqlite3.Connection, version: int, now: int) -> NewEids | None:
         """A step that adds the ids of a commit with only new ones; None unless the ids are known at this version."""
         if connection is not self._connection or version != self._version:
             return None
         return NewEids(self, connection, self._last_row, now)
 
-    def take_in_new(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> bool:
+    def add_if_certainly_new(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> bool:
         """Add ids that are stored next, if they are certainly new and each occurs once; return whether they were added.
 
         Ids that are added but not stored in the end only cause needless searches among rows.
@@ -285,7 +285,7 @@ class NewEids:
         """Take in the ids of an append, and move offsets on; False if one of them may be known, or is not stored."""
         if not next_offsets.keys() >= {*ids.partitions}:
             return False
-        if not self._memory.take_in_new(self._connection, unpack_eids(ids.packed_eids)):
+        if not self._memory.add_if_certainly_new(self._connection, unpack_eids(ids.packed_eids)):
             return False
         common = _digest_of(ids.scope), ids.timeline, ids.window // MICROSECOND
         row = self._rows.setdefault(common, _NewRow(bytearray(), [], []))

@@ -49,13 +49,13 @@ from nakadi.engines.sqlite.writing import (
     seal_topic_row,
     topic_id,
 )
-from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Stored, microseconds_since_epoch
+from nakadi.model.events import AppendResult, AppendStored, EventSlice, OffsetBounds, Record, microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.deduplication import EventIds
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
-STORED_RESULT = Stored()
+STORED_RESULT = AppendStored()
 
 
 class SqliteLog:

@@ -30,7 +30,7 @@ from nakadi.engines.common.duplicates import PlacesByPartition
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import Chunk, ChunkedRecords
 from nakadi.engines.sqlite.writing import MAX_WAITING_APPENDS, MAX_WAITING_BYTES, OnAppendDone, chunks_of
-from nakadi.model.events import Duplicate, EventPlace, Record, Refused, StoredExcept, TopicPartition
+from nakadi.model.events import AppendRefused, AppendStoredExcept, DuplicateEvent, EventPlace, Record, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.deduplication import DeduplicatingLog, EventIds
 from nakadi.ports.event_log import AppendResultByPartition, EventLog, SealedTopic, UnknownTopic
@@ -444,7 +444,7 @@ def _failure_message(outcome: AppendResultByPartition | Exception) -> tuple[int,
     if isinstance(outcome, Exception):
         kind = next((index for index, each in enumerate(FAILURE_TYPES) if isinstance(outcome, each)), 0)
         return kind, str(outcome)
-    refused = [str(fate) for fate in outcome.values() if isinstance(fate, Refused)]
+    refused = [str(fate) for fate in outcome.values() if isinstance(fate, AppendRefused)]
     return (0, refused[0]) if refused else None
 
 
@@ -453,7 +453,7 @@ def _duplicates_among_fates(outcome: AppendResultByPartition | Exception) -> dic
     places: dict[int, dict[int, EventPlace]] = {}
     if not isinstance(outcome, Exception):
         for partition, fate in outcome.items():
-            for index, each in fate.exceptions.items() if isinstance(fate, StoredExcept) else ():
-                if isinstance(each, Duplicate) and each.first is not None:
+            for index, each in fate.exceptions.items() if isinstance(fate, AppendStoredExcept) else ():
+                if isinstance(each, DuplicateEvent) and each.first is not None:
                     places.setdefault(partition, {})[index] = each.first
     return places

@@ -146,7 +146,7 @@ class DataFileWiper:
                 _write_note(connection, revision, replace(found[1], claimed_until=0.0))
 
     @contextmanager
-    def _step(self, connection: sqlite3.Connection, revision: int) -> Iterator[None]:
+    def _claimed_transaction(self, connection: sqlite3.Connection, revision: int) -> Iterator[None]:
         """A transaction in which this process has the wipe to itself, and a pause as long as it behind it."""
         if self._is_stopping():
             raise _ClaimLost
@@ -167,7 +167,7 @@ class DataFileWiper:
         for table in TABLES_WITH_EVENTS:
             self._rewrite_rows(connection, revision, table)
         self._fill_free_pages(connection, revision)
-        with self._step(connection, revision):
+        with self._claimed_transaction(connection, revision):
             _write_note(connection, revision, self._with_owner(WipeNote(WipeStage.REWRITTEN)))
 
     def _rewrite_rows(self, connection: sqlite3.Connection, revision: int, table: str) -> None:
@@ -181,7 +181,7 @@ class DataFileWiper:
         columns = ", ".join(["rowid", *(name for name in names if name != "id")])
         place = 0
         while True:
-            with self._step(connection, revision):
+            with self._claimed_transaction(connection, revision):
                 rows, is_last = _some_rows(connection, table, columns, place)
                 if rows:
                     connection.execute(
@@ -197,12 +197,12 @@ class DataFileWiper:
     def _fill_free_pages(self, connection: sqlite3.Connection, revision: int) -> None:
         """Use all free pages for zeros at the same time, and free them again."""
         (page_size,) = connection.execute("PRAGMA page_size").fetchone()
-        with self._step(connection, revision):
+        with self._claimed_transaction(connection, revision):
             # A run that was killed may have left it.
             connection.execute("CREATE TABLE IF NOT EXISTS blanks (content BLOB NOT NULL)")
         is_filled = False
         while not is_filled:
-            with self._step(connection, revision):
+            with self._claimed_transaction(connection, revision):
                 (free,) = connection.execute("PRAGMA freelist_count").fetchone()
                 # Once none is left, every page that was free at the beginning has been overwritten.
                 is_filled = free == 0
@@ -211,10 +211,10 @@ class DataFileWiper:
                     connection.execute("INSERT INTO blanks VALUES (zeroblob(?))", (size,))
         is_empty = False
         while not is_empty:
-            with self._step(connection, revision):
+            with self._claimed_transaction(connection, revision):
                 removed = connection.execute("DELETE FROM blanks WHERE rowid = (SELECT min(rowid) FROM blanks)")
                 is_empty = removed.rowcount == 0
-        with self._step(connection, revision):
+        with self._claimed_transaction(connection, revision):
             connection.execute("DROP TABLE blanks")
 
     # The log

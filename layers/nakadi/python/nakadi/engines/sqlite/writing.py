@@ -423,7 +423,7 @@ def _collect_new_eids(
     """The ids of these appends; None unless all of them are new."""
     if not any(append.ids for append in appends):
         return NewEids(eids, connection, 0, now)
-    new = eids.begin_new(connection, version, now)
+    new = eids.begin_new_eids(connection, version, now)
     next_offsets = {partition: ends[partition].next_offset for append in appends for partition in append.partitions}
     for append in appends:
         if append.ids is None:

@@ -371,11 +371,13 @@ PLURAL_BY_TYPE = {each: f"{each}s" for each in ("string", "integer", "number", "
 def schema_section(name: str, schema: Node) -> Html:
     summary = element("summary", element("h3", name), element("span", _first_sentence_html(schema), class_="about"))
     example = code_block(schema["example"]) if "example" in schema else None
-    content = element("div", prose_html(schema.get("description", "")), _details(schema), example, class_="content")
+    content = element(
+        "div", prose_html(schema.get("description", "")), _schema_constraints(schema), example, class_="content"
+    )
     return element("details", summary, content, class_="entry schema", id=f"schema-{name}")
 
 
-def _details(schema: Node) -> Html | None:
+def _schema_constraints(schema: Node) -> Html | None:
     if "properties" in schema:
         return properties_table(schema)
     if schema["type"] == "array":

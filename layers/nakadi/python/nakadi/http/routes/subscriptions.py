@@ -173,7 +173,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         draft, wanted = subscription_draft(body), body.object("sink")
         sink = None if wanted is None else sink_draft(wanted)
         if sink is not None:
-            self.sinks.check_of_new_subscription(sink, draft.event_types or (), request.subject)
+            self.sinks.check_for_new_subscription(sink, draft.event_types or (), request.subject)
         subscription, is_new = self.creation.create(draft, request.subject)
         view = subscription_view(subscription)
         if sink is not None:
@@ -199,7 +199,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         subscription_id = read_subscription_id(request)
         self.update.update(subscription_id, draft, request.subject)
         if (draft.reads, draft.projection) != (UNSET, UNSET):
-            self.sinks.begin_again(subscription_id, request.subject)
+            self.sinks.restart_stream(subscription_id, request.subject)
         return empty_response(204, _warning_header(draft.annotations or {}))
 
     def delete(self, request: Request) -> Response:

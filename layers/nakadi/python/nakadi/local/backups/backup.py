@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         if options.list:
             return _list_backups(Path(options.to))
         if options.verify:
-            return _verify(Path(options.to))
+            return _verify_backups(Path(options.to))
         return _back_up(options, environ)
     except (BackupFailed, BadDataFile, Unavailable) as reason:
         print(f"No backup was made. {reason}" if not (options.list or options.verify) else reason, file=sys.stderr)
@@ -56,7 +56,7 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--stage", metavar="NAME", help="a stage instead, as its resources begin: nakadi-live")
     parser.add_argument("--region", help="the region of the stage, default AWS_REGION")
     parser.add_argument(
-        "--keep", type=_positive, metavar="N", help="afterwards, remove all backups except the N newest"
+        "--keep", type=_positive_integer, metavar="N", help="afterwards, remove all backups except the N newest"
     )
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument("--verify", action="store_true", help="make no backup; read all backups in TO, and check them")
@@ -64,14 +64,14 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _positive(text: str) -> int:
+def _positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError("it is at least 1")
     return int(text)
 
 
 def _back_up(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    places = _places_elsewhere(options.data, environ)
+    places = _stores_outside_folder(options.data, environ)
     folder = DataFolder(options.data, archives_here="NAKADI_ARCHIVE" not in places)
     with open_store(Path(options.to), writes=True, creates=True) as store:
         manifest = take_backup(store, folder, SystemClock().now, _version())
@@ -79,13 +79,13 @@ def _back_up(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         for variable, place in places.items():
             print(f"It has nothing of {place} ({variable}), which needs a backup of its own.", file=sys.stderr)
         if options.keep:
-            _remove_old(store, options.keep)
+            _remove_old_backups(store, options.keep)
     for key in manifest.missing:
         print(f"The archive object {key} is missing, and so are its events.", file=sys.stderr)
     return NOT_DONE if manifest.missing else DONE
 
 
-def _places_elsewhere(data: Path, environ: Mapping[str, str]) -> Mapping[str, str]:
+def _stores_outside_folder(data: Path, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The stores that are not in the data folder, by the variables that name them."""
     here = {"", str(data / ARCHIVE), f"file://{(data / ARCHIVE).absolute()}"}
     here |= {SCHEME + str(data / DATA_FILE), SCHEME + str((data / DATA_FILE).absolute())}
@@ -93,7 +93,7 @@ def _places_elsewhere(data: Path, environ: Mapping[str, str]) -> Mapping[str, st
     return {name: place for name, place in found.items() if place not in here}
 
 
-def _remove_old(store: BackupStore, count: int) -> None:
+def _remove_old_backups(store: BackupStore, count: int) -> None:
     old = store.ids()[:-count]
     store.remove_backups(old)
     for each in old:
@@ -108,7 +108,7 @@ def _list_backups(folder: Path) -> int:
     return DONE
 
 
-def _verify(folder: Path) -> int:
+def _verify_backups(folder: Path) -> int:
     with open_store(folder, writes=True) as store:
         ids = store.ids()
         if not ids:

@@ -117,7 +117,11 @@ class BackupStore:
             raise BackupFailed(f"The name of {source!r} is not UTF-8, so the file cannot be stored.") from error
         with source.open("rb") as file:
             found = os.fstat(file.fileno())
-            if known and (known.size, known.modified_ns) == (found.st_size, found.st_mtime_ns) and self._has_all(known):
+            if (
+                known
+                and (known.size, known.modified_ns) == (found.st_size, found.st_mtime_ns)
+                and self._has_all_pieces(known)
+            ):
                 return known
             pieces = [self._add_piece(piece) for piece in iter(lambda: file.read(PIECE_BYTES), b"")]
             size = file.tell()
@@ -200,7 +204,7 @@ class BackupStore:
         for path in self._pieces.glob(f"*/*{UNFINISHED_SUFFIX}"):
             path.unlink()
 
-    def _has_all(self, file: StoredFile) -> bool:
+    def _has_all_pieces(self, file: StoredFile) -> bool:
         return all(self._piece_path(name).exists() for name in file.pieces)
 
     def _add_piece(self, content: bytes) -> str:

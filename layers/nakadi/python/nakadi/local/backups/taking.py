@@ -81,7 +81,7 @@ def take_backup(store: BackupStore, folder: DataFolder, now: Callable[[], dateti
         raise BadDataFile(f"There is no data file {folder.data_file}.")
     store.remove_unfinished()
     began_at = now()
-    backup = _Backup(store, folder, _latest_files(store), now)
+    backup = _BackupRun(store, folder, _latest_files(store), now)
     files, missing = backup.copy()
     for _ in range(1, MAX_ARCHIVE_COPIES):
         if missing:
@@ -113,7 +113,7 @@ def _latest_files(store: BackupStore) -> Mapping[str, StoredFile]:
     return {}
 
 
-class _Backup(Struct, frozen=True):
+class _BackupRun(Struct, frozen=True):
     """A backup that is being taken."""
 
     store: BackupStore
@@ -125,7 +125,7 @@ class _Backup(Struct, frozen=True):
         """Copy everything that belongs together, and return the archive objects that were not there."""
         for _ in range(MAX_TABLE_COPIES):
             versions = self.folder.table_versions()
-            others = self._copy_others()
+            others = self._copy_other_files()
             with open_snapshot(self.folder.data_file) as snapshot:
                 if self.folder.table_versions() != versions:
                     continue
@@ -135,7 +135,7 @@ class _Backup(Struct, frozen=True):
             return [*others, *copied, *archived], missing
         raise BackupFailed(f"Jobs change the tables in {self.folder.path} all the time: stop them for the backup.")
 
-    def _copy_others(self) -> Sequence[StoredFile]:
+    def _copy_other_files(self) -> Sequence[StoredFile]:
         found = (self._copy_if_there(path) for path in self.folder.other_files())
         return [file for file in found if file is not None]
 

@@ -26,14 +26,14 @@ def back_up_stage(options: argparse.Namespace, version: str, environ: Mapping[st
         if options.list:
             return _list_backups(place)
         if options.verify:
-            return _verify(place)
+            return _verify_backups(place)
         with closing(Stage(_address(options, environ))) as stage:
             manifest, elsewhere = take_stage_backup(place, stage, SystemClock().now, version)
         print(f"The backup {manifest.id} is complete: {_describe(manifest)}.")
         for storage in sorted(elsewhere):
             print(f"It has none of the events in the storage {storage}, which is in Kafka.", file=sys.stderr)
         if options.keep:
-            _remove_old(place, options.keep)
+            _remove_old_backups(place, options.keep)
     for key in manifest.missing:
         print(f"The archive object {key} is missing, and so are its events.", file=sys.stderr)
     return NOT_DONE if manifest.missing else DONE
@@ -67,7 +67,7 @@ def _list_backups(place: BackupPlace) -> int:
     return DONE
 
 
-def _verify(place: BackupPlace) -> int:
+def _verify_backups(place: BackupPlace) -> int:
     newest, ids = place.newest(), place.ids()
     damage = find_damage(place, ids)
     for each in damage:
@@ -79,7 +79,7 @@ def _verify(place: BackupPlace) -> int:
     return DONE
 
 
-def _remove_old(place: BackupPlace, count: int) -> None:
+def _remove_old_backups(place: BackupPlace, count: int) -> None:
     old = place.ids()[:-count]
     if old:
         place.remove_backups(old)

@@ -39,7 +39,7 @@ def take_stage_backup(
 
     Raises `BackupFailed`.
     """
-    return _Backup(place, stage, now, version, _latest_objects(place)).take()
+    return _BackupRun(place, stage, now, version, _latest_objects(place)).take()
 
 
 def _latest_objects(place: BackupPlace) -> Mapping[str, CopiedObject]:
@@ -60,7 +60,7 @@ class _Tables(Struct, frozen=True):
     log_index: Sequence[str]
 
 
-class _Backup(Struct, frozen=True):
+class _BackupRun(Struct, frozen=True):
     """A backup that is being taken."""
 
     place: BackupPlace

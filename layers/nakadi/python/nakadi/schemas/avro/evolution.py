@@ -44,10 +44,10 @@ def judge_avro_evolution(current: Schema, text: str, of: SchemaType, mode: Compa
         return AvroEvolution(ChangeLevel.NONE)
     old, new = parse_avro_schema(current.text), parse_avro_schema(text)
     problems = find_incompatibilities(old, new)
-    return AvroEvolution(ChangeLevel.MAJOR, problems, [each for each in problems if _refuses(mode, each)])
+    return AvroEvolution(ChangeLevel.MAJOR, problems, [each for each in problems if _is_forbidden(mode, each)])
 
 
-def _refuses(mode: CompatibilityMode, problem: Incompatibility) -> bool:
+def _is_forbidden(mode: CompatibilityMode, problem: Incompatibility) -> bool:
     match mode:
         case CompatibilityMode.COMPATIBLE:
             return True
@@ -70,11 +70,11 @@ def next_avro_schema(current: Schema, text: str, of: SchemaType, mode: Compatibi
 def incompatible_avro_schema_error(evolution: AvroEvolution) -> IncompatibleSchema:
     return IncompatibleSchema(
         f"Failed to evolve avro schema due to [{', '.join(map(str, evolution.refusing))}]",
-        tuple(IncompatibilityReason(each.type, each.location, explain(each)) for each in evolution.refusing),
+        tuple(IncompatibilityReason(each.type, each.location, explain_problem(each)) for each in evolution.refusing),
     )
 
 
-def explain(problem: Incompatibility) -> str:
+def explain_problem(problem: Incompatibility) -> str:
     reader, writer = ("new", "old") if problem.is_backward else ("old", "new")
     cause = _CAUSES[problem.type].format(problem.message)
     return f"Consumers with the {reader} schema cannot read what is written with the {writer} one: {cause}."

@@ -10,7 +10,7 @@ _EMPTY = 0xC15D213AA4D7A795
 
 
 @cache
-def _table() -> tuple[int, ...]:
+def _fingerprint_table() -> tuple[int, ...]:
     found = []
     for value in range(256):
         for _ in range(8):
@@ -21,7 +21,7 @@ def _table() -> tuple[int, ...]:
 
 def schema_fingerprint(text: str) -> bytes:
     """The fingerprint of a valid schema, in the order of its bytes in messages."""
-    table, found = _table(), _EMPTY
+    table, found = _fingerprint_table(), _EMPTY
     for byte in canonical_form(text).encode():
         found = (found >> 8) ^ table[(found ^ byte) & 0xFF]
     return found.to_bytes(8, "little")

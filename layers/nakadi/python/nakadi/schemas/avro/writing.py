@@ -1,7 +1,7 @@
 """Writes values in their binary form, from what JSON has of them.
 
 It is the way back of `reading.py`. JSON does not say which branch of a union a value is of, so a schema whose unions
-have branches that look alike in JSON has no way back: `has_way_back` tells them apart.
+have branches that look alike in JSON has no way back: `is_unambiguous_in_json` tells them apart.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ _FORMS_OF_PRIMITIVES: dict[str, Sequence[Any]] = {
 }
 
 
-def has_way_back(of: AvroType) -> bool:
+def is_unambiguous_in_json(of: AvroType) -> bool:
     """Whether JSON says everything about values of this type: the branches of each union look different there, and no
     number has more digits than are read from JSON."""
     seen: set[int] = set()
@@ -220,7 +220,7 @@ def has_way_back(of: AvroType) -> bool:
         seen.add(id(each))
         match each:
             case UnionType(branches):
-                if not _are_told_apart(branches):
+                if not _are_distinguishable(branches):
                     return False
                 waiting.extend(branches)
             case ArrayType(inner) | MapType(inner):
@@ -233,7 +233,7 @@ def has_way_back(of: AvroType) -> bool:
     return True
 
 
-def _are_told_apart(branches: Sequence[AvroType]) -> bool:
+def _are_distinguishable(branches: Sequence[AvroType]) -> bool:
     forms = [form for each in branches for form in _forms_of(each)]
     has_map = dict in forms
     has_record = any(isinstance(each, frozenset) for each in forms)

@@ -67,7 +67,9 @@ def _check_declared(paths: Sequence[str], event_types: Sequence[EventType]) -> N
     if missing:
         known = _known_members(event_types)
         violations = (
-            Violation(f"reads[{index}]", f"`{path}` is in no schema of the event types{_nearest(path, known)}")
+            Violation(
+                f"reads[{index}]", f"`{path}` is in no schema of the event types{_most_similar_member(path, known)}"
+            )
             for index, path in enumerate(paths)
             if path in missing
         )
@@ -80,7 +82,7 @@ def _known_members(event_types: Sequence[EventType]) -> list[str]:
     return list(islice((each for each in members if len(each) <= MAX_COMPARED_CHARACTERS), MAX_COMPARED_MEMBERS))
 
 
-def _nearest(path: str, known: Sequence[str]) -> str:
+def _most_similar_member(path: str, known: Sequence[str]) -> str:
     if len(path) > MAX_COMPARED_CHARACTERS:
         return ""
     letters = SequenceMatcher(b=path)

@@ -282,7 +282,7 @@ class DeletedSubscriptionCleanup(Struct, frozen=True):
 MAX_CHANGES_BESIDE_REMOVAL = 90
 
 
-class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
+class SubscriptionsOfEventTypes(Struct, frozen=True, kw_only=True):
     """Adjusts subscriptions when an event type is deleted, or gets partitions."""
 
     subscription_repository: Subscriptions

@@ -116,14 +116,14 @@ def delivery_filter(
             return False
         if not access.may_read(record, subject):
             return False
-        if access.skips_misplaced_events and is_misplaced_event(partition, record):
+        if access.skips_misplaced_events and names_another_event_type(partition, record):
             return False
         return accepts is None or accepts(record.value or b"null")
 
     return is_deliverable
 
 
-def is_misplaced_event(partition: EventTypePartition, record: Record) -> bool:
+def names_another_event_type(partition: EventTypePartition, record: Record) -> bool:
     """Whether the metadata of an event names another event type than the one it was published to."""
     event: Any = orjson.loads(record.value or b"{}")
     metadata = event.get("metadata") if isinstance(event, dict) else None

@@ -421,9 +421,9 @@ class SubscriptionDriver(StreamDriver):
             return self._executor.perform(call)
         # In a thread: only the loop passes the result to the session.
         start = self._executor.find_start(call)
-        return lambda now: self._handle_start_found(call, start, now)
+        return lambda now: self._open_found_start(call, start, now)
 
-    def _handle_start_found(self, opening: OpenPartition, start: PartitionStart, now: float) -> Sequence[SessionAction]:
+    def _open_found_start(self, opening: OpenPartition, start: PartitionStart, now: float) -> Sequence[SessionAction]:
         if not self._session.expects_opening(opening):
             # The partition was closed or opened again during the search for the start.
             return []

@@ -257,13 +257,13 @@ class PartitionProgress:
 
     # Hand-over
 
-    def see_that_it_is_wanted(self, release_by: float) -> None:
+    def note_waiting_session(self, release_by: float) -> None:
         """Another session waits for the partition. The time for it counts from when that was seen first."""
         if self.release_by is None:
             self.release_by = release_by
         self._enter_state_after(PartitionFact.WANTED)
 
-    def see_that_it_is_unwanted(self) -> None:
+    def note_no_waiting_session(self) -> None:
         """No other session waits for the partition."""
         self.release_by = None
         self._enter_state_after(PartitionFact.UNWANTED)
@@ -364,7 +364,7 @@ class PartitionProgress:
         self, run: EventRun, is_deliverable: IsDeliverable, *, check_each: bool
     ) -> Iterator[tuple[EventDisposition, EventRun]]:
         if self.done_ahead and run.count and run.position_at(0) <= self.done_ahead[-1].end:
-            for is_done, part in run.parts_by_position(self._is_done):
+            for is_done, part in run.parts_by_position(self._is_delivered_ahead):
                 if is_done:
                     yield EventDisposition.SKIP, part
                 else:
@@ -380,7 +380,7 @@ class PartitionProgress:
         elif run.count:
             yield EventDisposition.SEND, run
 
-    def _is_done(self, position: Position) -> bool:
+    def _is_delivered_ahead(self, position: Position) -> bool:
         return any(position in each for each in self.done_ahead)
 
     def _disposition_of(self, is_deliverable: IsDeliverable, record: Record) -> EventDisposition:

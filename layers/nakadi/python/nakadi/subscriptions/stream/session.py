@@ -331,9 +331,9 @@ class SubscriptionSession:
         elif stored > partition.stored:
             yield from self._advance_committed(partition, stored, now)
         if entry.next_owner is None:
-            partition.see_that_it_is_unwanted()
+            partition.note_no_waiting_session()
         else:
-            partition.see_that_it_is_wanted(now + self._limits.commit_seconds)
+            partition.note_waiting_session(now + self._limits.commit_seconds)
 
     def _open_or_search(self, partition: PartitionProgress) -> Iterator[SessionAction]:
         if not self._is_streaming:

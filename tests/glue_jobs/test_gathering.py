@@ -6,8 +6,8 @@ from nakadi.engines.archive import member_format
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation
-from nakadi_jobs import reading
-from nakadi_jobs.reading import copy_members, find_problem
+from nakadi_jobs import gathering
+from nakadi_jobs.gathering import copy_members, find_problem
 from tests.support.builders import A_MOMENT
 
 WHOLE = member_format.pack_member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
@@ -65,7 +65,7 @@ def an_object(store, key, topics, offset):
 
 def test_a_shared_object_is_read_once_for_all_event_types(monkeypatch):
     """Members of many topics are copied to separate objects with one read of each object, whole and in order."""
-    monkeypatch.setattr(reading, "GATHERED_BYTES", 400)
+    monkeypatch.setattr(gathering, "GATHERED_BYTES", 400)
     store, to = CountingStore(), MemoryStore()
     topics = [f"t{number}" for number in range(5)]
     wanted = [an_object(store, f"o{number}", topics, number) for number in range(8)]
@@ -83,7 +83,7 @@ def test_a_shared_object_is_read_once_for_all_event_types(monkeypatch):
 
 def test_what_lies_between_members_is_left_out_if_it_is_much(monkeypatch):
     """Members that are far apart are read separately; damaged or lost ones are named."""
-    monkeypatch.setattr(reading, "MAX_SKIPPED_BYTES", 50)
+    monkeypatch.setattr(gathering, "MAX_SKIPPED_BYTES", 50)
     store = CountingStore()
     members = an_object(store, "o", ["a", *["other"] * 3, "a", "b"], 7)
     damaged = bytearray(store.content("o"))
