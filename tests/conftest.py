@@ -53,15 +53,15 @@ WITH_SPARK = (
 )
 
 
-class ByFile(LoadScopeScheduling):
+class FileScheduling(LoadScopeScheduling):
     """A process takes a whole file, because its tests share resources."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return group(nodeid, splits_aws_local(self.config))
+        return process_group_of_test(nodeid, splits_aws_local(self.config))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
-    return ByFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileScheduling:
+    return FileScheduling(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,8 +81,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """End the resources of a group of tests together with the group. A Kafka and the deployment on this machine keep a
     fifth of a processor busy even if nobody uses them, and would do so until the end of the run."""
     splits = splits_aws_local(item.config)
-    left = group(item.nodeid, splits)
-    if left in TOGETHER and nextitem is not None and group(nextitem.nodeid, splits) != left:
+    left = process_group_of_test(item.nodeid, splits)
+    if left in TOGETHER and nextitem is not None and process_group_of_test(nextitem.nodeid, splits) != left:
         group_ends.finish_fixtures()
         group_ends.end_shared()
 
@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=list(compress(items, skipped)))
     items[:] = compress(items, map(not_, skipped))
     splits = splits_aws_local(config)
-    groups = [group(item.nodeid, splits) for item in items]
+    groups = [process_group_of_test(item.nodeid, splits) for item in items]
     order = {name: place for place, name in enumerate(TOGETHER)}
     places = sorted(range(len(items)), key=lambda place: order.get(groups[place], len(order)))
     items[:] = [items[place] for place in places]
@@ -140,7 +140,7 @@ def splits_aws_local(config: pytest.Config) -> bool:
     return bool(is_distributed) and (everything.WANTED or "long" in config.option.markexpr)
 
 
-def group(nodeid: str, splits: bool = False) -> str:
+def process_group_of_test(nodeid: str, splits: bool = False) -> str:
     """The group of a test: tests of one group run in the same process. `splits`: the deployment is begun in two of
     them."""
     file, _, name = nodeid.partition("::")

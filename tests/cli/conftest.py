@@ -21,7 +21,7 @@ from tests.support.served import ServedBroker
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """The result of a command."""
 
     code: int
@@ -71,7 +71,7 @@ def a_home(tmp_path, monkeypatch):
 def run(monkeypatch, broker):
     """Run a command in this process, against the broker of the tests unless the test names another one."""
 
-    def run(*arguments: str, stdin: str = "", url: str | None = "") -> Done:
+    def run(*arguments: str, stdin: str = "", url: str | None = "") -> CommandResult:
         if url == "":
             url = broker.url
         with monkeypatch.context() as patch:
@@ -81,6 +81,6 @@ def run(monkeypatch, broker):
             out, err = io.StringIO(), io.StringIO()
             with redirect_stdout(out), redirect_stderr(err):
                 code = main(arguments)
-        return Done(code, out.getvalue(), err.getvalue())
+        return CommandResult(code, out.getvalue(), err.getvalue())
 
     return run

@@ -17,19 +17,32 @@ from tests.support.processes import ROOT_ENVIRONMENT, run_process
 
 
 @pytest.fixture
-def subscription(run, api):
+def subscription_to_20_events(run, api):
     """The id of a subscription from the beginning to twenty events in one partition."""
     name = create_event_type(api)["name"]
     assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(20)]).status_code == 200
     return run("subscriptions", "create", name, "--owner", a_name(), "--from", "begin").out.strip()
 
 
-def count_waiting(run, subscription):
-    return sum(row["unconsumed_events"] for row in run("subscriptions", "lag", subscription, "-o", "json").json)
+def count_waiting(run, subscription_to_20_events):
+    return sum(
+        row["unconsumed_events"] for row in run("subscriptions", "lag", subscription_to_20_events, "-o", "json").json
+    )
 
 
-def start_consumer(subscription, *arguments, url):
-    command = [sys.executable, "-W", "error", "-m", "nakadi_cli", "consume", subscription, "--url", url, *arguments]
+def start_consumer(subscription_to_20_events, *arguments, url):
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "nakadi_cli",
+        "consume",
+        subscription_to_20_events,
+        "--url",
+        url,
+        *arguments,
+    ]
     return run_process(command, ROOT_ENVIRONMENT)
 
 
@@ -38,7 +51,7 @@ def loop_until_parent_ends(condition="true"):
     return f"while {condition} && kill -0 $PPID; do sleep 0.05; done"
 
 
-def be_signalled(is_over, *numbers, only=""):
+def make_interrupted_send(is_over, *numbers, only=""):
     """Return an `Api.send` at whose requests these signals come, and which gets no answer before it is over."""
     send = Api.send
 
@@ -53,19 +66,21 @@ def be_signalled(is_over, *numbers, only=""):
     return send_and_be_signalled
 
 
-def test_events_are_written_and_committed(run, subscription):
+def test_events_are_written_and_committed(run, subscription_to_20_events):
     """Each event is a line, written events are committed, and `-n` ends after this number of them."""
-    assert [event["n"] for event in run("consume", subscription, "-n", "7", "--batch-size", "3").lines] == [*range(7)]
-    assert count_waiting(run, subscription) == 13
-    assert [event["n"] for event in run("consume", subscription, "--no-follow").lines] == [*range(7, 20)]
-    assert run("consume", subscription, "--no-follow").lines == []
+    assert [
+        event["n"] for event in run("consume", subscription_to_20_events, "-n", "7", "--batch-size", "3").lines
+    ] == [*range(7)]
+    assert count_waiting(run, subscription_to_20_events) == 13
+    assert [event["n"] for event in run("consume", subscription_to_20_events, "--no-follow").lines] == [*range(7, 20)]
+    assert run("consume", subscription_to_20_events, "--no-follow").lines == []
 
 
-def test_a_command_takes_each_batch(run, subscription, tmp_path):
+def test_a_command_takes_each_batch(run, subscription_to_20_events, tmp_path):
     """The command is run for each batch, with events at its standard input and their place in its environment."""
     line = f'cat >> {tmp_path}/events; echo "$NAKADI_EVENT_TYPE $NAKADI_PARTITION $NAKADI_OFFSET" >> {tmp_path}/places'
 
-    done = run("consume", subscription, "--no-follow", "--batch-size", "8", "--exec", line)
+    done = run("consume", subscription_to_20_events, "--no-follow", "--batch-size", "8", "--exec", line)
 
     assert done.code == 0
     assert "20 events committed." in done.err
@@ -78,35 +93,44 @@ def test_a_command_takes_each_batch(run, subscription, tmp_path):
     ]
 
 
-def test_what_a_command_failed_at_is_not_committed(run, subscription):
+def test_what_a_command_failed_at_is_not_committed(run, subscription_to_20_events):
     """A command that fails ends consuming with 1; earlier batches stay committed, the rest comes again."""
-    done = run("consume", subscription, "--batch-size", "5", "--commit-timeout", "1", "--exec", "! grep -q '\"n\":7'")
+    done = run(
+        "consume",
+        subscription_to_20_events,
+        "--batch-size",
+        "5",
+        "--commit-timeout",
+        "1",
+        "--exec",
+        "! grep -q '\"n\":7'",
+    )
 
     assert done.code == 1
     assert "exit code 1" in done.err
     assert "not committed" in done.err
-    assert [event["n"] for event in run("consume", subscription, "--no-follow").lines] == [*range(5, 20)]
+    assert [event["n"] for event in run("consume", subscription_to_20_events, "--no-follow").lines] == [*range(5, 20)]
 
 
-def test_what_was_not_committed_goes_to_the_next_consumer_at_once(run, api, subscription):
+def test_what_was_not_committed_goes_to_the_next_consumer_at_once(run, api, subscription_to_20_events):
     """A consumer whose command fails leaves its stream: nobody waits for its commit timeout. (S324)"""
-    assert run("consume", subscription, "--exec", "false").code == 1
-    assert api.head(f"/subscriptions/{subscription}/events").status_code == 200
-    [item] = api.get(f"/subscriptions/{subscription}/stats").json()["items"]
+    assert run("consume", subscription_to_20_events, "--exec", "false").code == 1
+    assert api.head(f"/subscriptions/{subscription_to_20_events}/events").status_code == 200
+    [item] = api.get(f"/subscriptions/{subscription_to_20_events}/stats").json()["items"]
     assert [each["state"] for each in item["partitions"]] == ["unassigned"]
 
 
-def test_a_consumer_that_is_killed_releases_its_partitions(broker, api, subscription, tmp_path):
+def test_a_consumer_that_is_killed_releases_its_partitions(broker, api, subscription_to_20_events, tmp_path):
     """The end of the connection is the end of the stream. (S329)"""
     line = f"touch {tmp_path}/began; {loop_until_parent_ends()}"
-    with start_consumer(subscription, "--exec", line, url=broker.url) as process:
+    with start_consumer(subscription_to_20_events, "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
-        assert api.head(f"/subscriptions/{subscription}/events").status_code == 409
+        assert api.head(f"/subscriptions/{subscription_to_20_events}/events").status_code == 409
         process.kill()
-        until(lambda: api.head(f"/subscriptions/{subscription}/events").status_code == 200, 30)
+        until(lambda: api.head(f"/subscriptions/{subscription_to_20_events}/events").status_code == 200, 30)
 
 
-def test_a_command_gets_more_time_while_it_works(run, subscription, tmp_path, monkeypatch):
+def test_a_command_gets_more_time_while_it_works(run, subscription_to_20_events, tmp_path, monkeypatch):
     """A consumer extends its time until the command has ended. (S330)"""
     send, answers = Api.send, []
 
@@ -123,7 +147,7 @@ def test_a_command_gets_more_time_while_it_works(run, subscription, tmp_path, mo
     monkeypatch.setattr("nakadi_client.consumer_core._LIFE_PART", 1 / 600)
     monkeypatch.setattr("nakadi_client.consumer_core._GLANCE_PART", 1 / 600)
     line = f"cat > /dev/null; {loop_until_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
-    done = run("consume", subscription, "--no-follow", "--exec", line)
+    done = run("consume", subscription_to_20_events, "--no-follow", "--exec", line)
     monkeypatch.undo()
 
     assert (done.code, done.err) == (0, "20 events committed.\n")
@@ -136,10 +160,10 @@ def test_an_unknown_subscription_is_exit_code_5(run):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, tmp_path, number):
+def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription_to_20_events, tmp_path, number):
     """After a signal the command finishes its batch, which is committed; no other batch begins."""
     line = f"cat > /dev/null; echo $$ >> {tmp_path}/began; {loop_until_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
-    with start_consumer(subscription, "--batch-size", "6", "--exec", line, url=broker.url) as process:
+    with start_consumer(subscription_to_20_events, "--batch-size", "6", "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         process.send_signal(number)
         (tmp_path / "go").touch()
@@ -148,13 +172,13 @@ def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, 
     assert process.returncode == 0, said
     assert said == "6 events committed.\n"
     assert len((tmp_path / "began").read_text().splitlines()) == 1
-    assert count_waiting(run, subscription) == 14
+    assert count_waiting(run, subscription_to_20_events) == 14
 
 
-def test_a_second_signal_ends_the_command_as_well(run, broker, subscription, tmp_path):
+def test_a_second_signal_ends_the_command_as_well(run, broker, subscription_to_20_events, tmp_path):
     """A command that does not end is ended by a second signal, and its batch is not committed."""
     line = f"touch {tmp_path}/began; {loop_until_parent_ends()}"
-    with start_consumer(subscription, "--exec", line, url=broker.url) as process:
+    with start_consumer(subscription_to_20_events, "--exec", line, url=broker.url) as process:
         until((tmp_path / "began").exists)
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
@@ -162,10 +186,10 @@ def test_a_second_signal_ends_the_command_as_well(run, broker, subscription, tmp
 
     assert process.returncode == 1
     assert "not committed" in said
-    assert count_waiting(run, subscription) == 20
+    assert count_waiting(run, subscription_to_20_events) == 20
 
 
-def test_a_second_signal_ends_a_command_that_is_just_beginning(run, subscription, tmp_path, monkeypatch):
+def test_a_second_signal_ends_a_command_that_is_just_beginning(run, subscription_to_20_events, tmp_path, monkeypatch):
     """Two signals end a command also when both come before the consumer knows that it runs."""
 
     class Popen(subprocess.Popen):
@@ -176,15 +200,15 @@ def test_a_second_signal_ends_a_command_that_is_just_beginning(run, subscription
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
-    done = run("consume", subscription, "--exec", f"touch {tmp_path}/began; {loop_until_parent_ends()}")
+    done = run("consume", subscription_to_20_events, "--exec", f"touch {tmp_path}/began; {loop_until_parent_ends()}")
     monkeypatch.undo()
 
     assert done.code == 1
     assert "not committed" in done.err
-    assert count_waiting(run, subscription) == 20
+    assert count_waiting(run, subscription_to_20_events) == 20
 
 
-def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription, monkeypatch):
+def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription_to_20_events, monkeypatch):
     """A second signal is harmless when the command has already ended; its batch is committed."""
 
     class Popen(subprocess.Popen):
@@ -195,38 +219,38 @@ def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription, 
             return said
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
-    done = run("consume", subscription, "--batch-size", "6", "--exec", "cat > /dev/null")
+    done = run("consume", subscription_to_20_events, "--batch-size", "6", "--exec", "cat > /dev/null")
     monkeypatch.undo()
 
     assert (done.code, done.err) == (0, "6 events committed.\n")
-    assert count_waiting(run, subscription) == 14
+    assert count_waiting(run, subscription_to_20_events) == 14
 
 
-def test_a_second_signal_ends_a_commit_that_is_not_answered(run, subscription, monkeypatch):
+def test_a_second_signal_ends_a_commit_that_is_not_answered(run, subscription_to_20_events, monkeypatch):
     """A commit continues at the first signal, and not at the second: a broker may take long to answer, or never do."""
-    monkeypatch.setattr(Api, "send", be_signalled(is_over := threading.Event(), signal.SIGINT, signal.SIGTERM))
-    done = run("consume", subscription)
+    monkeypatch.setattr(Api, "send", make_interrupted_send(is_over := threading.Event(), signal.SIGINT, signal.SIGTERM))
+    done = run("consume", subscription_to_20_events)
     is_over.set()
     monkeypatch.undo()
 
     assert (done.code, len(done.lines)) == (0, 20)
-    assert count_waiting(run, subscription) == 20
+    assert count_waiting(run, subscription_to_20_events) == 20
 
 
-def test_a_signal_ends_looking_whether_something_waits(run, subscription, monkeypatch):
+def test_a_signal_ends_looking_whether_something_waits(run, subscription_to_20_events, monkeypatch):
     """Between two streams nothing is in progress, so one signal is enough."""
-    monkeypatch.setattr(Api, "send", be_signalled(is_over := threading.Event(), signal.SIGINT, only="/stats"))
-    done = run("consume", subscription, "--no-follow")
+    monkeypatch.setattr(Api, "send", make_interrupted_send(is_over := threading.Event(), signal.SIGINT, only="/stats"))
+    done = run("consume", subscription_to_20_events, "--no-follow")
     is_over.set()
     monkeypatch.undo()
 
     assert (done.code, done.err) == (0, "")
-    assert count_waiting(run, subscription) == 0
+    assert count_waiting(run, subscription_to_20_events) == 0
 
 
-def test_a_signal_ends_waiting(broker, subscription):
+def test_a_signal_ends_waiting(broker, subscription_to_20_events):
     """A consumer that waits for events ends at once, with 0."""
-    with start_consumer(subscription, url=broker.url) as process:
+    with start_consumer(subscription_to_20_events, url=broker.url) as process:
         for _ in range(20):
             process.stdout.readline()
         process.send_signal(signal.SIGTERM)

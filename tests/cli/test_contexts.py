@@ -19,7 +19,7 @@ SECRET = "aaa.bbb.ccc"
 
 
 @pytest.fixture
-def file(tmp_path):
+def contexts_file(tmp_path):
     return tmp_path / "config" / "nakadi.yaml"
 
 
@@ -72,7 +72,7 @@ def test_a_token_comes_from_a_value_a_file_or_a_command(run, tmp_path):
     assert connection(context="value", url=None, environ={**os.environ, "NAKADI_TOKEN": "mine"}).token() == "mine"
 
 
-def test_a_token_goes_to_the_url_of_its_context_alone(run, file):
+def test_a_token_goes_to_the_url_of_its_context_alone(run, contexts_file):
     """A URL from an option or from the environment is not sent the token of a context; nor is a changed URL."""
     run("contexts", "set", "here", "--url", "http://a.example", "--token", SECRET)
 
@@ -82,10 +82,10 @@ def test_a_token_goes_to_the_url_of_its_context_alone(run, file):
     assert connection(context=None, url=None, environ=environ).token() is None
 
     run("contexts", "set", "here", "--url", "http://b.example")
-    assert SECRET not in file.read_text()
+    assert SECRET not in contexts_file.read_text()
 
 
-def test_tokens_are_never_printed(run, file):
+def test_tokens_are_never_printed(run, contexts_file):
     """No list, no message and no refusal shows a token, and its file is readable for its owner alone."""
     said = run("contexts", "set", "here", "--url", "http://127.0.0.1:9", "--token", SECRET)
     answers = [
@@ -95,12 +95,12 @@ def test_tokens_are_never_printed(run, file):
         run("contexts", "set", "odd", "--url", "http://127.0.0.1:9", "--token", f"{SECRET}\u00e9{SECRET}"),
         run("event-types", "list", "--context", "odd", url=None),
     ]
-    file.write_text(file.read_text() + f"\n{SECRET}: [")
+    contexts_file.write_text(contexts_file.read_text() + f"\n{SECRET}: [")
     answers.append(run("event-types", "list", url=None))
 
     assert [each.code for each in answers] == [0, 0, 6, 0, 2, 2]
     assert all(SECRET not in each.out + each.err for each in answers)
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(contexts_file.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def failed_attempts(minutes_ago):
     return ROOM + f'nakadi_archive_failures_total{{operation="cut"}} 28.0\n{last_fault} {NOW - 60 * minutes_ago}\n'
 
 
-class Broker:
+class ScriptedBroker:
     """A broker with these metrics, or with none."""
 
     def __init__(self, metrics=None):
@@ -58,7 +58,7 @@ class Broker:
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
     """A full disk is ill; a fault is noticed until it has not happened for a while, if the broker says when it did."""
-    found = check_machine(Broker(metrics), lambda: NOW)
+    found = check_machine(ScriptedBroker(metrics), lambda: NOW)
 
     assert found.state == state
     assert why in found.why

@@ -41,14 +41,14 @@ from tests.support.subscriptions import create_subscription
 
 
 @pytest.fixture(scope="module")
-def served():
+def two_brokers():
     with ServedBroker() as there, ServedBroker() as here:
         yield there, here
 
 
 @pytest.fixture(scope="module")
-def brokers(served):
-    there, here = served
+def two_clients(two_brokers):
+    there, here = two_brokers
     with (
         httpx.Client(base_url=there.url, timeout=PATIENCE) as source,
         httpx.Client(base_url=here.url, timeout=PATIENCE) as target,
@@ -57,17 +57,17 @@ def brokers(served):
 
 
 @pytest.fixture
-def source(brokers):
-    return brokers[0]
+def source(two_clients):
+    return two_clients[0]
 
 
 @pytest.fixture
-def target(brokers):
-    return brokers[1]
+def target(two_clients):
+    return two_clients[1]
 
 
 @pytest.fixture
-def mirror(run, source, target, tmp_path):
+def run_mirror(run, source, target, tmp_path):
     """Run the command for one event type."""
 
     def mirror(name, *options, state="state.json"):
@@ -101,7 +101,7 @@ def publish(api, name, numbers):
     assert answer.status_code == 200, answer.text
 
 
-def contents(api, name):
+def numbers_by_partition(api, name):
     """The numbers of the events, by partition."""
     found = {}
     for partition in api.get(f"/event-types/{name}/partitions").json():
@@ -120,34 +120,34 @@ def contents(api, name):
     return found
 
 
-def test_an_event_type_is_copied_with_its_events_in_order(mirror, source, target):
+def test_an_event_type_is_copied_with_its_events_in_order(run_mirror, source, target):
     """Each partition of the target has the events of the source's, in their order, and the mirror goes on where it
     stopped. (M1, M2, M3)"""
     name = create_keyed(source)
     publish(source, name, range(50))
 
-    first = mirror(name, "--once")
+    first = run_mirror(name, "--once")
 
     assert (first.code, first.err) == (0, "Copied 50 events of 1 event type.\n")
-    assert contents(target, name) == contents(source, name)
-    assert sum(map(len, contents(target, name).values())) == 50
+    assert numbers_by_partition(target, name) == numbers_by_partition(source, name)
+    assert sum(map(len, numbers_by_partition(target, name).values())) == 50
     publish(source, name, range(50, 80))
-    assert mirror(name, "--once").err == "Copied 30 events of 1 event type.\n"
-    assert mirror(name, "--once").err == "Copied 0 events of 1 event type.\n"
-    verified = mirror(name, "--verify")
+    assert run_mirror(name, "--once").err == "Copied 30 events of 1 event type.\n"
+    assert run_mirror(name, "--once").err == "Copied 0 events of 1 event type.\n"
+    verified = run_mirror(name, "--verify")
     assert verified.code == 0
     assert re.fullmatch(f"{name}: 80 events, 0 stored more than once, 0 of 7. minutes differ\n", verified.out)
     there, here = (api.get(f"/event-types/{name}").json() for api in (source, target))
     assert there["schema"]["schema"] == here["schema"]["schema"]
 
 
-def test_events_without_metadata_are_copied(mirror, source, target):
+def test_events_without_metadata_are_copied(run_mirror, source, target):
     """Events of the category `undefined` are copied byte by byte. (M2)"""
     name = create_event_type(source)["name"]
     source.post(f"/event-types/{name}/events", json=[{"n": 1}, {"n": 2}, {"n": 1}]).raise_for_status()
 
-    assert mirror(name, "--once").code == 0
-    assert contents(target, name) == {"0": [1, 2, 1]}
+    assert run_mirror(name, "--once").code == 0
+    assert numbers_by_partition(target, name) == {"0": [1, 2, 1]}
 
 
 def test_numbers_keep_their_digits():
@@ -162,55 +162,55 @@ def test_numbers_keep_their_digits():
     assert b'"partition":"3"' in copy_for("user_defined")
 
 
-def test_a_changed_schema_and_new_partitions_follow(mirror, source, target):
+def test_a_changed_schema_and_new_partitions_follow(run_mirror, source, target):
     """When the source gets another schema or more partitions, the target gets them before the events. (M1)"""
     name = create(source, schema={"type": "object", "properties": {"n": {"type": "number"}, "key": {"type": "string"}}})
     publish(source, name, [1])
-    assert mirror(name, "--once").code == 0
+    assert run_mirror(name, "--once").code == 0
     properties = {"n": {"type": "number"}, "key": {"type": "string"}, "more": {"type": "string"}}
     change_schema(source, name, {"type": "object", "properties": properties})
     assert source.put(f"/event-types/{name}/partition-count", json={"partition_count": 3}).status_code == 204
 
-    assert mirror(name, "--once").code == 0
+    assert run_mirror(name, "--once").code == 0
 
     assert json.loads(target.get(f"/event-types/{name}").json()["schema"]["schema"])["properties"] == properties
     assert len(target.get(f"/event-types/{name}/partitions").json()) == 3
 
 
-def test_a_killed_mirror_repeats_and_counts(mirror, source, target, tmp_path):
+def test_a_killed_mirror_repeats_and_counts(run_mirror, source, target, tmp_path):
     """Events published after the last saved state are published again, and counted. (M4)"""
     name = create(source)
     publish(source, name, range(10))
-    mirror(name, "--once")
+    run_mirror(name, "--once")
     saved = (tmp_path / "state.json").read_bytes()
     publish(source, name, range(10, 15))
-    mirror(name, "--once")
+    run_mirror(name, "--once")
     (tmp_path / "state.json").write_bytes(saved)
 
-    assert mirror(name, "--verify").out == f"{name}: 15 events, 5 stored more than once, 0 of 15 minutes differ\n"
-    assert contents(target, name) == {"0": [*range(15), *range(10, 15)]}
+    assert run_mirror(name, "--verify").out == f"{name}: 15 events, 5 stored more than once, 0 of 15 minutes differ\n"
+    assert numbers_by_partition(target, name) == {"0": [*range(15), *range(10, 15)]}
 
 
-def test_a_killed_mirror_with_deduplication_repeats_nothing(mirror, source, target, tmp_path):
+def test_a_killed_mirror_with_deduplication_repeats_nothing(run_mirror, source, target, tmp_path):
     """With `--deduplicate`, each event is in the target once, whatever happens to the mirror. (M4)"""
     name = create(source)
     publish(source, name, range(10))
-    mirror(name, "--once", "--deduplicate")
+    run_mirror(name, "--once", "--deduplicate")
     (tmp_path / "state.json").unlink()
 
-    mirror(name, "--once", "--deduplicate")
+    run_mirror(name, "--once", "--deduplicate")
 
-    assert contents(target, name) == {"0": [*range(10)]}
+    assert numbers_by_partition(target, name) == {"0": [*range(10)]}
 
 
-def test_differences_are_found(mirror, source, target):
+def test_differences_are_found(run_mirror, source, target):
     """An event that only one broker has is found, with its partition and minute. (M5)"""
     name = create(source)
     publish(source, name, range(5))
-    mirror(name, "--once")
+    run_mirror(name, "--once")
     publish(target, name, [66])
 
-    verified = mirror(name, "--verify")
+    verified = run_mirror(name, "--verify")
 
     assert verified.code == 1
     assert verified.out == (
@@ -219,22 +219,22 @@ def test_differences_are_found(mirror, source, target):
     )
 
 
-def test_verifying_does_not_mind_events_that_come_meanwhile(mirror, source):
+def test_verifying_does_not_mind_events_that_come_meanwhile(run_mirror, source):
     """Only copied events are compared, although publishers continue in the source. (M5)"""
     name = create_keyed(source, 2)
     done = threading.Event()
 
-    def go_on():
+    def publish_until_done():
         number = 0
         while not done.is_set():
             publish(source, name, range(number, number + 20))
             number += 20
             done.wait(0.005)
 
-    publisher = threading.Thread(target=go_on)
+    publisher = threading.Thread(target=publish_until_done)
     publisher.start()
     try:
-        verified = [mirror(name, "--verify") for _ in range(3)]
+        verified = [run_mirror(name, "--verify") for _ in range(3)]
     finally:
         done.set()
         publisher.join()
@@ -257,20 +257,20 @@ def consume(api, subscription, count):
 
 @pytest.mark.parametrize(("committed", "batch_events"), [(0, 500), (17, 500), (17, 2), (17, 1), (40, 3)])
 def test_a_subscription_moves_without_a_lost_or_doubled_event(
-    mirror, source, target, monkeypatch, committed, batch_events
+    run_mirror, source, target, monkeypatch, committed, batch_events
 ):
     """A moved subscription goes on with the first event that is not committed, in each partition. (M6)"""
     monkeypatch.setattr(events, "BATCH_EVENTS", batch_events)
     name = create_keyed(source)
     subscription = create_subscription(source, name, read_from="begin")
     publish(source, name, range(30))
-    mirror(name, "--once")
+    run_mirror(name, "--once")
     publish(source, name, range(30, 40))
     before = consume(source, subscription, committed) if committed else []
 
-    moved = mirror(name, "--move", subscription["id"])
+    moved = run_mirror(name, "--move", subscription["id"])
     publish(source, name, range(40, 50))
-    mirror(name, "--once")
+    run_mirror(name, "--once")
 
     assert moved.code == 0, moved.err
     assert f"{40 - committed} event" in moved.err
@@ -280,7 +280,7 @@ def test_a_subscription_moves_without_a_lost_or_doubled_event(
     assert sorted(before + consume(target, there, 50 - committed)) == list(range(50))
 
 
-def test_a_subscription_that_was_never_consumed_begins_as_it_says(mirror, source, target):
+def test_a_subscription_that_was_never_consumed_begins_as_it_says(run_mirror, source, target):
     """What has no cursor yet begins at its end, or at the cursors that it was created with. (M6)"""
     name = create(source)
     publish(source, name, range(5))
@@ -288,7 +288,7 @@ def test_a_subscription_that_was_never_consumed_begins_as_it_says(mirror, source
     cursor = {"event_type": name, "partition": "0", "offset": "001-0001-000000000000000002"}
     at_cursor = create_subscription(source, name, read_from="cursors", initial_cursors=[cursor])
 
-    first, second = (mirror(name, "--move", each["id"]) for each in (at_end, at_cursor))
+    first, second = (run_mirror(name, "--move", each["id"]) for each in (at_end, at_cursor))
 
     assert (first.code, second.code) == (0, 0), first.err + second.err
     assert "2 events wait there, and 0 come again" in second.err
@@ -296,21 +296,21 @@ def test_a_subscription_that_was_never_consumed_begins_as_it_says(mirror, source
     publish(source, name, [5])
     with Consumer(target, {"id": first.out.strip()}, batch_limit=1, stream_limit=1) as stream:
         until(lambda: stream.status == 200)
-        mirror(name, "--once")
+        run_mirror(name, "--once")
         assert [each["n"] for each in stream.consumed(1)] == [5]
 
 
 @pytest.mark.parametrize("batch_events", [1, 500])
-def test_a_subscription_to_random_partitions_loses_nothing(mirror, source, target, monkeypatch, batch_events):
+def test_a_subscription_to_random_partitions_loses_nothing(run_mirror, source, target, monkeypatch, batch_events):
     """Where chance decides about partitions, no event is lost; those that come again are counted. (M6)"""
     monkeypatch.setattr(events, "BATCH_EVENTS", batch_events)
     name = create(source, 3)
     subscription = create_subscription(source, name, read_from="begin")
     publish(source, name, range(30))
-    mirror(name, "--once")
+    run_mirror(name, "--once")
     before = consume(source, subscription, 12)
 
-    moved = mirror(name, "--move", subscription["id"])
+    moved = run_mirror(name, "--move", subscription["id"])
 
     doubled = int(moved.err.rpartition("and ")[2].split()[0])
     there = target.get(f"/subscriptions/{moved.out.strip()}").json()
@@ -318,7 +318,7 @@ def test_a_subscription_to_random_partitions_loses_nothing(mirror, source, targe
     assert set(before + after) == set(range(30))
 
 
-def test_a_subscription_that_is_consumed_stays(mirror, source):
+def test_a_subscription_that_is_consumed_stays(run_mirror, source):
     """As long as somebody consumes a subscription, it does not move. (M6)"""
     name = create(source)
     subscription = create_subscription(source, name, read_from="begin")
@@ -326,13 +326,13 @@ def test_a_subscription_that_is_consumed_stays(mirror, source):
 
     with Consumer(source, subscription, batch_limit=1) as stream:
         stream.batch()
-        moved = mirror(name, "--move", subscription["id"])
+        moved = run_mirror(name, "--move", subscription["id"])
 
     assert moved.code == 3
     assert "stop its consumers first" in moved.err
 
 
-def test_an_event_that_the_target_refuses_stops_its_event_type_only(mirror, source, target):
+def test_an_event_that_the_target_refuses_stops_its_event_type_only(run_mirror, source, target):
     """A refused event is named, and nothing passes it; other event types go on, and so does this one later. (M7)"""
     prefix = a_name()
     bad, good = (create(source, name=f"{prefix}.{each}", compatibility_mode="none") for each in ("a", "b"))
@@ -340,23 +340,23 @@ def test_an_event_that_the_target_refuses_stops_its_event_type_only(mirror, sour
         publish(source, name, range(5))
     change_schema(source, bad, {"properties": {"n": {"maximum": 2}}})
 
-    first = mirror(f"{prefix}.*", "--once")
+    first = run_mirror(f"{prefix}.*", "--once")
 
     assert first.code == 7
     assert f"The target refuses event 4 of the 5 up to offset 001-0001-000000000000000004 in partition 0 of {bad}" in (
         first.err
     )
-    assert contents(target, good) == {"0": [0, 1, 2, 3, 4]}
-    assert contents(target, bad) == {"0": []}
+    assert numbers_by_partition(target, good) == {"0": [0, 1, 2, 3, 4]}
+    assert numbers_by_partition(target, bad) == {"0": []}
     change_schema(source, bad, {})
-    assert mirror(f"{prefix}.*", "--once").code == 0
-    assert contents(target, bad) == {"0": [0, 1, 2, 3, 4]}
+    assert run_mirror(f"{prefix}.*", "--once").code == 0
+    assert numbers_by_partition(target, bad) == {"0": [0, 1, 2, 3, 4]}
 
 
-def test_the_state_belongs_to_two_brokers(mirror, run, source, target, tmp_path):
+def test_the_state_belongs_to_two_brokers(run_mirror, run, source, target, tmp_path):
     """The state of one mirror is not taken for that of another, and no two mirrors use one at a time. (M8)"""
     name = create(source)
-    mirror(name, "--once")
+    run_mirror(name, "--once")
     swapped = ["--from", str(target.base_url), "--to", str(source.base_url), "--state", str(tmp_path / "state.json")]
 
     done = run("mirror", *swapped, "--once")
@@ -364,17 +364,17 @@ def test_the_state_belongs_to_two_brokers(mirror, run, source, target, tmp_path)
     assert done.code == 2
     assert "choose another --state" in done.err
     (tmp_path / "state.json").write_text("{}")
-    assert mirror(name, "--once").code == 2
+    assert run_mirror(name, "--once").code == 2
     same = ["--from", str(source.base_url), "--to", str(source.base_url)]
     assert "the same broker" in run("mirror", *same).err
 
 
-def test_no_token_reaches_another_broker(mirror, source, monkeypatch):
+def test_no_token_reaches_another_broker(run_mirror, source, monkeypatch):
     """`NAKADI_TOKEN` belongs to one broker, and is sent to neither; contexts have the tokens of both. (M8)"""
     name = create(source)
     monkeypatch.setenv("NAKADI_TOKEN", "never\nsent")
 
-    assert mirror(name, "--once").code == 0
+    assert run_mirror(name, "--once").code == 0
 
 
 def test_it_follows_until_it_is_interrupted(source, target, tmp_path):
@@ -385,9 +385,9 @@ def test_it_follows_until_it_is_interrupted(source, target, tmp_path):
     with run_process(command, ROOT_ENVIRONMENT) as process:
         until(lambda: target.get(f"/event-types/{name}").status_code == 200)
         publish(source, name, range(3))
-        until(lambda: contents(target, name) == {"0": [0, 1, 2]})
+        until(lambda: numbers_by_partition(target, name) == {"0": [0, 1, 2]})
         publish(source, name, range(3, 5))
-        until(lambda: contents(target, name) == {"0": [0, 1, 2, 3, 4]})
+        until(lambda: numbers_by_partition(target, name) == {"0": [0, 1, 2, 3, 4]})
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
 
@@ -396,36 +396,36 @@ def test_it_follows_until_it_is_interrupted(source, target, tmp_path):
     assert state["event_types"][name]["copied"] == 5
 
 
-def test_a_partition_is_read_to_its_end_though_it_seems_to_have_nothing_more(mirror, source, target, monkeypatch):
+def test_a_partition_is_read_to_its_end_though_it_seems_to_have_nothing_more(run_mirror, source, target, monkeypatch):
     """The newest offset decides when everything is copied: a stream that has nothing for a moment may go on. (M3)"""
     name = create_keyed(source)
     publish(source, name, range(40))
     read, turns = events._read_once, []
 
-    def read_little(*arguments):
+    def read_in_small_parts(*arguments):
         turns.append(1)
         return itertools.islice(read(*arguments), len(turns) % 3)
 
-    monkeypatch.setattr(events, "_read_once", read_little)
+    monkeypatch.setattr(events, "_read_once", read_in_small_parts)
 
-    assert mirror(name, "--once").err == "Copied 40 events of 1 event type.\n"
-    assert contents(target, name) == contents(source, name)
+    assert run_mirror(name, "--once").err == "Copied 40 events of 1 event type.\n"
+    assert numbers_by_partition(target, name) == numbers_by_partition(source, name)
 
 
-def test_events_that_do_not_arrive_are_an_error(mirror, source, monkeypatch):
+def test_events_that_do_not_arrive_are_an_error(run_mirror, source, monkeypatch):
     """If a broker does not send what it says that it has, nothing is taken for complete. (M3)"""
     name = create(source)
     publish(source, name, range(3))
     monkeypatch.setattr(events, "_read_once", lambda *_: ())
 
-    done = mirror(name, "--once")
+    done = run_mirror(name, "--once")
 
     assert done.code == 7
     assert "Partition 0 of" in done.err
     assert "which do not arrive" in done.err
 
 
-def test_all_versions_of_a_schema_are_copied_in_their_order(mirror, source, target):
+def test_all_versions_of_a_schema_are_copied_in_their_order(run_mirror, source, target):
     """The target has each version of the source's schema, with the same numbers, and later ones follow. (M1, M5)"""
     name = create(source, schema={"type": "object", "properties": {"n": {"type": "number"}, "key": {"type": "string"}}})
     shape = {"n": {"type": "number"}, "key": {"type": "string"}}
@@ -433,23 +433,23 @@ def test_all_versions_of_a_schema_are_copied_in_their_order(mirror, source, targ
         shape[f"more{number}"] = {"type": "string"}
         change_schema(source, name, {"type": "object", "properties": dict(shape)})
         if number == 1:
-            assert mirror(name, "--once").code == 0
+            assert run_mirror(name, "--once").code == 0
 
-    verified = mirror(name, "--verify")
+    verified = run_mirror(name, "--verify")
 
     assert verified.code == 0, verified.out + verified.err
-    assert versions(target, name) == versions(source, name)
-    assert len(versions(source, name)) == 4
+    assert schema_versions(target, name) == schema_versions(source, name)
+    assert len(schema_versions(source, name)) == 4
 
 
-def versions(api, name):
+def schema_versions(api, name):
     return [
         (each["version"], each["type"], json.loads(each["schema"]))
         for each in api.get(f"/event-types/{name}/schemas").json()["items"]
     ]
 
 
-def test_a_version_that_the_target_refuses_is_left_out(mirror, source):
+def test_a_version_that_the_target_refuses_is_left_out(run_mirror, source):
     """A version from before a change of the mode is noted and left out; `--verify` names it. (M1, M5)"""
     name = create(source, compatibility_mode="none", schema={"properties": {"n": {"type": "number"}}})
     change_schema(source, name, {"properties": {"n": {"type": "string"}}})
@@ -457,20 +457,20 @@ def test_a_version_that_the_target_refuses_is_left_out(mirror, source):
     definition = source.get(f"/event-types/{name}").json()
     source.put(f"/event-types/{name}", json=definition | {"compatibility_mode": "forward"}).raise_for_status()
 
-    done = mirror(name, "--once")
+    done = run_mirror(name, "--once")
 
     assert done.code == 0, done.err
     assert f"{name}: version 2.0.0 of its schema is left out: " in done.err
-    verified = mirror(name, "--verify")
+    verified = run_mirror(name, "--verify")
     assert verified.code == 1
     assert "  version 2.0.0 of the schema is not there\n" in verified.out
 
 
-def compacted(api):
+def create_compacted(api):
     return create(api, cleanup_policy="compact")
 
 
-def put_state(api, name, key, n, path="events"):
+def publish_state(api, name, key, n, path="events"):
     metadata = {
         "eid": str(uuid4()),
         "occurred_at": "2026-11-27T10:00:00Z",
@@ -481,12 +481,12 @@ def put_state(api, name, key, n, path="events"):
 
 
 @pytest.fixture
-def compact(served, monkeypatch):
+def compact_source_or_target(two_brokers, monkeypatch):
     """Have a broker compact an event type at once."""
     monkeypatch.setattr(events, "EMPTY_READS_OF_COMPACTED", 1)
 
     def compact(name, which=0):
-        broker = served[which]
+        broker = two_brokers[which]
         [event_type] = [each for each in broker.services.event_types.all() if each.name == name]
         now = broker.services.clock.now() + timedelta(seconds=1)
         broker.log.compact(event_type.timeline.topic, 0, stored_before=now, tombstones_before=now)
@@ -494,29 +494,29 @@ def compact(served, monkeypatch):
     return compact
 
 
-def test_keys_that_the_source_has_removed_are_deleted(mirror, source, target, compact):
+def test_keys_that_the_source_has_removed_are_deleted(run_mirror, source, target, compact_source_or_target):
     """Once the source has compacted a deletion, `--tombstones` deletes the key in the target, and nothing else. (M9)"""
-    name = compacted(source)
+    name = create_compacted(source)
     for key, n in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
-        put_state(source, name, key, n)
-    assert mirror(name, "--once").code == 0
-    put_state(source, name, "b", 0, "deleted-events")
-    put_state(source, name, "a", 5)
-    kept = mirror(name, "--tombstones")
+        publish_state(source, name, key, n)
+    assert run_mirror(name, "--once").code == 0
+    publish_state(source, name, "b", 0, "deleted-events")
+    publish_state(source, name, "a", 5)
+    kept = run_mirror(name, "--tombstones")
     assert f"{name}: deleted 0 keys that the source has removed." in kept.err
-    compact(name)
+    compact_source_or_target(name)
 
-    done = mirror(name, "--tombstones")
+    done = run_mirror(name, "--tombstones")
 
     assert (done.code, f"{name}: deleted 1 key that the source has removed." in done.err) == (0, True), done.err
-    compact(name, 1)
-    assert states(target, name) == states(source, name) == {"a": 5, "c": 4}
-    verified = mirror(name, "--verify")
+    compact_source_or_target(name, 1)
+    assert state_by_key(target, name) == state_by_key(source, name) == {"a": 5, "c": 4}
+    verified = run_mirror(name, "--verify")
     assert verified.out.startswith(f"{name}: 2 events, "), verified.out
     assert verified.code == 0
 
 
-def states(api, name):
+def state_by_key(api, name):
     """What a compacted event type has, by key."""
     cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
     answer = api.get(
@@ -528,15 +528,15 @@ def states(api, name):
     return {each["metadata"]["partition_compaction_key"]: each["n"] for each in events}
 
 
-def test_a_compacted_event_type_is_compared_by_its_newest_events(mirror, source, compact):
+def test_a_compacted_event_type_is_compared_by_its_newest_events(run_mirror, source, compact_source_or_target):
     """Brokers compact at different times, which is no difference. (M5)"""
-    name = compacted(source)
+    name = create_compacted(source)
     for key, n in (("a", 1), ("b", 2), ("a", 3)):
-        put_state(source, name, key, n)
-    mirror(name, "--once")
-    compact(name)
+        publish_state(source, name, key, n)
+    run_mirror(name, "--once")
+    compact_source_or_target(name)
 
-    verified = mirror(name, "--verify")
+    verified = run_mirror(name, "--verify")
 
     assert (verified.code, verified.out) == (0, f"{name}: 2 events, 0 stored more than once, 0 of 1 minute differ\n")
 
@@ -581,26 +581,26 @@ KIND = {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}
 PRICED = a_record(a_field("id"), a_field("price", a_decimal(30, 2)), a_field("kind", ["string", KIND]))
 
 
-def test_events_in_avro_are_copied_byte_by_byte(mirror, source, target):
+def test_events_in_avro_are_copied_byte_by_byte(run_mirror, source, target):
     """Events of each version of an Avro schema have the payload and the version that they were published with; the
     mirror goes on where it stopped, and compares them. (M1, M3, M5, M10)"""
     name = create_event_type(source, a_business_definition() | {"schema": schema_draft()})["name"]
     publish_avro(source, name, ORDER, (1, AN_ORDER), (2, {"id": "", "lines": []}))
-    assert mirror(name, "--once").err == "Copied 2 events of 1 event type.\n"
+    assert run_mirror(name, "--once").err == "Copied 2 events of 1 event type.\n"
     definition = source.get(f"/event-types/{name}").json()
     source.put(f"/event-types/{name}", json=definition | {"schema": schema_draft(LATER_ORDER)}).raise_for_status()
-    [latest, _] = versions(source, name)
+    [latest, _] = schema_versions(source, name)
     publish_avro(source, name, LATER_ORDER, (3, {"id": "x", "lines": [1], "note": "n"}), version=latest[0])
     publish_avro(source, name, ORDER, (4, AN_ORDER))
 
-    verified = mirror(name, "--verify")
+    verified = run_mirror(name, "--verify")
 
     assert verified.code == 0, verified.out + verified.err
-    assert versions(target, name) == versions(source, name)
+    assert schema_versions(target, name) == schema_versions(source, name)
     assert read_avro(target, name, 4) == read_avro(source, name, 4)
 
 
-def test_payloads_that_json_does_not_say_all_of_are_copied(mirror, source, target):
+def test_payloads_that_json_does_not_say_all_of_are_copied(run_mirror, source, target):
     """Where the JSON form has the bytes of the payload beside it, these are published. (M10)"""
     name = create_event_type(source, a_business_definition() | {"schema": schema_draft(PRICED)})["name"]
     orders = [
@@ -609,35 +609,35 @@ def test_payloads_that_json_does_not_say_all_of_are_copied(mirror, source, targe
     ]
     publish_avro(source, name, PRICED, *enumerate(orders))
 
-    assert mirror(name, "--once").code == 0
+    assert run_mirror(name, "--once").code == 0
 
     assert read_avro(target, name, 2) == read_avro(source, name, 2)
 
 
-def test_events_from_before_an_avro_schema_stay_json(mirror, source, target):
+def test_events_from_before_an_avro_schema_stay_json(run_mirror, source, target):
     """An event type whose schema was JSON has events in both forms, in their order. (M10)"""
     name = create(source)
     publish(source, name, [1, 2])
     definition = source.get(f"/event-types/{name}").json()
     source.put(f"/event-types/{name}", json=definition | {"schema": schema_draft()}).raise_for_status()
-    [latest, _] = versions_of_any(source, name)
+    [latest, _] = version_numbers(source, name)
     publish_avro(source, name, ORDER, (3, AN_ORDER), version=latest)
     publish(source, name, [4])
 
-    done = mirror(name, "--verify")
+    done = run_mirror(name, "--verify")
 
     assert done.code == 0, done.out + done.err
-    assert versions_of_any(target, name) == versions_of_any(source, name)
+    assert version_numbers(target, name) == version_numbers(source, name)
     there, here = (list(read_avro(api, name, 4).values()) for api in (source, target))
     assert here[2] == there[2]
     assert [json.loads(payload)["n"] for payload, _ in (*here[:2], here[3])] == [1, 2, 4]
 
 
-def versions_of_any(api, name):
+def version_numbers(api, name):
     return [each["version"] for each in api.get(f"/event-types/{name}/schemas").json()["items"]]
 
 
-class Answers:
+class ScriptedTarget:
     """A target that gives these answers, one after the other."""
 
     def __init__(self, *answers):
@@ -667,7 +667,7 @@ def items(*statuses):
 def test_a_batch_in_avro_is_sent_until_it_is_stored(answers, problem, pauses):
     """A busy target is asked again; an event that it refuses for good ends the event type. (M7, M10)"""
     waited = []
-    broker = Answers(*answers)
+    broker = ScriptedTarget(*answers)
     definition = {"name": "n", "category": "business"}
     destination = AvroDestination(broker, broker, definition, waited.append)
     event = {"metadata": {"eid": EID.format(1), "occurred_at": "2026-11-27T10:00:00Z", "version": "1.0.0"}, **AN_ORDER}
@@ -678,7 +678,7 @@ def test_a_batch_in_avro_is_sent_until_it_is_stored(answers, problem, pauses):
 
 def test_a_target_that_stays_busy_is_an_error():
     """After twenty attempts, the mirror says why it does not get on. (M7)"""
-    broker = Answers(*[Answer(503)] * 21)
+    broker = ScriptedTarget(*[Answer(503)] * 21)
     destination = AvroDestination(broker, broker, {"name": "n", "category": "business"}, lambda _: None)
     event = {"metadata": {"eid": EID.format(1), "occurred_at": "2026-11-27T10:00:00Z", "version": "1.0.0"}, **AN_ORDER}
 

@@ -21,12 +21,12 @@ ORDERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 @pytest.fixture
-def orders(api):
+def orders_event_type(api):
     """The name of an event type whose events have a number."""
     return create_event_type(api, schema=ORDERS)["name"]
 
 
-def lines(*numbers):
+def json_lines(*numbers):
     return "".join(f'{{"n": {number}}}\n' for number in numbers)
 
 
@@ -34,20 +34,20 @@ def read_stored_events(run, name):
     return sorted(event["n"] for event in run("tail", name, "--from", "begin", "--no-follow", "-o", "json").lines)
 
 
-def test_events_are_published_line_by_line(run, orders):
+def test_events_are_published_line_by_line(run, orders_event_type):
     """Standard input is read when no file is named, and published in batches."""
-    done = run("publish", orders, "--batch-size", "3", stdin=lines(*range(10)))
+    done = run("publish", orders_event_type, "--batch-size", "3", stdin=json_lines(*range(10)))
 
     assert done.code == 0
     assert "10 published" in done.err
-    assert read_stored_events(run, orders) == list(range(10))
+    assert read_stored_events(run, orders_event_type) == list(range(10))
 
 
-def test_ctrl_c_says_how_many_are_published(run, orders, monkeypatch):
+def test_ctrl_c_says_how_many_are_published(run, orders_event_type, monkeypatch):
     """Events published before an interruption are counted."""
     send, sent, is_over = Api.send, [], threading.Event()
 
-    def send_two(api, request):
+    def send_two_then_interrupt(api, request):
         sent.append(request)
         if len(sent) <= 2:
             return send(api, request)
@@ -55,63 +55,65 @@ def test_ctrl_c_says_how_many_are_published(run, orders, monkeypatch):
         is_over.wait(PATIENCE)
         return NoAnswer("The command has ended.")
 
-    monkeypatch.setattr(Api, "send", send_two)
-    done = run("publish", orders, "--batch-size", "3", stdin=lines(*range(10)))
+    monkeypatch.setattr(Api, "send", send_two_then_interrupt)
+    done = run("publish", orders_event_type, "--batch-size", "3", stdin=json_lines(*range(10)))
     is_over.set()
     monkeypatch.undo()
 
     assert done.code == 130
     assert "6 published" in done.err
-    assert read_stored_events(run, orders) == list(range(6))
+    assert read_stored_events(run, orders_event_type) == list(range(6))
 
 
-def test_an_array_is_published(run, orders, tmp_path):
+def test_an_array_is_published(run, orders_event_type, tmp_path):
     """A file with a JSON array is as good as one with lines."""
     (tmp_path / "orders.json").write_text(json.dumps([{"n": n} for n in range(5)], indent=2))
 
-    done = run("publish", orders, str(tmp_path / "orders.json"), "-o", "json")
+    done = run("publish", orders_event_type, str(tmp_path / "orders.json"), "-o", "json")
 
     assert done.json == {"published": 5, "refused": [], "failed": [], "ended_at": None}
-    assert read_stored_events(run, orders) == list(range(5))
+    assert read_stored_events(run, orders_event_type) == list(range(5))
 
 
-def test_cloud_events_are_published(run, orders):
+def test_cloud_events_are_published(run, orders_event_type):
     """Each input is a CloudEvent; one without an id is refused, with the reason."""
     event = {"specversion": "1.0", "id": "A-1", "source": "/shop", "type": "placed", "data": {"n": 7}}
-    done = run("publish", orders, "--cloudevents", stdin=json.dumps(event))
+    done = run("publish", orders_event_type, "--cloudevents", stdin=json.dumps(event))
     del event["id"]
-    refused = run("publish", orders, "--cloudevents", stdin=json.dumps(event))
+    refused = run("publish", orders_event_type, "--cloudevents", stdin=json.dumps(event))
 
     assert done.code == 0
-    assert read_stored_events(run, orders) == [7]
+    assert read_stored_events(run, orders_event_type) == [7]
     assert "has no `id`" in refused.err
     assert refused.code != 0
 
 
-def test_a_refused_event_ends_publishing(run, orders):
+def test_a_refused_event_ends_publishing(run, orders_event_type):
     """With an event that does not fit, its batch is not stored and nothing after it; earlier batches are."""
-    text = lines(0, 1) + '{"n": "three"}\n' + lines(3, 4)
+    text = json_lines(0, 1) + '{"n": "three"}\n' + json_lines(3, 4)
 
-    done = run("publish", orders, "--batch-size", "2", "-o", "json", stdin=text)
+    done = run("publish", orders_event_type, "--batch-size", "2", "-o", "json", stdin=text)
 
     assert done.code == 7
     assert done.json["published"] == 2
     assert [each["event"] for each in done.json["refused"]] == [3]
     assert done.json["ended_at"] == 3
-    assert read_stored_events(run, orders) == [0, 1]
-    first = run("publish", orders, stdin=text)
+    assert read_stored_events(run, orders_event_type) == [0, 1]
+    first = run("publish", orders_event_type, stdin=text)
     assert first.code == 3
     assert "event 3: " in first.err
     assert "expected type" in first.err
 
 
-def test_refused_events_can_be_left_out(run, orders):
+def test_refused_events_can_be_left_out(run, orders_event_type):
     """With --keep-going the others are published, and the exit code says that not all were."""
-    done = run("publish", orders, "--keep-going", stdin=lines(0, 1) + '{"n": "two"}\n{}\n' + lines(4))
+    done = run(
+        "publish", orders_event_type, "--keep-going", stdin=json_lines(0, 1) + '{"n": "two"}\n{}\n' + json_lines(4)
+    )
 
     assert done.code == 7
     assert "3 published, 2 refused" in done.err
-    assert read_stored_events(run, orders) == [0, 1, 4]
+    assert read_stored_events(run, orders_event_type) == [0, 1, 4]
 
 
 def test_only_what_was_not_stored_is_sent_again(run):
@@ -134,12 +136,12 @@ def test_only_what_was_not_stored_is_sent_again(run):
         }
         assert run("event-types", "create", "-f", "-", stdin=json.dumps(definition), url=own.url).code == 0
         own.faults.refuse(event_type=name, partition="1", times=2)
-        again = run("publish", name, stdin=lines(*range(40)), url=own.url)
+        again = run("publish", name, stdin=json_lines(*range(40)), url=own.url)
         own.faults.refuse(event_type=name, partition="2", times=100)
-        given_up = run("publish", name, "--retries", "1", "-o", "json", stdin=lines(*range(100, 140)), url=own.url)
+        given_up = run("publish", name, "--retries", "1", "-o", "json", stdin=json_lines(*range(100, 140)), url=own.url)
         own.faults.clear()
         own.faults.throttle(event_type=name, times=1)
-        throttled = run("publish", name, stdin=lines(200), url=own.url)
+        throttled = run("publish", name, stdin=json_lines(200), url=own.url)
         found = run("tail", name, "--from", "begin", "--no-follow", "-o", "json", url=own.url).lines
 
     numbers = sorted(event["n"] for event in found)
@@ -152,30 +154,30 @@ def test_only_what_was_not_stored_is_sent_again(run):
     assert throttled.code == 0, throttled.err
 
 
-def test_what_was_refused_can_be_sent_again(run, orders, tmp_path):
+def test_what_was_refused_can_be_sent_again(run, orders_event_type, tmp_path):
     """--refused keeps unpublished events unchanged; once corrected, the file can be published."""
     kept = tmp_path / "refused.ndjson"
     text = '[{"n": 0}, {"n": 1.50, \n "x": "a\\nb"}, {"n": 2}]'
 
-    done = run("publish", orders, "--keep-going", "--refused", str(kept), stdin=text)
+    done = run("publish", orders_event_type, "--keep-going", "--refused", str(kept), stdin=text)
 
     assert done.code == 7
     assert kept.read_text() == '{"n": 1.50,   "x": "a\\nb"}\n'
     kept.write_text(kept.read_text().replace("1.50", "1"))
-    assert run("publish", orders, str(kept), "--refused", str(tmp_path / "none")).code == 0
+    assert run("publish", orders_event_type, str(kept), "--refused", str(tmp_path / "none")).code == 0
     assert (tmp_path / "none").read_text() == ""
-    assert read_stored_events(run, orders) == [0, 1, 2]
+    assert read_stored_events(run, orders_event_type) == [0, 1, 2]
 
 
-def test_where_publishing_ends_the_rest_is_kept(run, orders, tmp_path):
+def test_where_publishing_ends_the_rest_is_kept(run, orders_event_type, tmp_path):
     """Without --keep-going the batch with the refused event is kept, and everything after it."""
     kept = tmp_path / "refused.ndjson"
-    text = lines(0, 1, 2) + '{"n": "three"}\n' + lines(4, 5)
+    text = json_lines(0, 1, 2) + '{"n": "three"}\n' + json_lines(4, 5)
 
-    assert run("publish", orders, "--batch-size", "2", "--refused", str(kept), stdin=text).code == 7
+    assert run("publish", orders_event_type, "--batch-size", "2", "--refused", str(kept), stdin=text).code == 7
 
-    assert kept.read_text() == lines(2) + '{"n": "three"}\n' + lines(4, 5)
-    assert read_stored_events(run, orders) == [0, 1]
+    assert kept.read_text() == json_lines(2) + '{"n": "three"}\n' + json_lines(4, 5)
+    assert read_stored_events(run, orders_event_type) == [0, 1]
 
 
 def test_what_was_given_up_is_kept(run, tmp_path):
@@ -183,17 +185,26 @@ def test_what_was_given_up_is_kept(run, tmp_path):
     published."""
     kept = tmp_path / "kept.ndjson"
     gone = run(
-        "publish", "any", "--retries", "0", "--refused", str(kept), stdin=lines(*range(5)), url="http://127.0.0.1:9"
+        "publish",
+        "any",
+        "--retries",
+        "0",
+        "--refused",
+        str(kept),
+        stdin=json_lines(*range(5)),
+        url="http://127.0.0.1:9",
     )
-    unknown = run("publish", a_name(), "--batch-size", "1", "--refused", str(tmp_path / "unknown"), stdin=lines(1, 2))
+    unknown = run(
+        "publish", a_name(), "--batch-size", "1", "--refused", str(tmp_path / "unknown"), stdin=json_lines(1, 2)
+    )
 
     assert gone.code == 6
-    assert kept.read_text() == lines(*range(5))
+    assert kept.read_text() == json_lines(*range(5))
     assert unknown.code == 5
-    assert (tmp_path / "unknown").read_text() == lines(1, 2)
+    assert (tmp_path / "unknown").read_text() == json_lines(1, 2)
     assert run("publish", "any", str(kept), "--refused", str(kept)).code == 2
     assert run("publish", "any", "--refused", str(tmp_path)).code == 2
-    assert kept.read_text() == lines(*range(5))
+    assert kept.read_text() == json_lines(*range(5))
 
 
 def test_tombstones_are_published(run, api):
@@ -215,23 +226,24 @@ def test_tombstones_are_published(run, api):
     assert run("publish", "any", "--tombstones", "--for", "x", stdin=tombstone).code == 2
 
 
-def test_events_are_published_for_one_subscription(run, orders):
+def test_events_are_published_for_one_subscription(run, orders_event_type):
     """With --for only that subscription sees the events, and an id that is none is refused."""
     chosen, other = (
-        run("subscriptions", "create", orders, "--owner", a_name(), "--from", "begin").out.strip() for _ in range(2)
+        run("subscriptions", "create", orders_event_type, "--owner", a_name(), "--from", "begin").out.strip()
+        for _ in range(2)
     )
 
-    assert run("publish", orders, "--for", chosen, stdin=lines(1, 2)).code == 0
-    assert run("publish", orders, stdin=lines(3)).code == 0
+    assert run("publish", orders_event_type, "--for", chosen, stdin=json_lines(1, 2)).code == 0
+    assert run("publish", orders_event_type, stdin=json_lines(3)).code == 0
 
     assert [each["n"] for each in run("consume", chosen, "--no-follow").lines] == [1, 2, 3]
     assert [each["n"] for each in run("consume", other, "--no-follow").lines] == [3]
-    assert run("publish", orders, "--for", "nothing", stdin=lines(4)).code == 3
+    assert run("publish", orders_event_type, "--for", "nothing", stdin=json_lines(4)).code == 3
 
 
 def test_a_broker_that_is_not_there_is_exit_code_6(run):
     """When no answer comes, the events are given up after the retries."""
-    done = run("publish", "any", "--retries", "1", stdin=lines(1), url="http://127.0.0.1:9")
+    done = run("publish", "any", "--retries", "1", stdin=json_lines(1), url="http://127.0.0.1:9")
 
     assert done.code == 6
     assert "cannot be reached" in done.err
@@ -239,7 +251,7 @@ def test_a_broker_that_is_not_there_is_exit_code_6(run):
 
 def test_an_event_type_that_does_not_exist_is_exit_code_5(run):
     """An error that no retry can mend is not retried."""
-    assert run("publish", a_name(), stdin=lines(1)).code == 5
+    assert run("publish", a_name(), stdin=json_lines(1)).code == 5
 
 
 @pytest.mark.parametrize(
@@ -267,9 +279,9 @@ def test_input_that_is_no_events_is_refused_with_its_place(text):
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "[]", " [ ] \n"])
-def test_no_events_are_fine(run, orders, text):
+def test_no_events_are_fine(run, orders_event_type, text):
     """Publishing nothing succeeds."""
-    assert run("publish", orders, stdin=text).code == 0
+    assert run("publish", orders_event_type, stdin=text).code == 0
 
 
 def test_events_are_sent_as_they_are_written():

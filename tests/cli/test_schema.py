@@ -37,7 +37,7 @@ def test_a_schema_is_checked_before_it_is_changed(run, api, tmp_path):
 
 
 @pytest.fixture
-def name(api):
+def event_type(api):
     return create_event_type(api, schema=SCHEMA)["name"]
 
 
@@ -48,13 +48,13 @@ def rejected_schema(tmp_path):
     return str(file)
 
 
-def test_a_report_has_lines_reasons_and_a_proposal(run, name, rejected_schema):
+def test_a_report_has_lines_reasons_and_a_proposal(run, event_type, rejected_schema):
     """People read the place of each change, its meaning, and an acceptable alternative."""
-    done = run("schema", "check", rejected_schema, "--event-type", name)
+    done = run("schema", "check", rejected_schema, "--event-type", event_type)
 
     assert done.code == 1
     first, title, order, proposal, *patch = done.out.splitlines()
-    assert first == f"{rejected_schema}: cannot follow version 1.0.0 of {name} in mode forward."
+    assert first == f"{rejected_schema}: cannot follow version 1.0.0 of {event_type} in mode forward."
     assert title.startswith(f"{rejected_schema}:1: patch: The title of the root")
     assert order.startswith(f"{rejected_schema}:5: refused: The type of the schema at #/properties/order changed.")
     assert proposal.startswith("Proposal")
@@ -62,20 +62,20 @@ def test_a_report_has_lines_reasons_and_a_proposal(run, name, rejected_schema):
     assert accepted["properties"] == {"order": {"type": "string"}, "order_2": {"type": "integer"}}
 
 
-def test_a_report_of_an_accepted_schema_says_its_level(run, name, tmp_path):
+def test_a_report_of_an_accepted_schema_says_its_level(run, event_type, tmp_path):
     """The exit code is 0, and the level is named."""
     (tmp_path / "good.json").write_text(json.dumps(SCHEMA | {"title": "t"}))
-    done = run("schema", "check", str(tmp_path / "good.json"), "--event-type", name)
+    done = run("schema", "check", str(tmp_path / "good.json"), "--event-type", event_type)
 
     assert done.code == 0
     assert "could follow version 1.0.0" in done.out.splitlines()[0]
     assert "as a patch version" in done.out.splitlines()[0]
 
 
-def test_a_newly_required_property_is_a_warning(run, name, tmp_path):
+def test_a_newly_required_property_is_a_warning(run, event_type, tmp_path):
     """Mode `forward` permits it as a minor change, and publishers that do not send it are rejected from then on."""
     (tmp_path / "new.json").write_text(json.dumps(SCHEMA | {"required": ["order"]}))
-    arguments = ("schema", "check", str(tmp_path / "new.json"), "--event-type", name)
+    arguments = ("schema", "check", str(tmp_path / "new.json"), "--event-type", event_type)
 
     done = run(*arguments)
 
@@ -87,28 +87,28 @@ def test_a_newly_required_property_is_a_warning(run, name, tmp_path):
     assert run(*arguments, "--annotations", "gitlab").json[0]["severity"] == "major"
 
 
-def test_an_earlier_schema_comes_back(run, name, tmp_path):
+def test_an_earlier_schema_comes_back(run, event_type, tmp_path):
     """The roll-back of the runbook: the mode `none` alone, then the earlier schema. Publishers are accepted again."""
-    changed = json.loads(run("event-types", "get", name, "-o", "json").out)
+    changed = json.loads(run("event-types", "get", event_type, "-o", "json").out)
     changed["schema"]["schema"] = SCHEMA | {"required": ["order"]}
     file = tmp_path / "definition.json"
     file.write_text(json.dumps(changed))
     assert run("event-types", "update", "-f", str(file)).code == 0
     (tmp_path / "events.json").write_text("[{}]")
-    assert run("publish", name, str(tmp_path / "events.json")).code != 0
+    assert run("publish", event_type, str(tmp_path / "events.json")).code != 0
 
     file.write_text(json.dumps(changed | {"compatibility_mode": "none"}))
     assert run("event-types", "update", "-f", str(file)).code == 0
-    file.write_text(run("schema", "get", name, "--version", "1.0.0").out)
+    file.write_text(run("schema", "get", event_type, "--version", "1.0.0").out)
     assert run("event-types", "update", "-f", str(file)).code == 0
 
-    assert run("schema", "get", name).json["schema"]["schema"] == SCHEMA
-    assert run("publish", name, str(tmp_path / "events.json")).code == 0
+    assert run("schema", "get", event_type).json["schema"]["schema"] == SCHEMA
+    assert run("publish", event_type, str(tmp_path / "events.json")).code == 0
 
 
-def test_annotations_for_github(run, name, rejected_schema):
+def test_annotations_for_github(run, event_type, rejected_schema):
     """Each change is a workflow command, in which characters that would end it are escaped."""
-    done = run("schema", "check", rejected_schema, "--event-type", name, "--annotations", "github")
+    done = run("schema", "check", rejected_schema, "--event-type", event_type, "--annotations", "github")
 
     assert done.code == 1
     title, order = done.out.splitlines()
@@ -116,9 +116,9 @@ def test_annotations_for_github(run, name, rejected_schema):
     assert order.startswith(f"::error file={rejected_schema},line=5,title=TYPE_CHANGED::The type of ")
 
 
-def test_annotations_for_gitlab(run, name, rejected_schema):
+def test_annotations_for_gitlab(run, event_type, rejected_schema):
     """The report has an issue for each change, which keeps its fingerprint from run to run."""
-    arguments = ("schema", "check", rejected_schema, "--event-type", name, "--annotations", "gitlab")
+    arguments = ("schema", "check", rejected_schema, "--event-type", event_type, "--annotations", "gitlab")
     title, order = issues = run(*arguments).json
 
     assert (title["severity"], order["severity"]) == ("info", "blocker")
@@ -128,19 +128,19 @@ def test_annotations_for_gitlab(run, name, rejected_schema):
     assert run(*arguments).json == issues
 
 
-def test_annotations_of_an_accepted_schema(run, name, tmp_path):
+def test_annotations_of_an_accepted_schema(run, event_type, tmp_path):
     """Without changes there is nothing to annotate, and the report says that the schema is the same."""
     (tmp_path / "same.json").write_text(json.dumps(SCHEMA))
-    arguments = ("schema", "check", str(tmp_path / "same.json"), "--event-type", name, "--annotations")
+    arguments = ("schema", "check", str(tmp_path / "same.json"), "--event-type", event_type, "--annotations")
 
     assert run(*arguments, "github").out == ""
     assert run(*arguments, "gitlab").json == []
-    assert run(*arguments[:-1]).out == f"{arguments[2]}: is the schema of version 1.0.0 of {name}.\n"
+    assert run(*arguments[:-1]).out == f"{arguments[2]}: is the schema of version 1.0.0 of {event_type}.\n"
 
 
-def test_the_lines_are_those_of_a_definition(run, name, tmp_path):
+def test_the_lines_are_those_of_a_definition(run, event_type, tmp_path):
     """In the definition of an event type, the schema stands further in."""
-    definition = a_definition(name=name)
+    definition = a_definition(name=event_type)
     definition["schema"]["schema"] = json.loads(CHANGED)
     (tmp_path / "definition.json").write_text(json.dumps(definition, indent=2))
 

@@ -5,7 +5,7 @@ import pytest
 from nakadi.local import Broker
 from tests.support.builders import a_name
 from tests.support.patience import until
-from tests.support.receiver import ON_LOOPBACK, Receiver, soon_delivered
+from tests.support.receiver import ON_LOOPBACK, Receiver, delivering_quickly
 
 DEFINITION = """
 name: {name}
@@ -16,9 +16,9 @@ schema: {{"type": "json_schema", "schema": "{{}}"}}
 
 
 @pytest.fixture(scope="module")
-def own():
+def delivering_broker():
     """A broker that delivers to this machine."""
-    with soon_delivered(), Broker(**ON_LOOPBACK, sink_targets=("arn:aws:sqs:eu-central-1:123456789012:*",)) as own:
+    with delivering_quickly(), Broker(**ON_LOOPBACK, sink_targets=("arn:aws:sqs:eu-central-1:123456789012:*",)) as own:
         yield own
 
 
@@ -29,120 +29,138 @@ def receiver():
 
 
 @pytest.fixture
-def nakadi(run, own):
+def run_against_delivering_broker(run, delivering_broker):
     """Run a command against the broker that delivers."""
-    return lambda *arguments, **rest: run(*arguments, url=own.url, **rest)
+    return lambda *arguments, **rest: run(*arguments, url=delivering_broker.url, **rest)
 
 
 @pytest.fixture
-def subscription(nakadi):
+def subscription(run_against_delivering_broker):
     """The id of a subscription, and the name of its event type."""
     name = a_name()
-    assert nakadi("event-types", "create", "-f", "-", stdin=DEFINITION.format(name=name)).code == 0
-    return nakadi("subscriptions", "create", name, "--owner", "shop", "--from", "begin").out.strip(), name
+    assert (
+        run_against_delivering_broker("event-types", "create", "-f", "-", stdin=DEFINITION.format(name=name)).code == 0
+    )
+    return run_against_delivering_broker(
+        "subscriptions", "create", name, "--owner", "shop", "--from", "begin"
+    ).out.strip(), name
 
 
-def test_a_sink_gets_events_once_it_is_set(nakadi, subscription, receiver):
+def test_a_sink_gets_events_once_it_is_set(run_against_delivering_broker, subscription, receiver):
     """`set` shows the generated secret, and the receiver gets the events; `show` hides secrets."""
     subscription, name = subscription
 
-    made = nakadi("sinks", "set", subscription, "--to", receiver.url, "--header", "X-Token: hush", "-o", "json")
-    nakadi("publish", name, stdin='{"n": 1}\n{"n": 2}\n')
+    made = run_against_delivering_broker(
+        "sinks", "set", subscription, "--to", receiver.url, "--header", "X-Token: hush", "-o", "json"
+    )
+    run_against_delivering_broker("publish", name, stdin='{"n": 1}\n{"n": 2}\n')
 
     assert made.code == 0, made.err
     assert made.json["secret"].startswith("whsec_")
     assert receiver.wait_for(2) == [{"n": 1}, {"n": 2}]
     assert receiver.received[0].headers["x-token"] == "hush"
-    shown = nakadi("sinks", "show", subscription, "-o", "json")
+    shown = run_against_delivering_broker("sinks", "show", subscription, "-o", "json")
     assert (shown.json["url"], shown.json["state"]) == (receiver.url, "active")
     assert "whsec_" not in shown.out
     assert "hush" not in shown.out
 
 
-def test_a_sink_is_set_from_a_file(nakadi, subscription, receiver, tmp_path):
+def test_a_sink_is_set_from_a_file(run_against_delivering_broker, subscription, receiver, tmp_path):
     """A file has the whole sink; options and a file exclude each other."""
     (tmp_path / "sink.yaml").write_text(f"type: http\nurl: {receiver.url}\nbatch_limit: 7\n")
     file = str(tmp_path / "sink.yaml")
 
-    made = nakadi("sinks", "set", subscription[0], "-f", file, "-o", "json")
+    made = run_against_delivering_broker("sinks", "set", subscription[0], "-f", file, "-o", "json")
 
     assert made.json["batch_limit"] == 7
     options = ("--max-in-flight", "2", "--parallel", "key", "--filter", "n > 1")
-    again = nakadi("sinks", "set", subscription[0], "--to", receiver.url, *options, "-o", "json").json
+    again = run_against_delivering_broker(
+        "sinks", "set", subscription[0], "--to", receiver.url, *options, "-o", "json"
+    ).json
     assert (again["batch_limit"], again["max_in_flight"], again["filter"]) == (100, 2, "n > 1")
     assert again["parallel"] == "key"
     assert "secret" not in again
-    assert nakadi("sinks", "set", subscription[0], "-f", file, "--batch-limit", "8").code == 2
-    assert nakadi("sinks", "set", subscription[0]).code == 2
-    assert nakadi("sinks", "set", subscription[0], "--to", receiver.url, "--header", "no colon").code == 2
+    assert run_against_delivering_broker("sinks", "set", subscription[0], "-f", file, "--batch-limit", "8").code == 2
+    assert run_against_delivering_broker("sinks", "set", subscription[0]).code == 2
+    assert (
+        run_against_delivering_broker(
+            "sinks", "set", subscription[0], "--to", receiver.url, "--header", "no colon"
+        ).code
+        == 2
+    )
 
 
-def test_an_arn_says_what_type_a_sink_is(nakadi, subscription):
+def test_an_arn_says_what_type_a_sink_is(run_against_delivering_broker, subscription):
     """The service in it decides; the broker says whether it may be delivered to."""
     queue = "arn:aws:sqs:eu-central-1:123456789012:orders.fifo"
-    made = nakadi("sinks", "set", subscription[0], "--to", queue, "-o", "json")
+    made = run_against_delivering_broker("sinks", "set", subscription[0], "--to", queue, "-o", "json")
     assert made.code == 0, made.err
     assert (made.json["type"], made.json["queue"]) == ("sqs", queue)
-    refused = nakadi("sinks", "set", subscription[0], "--to", queue.replace("sqs", "sns"))
+    refused = run_against_delivering_broker("sinks", "set", subscription[0], "--to", queue.replace("sqs", "sns"))
     assert refused.code != 0
     assert "NAKADI_SINK_TARGETS" in refused.err
-    assert nakadi("sinks", "set", subscription[0], "--to", queue.replace("sqs", "s3")).code == 2
-    assert nakadi("sinks", "set", subscription[0], "--to", "arn:aws").code == 2
+    assert run_against_delivering_broker("sinks", "set", subscription[0], "--to", queue.replace("sqs", "s3")).code == 2
+    assert run_against_delivering_broker("sinks", "set", subscription[0], "--to", "arn:aws").code == 2
 
 
-def test_a_sink_is_tested(nakadi, subscription, receiver):
+def test_a_sink_is_tested(run_against_delivering_broker, subscription, receiver):
     """A test shows the answer, and its exit code says whether it was a success."""
-    nakadi("sinks", "set", subscription[0], "--to", receiver.url)
+    run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url)
 
-    good = nakadi("sinks", "test", subscription[0], "-o", "json")
+    good = run_against_delivering_broker("sinks", "test", subscription[0], "-o", "json")
     receiver.decide = lambda _: 500
-    bad = nakadi("sinks", "test", subscription[0], "-o", "json")
+    bad = run_against_delivering_broker("sinks", "test", subscription[0], "-o", "json")
 
     assert (good.code, good.json["status"]) == (0, 204)
     assert (bad.code, bad.json["status"], bad.json["text"]) == (1, 500, "cannot read it")
 
 
-def test_the_last_failure_is_shown_first(nakadi, subscription, receiver):
+def test_the_last_failure_is_shown_first(run_against_delivering_broker, subscription, receiver):
     """A sink at which deliveries fail begins with the failure, and has all that it had before."""
     subscription, name = subscription
     receiver.decide = lambda _: 500
-    nakadi("sinks", "set", subscription, "--to", receiver.url)
-    nakadi("publish", name, stdin='{"n": 1}\n')
-    until(lambda: nakadi("sinks", "show", subscription).out.startswith("deliveries:"))
+    run_against_delivering_broker("sinks", "set", subscription, "--to", receiver.url)
+    run_against_delivering_broker("publish", name, stdin='{"n": 1}\n')
+    until(lambda: run_against_delivering_broker("sinks", "show", subscription).out.startswith("deliveries:"))
 
-    shown = nakadi("sinks", "show", subscription).out
+    shown = run_against_delivering_broker("sinks", "show", subscription).out
     assert shown.splitlines()[1].strip() == "last_failure:"
     assert "cannot read it" in shown
-    as_json = nakadi("sinks", "show", subscription, "-o", "json").json
+    as_json = run_against_delivering_broker("sinks", "show", subscription, "-o", "json").json
     assert {"deliveries", "type", "url", "state"} <= as_json.keys()
 
 
-def test_a_sink_is_paused_and_resumed(nakadi, subscription, receiver):
+def test_a_sink_is_paused_and_resumed(run_against_delivering_broker, subscription, receiver):
     """`pause` and `resume` change the state."""
-    nakadi("sinks", "set", subscription[0], "--to", receiver.url)
+    run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url)
     states = []
     for command in ("pause", "resume"):
-        assert nakadi("sinks", command, subscription[0]).code == 0
-        states.append(nakadi("sinks", "show", subscription[0], "-o", "json").json["state"])
+        assert run_against_delivering_broker("sinks", command, subscription[0]).code == 0
+        states.append(run_against_delivering_broker("sinks", "show", subscription[0], "-o", "json").json["state"])
     assert states == ["paused", "active"]
 
 
-def test_a_secret_is_rotated(nakadi, subscription, receiver):
+def test_a_secret_is_rotated(run_against_delivering_broker, subscription, receiver):
     """The new secret alone is on standard output, for a script to store."""
-    first = nakadi("sinks", "set", subscription[0], "--to", receiver.url, "-o", "json").json["secret"]
+    first = run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url, "-o", "json").json[
+        "secret"
+    ]
 
-    done = nakadi("sinks", "rotate-secret", subscription[0])
+    done = run_against_delivering_broker("sinks", "rotate-secret", subscription[0])
 
     assert done.out.startswith("whsec_")
     assert done.out.strip() != first
-    assert nakadi("sinks", "rotate-secret", subscription[0], "-o", "json").json["secret"] != done.out.strip()
+    assert (
+        run_against_delivering_broker("sinks", "rotate-secret", subscription[0], "-o", "json").json["secret"]
+        != done.out.strip()
+    )
 
 
-def test_a_sink_is_removed(nakadi, subscription, receiver):
+def test_a_sink_is_removed(run_against_delivering_broker, subscription, receiver):
     """`remove` asks for the id of the subscription, which stays."""
-    nakadi("sinks", "set", subscription[0], "--to", receiver.url)
+    run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url)
 
-    assert nakadi("sinks", "remove", subscription[0], stdin="no\n").code == 2
-    assert nakadi("sinks", "remove", subscription[0], stdin=f"{subscription[0]}\n").code == 0
-    assert nakadi("sinks", "show", subscription[0]).code == 5
-    assert nakadi("subscriptions", "get", subscription[0]).code == 0
+    assert run_against_delivering_broker("sinks", "remove", subscription[0], stdin="no\n").code == 2
+    assert run_against_delivering_broker("sinks", "remove", subscription[0], stdin=f"{subscription[0]}\n").code == 0
+    assert run_against_delivering_broker("sinks", "show", subscription[0]).code == 5
+    assert run_against_delivering_broker("subscriptions", "get", subscription[0]).code == 0

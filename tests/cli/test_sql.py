@@ -13,7 +13,7 @@ from tests.support.served import ServedBroker
 
 
 @pytest.fixture
-def numbers(api):
+def numbers_event_type(api):
     """The name of an event type, and five events in it."""
     schema = {"properties": {"n": {"type": "integer"}, "text": {"type": "string"}}}
     name = create_event_type(api, schema=schema)["name"]
@@ -23,9 +23,9 @@ def numbers(api):
     return f'"{name}"'
 
 
-def test_rows_are_printed_in_three_forms(run, numbers):
+def test_rows_are_printed_in_three_forms(run, numbers_event_type):
     """A result is a table, lines of JSON, or CSV. (Q9)"""
-    query = f"select n, text from {numbers} where n < 2 order by n"
+    query = f"select n, text from {numbers_event_type} where n < 2 order by n"
     assert [line.split() for line in run("sql", query).out.splitlines()] == [["n", "text"], ["0", "t0"], ["1", "t1"]]
     assert run("sql", query, "--json").lines == [{"n": 0, "text": "t0"}, {"n": 1, "text": "t1"}]
     assert run("sql", query, "--csv").out == "n,text\n0,t0\n1,t1\n"
@@ -81,17 +81,17 @@ def test_a_moment_that_python_does_not_know_is_refused(run):
         assert "cast to varchar" in refused.err
 
 
-def test_a_parquet_file_is_written(run, numbers, tmp_path):
+def test_a_parquet_file_is_written(run, numbers_event_type, tmp_path):
     """`--parquet` writes the rows to a file. (Q9)"""
     file = tmp_path / "numbers.parquet"
-    done = run("sql", f"select n, n as n from {numbers} order by n", "--parquet", str(file))
+    done = run("sql", f"select n, n as n from {numbers_event_type} order by n", "--parquet", str(file))
     assert (done.code, done.out) == (0, "")
     assert parquet.read_table(file).to_pylist() == [{"n": n, "n_1": n} for n in range(5)]
     assert run("sql", "select 1", "--parquet", str(tmp_path / "nowhere" / "x.parquet")).code == 2
     assert run("sql", "select 1", "--parquet", str(file), "--csv").code == 2
 
 
-def test_the_exit_code_says_what_happened(run, numbers):
+def test_the_exit_code_says_what_happened(run, numbers_event_type):
     """A refused query is 2, one that takes too long 1, and a result that was cut 7. (Q7, Q9)"""
     refused = run("sql", "from read_csv('/etc/passwd')")
     assert (refused.code, refused.out) == (2, "")
@@ -102,7 +102,7 @@ def test_the_exit_code_says_what_happened(run, numbers):
     )
     assert slow.code == 1
     assert "0.3 seconds" in slow.err
-    cut = run("sql", f"from {numbers}", "--max-rows", "2", "--json")
+    cut = run("sql", f"from {numbers_event_type}", "--max-rows", "2", "--json")
     assert (cut.code, len(cut.lines)) == (7, 2)
     assert "more than 2 rows" in cut.err
 

@@ -18,7 +18,7 @@ from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
-def numbers(api):
+def numbers_event_type(api):
     """The name of an event type with four partitions, and forty events in them."""
     name = create_event_type(api, partition_strategy="hash", partition_key_fields=["n"], default_statistic=FOUR)["name"]
     assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(40)]).status_code == 200
@@ -40,13 +40,13 @@ def count_waiting(run, subscription):
     return sum(row["unconsumed_events"] for row in run("subscriptions", "lag", subscription, "-o", "json").json)
 
 
-def test_a_subscription_lives_from_create_to_delete(run, numbers, owner):
+def test_a_subscription_lives_from_create_to_delete(run, numbers_event_type, owner):
     """A subscription is created once, listed by owner and event type, shown, and deleted when its application is
     typed."""
-    identity = created_by(run, numbers, "--owner", owner, "--group", "live")
+    identity = created_by(run, numbers_event_type, "--owner", owner, "--group", "live")
 
-    assert created_by(run, numbers, "--owner", owner, "--group", "live") == identity
-    [found] = run("subscriptions", "list", "--owner", owner, "--event-type", numbers, "-o", "json").json
+    assert created_by(run, numbers_event_type, "--owner", owner, "--group", "live") == identity
+    [found] = run("subscriptions", "list", "--owner", owner, "--event-type", numbers_event_type, "-o", "json").json
     assert (found["id"], found["consumer_group"]) == (identity, "live")
     assert identity in run("subscriptions", "list", "--owner", owner).out
     assert identity in run("subscriptions", "get", identity).out
@@ -56,10 +56,10 @@ def test_a_subscription_lives_from_create_to_delete(run, numbers, owner):
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["this broker", "without statistics in lists"])
-def test_subscriptions_are_listed_by_lag(run, numbers, owner, monkeypatch, alone):
+def test_subscriptions_are_listed_by_lag(run, numbers_event_type, owner, monkeypatch, alone):
     """`--lag` lists the one with the most waiting events first, also of a broker whose lists have no statistics."""
     done, some, new = (
-        created_by(run, numbers, "--owner", owner, "--group", group, "--from", "begin") for group in "abc"
+        created_by(run, numbers_event_type, "--owner", owner, "--group", group, "--from", "begin") for group in "abc"
     )
     assert len(run("consume", done, "--no-follow").lines) == 40
     assert len(run("consume", some, "-n", "10").lines) == 10
@@ -85,25 +85,27 @@ def test_subscriptions_are_listed_by_lag(run, numbers, owner, monkeypatch, alone
 
 
 @pytest.mark.parametrize(("start", "count"), [("begin", 40), ("end", 0), ("1h", 40)])
-def test_a_subscription_begins_where_it_is_asked_to(run, numbers, owner, start, count):
+def test_a_subscription_begins_where_it_is_asked_to(run, numbers_event_type, owner, start, count):
     """`--from` is the beginning, the end, or a time."""
-    identity = created_by(run, numbers, "--owner", owner, "--from", start)
+    identity = created_by(run, numbers_event_type, "--owner", owner, "--from", start)
 
     assert len(run("consume", identity, "--no-follow").lines) == count
 
 
-def test_a_subscription_is_created_from_a_file(run, numbers, owner, tmp_path):
+def test_a_subscription_is_created_from_a_file(run, numbers_event_type, owner, tmp_path):
     """A whole definition can be in a file, without options on the command line."""
-    (tmp_path / "it.yaml").write_text(f"owning_application: {owner}\nevent_types: [{numbers}]\nread_from: begin\n")
+    (tmp_path / "it.yaml").write_text(
+        f"owning_application: {owner}\nevent_types: [{numbers_event_type}]\nread_from: begin\n"
+    )
 
     assert created_by(run, "-f", str(tmp_path / "it.yaml"))
-    assert run("subscriptions", "create", numbers, "-f", str(tmp_path / "it.yaml")).code == 2
-    assert run("subscriptions", "create", numbers).code == 2
+    assert run("subscriptions", "create", numbers_event_type, "-f", str(tmp_path / "it.yaml")).code == 2
+    assert run("subscriptions", "create", numbers_event_type).code == 2
 
 
-def test_a_subscription_is_changed_to_what_a_definition_says(run, api, numbers, owner):
+def test_a_subscription_is_changed_to_what_a_definition_says(run, api, numbers_event_type, owner):
     """The output of `get` can be edited and passed to `update`."""
-    identity = created_by(run, numbers, "--owner", owner)
+    identity = created_by(run, numbers_event_type, "--owner", owner)
     definition = run("subscriptions", "get", identity, "-o", "json").json
 
     changed = json.dumps({**definition, "labels": {"team": "shipping"}})
@@ -113,9 +115,9 @@ def test_a_subscription_is_changed_to_what_a_definition_says(run, api, numbers, 
     assert api.get(f"/subscriptions/{identity}").json()["labels"] == {"team": "shipping"}
 
 
-def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
+def test_lag_is_shown_and_watched(run, numbers_event_type, owner, monkeypatch):
     """`lag` counts the events that wait in each partition, and `--watch` repeats that until Ctrl-C."""
-    identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
+    identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "begin")
     before = run("subscriptions", "lag", identity)
     run("consume", identity, "-n", "10")
     pauses = []
@@ -138,38 +140,38 @@ def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
     assert pauses == [7, 7]
 
 
-def test_lag_leads_to_the_first_event_that_waits(run, numbers, owner):
+def test_lag_leads_to_the_first_event_that_waits(run, numbers_event_type, owner):
     """`tail` from the cursor that `lag` shows begins with the first event that is not committed."""
-    identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
+    identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "begin")
     run("consume", identity, "-n", "10")
     table = run("subscriptions", "lag", identity).out.splitlines()
     rows = run("subscriptions", "lag", identity, "-o", "json").json
     [partition, cursor] = next([row["partition"], row["committed"]] for row in rows if row["unconsumed_events"])
-    tailed = run("tail", numbers, "--from", cursor, "--partitions", partition, "-n", "1")
+    tailed = run("tail", numbers_event_type, "--from", cursor, "--partitions", partition, "-n", "1")
 
     assert [line.split()[-1] for line in table] == ["CURSOR", *(row["committed"] for row in rows)]
     assert tailed.out == run("consume", identity, "-n", "1").out, tailed.err
 
 
-def test_lag_is_shown_of_a_blocked_subscription(run, numbers, owner):
+def test_lag_is_shown_of_a_blocked_subscription(run, numbers_event_type, owner):
     """While the event type is blocked, nobody sees cursors; the number of waiting events is shown."""
-    identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
+    identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "begin")
     run("consume", identity, "-n", "10")
-    assert run("admin", "block", "CONSUMER_ET", numbers).code == 0
+    assert run("admin", "block", "CONSUMER_ET", numbers_event_type).code == 0
     try:
         done = run("subscriptions", "lag", identity)
     finally:
-        run("admin", "unblock", "CONSUMER_ET", numbers)
+        run("admin", "unblock", "CONSUMER_ET", numbers_event_type)
 
     assert done.err == "30 events waiting.\n"
 
 
-def test_ctrl_c_is_not_overlooked(run, numbers, owner, monkeypatch, request):
+def test_ctrl_c_is_not_overlooked(run, numbers_event_type, owner, monkeypatch, request):
     """A signal that comes just before a pause begins does not wait until the pause is over."""
     # Tests that a script has started in the background ignore the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(partial(signal.signal, signal.SIGINT, before))
-    identity = created_by(run, numbers, "--owner", owner)
+    identity = created_by(run, numbers_event_type, "--owner", owner)
     threads, ended = [], []
 
     def wait(seconds):
@@ -187,9 +189,9 @@ def test_ctrl_c_is_not_overlooked(run, numbers, owner, monkeypatch, request):
     assert ended == []
 
 
-def test_a_reset_is_shown_before_it_is_made(run, numbers, owner):
+def test_a_reset_is_shown_before_it_is_made(run, numbers_event_type, owner):
     """With --dry-run a reset says how many events wait then, and changes nothing."""
-    identity = created_by(run, numbers, "--owner", owner, "--from", "begin")
+    identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "begin")
     run("consume", identity, "--no-follow")
 
     preview = run("subscriptions", "reset", identity, "--to", "begin", "--dry-run", "-o", "json").json
@@ -200,13 +202,13 @@ def test_a_reset_is_shown_before_it_is_made(run, numbers, owner):
     assert count_waiting(run, identity) == 0
 
 
-def test_a_subscription_is_reset(run, numbers, owner):
+def test_a_subscription_is_reset(run, numbers_event_type, owner):
     """A subscription moves to the beginning, to a time, to the end, or to offsets of some partitions."""
-    identity = created_by(run, numbers, "--owner", owner, "--from", "end")
+    identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "end")
     run("consume", identity, "--no-follow")
-    first = run("event-types", "partitions", numbers, "-o", "json").json[0]["oldest_available_offset"]
+    first = run("event-types", "partitions", numbers_event_type, "-o", "json").json[0]["oldest_available_offset"]
     reached = []
-    for place in ("begin", "end", "1h", "1s", "end", f"0={first}", "end", f"{numbers}:0={first}"):
+    for place in ("begin", "end", "1h", "1s", "end", f"0={first}", "end", f"{numbers_event_type}:0={first}"):
         assert run("subscriptions", "reset", identity, "--to", place).code == 0
         reached.append(count_waiting(run, identity))
 
@@ -217,18 +219,18 @@ def test_a_subscription_is_reset(run, numbers, owner):
     assert reached[7] == of_one_partition
 
 
-def test_offsets_of_unknown_partitions_are_refused(run, numbers, owner):
+def test_offsets_of_unknown_partitions_are_refused(run, numbers_event_type, owner):
     """A partition that does not exist is refused, instead of being ignored."""
-    identity = created_by(run, numbers, "--owner", owner)
+    identity = created_by(run, numbers_event_type, "--owner", owner)
 
     assert run("subscriptions", "reset", identity, "--to", "9=1").code == 2
     assert run("subscriptions", "reset", identity, "--to", "other:0=1").code == 2
     assert run("subscriptions", "reset", identity, "--to", "001-0001-000000000000000001").code == 2
 
 
-def test_an_objective_is_set_shown_and_removed(run, numbers, owner):
+def test_an_objective_is_set_shown_and_removed(run, numbers_event_type, owner):
     """`objective` sets it and shows how it is met; without one it fails, and half of one is refused."""
-    subscription = created_by(run, numbers, "--owner", owner)
+    subscription = created_by(run, numbers_event_type, "--owner", owner)
     done = run("subscriptions", "objective", subscription, "--percent", "99.5", "--within", "30", "-o", "json")
     assert (done.json["percent"], done.json["within_seconds"], done.json["pressure"]) == (99.5, 30, 0)
     assert run("subscriptions", "objective", subscription, "-o", "json").json["set_at"] == done.json["set_at"]

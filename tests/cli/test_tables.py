@@ -67,7 +67,7 @@ A_RUN = TableRun(
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
+def url_of_broker_with_tables(tmp_path_factory):
     """The URL of a broker whose registry has what jobs leave there for one of two event types."""
     file = f"sqlite:///{tmp_path_factory.mktemp('tables') / 'nakadi.db'}"
     clock = HandMovedClock(A_MOMENT)
@@ -88,32 +88,37 @@ def url(tmp_path_factory):
         yield broker.url
 
 
-def test_runs_are_listed(run, url):
+def test_runs_are_listed(run, url_of_broker_with_tables):
     """A run is a line; in YAML, it has its reasons. (T1, T2)"""
-    head, line = (row.split() for row in run("tables", "runs", "order.placed", url=url).out.splitlines())
+    head, line = (
+        row.split() for row in run("tables", "runs", "order.placed", url=url_of_broker_with_tables).out.splitlines()
+    )
     assert head == ["ENDED", "JOB", "ROWS", "LATE", "DUPLICATES", "MISSING", "MISFITS", "UNMET", "LAG", "TOOK"]
     assert line[1:3] == ["compaction", "9"]
     assert line[-7:] == ["0", "2", "7", "74", "s", "9.8", "s"]
-    [told] = yaml.safe_load(run("tables", "runs", "order.placed", "-o", "yaml", url=url).out)
+    [told] = yaml.safe_load(run("tables", "runs", "order.placed", "-o", "yaml", url=url_of_broker_with_tables).out)
     assert told["misfit_reasons"] == [{"rule": "double", "path": "total", "events": 2}]
-    assert run("tables", "runs", "order.paid", "-o", "json", url=url).json == []
+    assert run("tables", "runs", "order.paid", "-o", "json", url=url_of_broker_with_tables).json == []
 
 
-def test_objectives_are_listed(run, url):
+def test_objectives_are_listed(run, url_of_broker_with_tables):
     """A table is a line, with both windows; a pattern selects some. (T15)"""
-    head, first, second = run("tables", "objectives", "order.p*", url=url).out.splitlines()
+    head, first, second = run("tables", "objectives", "order.p*", url=url_of_broker_with_tables).out.splitlines()
     columns = ["EVENT TYPE", "OBJECTIVE", "BURN 1 H", "BURN 1 D", "PRESSURE", "SLOWEST", "LAG"]
     assert head.split() == " ".join(columns).split()
     assert first.split() == ["order.paid", *["99.9", "%", "within", "3600", "s", "0.0", "0.0", "0.0"]]
     assert second.split() == ["order.placed", *["99.9", "%", "within", "3600", "s", "1.0", "1.0", "0.0"]]
-    [told] = run("tables", "objectives", "order.placed", "-o", "json", url=url).json
+    [told] = run("tables", "objectives", "order.placed", "-o", "json", url=url_of_broker_with_tables).json
     assert told["windows"][0] == {"minutes": 60, "events": 1000, "late": 1, "burn_rate": 1.0}
 
 
-def test_a_source_of_dbt_is_written(run, url, tmp_path):
+def test_a_source_of_dbt_is_written(run, url_of_broker_with_tables, tmp_path):
     """It has each table with its columns, their descriptions and the personal data. (T11)"""
     file = tmp_path / "nakadi.yml"
-    assert run("tables", "dbt", "--database", "events", "--to", str(file), url=url).err == f"Wrote {file}.\n"
+    assert (
+        run("tables", "dbt", "--database", "events", "--to", str(file), url=url_of_broker_with_tables).err
+        == f"Wrote {file}.\n"
+    )
     written = yaml.safe_load(file.read_text())
     [source] = written["sources"]
     [table] = source.pop("tables")
@@ -138,7 +143,10 @@ def test_a_source_of_dbt_is_written(run, url, tmp_path):
     assert columns["note"] == {"data_type": "string"}
     assert columns["metadata"]["data_type"].startswith("struct<eid:string,")
 
-    assert yaml.safe_load(run("tables", "dbt", "order.pa*", url=url).out)["sources"][0]["tables"] == []
-    refused = run("tables", "dbt", "--to", str(tmp_path / "none" / "nakadi.yml"), url=url)
+    assert (
+        yaml.safe_load(run("tables", "dbt", "order.pa*", url=url_of_broker_with_tables).out)["sources"][0]["tables"]
+        == []
+    )
+    refused = run("tables", "dbt", "--to", str(tmp_path / "none" / "nakadi.yml"), url=url_of_broker_with_tables)
     assert refused.code == 2
     assert "cannot be written: No such file" in refused.err

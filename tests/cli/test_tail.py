@@ -18,16 +18,16 @@ FOUR = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "wri
 
 
 @pytest.fixture
-def numbers(api):
+def numbers_event_type(api):
     """The name of an event type with four partitions, and forty events in them."""
     name = create_event_type(api, partition_strategy="hash", partition_key_fields=["n"], default_statistic=FOUR)["name"]
     assert api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(40)]).status_code == 200
     return name
 
 
-def test_all_partitions_are_read_from_the_beginning(run, numbers):
+def test_all_partitions_are_read_from_the_beginning(run, numbers_event_type):
     """`--from begin --no-follow` prints everything there is, each event a line, and ends."""
-    found = run("tail", numbers, "--from", "begin", "--no-follow").lines
+    found = run("tail", numbers_event_type, "--from", "begin", "--no-follow").lines
 
     assert sorted(event["n"] for event in found) == list(range(40))
 
@@ -42,54 +42,56 @@ def test_numbers_keep_all_of_their_digits(run, api):
     assert run("consume", subscription, "--no-follow").out == f"{text}\n" * 2
 
 
-def test_nothing_is_there_behind_the_end(run, numbers):
+def test_nothing_is_there_behind_the_end(run, numbers_event_type):
     """From the end there is nothing to read without following."""
-    assert run("tail", numbers, "--no-follow").lines == []
+    assert run("tail", numbers_event_type, "--no-follow").lines == []
 
 
-def test_events_are_chosen_by_a_condition(run, numbers):
+def test_events_are_chosen_by_a_condition(run, numbers_event_type):
     """`--where` skips events that do not match, and `-n` ends after this number of matching ones."""
-    found = run("tail", numbers, "--from", "begin", "--no-follow", "--where", "n >= 10 and n < 13").lines
+    found = run("tail", numbers_event_type, "--from", "begin", "--no-follow", "--where", "n >= 10 and n < 13").lines
 
     assert sorted(event["n"] for event in found) == [10, 11, 12]
-    assert len(run("tail", numbers, "--from", "1h", "-n", "2", "--where", "n > 5").lines) == 2
-    assert run("tail", numbers, "--where", "n >").code == 2
+    assert len(run("tail", numbers_event_type, "--from", "1h", "-n", "2", "--where", "n > 5").lines) == 2
+    assert run("tail", numbers_event_type, "--where", "n >").code == 2
 
 
-def test_some_partitions_are_read(run, numbers):
+def test_some_partitions_are_read(run, numbers_event_type):
     """`--partitions` reads only those, and refuses missing ones."""
-    two = run("tail", numbers, "--from", "begin", "--no-follow", "--partitions", "0,2", "-o", "table").out
-    rest = run("tail", numbers, "--from", "begin", "--no-follow", "--partitions", "1,3").lines
+    two = run("tail", numbers_event_type, "--from", "begin", "--no-follow", "--partitions", "0,2", "-o", "table").out
+    rest = run("tail", numbers_event_type, "--from", "begin", "--no-follow", "--partitions", "1,3").lines
 
     assert {line.split()[0] for line in two.splitlines()} == {"0", "2"}
     assert len({tuple(line.split()[:2]) for line in two.splitlines()}) == len(two.splitlines())
     assert len(two.splitlines()) + len(rest) == 40
-    assert run("tail", numbers, "--partitions", "9").code == 2
+    assert run("tail", numbers_event_type, "--partitions", "9").code == 2
 
 
-def test_an_offset_is_a_place_in_one_partition(run, numbers):
+def test_an_offset_is_a_place_in_one_partition(run, numbers_event_type):
     """`--from` takes the offset after which to start, with one partition or by partition."""
-    lines = run("tail", numbers, "--from", "begin", "--no-follow", "--partitions", "0", "-o", "table").out.splitlines()
-    first = run("event-types", "partitions", numbers, "-o", "json").json[0]["oldest_available_offset"]
+    lines = run(
+        "tail", numbers_event_type, "--from", "begin", "--no-follow", "--partitions", "0", "-o", "table"
+    ).out.splitlines()
+    first = run("event-types", "partitions", numbers_event_type, "-o", "json").json[0]["oldest_available_offset"]
 
-    alone = run("tail", numbers, "--from", first, "--no-follow", "--partitions", "0").lines
-    named = run("tail", numbers, "--from", f"0={first}", "--no-follow").lines
+    alone = run("tail", numbers_event_type, "--from", first, "--no-follow", "--partitions", "0").lines
+    named = run("tail", numbers_event_type, "--from", f"0={first}", "--no-follow").lines
 
     assert len(alone) == len(lines) - 1
     assert named == alone
-    assert run("tail", numbers, "--from", first).code == 2
+    assert run("tail", numbers_event_type, "--from", first).code == 2
 
 
 @pytest.mark.parametrize(
     "shell", [(), ("sh", "-c", 'trap "" INT; exec "$@"', "sh")], ids=["in front", "in the background"]
 )
-def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers, shell):
+def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers_event_type, shell):
     """A tail shows events as they come, and Ctrl-C ends it without a traceback, also where a shell has it ignored."""
-    command = [*shell, sys.executable, "-W", "error", "-m", "nakadi_cli", "tail", numbers, "--from", "begin"]
+    command = [*shell, sys.executable, "-W", "error", "-m", "nakadi_cli", "tail", numbers_event_type, "--from", "begin"]
     with run_process([*command, "--url", broker.url], ROOT_ENVIRONMENT) as process:
         for _ in range(40):
             process.stdout.readline()
-        api.post(f"/event-types/{numbers}/events", json=[{"n": 40}])
+        api.post(f"/event-types/{numbers_event_type}/events", json=[{"n": 40}])
         assert json.loads(process.stdout.readline())["n"] == 40
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
@@ -123,9 +125,9 @@ def test_what_is_no_place_to_start_is_refused(text):
         parse_start(text, NOW)
 
 
-def test_events_are_shown_as_cloud_events(run, numbers):
+def test_events_are_shown_as_cloud_events(run, numbers_event_type):
     """Each has its place, whichever form the output has, and conditions are about CloudEvents. (E20, E21)"""
-    arguments = ("tail", numbers, "--from", "begin", "--no-follow", "--cloudevents", "--where", "data.n < 5")
+    arguments = ("tail", numbers_event_type, "--from", "begin", "--no-follow", "--cloudevents", "--where", "data.n < 5")
     found = run(*arguments).lines
     assert sorted(each["data"]["n"] for each in found) == list(range(5))
     assert {each["specversion"] for each in found} == {"1.0"}

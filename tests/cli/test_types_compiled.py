@@ -66,7 +66,7 @@ def round_trip(command: Sequence[str | Path], folder: Path) -> None:
     assert [json.loads(line) for line in written.splitlines()] == EVENTS
 
 
-def needs(*tools: str | Path) -> None:
+def require_tools(*tools: str | Path) -> None:
     for each in tools:
         if shutil.which(str(each)) is None and not Path(each).exists():
             pytest.skip(f"{Path(each).name} is not on this machine")
@@ -90,7 +90,7 @@ def test_types_of_python_are_typed(tmp_path):
 @without_dates
 def test_types_of_typescript_compile(tmp_path, given):
     """The compiler finds no fault in strict mode, and takes events for their types, to the last member."""
-    needs(NODE, TSC)
+    require_tools(NODE, TSC)
     (tmp_path / "events.ts").write_text(write_typescript(given))
     if given is USUAL:
         values = "".join(f"export const e{at}: OrderPlaced = {json.dumps(each)};\n" for at, each in enumerate(EVENTS))
@@ -99,7 +99,7 @@ def test_types_of_typescript_compile(tmp_path, given):
     run([NODE, TSC, *options, *sorted(tmp_path.glob("*.ts"))], tmp_path)
 
 
-def jackson() -> str:
+def jackson_jars() -> str:
     """The jars of Jackson that Spark brings."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -112,22 +112,22 @@ def jackson() -> str:
 @with_dates
 def test_types_of_java_compile(tmp_path, given, has_native_dates):
     """javac takes them, and Jackson reads events into them and writes the same events."""
-    needs("javac", "java")
+    require_tools("javac", "java")
     (tmp_path / "Events.java").write_text(write_java(given, None, "Events", has_native_dates=has_native_dates))
     sources = [tmp_path / "Events.java"]
     is_read = given is USUAL and not has_native_dates
     if is_read:
         sources.append(PROGRAMS / "RoundTrip.java")
-    run(["javac", "-encoding", "UTF-8", "-cp", jackson(), "-d", tmp_path, *sources], tmp_path)
+    run(["javac", "-encoding", "UTF-8", "-cp", jackson_jars(), "-d", tmp_path, *sources], tmp_path)
     if is_read:
-        round_trip(["java", "-cp", f"{tmp_path}{os.pathsep}{jackson()}", "RoundTrip"], tmp_path)
+        round_trip(["java", "-cp", f"{tmp_path}{os.pathsep}{jackson_jars()}", "RoundTrip"], tmp_path)
 
 
 @pytest.mark.long("tests/cli/test_types.py::test_no_name_becomes_code_elsewhere")
 @with_dates
 def test_types_of_go_compile(tmp_path, given, has_native_dates):
     """The compiler and vet take them, gofmt would not change them, and events survive encoding/json."""
-    needs("go", "gofmt")
+    require_tools("go", "gofmt")
     (tmp_path / "go.mod").write_text("module events\n\ngo 1.24\n")
     (tmp_path / "events.go").write_text(write_go(given, "main", has_native_dates=has_native_dates))
     assert run(["gofmt", "-l", "events.go"], tmp_path) == ""
@@ -144,7 +144,7 @@ def test_types_of_go_compile(tmp_path, given, has_native_dates):
 @without_dates
 def test_types_of_kotlin_compile(tmp_path, given: Declarations):
     """The compiler takes them, and kotlinx.serialization reads events into them and writes the same events."""
-    needs("java")
+    require_tools("java")
     if not KOTLIN.exists():
         pytest.skip("the compiler of Kotlin is not in .cache/kotlin; `make types` puts it there")
     (tmp_path / "Events.kt").write_text(write_kotlin(given, None))

@@ -16,7 +16,7 @@ def nakadi() -> Iterator[LocalNakadi]:
 
 
 @pytest.fixture
-def network(nakadi) -> Iterator[Network]:
+def breakable_network(nakadi) -> Iterator[Network]:
     """A breakable network between the client and the broker."""
     with Network(nakadi.url) as network:
         yield network

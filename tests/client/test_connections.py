@@ -34,7 +34,7 @@ class Tokens:
         self._tokens.append(self._tokens.pop(0))
 
 
-def broker(request):
+def answer_with_token_check(request):
     return httpx.Response(200 if request.headers["Authorization"] == "Bearer good" else 401)
 
 
@@ -46,7 +46,7 @@ def send(connection, *, in_loop):
     return asyncio.run(AsyncApi(connection).send(request))
 
 
-def connection(tokens, answer=broker):
+def connection_with(tokens, answer=answer_with_token_check):
     transport = httpx.MockTransport(answer)
     return Connection("http://broker.test", token=tokens, transport=transport, async_transport=transport)
 
@@ -54,9 +54,9 @@ def connection(tokens, answer=broker):
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_a_refused_token_is_replaced_once(in_loop):
     """After 401, the source provides another token, and the request is repeated once."""
-    assert send(connection(Tokens("bad", "good")), in_loop=in_loop).status == 200
+    assert send(connection_with(Tokens("bad", "good")), in_loop=in_loop).status == 200
     tokens = Tokens("bad", "worse")
-    assert send(connection(tokens), in_loop=in_loop).status == 401
+    assert send(connection_with(tokens), in_loop=in_loop).status == 401
     assert tokens.refused == 1
 
 
@@ -70,7 +70,7 @@ def test_what_keeps_an_answer_away_is_a_value(in_loop, fault, sent):
     def fail(request):
         raise fault("on purpose", request=request)
 
-    answer = send(connection("good", fail), in_loop=in_loop)
+    answer = send(connection_with("good", fail), in_loop=in_loop)
     assert isinstance(answer, NoAnswer)
     assert answer.sent is sent
     assert "good" not in str(answer)
@@ -83,7 +83,7 @@ def test_a_source_of_tokens_that_fails_is_no_end(in_loop):
     def fail():
         raise RuntimeError("the vault is closed")
 
-    assert isinstance(send(connection(fail), in_loop=in_loop), NoAnswer)
+    assert isinstance(send(connection_with(fail), in_loop=in_loop), NoAnswer)
 
 
 def test_a_url_without_a_host_is_refused():

@@ -52,7 +52,7 @@ class PydanticOrder(pydantic.BaseModel):
 
 
 @pytest.fixture
-def orders(nakadi):
+def subscription_to_orders(nakadi):
     """The id of a subscription with 300 events in three partitions."""
     nakadi.create_event_type("order", partitions=3)
     publish(nakadi, range(300))
@@ -79,52 +79,52 @@ def number_of(event):
     return event["n"] if isinstance(event, dict) else event.n
 
 
-def test_everything_is_read_once_and_committed(nakadi, orders):
+def test_everything_is_read_once_and_committed(nakadi, subscription_to_orders):
     """A loop gets every event once, and its finished events are committed when it ends."""
-    with Consumer(nakadi.url, orders) as consumer:
+    with Consumer(nakadi.url, subscription_to_orders) as consumer:
         assert read(consumer, 300) == Counter(range(300))
         assert sum(consumer.lag().values()) == 0
-    assert nakadi.unconsumed(orders) == 0
+    assert nakadi.unconsumed(subscription_to_orders) == 0
 
 
 @pytest.mark.parametrize("model", [Order, PydanticOrder])
-def test_events_are_of_the_model(nakadi, orders, model):
+def test_events_are_of_the_model(nakadi, subscription_to_orders, model):
     """Events have the type that the application chose."""
-    for batch in consume(nakadi.url, orders, model=model):
+    for batch in consume(nakadi.url, subscription_to_orders, model=model):
         assert all(isinstance(event, model) for event in batch.events)
         break
 
 
-def test_a_loop_that_ends_early_does_not_commit_what_was_in_hand(nakadi, orders):
+def test_a_loop_that_ends_early_does_not_commit_what_was_in_hand(nakadi, subscription_to_orders):
     """After a `break` or an exception the batch comes again, unless it was marked as done."""
     first = []
-    for batch in consume(nakadi.url, orders, options=QUICK):
+    for batch in consume(nakadi.url, subscription_to_orders, options=QUICK):
         first = [event["n"] for event in batch]
         break
-    assert nakadi.unconsumed(orders) == 300
+    assert nakadi.unconsumed(subscription_to_orders) == 300
 
-    with Consumer(nakadi.url, orders, options=QUICK) as consumer:
+    with Consumer(nakadi.url, subscription_to_orders, options=QUICK) as consumer:
         assert read(consumer, 300)[first[0]] == 1
-    assert nakadi.unconsumed(orders) == 0
+    assert nakadi.unconsumed(subscription_to_orders) == 0
 
 
 @pytest.mark.parametrize(
     "policy", [CommitPolicy(events=40), CommitPolicy(seconds=0.2), CommitPolicy(events=1_000_000, seconds=0.1)]
 )
-def test_commits_are_made_after_so_many_events_or_seconds(nakadi, orders, policy):
+def test_commits_are_made_after_so_many_events_or_seconds(nakadi, subscription_to_orders, policy):
     """A policy needs fewer commits than there are batches, and forgets none."""
-    with Consumer(nakadi.url, orders, options=PATIENT, commit=policy) as consumer:
+    with Consumer(nakadi.url, subscription_to_orders, options=PATIENT, commit=policy) as consumer:
         read(consumer, 300)
         health = consumer.health()
     assert health.commits < health.batches_handled
-    assert nakadi.unconsumed(orders) == 0
+    assert nakadi.unconsumed(subscription_to_orders) == 0
 
 
-def test_a_commit_by_hand_is_the_only_one(nakadi, orders):
+def test_a_commit_by_hand_is_the_only_one(nakadi, subscription_to_orders):
     """With `by_hand`, only marked batches count."""
     marked = 0
     options = StreamOptions(commit_timeout=2, batch_limit=10, max_uncommitted_events=1_000)
-    with Consumer(nakadi.url, orders, options=options, commit=BY_HAND) as consumer:
+    with Consumer(nakadi.url, subscription_to_orders, options=options, commit=BY_HAND) as consumer:
         seen = 0
         places = set()
         for batch in consumer:
@@ -135,22 +135,22 @@ def test_a_commit_by_hand_is_the_only_one(nakadi, orders):
                 batch.done()
             if seen == 300:
                 break
-    assert nakadi.unconsumed(orders) == 300 - marked
+    assert nakadi.unconsumed(subscription_to_orders) == 300 - marked
 
 
-def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, network, orders):
+def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, breakable_network, subscription_to_orders):
     """Torn lines are not taken, and their events come again with the next stream."""
     seen = Counter()
-    with Consumer(network.url, orders, options=QUICK) as consumer:
+    with Consumer(breakable_network.url, subscription_to_orders, options=QUICK) as consumer:
         for batch in consumer:
             seen.update(event["n"] for event in batch)
             if len(seen) == 300:
                 batch.done()
                 break
-            network.cut_after(700 + 1_300 * len(seen) % 2_000)
+            breakable_network.cut_after(700 + 1_300 * len(seen) % 2_000)
         assert consumer.health().reconnects >= 1
     assert set(seen) == set(range(300))
-    until(lambda: nakadi.unconsumed(orders) == 0)
+    until(lambda: nakadi.unconsumed(subscription_to_orders) == 0)
 
 
 def test_a_broker_that_restarts_loses_nothing(tmp_path):
@@ -175,12 +175,14 @@ def test_a_broker_that_restarts_loses_nothing(tmp_path):
             assert second.unconsumed(orders) == 0
 
 
-def test_two_consumers_share_the_partitions(nakadi, orders):
+def test_two_consumers_share_the_partitions(nakadi, subscription_to_orders):
     """A second consumer takes partitions over, both learn of it, and nothing is lost or read twice."""
     told = {"first": [], "second": []}
     seen = Counter()
     consumers = [
-        Consumer(nakadi.url, orders, options=PATIENT, on_rebalance=told[name].append, stop_on_signals=False)
+        Consumer(
+            nakadi.url, subscription_to_orders, options=PATIENT, on_rebalance=told[name].append, stop_on_signals=False
+        )
         for name in told
     ]
 
@@ -195,7 +197,7 @@ def test_two_consumers_share_the_partitions(nakadi, orders):
     until(lambda: told["second"])
     publish(nakadi, range(300, 600))
     until(lambda: len(seen) == 600)
-    until(lambda: nakadi.unconsumed(orders) == 0)
+    until(lambda: nakadi.unconsumed(subscription_to_orders) == 0)
     for consumer in consumers:
         consumer.stop()
     for thread in threads:
@@ -207,50 +209,53 @@ def test_two_consumers_share_the_partitions(nakadi, orders):
         consumer.close()
 
 
-def test_an_event_that_does_not_fit_ends_the_consumer(nakadi, orders):
+def test_an_event_that_does_not_fit_ends_the_consumer(nakadi, subscription_to_orders):
     """By default a poison event ends the loop, and is not committed."""
     publish(nakadi, ["bad"])
-    with pytest.raises(Poison, match="Expected `int`"), Consumer(nakadi.url, orders, model=Order) as consumer:
+    with (
+        pytest.raises(Poison, match="Expected `int`"),
+        Consumer(nakadi.url, subscription_to_orders, model=Order) as consumer,
+    ):
         read(consumer, 1_000)
-    assert nakadi.unconsumed(orders) >= 1
+    assert nakadi.unconsumed(subscription_to_orders) >= 1
 
 
-def test_an_event_that_does_not_fit_is_skipped(nakadi, orders):
+def test_an_event_that_does_not_fit_is_skipped(nakadi, subscription_to_orders):
     """A consumer may skip poison events; all others arrive."""
     publish(nakadi, ["bad", 300])
-    with Consumer(nakadi.url, orders, model=Order, on_poison="skip") as consumer:
+    with Consumer(nakadi.url, subscription_to_orders, model=Order, on_poison="skip") as consumer:
         assert read(consumer, 301) == Counter(range(301))
-    assert nakadi.unconsumed(orders) == 0
+    assert nakadi.unconsumed(subscription_to_orders) == 0
 
 
-def test_an_event_that_does_not_fit_is_parked(nakadi, orders):
+def test_an_event_that_does_not_fit_is_parked(nakadi, subscription_to_orders):
     """A parked event is in another event type, with the reason, before its batch is committed."""
     nakadi.create_event_type("parked")
     publish(nakadi, ["bad", 300])
-    with Consumer(nakadi.url, orders, model=PydanticOrder, on_poison=Park("parked")) as consumer:
+    with Consumer(nakadi.url, subscription_to_orders, model=PydanticOrder, on_poison=Park("parked")) as consumer:
         read(consumer, 301)
     [parked] = nakadi.events("parked")
     assert parked["event"]["n"] == "bad"
-    assert parked["subscription_id"] == orders
+    assert parked["subscription_id"] == subscription_to_orders
     assert "int" in parked["error"]["message"]
 
 
-def test_an_event_that_cannot_be_parked_ends_the_consumer(nakadi, orders):
+def test_an_event_that_cannot_be_parked_ends_the_consumer(nakadi, subscription_to_orders):
     """If nothing can be parked, no event is skipped: the batch is not committed."""
     publish(nakadi, ["bad"])
     with pytest.raises(Refused, match="nowhere"):
-        for _ in consume(nakadi.url, orders, model=Order, on_poison=Park("nowhere")):
+        for _ in consume(nakadi.url, subscription_to_orders, model=Order, on_poison=Park("nowhere")):
             pass
-    assert nakadi.unconsumed(orders) >= 1
+    assert nakadi.unconsumed(subscription_to_orders) >= 1
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "park"])
-def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, orders, policy):
+def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, subscription_to_orders, policy):
     """A handler gets some attempts for each event; then the event ends the consumer, is skipped, or is parked."""
     nakadi.create_event_type("parked")
     tried = Counter()
     on_poison = Park("parked") if policy == "park" else policy
-    consumer = Consumer(nakadi.url, orders, model=Order, options=PATIENT, on_poison=on_poison)
+    consumer = Consumer(nakadi.url, subscription_to_orders, model=Order, options=PATIENT, on_poison=on_poison)
 
     def handle(order):
         tried[order.n] += 1
@@ -270,14 +275,16 @@ def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, orders, 
     assert set(tried.values()) == {1}
     parked = [(event["event"]["n"], event["error"]["message"]) for event in nakadi.events("parked")]
     assert parked == ([(150, "ArithmeticError: not this one")] if policy == "park" else [])
-    assert (nakadi.unconsumed(orders) == 0) == (policy != "stop")
+    assert (nakadi.unconsumed(subscription_to_orders) == 0) == (policy != "stop")
 
 
-def test_slow_work_on_a_long_batch_keeps_its_partitions(nakadi, orders):
+def test_slow_work_on_a_long_batch_keeps_its_partitions(nakadi, subscription_to_orders):
     """Work that takes longer than the commit timeout is neither given to another consumer nor repeated."""
     seen = Counter()
     # On a busy machine a sign of life may come late by more than a second.
-    with Consumer(nakadi.url, orders, options=StreamOptions(commit_timeout=3, batch_limit=100)) as consumer:
+    with Consumer(
+        nakadi.url, subscription_to_orders, options=StreamOptions(commit_timeout=3, batch_limit=100)
+    ) as consumer:
         for number, batch in enumerate(consumer):
             for event in batch:
                 seen[event["n"]] += 1
@@ -287,7 +294,7 @@ def test_slow_work_on_a_long_batch_keeps_its_partitions(nakadi, orders):
                 break
         assert consumer.health().commits_lost == 0
     assert set(seen.values()) == {1}
-    assert nakadi.unconsumed(orders) == 0
+    assert nakadi.unconsumed(subscription_to_orders) == 0
 
 
 def test_a_consumer_of_nothing_says_so(nakadi):
@@ -296,9 +303,9 @@ def test_a_consumer_of_nothing_says_so(nakadi):
         read(consumer, 1)
 
 
-def test_health_and_lag_are_numbers(nakadi, orders):
+def test_health_and_lag_are_numbers(nakadi, subscription_to_orders):
     """Monitoring sees the stream, the finished events, and the remaining ones."""
-    with Consumer(nakadi.url, orders, options=QUICK) as consumer:
+    with Consumer(nakadi.url, subscription_to_orders, options=QUICK) as consumer:
         for batch in consumer:
             assert sum(consumer.lag().values()) == 300
             health = consumer.health()
@@ -321,10 +328,10 @@ print("ended", flush=True)
 """
 
 
-def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, orders):
+def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, subscription_to_orders):
     """At SIGTERM the batch in hand is worked through and committed, and nothing else is taken."""
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, nakadi.url, orders],
+        [sys.executable, "-c", PROGRAM, nakadi.url, subscription_to_orders],
         cwd=ROOT,
         env=plain_environment(PYTHONPATH=str(ROOT)),
         stdout=subprocess.PIPE,
@@ -336,36 +343,40 @@ def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, order
         os.kill(program.pid, signal.SIGTERM)
         assert program.stdout.read() == "done\nended\n"
         assert program.wait(PATIENCE) == 0
-    assert nakadi.unconsumed(orders) == 300 - handled
+    assert nakadi.unconsumed(subscription_to_orders) == 300 - handled
 
 
-def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, orders):
+def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription_to_orders):
     """Batches that the application received are committed, and the next consumer continues after them."""
-    first = [event["n"] for batch in consume(nakadi.url, orders, limit=70, options=PATIENT) for event in batch.events]
+    first = [
+        event["n"]
+        for batch in consume(nakadi.url, subscription_to_orders, limit=70, options=PATIENT)
+        for event in batch.events
+    ]
     assert len(first) == 70
-    assert nakadi.unconsumed(orders) == 230
-    with Consumer(nakadi.url, orders, follow=False, options=PATIENT) as consumer:
+    assert nakadi.unconsumed(subscription_to_orders) == 230
+    with Consumer(nakadi.url, subscription_to_orders, follow=False, options=PATIENT) as consumer:
         rest = [event["n"] for batch in consumer for event in batch.events]
         assert consumer.health().events_committed == 230
     assert sorted(first + rest) == list(range(300))
-    assert list(consume(nakadi.url, orders, follow=False)) == []
+    assert list(consume(nakadi.url, subscription_to_orders, follow=False)) == []
 
 
-def test_a_consumer_that_is_aborted_commits_nothing(nakadi, orders):
+def test_a_consumer_that_is_aborted_commits_nothing(nakadi, subscription_to_orders):
     """The batch in hand and the handled ones come again, and later events are not reported as trouble."""
     told = []
     with Consumer(
-        nakadi.url, orders, commit=CommitPolicy(seconds=15.0), options=LATE, on_trouble=told.append
+        nakadi.url, subscription_to_orders, commit=CommitPolicy(seconds=15.0), options=LATE, on_trouble=told.append
     ) as consumer:
         for number, batch in enumerate(consumer):
             assert batch.events
             if number == 1:
                 consumer.abort()
     assert told == []
-    assert nakadi.unconsumed(orders) == 300
+    assert nakadi.unconsumed(subscription_to_orders) == 300
 
 
-def test_a_broker_that_is_not_there_is_told_and_given_up(nakadi, orders):
+def test_a_broker_that_is_not_there_is_told_and_given_up(nakadi, subscription_to_orders):
     """Each failure is reported in the thread of the loop; once its patience has ended, a consumer raises the last
     error."""
     with Network(nakadi.url) as network:
@@ -377,10 +388,10 @@ def test_a_broker_that_is_not_there_is_told_and_given_up(nakadi, orders):
             if len(told) == 3:
                 consumer.stop()
 
-        with Consumer(network.url, orders, on_trouble=stop_at_third) as consumer:
+        with Consumer(network.url, subscription_to_orders, on_trouble=stop_at_third) as consumer:
             assert list(consumer) == []
         with pytest.raises(NoAnswer):
-            list(consume(network.url, orders, patience=Patience(without_answer=0)))
+            list(consume(network.url, subscription_to_orders, patience=Patience(without_answer=0)))
     failures = [trouble.failures for trouble in told]
     assert failures == sorted(failures)
     assert all(isinstance(trouble.error, NoAnswer) for trouble in told)
@@ -390,7 +401,7 @@ def test_a_broker_that_is_not_there_is_told_and_given_up(nakadi, orders):
 def test_what_cannot_be_made_leaves_nothing_open(kind):
     """A model that nobody can decode is refused before there are connections."""
 
-    class Counting(Connection):
+    class PoolCountingConnection(Connection):
         pools = 0
 
         def client(self):
@@ -401,7 +412,7 @@ def test_what_cannot_be_made_leaves_nothing_open(kind):
             self.pools += 1
             return super().async_client()
 
-    connection = Counting("http://broker.test")
+    connection = PoolCountingConnection("http://broker.test")
     with pytest.raises(TypeError):
         kind(connection, "subscription", model=list[int] | set[int])
     assert connection.pools == 0

@@ -37,21 +37,22 @@ NO_ROUTE = Answer(404, b'{"detail":"There is nothing at this path"}')
 ENDED = Answer(404, b'{"detail":"Session with stream id s not found"}')
 
 
-def offset(number):
+def offset_text(number):
     return f"001-0001-{number:018d}" if number >= 0 else "001-0001--1"
 
 
-def line(partition, numbers, last=None):
-    cursor = {"event_type": "t", "partition": partition, "offset": offset(numbers[-1] if last is None else last)}
+def stream_line(partition, numbers, last=None):
+    cursor = {"event_type": "t", "partition": partition, "offset": offset_text(numbers[-1] if last is None else last)}
     cursor["cursor_token"] = "x"
     return msgspec.json.encode({"cursor": cursor, "events": [{"n": n} for n in numbers]})
 
 
 def keep_alive(partition, number):
-    cursor = {"event_type": "t", "partition": partition, "offset": offset(number), "cursor_token": "x"}
+    cursor = {"event_type": "t", "partition": partition, "offset": offset_text(number), "cursor_token": "x"}
     return msgspec.json.encode({"cursor": cursor})
 
 
+<<<<<<< HEAD
 def test_damage_ends_a_consumer_when_its_patience_does():
     """Until then, events of other partitions are handed out, and the damage is told once."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0, patience=Patience(without_answer=15))
@@ -74,6 +75,9 @@ def test_damage_ends_a_consumer_when_its_patience_does():
 
 
 class World:
+=======
+class SimulatedBroker:
+>>>>>>> 34aec6e2 (tests: names of helpers and fixtures say what they do or hold)
     """A broker with two partitions that have gaps in their numbers, and everything that may happen to its one
     client."""
 
@@ -132,7 +136,7 @@ class World:
             return
         partition = self.random.choice(["0", "1"])
         numbers = [n for n in self.log[partition] if n > self.sent[partition]][: self.random.randint(1, 5)]
-        text = line(partition, numbers) if numbers else keep_alive(partition, self.sent[partition])
+        text = stream_line(partition, numbers) if numbers else keep_alive(partition, self.sent[partition])
         try:
             self.core.handle_line(text, self.now)
         except NakadiError:
@@ -174,7 +178,7 @@ class World:
         lost = self.random.random() < 0.15
         if isinstance(action, Look):
             self.core.handle_committed_offsets(
-                {("t", partition): offset(number) for partition, number in self.committed.items()}
+                {("t", partition): offset_text(number) for partition, number in self.committed.items()}
             )
         elif isinstance(action, Extend):
             known = Answer(200) if action.stream_id in self.live else ENDED
@@ -216,7 +220,7 @@ class World:
 )
 def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, extends, policy):
     """Whatever breaks at any time, a commit covers handled events only, and in the end everything is committed."""
-    world = World(seed, extends=extends, policy=policy)
+    world = SimulatedBroker(seed, extends=extends, policy=policy)
     world.run(400)
     # An unlucky world needs more than twenty rounds.
     for _ in range(100):
@@ -249,7 +253,7 @@ def trouble_of(core, now=0.0):
 def test_a_batch_is_committed_when_it_is_done():
     """Nothing is committed before, and the commit names the place and the stream."""
     core = open_core()
-    core.handle_line(line("0", [0, 1]), 0.0)
+    core.handle_line(stream_line("0", [0, 1]), 0.0)
     batch = next_batch(core)
     assert isinstance(core.commit_step(0.0), Wait)
     core.finish_batch(batch, 1.0)
@@ -264,7 +268,7 @@ def test_batches_that_are_done_together_share_a_commit():
     """Right after a commit, the next one takes everything done meanwhile, with the last cursor of each partition."""
     core = open_core()
     for numbers in ([0], [1], [2]):
-        core.handle_line(line("0", numbers), 0.0)
+        core.handle_line(stream_line("0", numbers), 0.0)
     core.finish_batch(next_batch(core), 0.0)
     assert isinstance(core.commit_step(0.0), Commit)
     core.handle_commit_answer(Answer(204), 0.01)
@@ -278,8 +282,8 @@ def test_batches_that_are_done_together_share_a_commit():
 def test_a_commit_that_got_no_answer_is_made_again():
     """It is repeated after a pause, together with events finished since then."""
     core = open_core()
-    core.handle_line(line("0", [0]), 0.0)
-    core.handle_line(line("1", [0]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
+    core.handle_line(stream_line("1", [0]), 0.0)
     first = next_batch(core)
     core.finish_batch(first, 0.0)
     core.commit_step(0.1)
@@ -293,8 +297,8 @@ def test_a_commit_that_got_no_answer_is_made_again():
 def test_a_commit_that_is_made_again_goes_as_far_as_work_has_come():
     """The later cursor of a partition is committed, not the one without an answer."""
     core = open_core()
-    core.handle_line(line("0", [0]), 0.0)
-    core.handle_line(line("0", [1]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
+    core.handle_line(stream_line("0", [1]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
     core.commit_step(0.1)
     second = next_batch(core)
@@ -306,22 +310,22 @@ def test_a_commit_that_is_made_again_goes_as_far_as_work_has_come():
 def test_a_stream_that_takes_no_commits_is_dropped():
     """After 422 nothing more of the stream is handed out, and its connection is to be closed."""
     core = open_core()
-    core.handle_line(line("0", [0]), 0.0)
-    core.handle_line(line("0", [1]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
+    core.handle_line(stream_line("0", [1]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
     core.commit_step(1.0)
     core.handle_commit_answer(Answer(422, b"{}"), 1.0)
     assert core.lost_stream() == "s"
     assert isinstance(next_batch(core), Wait)
     with pytest.raises(NakadiError):
-        core.handle_line(line("0", [2]), 1.0)
+        core.handle_line(stream_line("0", [2]), 1.0)
     assert core.health(1.0).commits_lost == 1
 
 
 def test_work_that_takes_long_is_told_to_the_broker():
     """The stream is extended repeatedly, each time before the commit timeout."""
     core = open_core(commit_timeout=10)
-    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
     next_batch(core)
     assert isinstance(core.commit_step(3.9), Wait)
     assert core.commit_step(4.0) == Extend("s")
@@ -333,7 +337,7 @@ def test_work_that_takes_long_is_told_to_the_broker():
 def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
     """If streams cannot be extended, a part of the batch is committed, but never more than the loop has finished."""
     core = open_core(commit_timeout=10)
-    core.handle_line(line("0", [3, 5, 9]), 0.0)
+    core.handle_line(stream_line("0", [3, 5, 9]), 0.0)
     batch = next_batch(core)
     loop = iter(batch)
     next(loop)
@@ -343,18 +347,18 @@ def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
     assert isinstance(core.commit_step(4.0), Wait)
     next(loop)
     assert core.commit_step(4.3) == Look("s")
-    core.handle_committed_offsets({("t", "0"): offset(1)})
+    core.handle_committed_offsets({("t", "0"): offset_text(1)})
     commit = core.commit_step(4.3)
     assert commit.is_progress
     # Of the events 3, 5 and 9, the first is finished. No event after 1 can come before 2.
-    assert commit.cursors[0].offset == offset(2)
+    assert commit.cursors[0].offset == offset_text(2)
 
 
 def test_a_stream_that_broke_off_takes_commits_and_is_left():
     """The batch that was in hand when the connection broke is committed on the old stream, which is then left."""
     core = open_core()
-    core.handle_line(line("0", [0]), 0.0)
-    core.handle_line(line("0", [1]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
+    core.handle_line(stream_line("0", [1]), 0.0)
     batch = next_batch(core)
     core.handle_closed_stream(1.0, NoAnswer("cut"))
     assert next_batch(core) == Wait()
@@ -370,8 +374,8 @@ def test_a_stream_that_broke_off_takes_commits_and_is_left():
 def test_a_stop_lets_the_batch_in_hand_be_finished_committed_and_the_stream_left():
     """At the end nothing more is handed out, and the last commit comes before leaving."""
     core = open_core(CommitPolicy(seconds=100))
-    core.handle_line(line("0", [0]), 0.0)
-    core.handle_line(line("0", [1]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
+    core.handle_line(stream_line("0", [1]), 0.0)
     batch = next_batch(core)
     core.stop()
     assert isinstance(core.commit_step(0.0), Wait)
@@ -390,7 +394,7 @@ def test_a_stop_lets_the_batch_in_hand_be_finished_committed_and_the_stream_left
 def test_a_batch_that_nobody_works_on_any_more_is_not_waited_for():
     """After a loop that was left, the stream is left at once, and its batch is not committed."""
     core = open_core()
-    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
     batch = next_batch(core)
     core.let_go()
     core.stop()
@@ -403,8 +407,8 @@ def test_a_batch_that_nobody_works_on_any_more_is_not_waited_for():
 def test_a_commit_by_hand_waits_for_done():
     """With `by_hand`, the order of marks does not matter: the latest batch of a partition counts."""
     core = open_core(BY_HAND)
-    core.handle_line(line("0", [0]), 0.0)
-    core.handle_line(line("0", [1]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
+    core.handle_line(stream_line("0", [1]), 0.0)
     first, second = next_batch(core), next_batch(core)
     core.finish_batch(second, 0.0)
     core.finish_batch(first, 0.0)
@@ -414,7 +418,7 @@ def test_a_commit_by_hand_waits_for_done():
 def test_a_window_that_is_full_of_handled_events_is_committed():
     """A number of events that is greater than the window does not stop the stream."""
     core = open_core(CommitPolicy(events=1_000), max_uncommitted_events=4)
-    core.handle_line(line("0", [0, 1]), 0.0)
+    core.handle_line(stream_line("0", [0, 1]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
     assert isinstance(core.commit_step(0.0), Commit)
 
@@ -471,7 +475,7 @@ def test_a_consumer_with_a_limit_asks_for_no_more_and_ends():
     core = ConsumerCore(StreamOptions(stream_limit=4), EACH_BATCH, lambda: 0.0, limit=5)
     assert core.connection_step(0.0).options.stream_limit == 4
     core.handle_opened_stream("s", 0.0)
-    core.handle_line(line("0", [0, 1, 2]), 0.0)
+    core.handle_line(stream_line("0", [0, 1, 2]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
     core.handle_closed_stream(0.0)
     assert isinstance(core.commit_step(0.0), Commit)
@@ -480,7 +484,7 @@ def test_a_consumer_with_a_limit_asks_for_no_more_and_ends():
 
     assert core.connection_step(10.0).options.stream_limit == 2
     core.handle_opened_stream("t", 10.0)
-    core.handle_line(line("0", [3, 4]), 10.0)
+    core.handle_line(stream_line("0", [3, 4]), 10.0)
     assert len(next_batch(core)) == 2
     assert isinstance(next_batch(core), End)
     core.handle_closed_stream(10.0)
@@ -542,7 +546,7 @@ def test_a_stream_that_breaks_at_a_stop_is_no_failure():
 def test_a_commit_that_is_lost_is_told():
     """Applications can say that events come again, and why."""
     core = open_core()
-    core.handle_line(line("0", [0]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
     core.commit_step(1.0)
     core.handle_commit_answer(Answer(422, b'{"detail":"too late"}'), 1.0)
@@ -553,8 +557,8 @@ def test_a_commit_that_is_lost_is_told():
 def test_after_an_abort_nothing_is_committed():
     """Handled events and those in hand come again; the connection is to be closed."""
     core = open_core()
-    core.handle_line(line("0", [0]), 0.0)
-    core.handle_line(line("1", [0]), 0.0)
+    core.handle_line(stream_line("0", [0]), 0.0)
+    core.handle_line(stream_line("1", [0]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
     in_hand = next_batch(core)
     core.abort()

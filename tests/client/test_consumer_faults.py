@@ -27,10 +27,10 @@ class Gateway:
         self.url, self.refusals = url, 0
 
     def connection(self):
-        return Connection(self.url, transport=_Passage(self))
+        return Connection(self.url, transport=_FaultyTransport(self))
 
 
-class _Passage(httpx.HTTPTransport):
+class _FaultyTransport(httpx.HTTPTransport):
     def __init__(self, gateway):
         super().__init__()
         self._gateway = gateway
@@ -42,7 +42,7 @@ class _Passage(httpx.HTTPTransport):
         return super().handle_request(request)
 
 
-class Group:
+class ConsumerGroup:
     """Consumers of one subscription that come and go, and their handled events, in order."""
 
     def __init__(self, nakadi, gateway):
@@ -79,7 +79,7 @@ class Group:
         while self._members:
             self.leave()
 
-    def mark(self):
+    def remember_commits(self):
         """Remember the current commits: streams that begin later must not bring these events again."""
         committed = self.nakadi.committed(self.subscription)
         self._marks.append((committed, {stream for stream, *_ in list(self.handled)}))
@@ -122,7 +122,7 @@ def test_every_fault_at_once(nakadi, record_property):
     deliveries = []
     with Network(nakadi.url) as network:
         gateway = Gateway(network.url)
-        group = Group(nakadi, gateway)
+        group = ConsumerGroup(nakadi, gateway)
         group.join()
         kinds = {
             "207": lambda: faults.refuse(partition=str(rng.randrange(PARTITIONS)), times=rng.randint(1, 3)),
@@ -145,7 +145,7 @@ def test_every_fault_at_once(nakadi, record_property):
                     kinds[name]()
                     done[name] += 1
                     until(lambda seen=seen: len(group.handled) > seen)
-                    group.mark()
+                    group.remember_commits()
             network.heal()
             assert producer.flush(PATIENCE)
         outcomes = [delivery.result(0) for delivery in deliveries]

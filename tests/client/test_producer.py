@@ -112,10 +112,10 @@ def test_a_category_without_metadata_gets_none(nakadi):
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
-def test_bodies_are_compressed(nakadi, network, compression):
+def test_bodies_are_compressed(nakadi, breakable_network, compression):
     """A batch of equal events is a fraction of its size on the wire."""
     nakadi.create_event_type("sent")
-    with Producer(network.url, "sent", compression=compression) as producer:
+    with Producer(breakable_network.url, "sent", compression=compression) as producer:
         for n in range(500):
             producer.send({"n": n, "text": "x" * 1_000})
     assert numbers(nakadi.events("sent")) == list(range(500))
@@ -196,36 +196,36 @@ def test_an_unknown_event_type_fails_the_event(nakadi):
         delivery.result()
 
 
-def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, network):
+def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, breakable_network):
     """While the connection is cut, events wait; none is lost, and the order holds."""
     nakadi.create_event_type("sent")
-    with Producer(network.url, "sent", limits=Limits(batch_events=10)) as producer:
+    with Producer(breakable_network.url, "sent", limits=Limits(batch_events=10)) as producer:
         for n in range(100):
             producer.send({"n": n})
         producer.flush()
-        network.go_down()
+        breakable_network.go_down()
         for n in range(100, 200):
             producer.send({"n": n})
         assert not producer.flush(0.5)
-        network.heal()
+        breakable_network.heal()
         assert producer.flush(PATIENCE)
     assert numbers(nakadi.events("sent")) == list(range(200))
 
 
-def test_a_lost_answer_is_an_event_that_may_be_there_twice(nakadi, network):
+def test_a_lost_answer_is_an_event_that_may_be_there_twice(nakadi, breakable_network):
     """When the connection breaks in the answer, the event is sent again with its `eid`."""
     nakadi.create_event_type("sent")
-    with Producer(network.url, "sent") as producer:
-        network.cut_after(20)
+    with Producer(breakable_network.url, "sent") as producer:
+        breakable_network.cut_after(20)
         delivery = producer.send({"n": 1})
         assert delivery.result(PATIENCE).maybe_doubled
     assert [event["metadata"]["eid"] for event in nakadi.events("sent")] == [delivery.eid] * 2
 
 
-def test_an_event_that_nobody_takes_is_given_up(network):
+def test_an_event_that_nobody_takes_is_given_up(breakable_network):
     """After the delivery timeout an event is reported as not delivered."""
-    network.go_down()
-    with Producer(network.url, "sent", limits=Limits(delivery_timeout=0.3)) as producer:
+    breakable_network.go_down()
+    with Producer(breakable_network.url, "sent", limits=Limits(delivery_timeout=0.3)) as producer:
         delivery = producer.send({"n": 1})
         with pytest.raises(NotDelivered) as failed:
             delivery.result(PATIENCE)
@@ -233,10 +233,10 @@ def test_an_event_that_nobody_takes_is_given_up(network):
     assert isinstance(failed.value.maybe_stored, bool)
 
 
-def test_a_full_buffer_holds_senders_back(network):
+def test_a_full_buffer_holds_senders_back(breakable_network):
     """`send` waits for room, and says when there is none in time."""
-    network.go_down()
-    producer = Producer(network.url, "sent", limits=Limits(buffer_events=3))
+    breakable_network.go_down()
+    producer = Producer(breakable_network.url, "sent", limits=Limits(buffer_events=3))
     deliveries = [producer.send({"n": n}) for n in range(3)]
     with pytest.raises(BufferFull):
         producer.send({"n": 3}, timeout=0.1)

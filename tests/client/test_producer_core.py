@@ -18,7 +18,7 @@ from nakadi_client.producer_core import Batch, Limits, ProducerCore, Wait
 PARTITIONS = 3
 
 
-class Broker:
+class SimulatedBroker:
     """A broker as the contract has it: partitions fail as a whole, and a refused batch is refused as a whole."""
 
     def __init__(self, draw) -> None:
@@ -27,7 +27,7 @@ class Broker:
         # Copies that were made because no clear answer came.
         self.excused = Counter()
 
-    def take(self, deliveries):
+    def answer_batch(self, deliveries):
         """Answer a batch, in a way that is drawn."""
         events = [(each.key, each.eid) for each in deliveries]
         fault = self._draw()
@@ -86,7 +86,7 @@ def test_no_order_of_answers_loses_or_overtakes_an_event(seed, in_flight, keys, 
     """Whatever a broker answers, in any order: acknowledged events are stored, in the order of their keys, and twice
     only where an answer left it open."""
     rng = random.Random(seed)
-    broker = Broker(lambda: "none" if quiet else rng.choice(FAULTS + WORDS))
+    broker = SimulatedBroker(lambda: "none" if quiet else rng.choice(FAULTS + WORDS))
     limits = Limits(batch_events=7, batch_bytes=200, linger=0.5, in_flight=in_flight, delivery_timeout=1e9)
     core = ProducerCore(limits, rng.random)
     sent, on_their_way, settled = [], [], []
@@ -104,7 +104,7 @@ def test_no_order_of_answers_loses_or_overtakes_an_event(seed, in_flight, keys, 
             of_these = {each.key for each in step.deliveries}
             assert not any(each.key in of_these for batch, _ in on_their_way for each in batch.deliveries)
             # The treatment of the batch and the moment of its answer are independent.
-            on_their_way.append((step, broker.take(step.deliveries)))
+            on_their_way.append((step, broker.answer_batch(step.deliveries)))
         elif on_their_way and rng.random() < 0.5:
             batch, answer = on_their_way.pop(rng.randrange(len(on_their_way)))
             settled += core.settle(batch, answer, now)
@@ -148,7 +148,7 @@ def check_order(broker):
 def test_a_producer_that_stops_lets_nothing_pass_what_failed(seed):
     """With `stops`, the stored events are the first of those sent, and every event has an outcome."""
     rng = random.Random(seed)
-    broker = Broker(lambda: rng.choice(FAULTS + WORDS))
+    broker = SimulatedBroker(lambda: rng.choice(FAULTS + WORDS))
     limits = Limits(batch_events=7, linger=0.5, attempts=3, delivery_timeout=1e9)
     core = ProducerCore(limits, rng.random, stops=True)
     sent, settled, now = [], [], 100.0
@@ -159,7 +159,7 @@ def test_a_producer_that_stops_lets_nothing_pass_what_failed(seed):
             core.add(sent[-1], now)
         step = core.step(now)
         if isinstance(step, Batch):
-            settled += core.settle(step, broker.take(step.deliveries), now)
+            settled += core.settle(step, broker.answer_batch(step.deliveries), now)
         else:
             now = step.until if step.until is not None and now < step.until < now + 100 else now + 0.1
     assert {each.eid for each in settled} == {each.eid for each in sent}

@@ -36,7 +36,7 @@ EVENT_TYPE = {
 }
 
 
-class Life:
+class BrokerProcess:
     """A broker's process, from its start until it is killed, over the data of the lives before."""
 
     def __init__(self, folder):
@@ -62,7 +62,7 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
     possible."""
     rng = random.Random(SEED)
     kills = choose_count(3, 40)
-    life = Life(tmp_path)
+    life = BrokerProcess(tmp_path)
     httpx.post(f"{life.url}/event-types", json=EVENT_TYPE, timeout=PATIENCE).raise_for_status()
     subscription = httpx.post(
         f"{life.url}/subscriptions",
@@ -98,7 +98,7 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
                 until(lambda count=count: len(read) > count)
                 time.sleep(rng.random() * 0.3)
                 life.kill()
-                life = Life(tmp_path)
+                life = BrokerProcess(tmp_path)
                 network.lead_to(life.url)
             ended.set()
             sending.join()

@@ -18,7 +18,7 @@ class Order(msgspec.Struct):
 
 
 @pytest.fixture
-def orders(nakadi):
+def orders_event_type(nakadi):
     """An event type with 300 events in three partitions."""
     nakadi.create_event_type("order", partitions=3)
     publish(nakadi, range(300))
@@ -26,7 +26,7 @@ def orders(nakadi):
 
 
 @pytest.fixture(params=[False, True], ids=["threads", "asyncio"])
-def batches(request):
+def read_batches(request):
     """A function that reads with threads or on a loop, and returns the batches until there are enough events."""
 
     def batches(*arguments, enough=None, **options):
@@ -61,68 +61,70 @@ def publish(nakadi, numbers):
         producer.send_all({"n": n} for n in numbers)
 
 
-def numbers(batches):
-    return sorted(event["n"] for batch in batches for event in batch.events)
+def numbers(read_batches):
+    return sorted(event["n"] for batch in read_batches for event in batch.events)
 
 
-def test_what_there_is_is_read_from_the_beginning(nakadi, orders, batches):
+def test_what_there_is_is_read_from_the_beginning(nakadi, orders_event_type, read_batches):
     """Without following, a reader ends at the events that existed; each batch names its place."""
-    found = batches(nakadi.url, orders, start="begin", follow=False, batch_limit=30)
+    found = read_batches(nakadi.url, orders_event_type, start="begin", follow=False, batch_limit=30)
 
     assert numbers(found) == list(range(300))
-    assert {(batch.event_type, batch.partition) for batch in found} == {(orders, name) for name in "012"}
+    assert {(batch.event_type, batch.partition) for batch in found} == {(orders_event_type, name) for name in "012"}
     assert max(map(len, found)) == 30
-    assert batches(nakadi.url, orders, follow=False) == []
+    assert read_batches(nakadi.url, orders_event_type, follow=False) == []
 
 
-def test_a_connection_that_breaks_loses_and_doubles_nothing(network, orders, batches):
+def test_a_connection_that_breaks_loses_and_doubles_nothing(breakable_network, orders_event_type, read_batches):
     """A torn line is read again with the next connection, which continues after the last whole one."""
     told = []
-    network.cut_after(20_000)
-    found = batches(network.url, orders, start="begin", follow=False, batch_limit=7, on_trouble=told.append)
+    breakable_network.cut_after(20_000)
+    found = read_batches(
+        breakable_network.url, orders_event_type, start="begin", follow=False, batch_limit=7, on_trouble=told.append
+    )
 
     assert numbers(found) == list(range(300))
     assert [trouble.failures for trouble in told] == [1]
 
 
-def test_events_are_read_as_cloud_events(nakadi, orders, batches):
+def test_events_are_read_as_cloud_events(nakadi, orders_event_type, read_batches):
     """They come in the same batches, each with its place. (E20)"""
-    found = batches(nakadi.url, orders, start="begin", follow=False, batch_limit=30, cloud_events=True)
+    found = read_batches(nakadi.url, orders_event_type, start="begin", follow=False, batch_limit=30, cloud_events=True)
 
     assert sorted(each["data"]["n"] for batch in found for each in batch.events) == list(range(300))
     assert all(batch.offset == batch.events[-1]["offset"] for batch in found)
-    assert {(batch.event_type, batch.partition) for batch in found} == {(orders, name) for name in "012"}
+    assert {(batch.event_type, batch.partition) for batch in found} == {(orders_event_type, name) for name in "012"}
 
 
-def test_a_reader_follows(nakadi, orders, batches):
+def test_a_reader_follows(nakadi, orders_event_type, read_batches):
     """Events that come later are read too, and offsets and times are places to begin at."""
-    [*_, last] = batches(nakadi.url, orders, start="begin", follow=False, partitions=["1"])
+    [*_, last] = read_batches(nakadi.url, orders_event_type, start="begin", follow=False, partitions=["1"])
     publish(nakadi, range(300, 310))
-    behind = batches(nakadi.url, orders, start={"1": last.offset}, follow=False)
+    behind = read_batches(nakadi.url, orders_event_type, start={"1": last.offset}, follow=False)
 
     assert all(n >= 300 for n in numbers(behind))
     hour_ago = datetime.now(UTC) - timedelta(hours=1)
-    assert numbers(batches(nakadi.url, orders, start=hour_ago, enough=310)) == list(range(310))
+    assert numbers(read_batches(nakadi.url, orders_event_type, start=hour_ago, enough=310)) == list(range(310))
 
 
-def test_events_are_of_the_model_or_as_they_were_stored(nakadi, orders, batches):
+def test_events_are_of_the_model_or_as_they_were_stored(nakadi, orders_event_type, read_batches):
     """A model that does not fit ends the reader, or its events are skipped."""
     publish(nakadi, ["x"])
-    raw = batches(nakadi.url, orders, model=msgspec.Raw, start="begin", follow=False)
+    raw = read_batches(nakadi.url, orders_event_type, model=msgspec.Raw, start="begin", follow=False)
     assert all(bytes(event).startswith(b'{"') for batch in raw for event in batch.events)
 
     options = {"model": Order, "start": "begin", "follow": False}
-    assert sum(map(len, batches(nakadi.url, orders, on_poison="skip", **options))) == 300
+    assert sum(map(len, read_batches(nakadi.url, orders_event_type, on_poison="skip", **options))) == 300
     with pytest.raises(Poison):
-        batches(nakadi.url, orders, **options)
+        read_batches(nakadi.url, orders_event_type, **options)
 
 
-def test_what_cannot_be_read_is_raised(nakadi, batches):
+def test_what_cannot_be_read_is_raised(nakadi, read_batches):
     """An event type that is unknown, a partition that does not exist, and a broker that is not there end the loop."""
     nakadi.create_event_type("order")
     with pytest.raises(Refused, match="404"):
-        batches(nakadi.url, "unknown")
+        read_batches(nakadi.url, "unknown")
     with pytest.raises(NakadiError, match="no partition 7"):
-        batches(nakadi.url, "order", partitions=["7"])
+        read_batches(nakadi.url, "order", partitions=["7"])
     with pytest.raises(NoAnswer, match="cannot be reached"):
-        batches("http://127.0.0.1:9", "order", patience=Patience(without_answer=0))
+        read_batches("http://127.0.0.1:9", "order", patience=Patience(without_answer=0))

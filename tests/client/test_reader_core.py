@@ -16,20 +16,21 @@ from nakadi_client.consumer_core import End, Wait
 from nakadi_client.reader_core import EMPTY_LINES_AT_END, Find, Measure, OpenStream, Place, ReaderCore, ReadOptions
 
 
-def offset(number):
+def offset_text(number):
     return f"001-0001-{number:018d}" if number >= 0 else "001-0001--1"
 
 
-def line(partition, numbers, last=None):
-    cursor = {"partition": partition, "offset": offset(numbers[-1] if last is None else last)}
+def stream_line(partition, numbers, last=None):
+    cursor = {"partition": partition, "offset": offset_text(numbers[-1] if last is None else last)}
     return msgspec.json.encode({"cursor": cursor, **({"events": [{"n": n} for n in numbers]} if numbers else {})})
 
 
 def cloud_events_line(partition, numbers):
     place = {"partition": partition, "eventtype": "t"}
-    return msgspec.json.encode([{"data": {"n": n}, "offset": offset(n)} | place for n in numbers])
+    return msgspec.json.encode([{"data": {"n": n}, "offset": offset_text(n)} | place for n in numbers])
 
 
+<<<<<<< HEAD
 def test_damage_ends_a_reader_when_its_patience_does():
     """Lines of other partitions do not hide that the broker cannot read the next events of one."""
     core = ReaderCore("t", ReadOptions({"0": "BEGIN", "1": "BEGIN"}, patience=Patience(without_answer=15)), lambda: 0)
@@ -52,6 +53,9 @@ def test_damage_ends_a_reader_when_its_patience_does():
 
 
 class World:
+=======
+class SimulatedBroker:
+>>>>>>> 34aec6e2 (tests: names of helpers and fixtures say what they do or hold)
     """A broker whose partitions have gaps, and everything that may happen to its one reader."""
 
     def __init__(self, seed, *, follow, start="begin", cloud_events=False):
@@ -83,8 +87,8 @@ class World:
         if self.random.random() < 0.2:
             return self.random.choice([NoAnswer("lost"), Answer(503), Answer(429)])
         if isinstance(step, Find):
-            return ok([{"partition": name, "newest_available_offset": offset(29)} for name in self.log])
-        return ok([self.lag(cursor) for cursor in step.cursors])
+            return answer_200([{"partition": name, "newest_available_offset": offset_text(29)} for name in self.log])
+        return answer_200([self.lag(cursor) for cursor in step.cursors])
 
     def lag(self, cursor):
         number = -1 if cursor.offset == "BEGIN" else int(cursor.offset.removeprefix("001-0001-"))
@@ -92,7 +96,7 @@ class World:
         newest = max([-1, *self.log[cursor.partition]])
         return {
             "partition": cursor.partition,
-            "newest_available_offset": offset(newest),
+            "newest_available_offset": offset_text(newest),
             "unconsumed_events": max(0, newest - number),
         }
 
@@ -113,7 +117,7 @@ class World:
             empty_lines[name] = 0 if numbers else empty_lines[name] + 1
             at[name] = numbers[-1] if numbers else at[name]
             left -= len(numbers)
-            text = cloud_events_line(name, numbers) if self.cloud_events else line(name, numbers, at[name])
+            text = cloud_events_line(name, numbers) if self.cloud_events else stream_line(name, numbers, at[name])
             for batch in self.core.batches([text]):
                 events = [event["data"] if self.cloud_events else event for event in batch.events]
                 self.got[batch.partition] += [event["n"] for event in events]
@@ -124,14 +128,14 @@ class World:
         self.core.handle_closed_stream(self.now, self.random.choice([None, NoAnswer("cut")]))
 
 
-def ok(value):
+def answer_200(value):
     return Answer(200, msgspec.json.encode(value))
 
 
 @given(seed=st.integers(0, 2**32), follow=st.booleans(), cloud_events=st.booleans())
 def test_every_event_comes_once_whatever_breaks(seed, follow, cloud_events):
     """Streams end and break, requests fail; a reader that does not follow ends at the events that existed."""
-    world = World(seed, follow=follow, cloud_events=cloud_events)
+    world = SimulatedBroker(seed, follow=follow, cloud_events=cloud_events)
     end = world.run()
     assert world.got == world.log
     assert end is None or end == End()
@@ -142,36 +146,38 @@ def test_every_event_comes_once_whatever_breaks(seed, follow, cloud_events):
     ("start", "expected"),
     [
         ("begin", {"0": "BEGIN", "1": "BEGIN"}),
-        ("end", {"0": offset(7), "1": offset(7)}),
+        ("end", {"0": offset_text(7), "1": offset_text(7)}),
         (
             datetime(2026, 11, 26, 12, tzinfo=timezone(timedelta(hours=1))),
             {"0": "2026-11-26T11:00:00.000000Z", "1": "2026-11-26T11:00:00.000000Z"},
         ),
-        ({"1": offset(3)}, {"1": offset(3)}),
+        ({"1": offset_text(3)}, {"1": offset_text(3)}),
     ],
 )
 def test_a_start_is_an_offset_of_each_partition(start, expected):
     """Words, times and offsets name the places at which the first stream begins."""
     core = ReaderCore("t", ReadOptions(start), lambda: 0.0)
     if isinstance(step := core.step(0.0), Find):
-        core.handle_answer(step, ok([{"partition": name, "newest_available_offset": offset(7)} for name in "01"]), 0.0)
+        core.handle_answer(
+            step, answer_200([{"partition": name, "newest_available_offset": offset_text(7)} for name in "01"]), 0.0
+        )
     assert core.step(0.0).cursors == [Place(*pair) for pair in expected.items()]
 
 
 def test_an_end_that_is_reached_already_opens_no_stream():
     """Without events there is nothing to wait for."""
-    core = ReaderCore("t", ReadOptions({"0": offset(1)}, follow=False), lambda: 0.0)
+    core = ReaderCore("t", ReadOptions({"0": offset_text(1)}, follow=False), lambda: 0.0)
     step = core.step(0.0)
     assert isinstance(step, Measure)
     core.handle_answer(
-        step, ok([{"partition": "0", "newest_available_offset": offset(1), "unconsumed_events": 0}]), 0.0
+        step, answer_200([{"partition": "0", "newest_available_offset": offset_text(1), "unconsumed_events": 0}]), 0.0
     )
     assert core.step(0.0) == End()
 
 
 def test_a_partition_that_does_not_exist_is_refused():
     core = ReaderCore("t", ReadOptions(partitions=["0", "9"]), lambda: 0.0)
-    core.handle_answer(core.step(0.0), ok([{"partition": "0", "newest_available_offset": offset(1)}]), 0.0)
+    core.handle_answer(core.step(0.0), answer_200([{"partition": "0", "newest_available_offset": offset_text(1)}]), 0.0)
     assert str(core.step(0.0).error) == "t has no partition 9."
 
 
@@ -192,7 +198,7 @@ def test_a_refusal_ends_the_reader_and_a_fault_does_not():
 
 def test_a_stream_that_says_why_it_ends_is_opened_again():
     """A Problem in place of a line, and a line that is none, are reported, and the reader continues."""
-    core = ReaderCore("t", ReadOptions({"0": offset(1)}), lambda: 0.0)
+    core = ReaderCore("t", ReadOptions({"0": offset_text(1)}), lambda: 0.0)
     for text, told in ((b'{"title":"Gone","detail":"moved"}', "moved"), (b"<html>", "no line of a stream")):
         with pytest.raises(NakadiError, match=told) as raised:
             list(core.batches([text]))
@@ -203,7 +209,7 @@ def test_a_stream_that_says_why_it_ends_is_opened_again():
 
 def test_streams_without_a_line_are_not_opened_without_a_pause():
     """Something that ends each stream at once is not asked without end."""
-    core = ReaderCore("t", ReadOptions({"0": offset(1)}), lambda: 0.0)
+    core = ReaderCore("t", ReadOptions({"0": offset_text(1)}), lambda: 0.0)
     assert isinstance(core.step(0.0), OpenStream)
     core.handle_closed_stream(0.0)
     assert isinstance(core.step(0.0), Trouble)

@@ -14,12 +14,12 @@ def test_a_broker_whose_client_cannot_be_made_is_closed(monkeypatch):
     """An environment with a proxy that httpx does not know ends in an error, and in no open broker."""
     urls = []
 
-    class Noted(Broker):
+    class UrlRecordingBroker(Broker):
         def __init__(self, **settings):
             super().__init__(**settings)
             urls.append(self.url)
 
-    monkeypatch.setattr("nakadi.local.broker.Broker", Noted)
+    monkeypatch.setattr("nakadi.local.broker.Broker", UrlRecordingBroker)
     monkeypatch.setenv("HTTPS_PROXY", "nonsense://proxy.test")
     with pytest.raises(ValueError, match="nonsense"):
         LocalNakadi()

@@ -13,7 +13,7 @@ from nakadi_client.tokens import token_source
 SECRET = "hush-hush"
 
 
-class Provider:
+class IdentityProvider:
     """An identity provider that counts its tokens."""
 
     def __init__(self, *, expires_in=None, status=200):
@@ -30,14 +30,14 @@ class Provider:
         return httpx.Response(self._status, content=msgspec.json.encode(body))
 
 
-def source(provider, **more):
+def client_credentials(provider, **more):
     return ClientCredentials("https://idp.test/token", "me", SECRET, client=provider.client(), **more)
 
 
 def test_client_credentials_are_exchanged_for_a_token_which_is_kept():
     """One request is enough until the token gets old."""
-    provider = Provider(expires_in=3_600)
-    tokens = source(provider, scope="nakadi.event_stream.write")
+    provider = IdentityProvider(expires_in=3_600)
+    tokens = client_credentials(provider, scope="nakadi.event_stream.write")
     assert [tokens.get(), tokens.get()] == ["token-1", "token-1"]
     [request] = provider.requests
     form = {"grant_type": ["client_credentials"], "scope": ["nakadi.event_stream.write"]}
@@ -47,11 +47,11 @@ def test_client_credentials_are_exchanged_for_a_token_which_is_kept():
 
 def test_an_old_or_refused_token_is_fetched_again():
     """Before it expires, and when the broker says no."""
-    provider = Provider(expires_in=1e-9)
-    tokens = source(provider)
+    provider = IdentityProvider(expires_in=1e-9)
+    tokens = client_credentials(provider)
     assert tokens.get() != tokens.get()
-    provider = Provider(expires_in=3_600)
-    tokens = source(provider)
+    provider = IdentityProvider(expires_in=3_600)
+    tokens = client_credentials(provider)
     tokens.get()
     tokens.refuse()
     assert tokens.get() == "token-2"
@@ -59,9 +59,9 @@ def test_an_old_or_refused_token_is_fetched_again():
 
 def test_a_provider_that_fails_is_named_without_the_secret():
     with pytest.raises(NakadiError, match=r"idp\.test") as failed:
-        source(Provider(status=500)).get()
+        client_credentials(IdentityProvider(status=500)).get()
     error = failed.value
-    assert SECRET not in f"{error!r} {error.__cause__!r} {source(Provider())!r}"
+    assert SECRET not in f"{error!r} {error.__cause__!r} {client_credentials(IdentityProvider())!r}"
     assert error.__suppress_context__
 
 

@@ -83,18 +83,18 @@ def generate(folder: Path) -> None:
     assert made.returncode == 0, made.stdout + made.stderr
 
 
-def model(name: str, /, **members: Any) -> Any:
+def make_model(name: str, /, **members: Any) -> Any:
     return getattr(importlib.import_module(f"{PACKAGE}.models"), name).from_dict(members)
 
 
 def a_draft(name: str, **changes: Any) -> Any:
     fields = {"name": name, "owning_application": "shop", "category": "undefined", "compatibility_mode": "none"}
     schema = {"type": "json_schema", "schema": '{"additionalProperties": true}'}
-    return model("EventTypeDraft", **{**fields, "schema": schema, **changes})
+    return make_model("EventTypeDraft", **{**fields, "schema": schema, **changes})
 
 
 def publish(ask: Ask, name: str, count: int) -> None:
-    assert ask("publish_events", name, body=[model("Event", n=n) for n in range(count)]).status_code == 200
+    assert ask("publish_events", name, body=[make_model("Event", n=n) for n in range(count)]).status_code == 200
 
 
 @pytest.mark.parametrize("operation", READING)
@@ -111,7 +111,7 @@ def test_event_types_can_be_managed(ask: Ask) -> None:
     assert ask("create_event_type", body=a_draft(name)).status_code == 201
     assert ask("update_event_type", name, body=a_draft(name, owning_application="till")).status_code == 200
     assert ask("get_event_type", name).parsed.owning_application == "till"
-    schema = model("SchemaDraft", type="json_schema", schema='{"description": "another"}')
+    schema = make_model("SchemaDraft", type="json_schema", schema='{"description": "another"}')
     assert ask("add_schema", name, body=schema).status_code == 200
     assert [each.version for each in ask("list_schemas", name).parsed.items] == ["2.0.0", "1.0.0"]
     assert ask("delete_event_type", name).status_code == 200
@@ -167,7 +167,7 @@ def test_subscriptions_can_be_consumed(ask: Ask) -> None:
     name = a_name()
     assert ask("create_event_type", body=a_draft(name)).status_code == 201
     publish(ask, name, 2)
-    draft = model("SubscriptionDraft", owning_application="shop", event_types=[name], read_from="begin")
+    draft = make_model("SubscriptionDraft", owning_application="shop", event_types=[name], read_from="begin")
     there = ask("create_subscription", body=draft).parsed.id
 
     def partition() -> Any:
@@ -181,7 +181,7 @@ def test_subscriptions_can_be_consumed(ask: Ask) -> None:
         until(lambda: is_sent(ask, there))
         [newest] = ask("list_partitions", name).parsed
         cursor = {"event_type": name, "partition": "0", "offset": newest.newest_available_offset, "cursor_token": ""}
-        body = model("SubscriptionCursorList", items=[cursor])
+        body = make_model("SubscriptionCursorList", items=[cursor])
         committed = ask("commit_subscription_cursors", there, body=body, x_nakadi_stream_id=partition().stream_id)
         assert committed.status_code == 204
         lines = [json.loads(line) for line in reading.result(60).content.splitlines()]

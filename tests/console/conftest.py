@@ -81,13 +81,13 @@ def url(request: pytest.FixtureRequest, settings: Mapping[str, object]) -> str:
         pytest.skip(missing)
     named = os.environ.get("CONSOLE_BROKER", "")
     if named and not settings:
-        _empty(named)
+        _delete_all_resources(named)
         return named
     made: Broker = request.getfixturevalue("broker")
     return made.url
 
 
-def _empty(url: str) -> None:
+def _delete_all_resources(url: str) -> None:
     """Remove existing resources, such as those that other modules have left; subscriptions prevent the deletion of
     event types."""
     with httpx.Client(base_url=url, timeout=PATIENCE) as client:
@@ -118,7 +118,7 @@ def browser() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest, url: str, token: str) -> Mapping[str, str]:
+def failures_by_sentence(request: pytest.FixtureRequest, url: str, token: str) -> Mapping[str, str]:
     """Why each test of the module's script failed, by its sentence; an empty text if it did not."""
     script = Path(request.module.__file__).with_suffix(".mjs")
     node = CACHE / "bin" / "node"
@@ -133,6 +133,6 @@ def results(request: pytest.FixtureRequest, url: str, token: str) -> Mapping[str
 
 
 @pytest.fixture
-def failure(results: Mapping[str, str], sentence: str) -> str:
+def failure(failures_by_sentence: Mapping[str, str], sentence: str) -> str:
     """Why the test of that sentence failed in the browser; an empty text if it did not."""
-    return results.get(sentence, results[""])
+    return failures_by_sentence.get(sentence, failures_by_sentence[""])

@@ -32,7 +32,7 @@ def token(issuer) -> str:
 
 @pytest.fixture(scope="module")
 def settings(issuer) -> Iterator[dict[str, object]]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(issuer)) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _issuer_handler(issuer)) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         at = f"http://127.0.0.1:{server.server_port}"
         pairs = {"authorize": f"{at}/authorize", "token": f"{at}/token", "client": "console", "scope": EVERY_SCOPE}
@@ -40,7 +40,7 @@ def settings(issuer) -> Iterator[dict[str, object]]:
         server.shutdown()
 
 
-def _handler(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
+def _issuer_handler(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
     """An issuer whose only user agrees to everything; each code can be exchanged once, by who asked for it."""
     challenges: dict[str, tuple[str, str]] = {}
 

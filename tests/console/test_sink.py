@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.support.receiver import ON_LOOPBACK, soon_delivered
+from tests.support.receiver import ON_LOOPBACK, delivering_quickly
 
 
 @pytest.fixture(scope="module")
 def settings():
-    with soon_delivered():
+    with delivering_quickly():
         # Nothing is at these ARNs, and nobody has credentials for them: the events wait.
         yield {**ON_LOOPBACK, "sink_targets": ("arn:aws:sqs:*",)}
 

@@ -139,7 +139,7 @@ class TestAssignment:
         """Many that add themselves by reading and writing lose none. (S249, S319)"""
         begin_assignment(coordination, "")
 
-        def join(number: int) -> None:
+        def add_sessions(number: int) -> None:
             for step in range(5):
                 while True:
                     old = coordination.assignment(SUBSCRIPTION)
@@ -150,7 +150,7 @@ class TestAssignment:
                     except AssignmentChanged:
                         continue
 
-        run_in_threads(join, 8)
+        run_in_threads(add_sessions, 8)
         found = coordination.assignment(SUBSCRIPTION)
         assert found.revision == 41
         assert {each.id for each in found.sessions} == {f"{n}-{step}" for n in range(8) for step in range(5)}
@@ -330,11 +330,11 @@ class TestCommit:
         """
         begin_assignment(coordination, "a", "a")
 
-        def commit_some(number: int) -> int:
+        def count_committed(number: int) -> int:
             verdicts = [commit(coordination, "a", number + 8 * step, partition=step % 2) for step in range(20)]
             return verdicts.count(CommitResult.COMMITTED)
 
-        committed = sum(run_in_threads(commit_some, 8))
+        committed = sum(run_in_threads(count_committed, 8))
         assert 20 <= committed <= 160
         assert position(coordination, 0) == at(7 + 8 * 18)
         assert position(coordination, 1) == at(7 + 8 * 19)
@@ -346,20 +346,20 @@ class TestCommit:
         done = threading.Event()
         seen: list[tuple[str, int]] = []
 
-        def commit_on(number: int) -> None:
+        def commit_until_done(number: int) -> None:
             session = "ab"[number]
             while not done.is_set():
                 following = position(coordination).offset + 1
                 if commit(coordination, session, following) is CommitResult.COMMITTED:
                     seen.append((session, following))
 
-        def swap(_: int) -> None:
+        def swap_owners(_: int) -> None:
             for turn in range(40):
                 old = coordination.assignment(SUBSCRIPTION)
                 coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("ba"[turn % 2])), LATER)
             done.set()
 
-        run_in_threads(lambda number: swap(0) if number == 2 else commit_on(number), 3)
+        run_in_threads(lambda number: swap_owners(0) if number == 2 else commit_until_done(number), 3)
         numbers = [number for _, number in seen]
         assert sorted(numbers) == list(range(len(numbers)))
         assert position(coordination) == at(len(numbers) - 1)

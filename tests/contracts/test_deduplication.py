@@ -78,7 +78,7 @@ def records_of(
     return batches
 
 
-def duplicates(**places: tuple[int, int, int]) -> AppendStoredExcept:
+def stored_except_duplicates(**places: tuple[int, int, int]) -> AppendStoredExcept:
     """`_0=(1, 0, 7)`: the first event is a duplicate of the one at offset 7."""
     return AppendStoredExcept({int(index[1:]): DuplicateEvent(EventPlace(*place)) for index, place in places.items()})
 
@@ -95,7 +95,7 @@ def test_leaves_out_what_is_there(log):
     topic = log.a_topic()
     log.store(topic, *map(an_event, ["without an id"]))
     append_once(log, topic, "a", "b")
-    assert append_once(log, topic, "c", "b", "d", "a") == {0: duplicates(_1=(1, 0, 2), _3=(1, 0, 1))}
+    assert append_once(log, topic, "c", "b", "d", "a") == {0: stored_except_duplicates(_1=(1, 0, 2), _3=(1, 0, 1))}
     assert names_in(log, topic) == ["without an id", "a", "b", "c", "d"]
 
 
@@ -104,7 +104,7 @@ def test_leaves_out_a_whole_batch(log):
     topic = log.a_topic(partitions=2)
     append_once(log, topic, "a", "b", partitions=[0, 1])
     again = append_once(log, topic, "a", "b", partitions=[0, 1])
-    assert again == {0: duplicates(_0=(1, 0, 0)), 1: duplicates(_0=(1, 1, 0))}
+    assert again == {0: stored_except_duplicates(_0=(1, 0, 0)), 1: stored_except_duplicates(_0=(1, 1, 0))}
     assert log.log.bounds(topic, [0, 1]) == {0: OffsetBounds(0, 1), 1: OffsetBounds(0, 1)}
 
 
@@ -112,7 +112,9 @@ def test_finds_the_first_in_another_partition(log):
     """A second attempt may choose another partition. (P158)"""
     topic = log.a_topic(partitions=3)
     append_once(log, topic, "a", "b", partitions=[0, 2])
-    assert append_once(log, topic, "b", "a", "c", partitions=[1, 1, 1]) == {1: duplicates(_0=(1, 2, 0), _1=(1, 0, 0))}
+    assert append_once(log, topic, "b", "a", "c", partitions=[1, 1, 1]) == {
+        1: stored_except_duplicates(_0=(1, 2, 0), _1=(1, 0, 0))
+    }
     assert [names_in(log, topic, partition) for partition in range(3)] == [["a"], ["c"], ["b"]]
 
 
@@ -120,7 +122,7 @@ def test_finds_the_first_in_the_same_batch(log):
     """If several events of a batch have one id, the first is stored, whatever their partitions. (P157)"""
     topic = log.a_topic(partitions=2)
     fates = append_once(log, topic, "a", "a", "b", "a", partitions=[1, 0, 0, 1])
-    assert fates == {1: duplicates(_1=(1, 1, 0)), 0: duplicates(_0=(1, 1, 0))}
+    assert fates == {1: stored_except_duplicates(_1=(1, 1, 0)), 0: stored_except_duplicates(_0=(1, 1, 0))}
     assert [names_in(log, topic, partition) for partition in range(2)] == [["b"], ["a"]]
 
 
@@ -129,8 +131,8 @@ def test_finds_the_first_in_another_topic(log):
     before, after = log.a_topic(), log.a_topic()
     append_once(log, before, "a")
     log.log.seal_topic(before)
-    assert append_once(log, after, "a", "b", timeline=2) == {0: duplicates(_0=(1, 0, 0))}
-    assert append_once(log, after, "b", timeline=2) == {0: duplicates(_0=(2, 0, 0))}
+    assert append_once(log, after, "a", "b", timeline=2) == {0: stored_except_duplicates(_0=(1, 0, 0))}
+    assert append_once(log, after, "b", timeline=2) == {0: stored_except_duplicates(_0=(2, 0, 0))}
     assert names_in(log, after) == ["b"]
 
 
@@ -147,11 +149,11 @@ def test_ends_with_the_window(log):
     topic = log.a_topic()
     append_once(log, topic, "a")
     log.passes(WINDOW - timedelta(seconds=1))
-    assert append_once(log, topic, "a") == {0: duplicates(_0=(1, 0, 0))}
+    assert append_once(log, topic, "a") == {0: stored_except_duplicates(_0=(1, 0, 0))}
     log.passes(timedelta(seconds=1))
     assert append_once(log, topic, "a") == {0: AppendStored()}
     log.passes(WINDOW - timedelta(seconds=1))
-    assert append_once(log, topic, "a") == {0: duplicates(_0=(1, 0, 1))}
+    assert append_once(log, topic, "a") == {0: stored_except_duplicates(_0=(1, 0, 1))}
 
 
 def test_goes_by_the_window_of_now(log):
@@ -178,7 +180,10 @@ def test_passes_over_ids_of_partitions_that_are_missing(log):
     """Ids of partitions outside the append are neither looked up nor remembered."""
     topic = log.a_topic(partitions=2)
     assert append_once(log, topic, "a", "b", partitions=[0, 1], only=[1]) == {1: AppendStored()}
-    assert append_once(log, topic, "a", "b", partitions=[0, 1]) == {0: AppendStored(), 1: duplicates(_0=(1, 1, 0))}
+    assert append_once(log, topic, "a", "b", partitions=[0, 1]) == {
+        0: AppendStored(),
+        1: stored_except_duplicates(_0=(1, 1, 0)),
+    }
 
 
 def test_takes_lines_of_text(log):
@@ -190,7 +195,7 @@ def test_takes_lines_of_text(log):
             topic, {0: RecordLines(b"\n".join(an_event(name).value or b"" for name in "abc"), 3)}, ids_of("a", "b", "c")
         )
     )
-    assert fates == {0: duplicates(_1=(1, 0, 0))}
+    assert fates == {0: stored_except_duplicates(_1=(1, 0, 0))}
     assert names_in(log, topic) == ["b", "a", "c"]
 
 
@@ -201,7 +206,7 @@ def test_takes_long_records(log):
     append_once(log, topic, names[3], names[30])
     records = [an_event(name, "x" * 5_000) for name in names]
     fates = run_blocking(log.deduplicating.append_once(topic, {0: records}, ids_of(*names)))
-    assert fates == {0: duplicates(_3=(1, 0, 0), _30=(1, 0, 1))}
+    assert fates == {0: stored_except_duplicates(_3=(1, 0, 0), _30=(1, 0, 1))}
     assert names_in(log, topic) == [
         names[3],
         names[30],
@@ -261,7 +266,7 @@ def test_begins_without_waiting(log):
     """An append that is not waited for has the same fates, and the same errors."""
     topic = log.a_topic()
     append_once(log, topic, "a")
-    assert begin_append(log, topic, "a", "b").result(PATIENCE) == {0: duplicates(_0=(1, 0, 0))}
+    assert begin_append(log, topic, "a", "b").result(PATIENCE) == {0: stored_except_duplicates(_0=(1, 0, 0))}
     with pytest.raises(UnknownTopic):
         begin_append(log, "nowhere", "c").result(PATIENCE)
 

@@ -31,7 +31,7 @@ partitions = st.integers(0, PARTITIONS - 1)
 hours = st.integers(0, 8)
 
 
-class Agreement(RuleBasedStateMachine):
+class TwoLogs(RuleBasedStateMachine):
     """Two logs, one in memory, with the same clock and the same orders."""
 
     @initialize()
@@ -137,7 +137,7 @@ def read_all(log, topic, partition):
     return found
 
 
-TestAgreement = Agreement.TestCase
+TestAgreement = TwoLogs.TestCase
 TestAgreement.settings = settings(
     max_examples=choose_count(20, 40), stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )

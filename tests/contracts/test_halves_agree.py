@@ -51,7 +51,7 @@ WEIGHTS = {
 }
 
 
-def comparable(answer):
+def comparable_answer(answer):
     """Readable where two answers differ."""
     if isinstance(answer, list | tuple):
         return [
@@ -61,7 +61,7 @@ def comparable(answer):
     return answer
 
 
-class Walk:
+class RandomWalk:
     """Two logs with the same clock and the same orders: one in memory, and one of two halves."""
 
     def __init__(self, seed: str, folder: Path, hot: str, tiers: ArchivePolicy) -> None:
@@ -101,7 +101,7 @@ class Walk:
                 answers.append(work(log))
             except (UnknownTopic, SealedTopic, OffsetUnavailable) as refusal:
                 answers.append(type(refusal))
-        assert comparable(answers[0]) == comparable(answers[1])
+        assert comparable_answer(answers[0]) == comparable_answer(answers[1])
         return answers[0]
 
     def place(self) -> tuple[str, int]:
@@ -133,7 +133,7 @@ class Walk:
         with suppress(UnknownTopic):
             self.worker.archive_partition(*self.place())
 
-    def cool(self) -> None:
+    def trim_hot_half(self) -> None:
         self.worker.trim_hot_partitions()
 
     def merge(self) -> None:
@@ -240,7 +240,7 @@ def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
     event; the objects that the index refers to exist, and no others."""
     seen: Counter[str] = Counter()
     for number in walks:
-        walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, ARCHIVE_MANUALLY)
+        walk = RandomWalk(f"{hot} {number}", tmp_path / str(number), hot, ARCHIVE_MANUALLY)
         try:
             for _ in range(STEPS):
                 walk.step()
@@ -259,19 +259,19 @@ def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
 def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tmp_path):
     """However seldom the cold half is compacted, a reader of all of it ends with the newest event of every key."""
     for number in walks:
-        walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, RELUCTANT)
+        walk = RandomWalk(f"{hot} {number}", tmp_path / str(number), hot, RELUCTANT)
         walk.read = walk.find_a_moment = walk.trim = lambda: None  # as for event types that are only compacted
         try:
             for _ in range(STEPS):
                 walk.step()
                 for place in ((topic, partition) for topic in TOPICS for partition in range(PARTITIONS)):
-                    walk.do_to_both(lambda log, place=place: state(log, *place))
+                    walk.do_to_both(lambda log, place=place: final_state(log, *place))
             walk.see_that_the_index_tells_the_truth()
         finally:
             walk.close()
 
 
-def state(log, topic, partition):
+def final_state(log, topic, partition):
     """The final knowledge of a reader that forgets deleted keys."""
     newest = {event.record.key: event for event in read_all(log, topic, partition)}
     return {key: event.offset for key, event in newest.items() if key is not None and event.record.value is not None}

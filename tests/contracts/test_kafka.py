@@ -44,7 +44,7 @@ def log(url):
 
 
 @pytest.fixture
-def another(url, log):  # noqa: ARG001  # it makes the topic
+def other_process_log(url, log):  # noqa: ARG001  # it makes the topic
     """The log in another process: the two share only the cluster."""
     opened = open_event_log(url, SystemClock())
     yield opened
@@ -112,11 +112,11 @@ class TestArchive:
 
 
 class TestTwoProcesses:
-    def test_keep_together_what_each_appended_together(self, log, another):
+    def test_keep_together_what_each_appended_together(self, log, other_process_log):
         """Records of one append lie next to each other, however much two processes append to the same partition."""
 
         def publish(writer: int) -> None:
-            mine = (log, another)[writer % 2]
+            mine = (log, other_process_log)[writer % 2]
             for number in range(25):
                 names = [f"{writer}/{number}/{index}" for index in range(40)]
                 run_blocking(mine.append("t", {0: [a_record(name) for name in names]}))
@@ -129,28 +129,28 @@ class TestTwoProcesses:
         assert all([name.rsplit("/", 1)[1] for name in group] == [str(n) for n in range(40)] for group in groups)
         assert all(len({name.rsplit("/", 1)[0] for name in group}) == 1 for group in groups)
 
-    def test_show_each_other_at_once_what_they_stored(self, log, another):
+    def test_show_each_other_at_once_what_they_stored(self, log, other_process_log):
         """A read sees the events that another process stored before it began, at the end of a partition and behind
         it."""
         for number in range(20):
-            run_blocking(another.append("t", {0: [a_record(f"{number}")]}))
+            run_blocking(other_process_log.append("t", {0: [a_record(f"{number}")]}))
             assert log.bounds("t", [0])[0].next_offset == number + 1
             assert record_text(log.read("t", 0, number).events[0].record) == f"{number}"
             assert log.read("t", 0, number + 1) == EventSlice((), number + 1)
 
-    def test_tell_each_other_of_appends(self, log, another):
+    def test_tell_each_other_of_appends(self, log, other_process_log):
         """A watcher is notified soon of another process's appends to a partition that was read to its end."""
         log.read("t", 1, 0)
         told = threading.Event()
         end = log.add_change_listener(lambda *place: told.set() if place == ("t", 1) else None)
         for number in range(5):
             told.clear()
-            run_blocking(another.append("t", {1: [a_record(f"{number}")]}))
+            run_blocking(other_process_log.append("t", {1: [a_record(f"{number}")]}))
             assert told.wait(PATIENCE)
             assert len(log.read("t", 1, number).events) == 1
         end()
 
-    def test_miss_nothing_of_each_other_when_following_fails(self, log, another, monkeypatch):
+    def test_miss_nothing_of_each_other_when_following_fails(self, log, other_process_log, monkeypatch):
         """When events that have come cannot be kept in memory, readers find them in the cluster."""
         failures = iter([True, False, True])
         original = reading.event_from_message
@@ -163,26 +163,26 @@ class TestTwoProcesses:
         log.read("t", 0, 0)
         monkeypatch.setattr(reading, "event_from_message", event_from_message)
         for number in range(20):
-            run_blocking(another.append("t", {0: [a_record(f"{number}")]}))
+            run_blocking(other_process_log.append("t", {0: [a_record(f"{number}")]}))
             assert log.read("t", 0, number, wait=PATIENCE).events[0].offset == number
         assert values(log, "t") == [f"{number}" for number in range(20)]
 
-    def test_wake_each_others_readers(self, log, another):
+    def test_wake_each_others_readers(self, log, other_process_log):
         """A read that waits answers when another process appends."""
         with ThreadPoolExecutor(1) as reader:
             for number in range(5):
                 reading = reader.submit(log.read, "t", 0, number, wait=10 * PATIENCE)
-                run_blocking(another.append("t", {0: [a_record(f"{number}")]}))
+                run_blocking(other_process_log.append("t", {0: [a_record(f"{number}")]}))
                 assert len(reading.result(PATIENCE).events) == 1
 
-    def test_take_nothing_once_one_of_them_has_sealed(self, log, another):
+    def test_take_nothing_once_one_of_them_has_sealed(self, log, other_process_log):
         """No event is stored after the end that a process sees after another one has sealed the topic."""
 
         def append_until_sealed(writer: int) -> int:
             stored = 0
             while True:
                 try:
-                    fates = run_blocking(another.append("t", {writer % 2: [a_record("a")]}))
+                    fates = run_blocking(other_process_log.append("t", {writer % 2: [a_record("a")]}))
                 except SealedTopic:
                     return stored
                 stored += not isinstance(fates[writer % 2], AppendRefused)
@@ -196,11 +196,11 @@ class TestTwoProcesses:
         assert log.bounds("t", [0, 1]) == end
         assert acknowledged == len(values(log, "t", 0)) + len(values(log, "t", 1))
 
-    def test_learn_that_a_topic_was_deleted(self, log, another):
+    def test_learn_that_a_topic_was_deleted(self, log, other_process_log):
         """A topic that another process deleted is unknown, also to a process that has used it."""
-        run_blocking(another.append("t", {0: [a_record("a")]}))
+        run_blocking(other_process_log.append("t", {0: [a_record("a")]}))
         assert len(log.read("t", 0, 0).events) == 1
-        another.delete_topic("t")
+        other_process_log.delete_topic("t")
         for attempt in (
             lambda: run_blocking(log.append("t", {0: [a_record("a")]})),
             lambda: log.bounds("t", [0]),
@@ -225,25 +225,25 @@ class TestTwoProcesses:
 
             assert log.first_offset_since("t", 0, before) == 1
 
-    def test_learn_of_events_that_are_removed_while_they_read(self, log, another, monkeypatch):
+    def test_learn_of_events_that_are_removed_while_they_read(self, log, other_process_log, monkeypatch):
         """A read whose events another process removes at that moment says so: an archive may have them."""
-        run_blocking(another.append("t", {0: [a_record("a")]}))
+        run_blocking(other_process_log.append("t", {0: [a_record("a")]}))
         ask = log._cluster.read_partition_bounds
 
         def removed_afterwards(*place):
             found = ask(*place)
-            another.trim("t", 0, SystemClock().now() + timedelta(hours=1))
+            other_process_log.trim("t", 0, SystemClock().now() + timedelta(hours=1))
             return found
 
         monkeypatch.setattr(log._cluster, "read_partition_bounds", removed_afterwards)
         with pytest.raises(OffsetUnavailable):
             log.read("t", 0, 0)
 
-    def test_learn_of_new_partitions(self, log, another):
+    def test_learn_of_new_partitions(self, log, other_process_log):
         """Partitions that another process added can be written and read."""
-        assert another.bounds("t", [0]) == {0: OffsetBounds(0, 0)}
+        assert other_process_log.bounds("t", [0]) == {0: OffsetBounds(0, 0)}
         log.add_partitions("t", 4)
-        run_blocking(another.append("t", {3: [a_record("a")]}))
+        run_blocking(other_process_log.append("t", {3: [a_record("a")]}))
         assert values(log, "t", 3) == ["a"]
 
 
@@ -306,7 +306,7 @@ class TestTopics:
             cluster.configure_topic("t", {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
         stored = 1
 
-        def has_holes() -> bool:
+        def append_and_see_holes() -> bool:
             nonlocal stored
             run_blocking(
                 log.append("t", {0: [a_record(f"{number}", f"k{number % 3}") for number in range(stored, stored + 10)]})
@@ -314,7 +314,7 @@ class TestTopics:
             stored += 10
             return len(values(log, "t")) < stored / 2
 
-        until(has_holes)
+        until(append_and_see_holes)
         assert log.bounds("t", [0]) == {0: OffsetBounds(0, stored)}
         found = values(log, "t")
         assert found[-3:] == [f"{number}" for number in range(stored - 3, stored)]

@@ -37,7 +37,7 @@ def log(url):
 
 
 @pytest.fixture
-def another(url, log):  # noqa: ARG001  # it makes the topic
+def other_process_log(url, log):  # noqa: ARG001  # it makes the topic
     with closing(open_event_log(url, SystemClock())) as opened:
         yield opened
 
@@ -54,14 +54,14 @@ def lose_next_client(make, module, name, monkeypatch):
     return made
 
 
-def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(another, url, monkeypatch):
+def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(other_process_log, url, monkeypatch):
     """The log refuses it when its time expires, and stores the next one once."""
     made = lose_next_client(client.new_producer, writing, "new_producer", monkeypatch)
     with closing(open_event_log(url, SystemClock())) as log:
         assert run_blocking(log.append("t", {0: [a_record("b")]})) == {0: AppendRefused("timed out")}
         assert run_blocking(log.append("t", {0: [a_record("c")]})) == {0: AppendStored()}
         assert run_blocking(log.append("t", {0: [a_record("d")]})) == {0: AppendStored()}
-        assert [record_text(event.record) for event in another.read("t", 0, 0).events] == ["a", "c", "d"]
+        assert [record_text(event.record) for event in other_process_log.read("t", 0, 0).events] == ["a", "c", "d"]
         assert len(made) == 2
 
 
@@ -72,7 +72,7 @@ def test_a_read_that_a_consumer_cannot_make_is_the_last_one_that_fails(log, monk
     assert [record_text(event.record) for event in log.read("t", 0, 0).events] == ["a"]
 
 
-def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, monkeypatch):
+def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, other_process_log, monkeypatch):
     """Meanwhile each reader looks for itself."""
     lose_next_client(client.new_consumer, reading, "new_consumer", monkeypatch)
     place = 1
@@ -80,7 +80,7 @@ def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, 
     def tail_has_the_next_event():
         nonlocal place
         assert log.read("t", 0, place).events == ()
-        run_blocking(another.append("t", {0: [a_record("b")]}))
+        run_blocking(other_process_log.append("t", {0: [a_record("b")]}))
         assert len(log.read("t", 0, place).events) == 1
         place += 1
         return log._tail.slice(("t", 0), place - 1, 1, 1000) is not None

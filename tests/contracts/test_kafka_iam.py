@@ -21,7 +21,7 @@ METADATA, HANDSHAKE, VERSIONS, AUTHENTICATE = 3, 17, 18, 36
 REFUSED = 58
 
 
-class Server:
+class FakeIamServer:
     """Requires clients to sign in, keeps their tokens, and answers nothing else."""
 
     def __init__(self, error=0):
@@ -78,7 +78,7 @@ def credentials(monkeypatch):
 
 @pytest.fixture
 def server():
-    with closing(Server()) as made:
+    with closing(FakeIamServer()) as made:
         yield made
 
 
@@ -135,7 +135,7 @@ def test_a_token_is_replaced_before_it_expires(server, monkeypatch):
 def test_a_server_that_refuses_costs_bounded_time_and_shows_no_secret(caplog):
     """Requests end with `Unavailable`; the log says that signing in failed, without the key and without a token."""
     caplog.set_level(logging.INFO)
-    with closing(Server(REFUSED)) as server:
+    with closing(FakeIamServer(REFUSED)) as server:
         with closing(Cluster(address_of(server))) as cluster:
 
             def failure_is_logged():

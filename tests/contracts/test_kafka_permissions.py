@@ -40,7 +40,7 @@ USERS = 40
 AN_AGE = timedelta(hours=1)
 
 
-class Secured:
+class SecuredServer:
     """A server that knows some users, who may do nothing before they are given ACLs; without signing in one may do
     everything."""
 
@@ -99,7 +99,7 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def secured_server(tmp_path_factory):
-    made = Secured(tmp_path_factory.mktemp("kafka"))
+    made = SecuredServer(tmp_path_factory.mktemp("kafka"))
     try:
         made.server.wait()
         yield made
@@ -120,71 +120,71 @@ def topic(secured_server):
     return name
 
 
-def reads(log, topic):
+def read_first_event(log, topic):
     assert log.bounds(topic, [0])[0].next_offset == 1
     assert log.first_offset_since(topic, 0, SystemClock().now() + AN_AGE) == 1
     assert len(log.read(topic, 0, 0).events) == 1
     assert not log.read(topic, 0, 1).events
 
 
-def removes(log, topic):
+def trim_first_event(log, topic):
     log.trim(topic, 0, SystemClock().now() + AN_AGE)
     assert log.bounds(topic, [0])[0].oldest == 1
 
 
-def publishes(log, topic):
+def append_event(log, topic):
     if isinstance(run_blocking(log.append(topic, {0: [a_record("b", key="k")]}))[0], AppendRefused):
         raise Unavailable("refused")
 
 
-def finds_the_end(log, topic):
+def find_end(log, topic):
     """Events for a topic that another process has sealed are refused because it is sealed."""
     seal = log._cluster.read_topic_configuration(topic)
     assert seal["max.message.bytes"] != "1"
 
 
-def creates(log, topic):
+def create_topic(log, topic):
     log.create_topic(f"{topic}-made", 1)
 
 
-def grows(log, topic):
+def add_partition(log, topic):
     log.add_partitions(topic, 2)
 
 
-def compacts(log, topic):
+def compact_topic(log, topic):
     now = SystemClock().now()
     log.compact(topic, 0, stored_before=now - AN_AGE, tombstones_before=now - AN_AGE)
 
 
-def seals(log, topic):
+def seal_topic(log, topic):
     log.seal_topic(topic)
     with pytest.raises(SealedTopic):
         run_blocking(log.append(topic, {0: [a_record("c")]}))
 
 
-def deletes(log, topic):
+def delete_topic(log, topic):
     log.delete_topic(topic)
 
 
 WORK = {
-    "read": [reads],
-    "remove": [reads, removes],
-    "write": [reads, publishes, finds_the_end],
-    "manage": [reads, publishes, creates, grows, compacts, seals, deletes],
+    "read": [read_first_event],
+    "remove": [read_first_event, trim_first_event],
+    "write": [read_first_event, append_event, find_end],
+    "manage": [read_first_event, append_event, create_topic, add_partition, compact_topic, seal_topic, delete_topic],
 }
 
 NEEDED_TO = {
-    "AlterTopic": grows,
-    "AlterTopicDynamicConfiguration": compacts,
-    "CreateTopic": creates,
-    "DeleteTopic": removes,
-    "DescribeTopicDynamicConfiguration": finds_the_end,
-    "ReadData": reads,
-    "WriteData": publishes,
+    "AlterTopic": add_partition,
+    "AlterTopicDynamicConfiguration": compact_topic,
+    "CreateTopic": create_topic,
+    "DeleteTopic": trim_first_event,
+    "DescribeTopicDynamicConfiguration": find_end,
+    "ReadData": read_first_event,
+    "WriteData": append_event,
 }
 
 
-def fails(work, log, topic):
+def is_refused(work, log, topic):
     try:
         work(log, topic)
     except (Unavailable, UnknownTopic):
@@ -199,8 +199,8 @@ def test_a_role_is_enough(secured_server, topic, role):
         for work in WORK[role]:
             work(log, topic)
     with secured_server.log_of(ROLES[role], prefix="others.") as log:
-        assert fails(publishes, log, topic)
-        assert fails(creates, log, topic)
+        assert is_refused(append_event, log, topic)
+        assert is_refused(create_topic, log, topic)
 
 
 @pytest.mark.parametrize(
@@ -215,4 +215,4 @@ def test_a_role_is_enough(secured_server, topic, role):
 def test_a_role_has_nothing_to_spare(secured_server, topic, role, left_out):
     """Without one of its actions, a part of a function's work fails."""
     with secured_server.log_of(ROLES[role] - {left_out}) as log:
-        assert fails(NEEDED_TO[left_out], log, topic)
+        assert is_refused(NEEDED_TO[left_out], log, topic)

@@ -35,13 +35,13 @@ def follow_recipe(root: Path, name: str) -> None:
     (engine / "__init__.py").write_text('"""An engine in a JSON file."""\n')
     shutil.copy(ROOT / "tests" / "support" / "new_engine.py", engine / "registry.py")
     openers = root / PACKAGE / "app" / "engines.py"
-    insert(openers, before="REGISTRY_OPENERS: ", text=OPENER.format(name=name))
-    insert(openers, after="REGISTRY_OPENERS: ", text='    "json-file": _open_json_file_registry,\n')
+    insert_beside_line(openers, before="REGISTRY_OPENERS: ", text=OPENER.format(name=name))
+    insert_beside_line(openers, after="REGISTRY_OPENERS: ", text='    "json-file": _open_json_file_registry,\n')
     tables = root / "tests" / "support" / "engines.py"
-    insert(tables, after="REGISTRIES: ", text='    "json-file": "json-file://{folder}/registry.json",\n')
+    insert_beside_line(tables, after="REGISTRIES: ", text='    "json-file": "json-file://{folder}/registry.json",\n')
 
 
-def insert(path: Path, *, text: str, before: str = "", after: str = "") -> None:
+def insert_beside_line(path: Path, *, text: str, before: str = "", after: str = "") -> None:
     """Add a text to a file before, or after, its only line that begins like this."""
     lines = path.read_text().splitlines(keepends=True)
     [index] = [number for number, line in enumerate(lines) if line.startswith(before or after)]

@@ -88,23 +88,25 @@ class TestList:
     )
 
     @pytest.fixture
-    def full(self, registry: Registry):
+    def filled_registry(self, registry: Registry):
         registry.write(*[PutDocument(KIND, key, {"key": key}) for key in reversed(self.KEYS)])
         registry.write(PutDocument("thin", "a", {}), PutDocument("thing.", "a", {}))
         return registry
 
-    def test_is_in_the_order_of_code_points(self, full: Registry):
+    def test_is_in_the_order_of_code_points(self, filled_registry: Registry):
         """All documents of a kind are listed by key, as code points compare."""
-        assert [document.key for document in full.list(KIND)] == sorted(self.KEYS)
-        assert all(document == Document(document.key, {"key": document.key}, 1) for document in full.list(KIND))
+        assert [document.key for document in filled_registry.list(KIND)] == sorted(self.KEYS)
+        assert all(
+            document == Document(document.key, {"key": document.key}, 1) for document in filled_registry.list(KIND)
+        )
 
-    def test_finds_what_begins_so_and_comes_after(self, full: Registry):
+    def test_finds_what_begins_so_and_comes_after(self, filled_registry: Registry):
         """A list holds the keys that begin with `prefix` and are greater than `after`, up to the limit."""
         prefixes = ("", "a", "a.", "a.b", "b", "c", "\ud7ff", "\U0010ffff", "\U0010ffff\U0010ffff")
         for prefix, after in product(prefixes, ("", "A", "a.", "a.b.c", "aa", "\U0010ffff")):
             expected = [key for key in sorted(self.KEYS) if key.startswith(prefix) and key > after]
             for limit in (None, 0, 1, 2, 100):
-                found = full.list(KIND, prefix=prefix, after=after, limit=limit)
+                found = filled_registry.list(KIND, prefix=prefix, after=after, limit=limit)
                 assert [document.key for document in found] == expected[:limit], (prefix, after, limit)
 
     def test_the_list_of_an_unknown_kind_is_empty(self, registry: Registry):
@@ -277,9 +279,9 @@ class TestChanges:
         """The number of a document grows with each of its changes, alone or among others."""
         registry.write(PutDocument(kind, "a", {}, expected_revision=ABSENT_REVISION))
         for others in ([], [CheckRevision(KIND, "b", ABSENT_REVISION), PutDocument(KIND, "c", {})]):
-            before = number(registry, kind, "a")
+            before = change_count(registry, kind, "a")
             registry.write(*others, change(kind))
-            assert number(registry, kind, "a") > before
+            assert change_count(registry, kind, "a") > before
             registry.write(RemoveDocument(kind, "a"))
             registry.write(PutDocument(kind, "a", {}, expected_revision=ABSENT_REVISION))
 
@@ -313,7 +315,7 @@ class TestChanges:
         before = registry.change_counters()
         registry.write(PutDocument(REMEMBERED_KIND, keys[0], {}))
         after = registry.change_counters()
-        changed = [key for key in keys if number_in(before, key) != number_in(after, key)]
+        changed = [key for key in keys if change_count_in(before, key) != change_count_in(after, key)]
         assert keys[0] in changed
         assert len(changed) < 5
 
@@ -330,7 +332,7 @@ class TestChanges:
             lambda at: [registry.write(PutDocument(REMEMBERED_KIND, writers[at], {})) for _ in range(5)], len(writers)
         )
         after = registry.change_counters()
-        assert all(number_in(after, each) - number_in(before, each) >= 5 for each in writers)
+        assert all(change_count_in(after, each) - change_count_in(before, each) >= 5 for each in writers)
 
     def test_are_seen_whenever_a_change_is(self, registry: Registry):
         """A process that finds an old number before it reads a document has read the document of that time."""
@@ -343,19 +345,19 @@ class TestChanges:
         with ThreadPoolExecutor(1) as others:
             changing = others.submit(change)
             while not changing.done():
-                tag = number(registry, REMEMBERED_KIND, "a")
+                tag = change_count(registry, REMEMBERED_KIND, "a")
                 remembered = registry.get(REMEMBERED_KIND, "a").revision
                 latest = registry.get(REMEMBERED_KIND, "a").revision
-                if number(registry, REMEMBERED_KIND, "a") == tag:
+                if change_count(registry, REMEMBERED_KIND, "a") == tag:
                     assert remembered == latest
             changing.result()
 
 
-def number(registry: Registry, kind: str, key: str) -> int:
+def change_count(registry: Registry, kind: str, key: str) -> int:
     return registry.change_counters().count_of_bucket(change_bucket(kind, key))
 
 
-def number_in(changes: ChangeCounters, key: str) -> int:
+def change_count_in(changes: ChangeCounters, key: str) -> int:
     return changes.count_of_bucket(change_bucket(REMEMBERED_KIND, key))
 
 

@@ -41,7 +41,7 @@ print(indexer.catch_up("shardId-000000000000").event_count)
 """
 
 
-class Stores:
+class SharedStores:
     """Tables, a stream with one shard and a bucket, which processes of any version reach."""
 
     def __init__(self, cloud):
@@ -101,7 +101,7 @@ def versions(tmp_path):
     logs = tmp_path / "logs"
     logs.mkdir()
     with Cloud(logs) as cloud:
-        yield Stores(cloud), before, ROOT / "layers/nakadi/python"
+        yield SharedStores(cloud), before, ROOT / "layers/nakadi/python"
 
 
 def publish(api, name, *numbers):

@@ -25,7 +25,7 @@ COMMANDS = re.findall(r"^\.venv/bin/nakadi (jobs .+)$", PAGE, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data_folder_with_tables(tmp_path_factory):
     """A data folder with tables, as the page has it."""
     folder = tmp_path_factory.mktemp("data")
     with closing(DataFolder(folder)) as made:
@@ -39,33 +39,33 @@ def data(tmp_path_factory):
     return folder
 
 
-def run_example(block, data):
+def run_example(block, data_folder_with_tables):
     """The output of an example, with the data of this test."""
-    text = BLOCKS[block].replace("data/tables", str(data / "tables"))
+    text = BLOCKS[block].replace("data/tables", str(data_folder_with_tables / "tables"))
     shown = StringIO()
     with redirect_stdout(shown):
         exec(compile(text, f"docs/analytics.md ({block})", "exec"), {})
     return shown.getvalue()
 
 
-def test_spark(data):
+def test_spark(data_folder_with_tables):
     """The examples for Spark show the published orders, their items, and the members without a column."""
-    shown = run_example("spark", data)
+    shown = run_example("spark", data_folder_with_tables)
     assert "DK" in shown
     assert "shoe-42" in shown
     assert "by bike" in shown
 
 
-def test_duckdb(data):
+def test_duckdb(data_folder_with_tables):
     """The examples for DuckDB show the same."""
-    shown = run_example("duckdb", data)
+    shown = run_example("duckdb", data_folder_with_tables)
     assert "orders" in shown
     assert "sold" in shown
 
 
-def test_pyiceberg(data):
+def test_pyiceberg(data_folder_with_tables):
     """The example for pyiceberg shows where the orders came from."""
-    assert "'country': 'DK'" in run_example("pyiceberg", data)
+    assert "'country': 'DK'" in run_example("pyiceberg", data_folder_with_tables)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

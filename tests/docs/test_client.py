@@ -18,7 +18,7 @@ PAGE = PAGES[0].read_text()
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-class Enough(Exception):
+class NoMoreEvents(Exception):
     """Raised in a loop that would wait for more events."""
 
 
@@ -37,7 +37,7 @@ def test_every_example_runs(page, nakadi):
 
     def handle(events):
         handled.extend(events)
-        raise Enough
+        raise NoMoreEvents
 
     for number, code in enumerate(BLOCK.findall(page.read_text())):
         names = {"ID": nakadi.subscribe("order.placed", consumer_group=f"{page.name} {number}")}
@@ -47,14 +47,14 @@ def test_every_example_runs(page, nakadi):
         try:
             exec(compile(source, f"{page.name}, example {number}", "exec"), names)
             if "lifespan" in names:
-                asyncio.run(live(names["lifespan"], handled))
-        except Enough:
+                asyncio.run(run_application(names["lifespan"], handled))
+        except NoMoreEvents:
             assert handled
         else:
             assert "consume" not in code
 
 
-async def live(lifespan, handled):
+async def run_application(lifespan, handled):
     """Run an application of ASGI: it publishes an event, and ends when that is handled."""
     app = SimpleNamespace(state=SimpleNamespace())
     async with lifespan(app):

@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE
 PAGE = (ROOT / "docs/cloudevents.md").read_text()
 
 
-class Enough(Exception):
+class NoMoreEvents(Exception):
     """Raised by a handler that has seen everything."""
 
 
@@ -29,7 +29,7 @@ def test_what_is_published_is_read():
     def handle(event):
         seen.append((event.get_id(), event.get_data()))
         if len(seen) == len(requests):
-            raise Enough
+            raise NoMoreEvents
 
     with Broker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         api.post("/event-types", json=a_definition(name="order.placed")).raise_for_status()
@@ -37,7 +37,7 @@ def test_what_is_published_is_read():
         subscription = api.post("/subscriptions", json=body).json()["id"]
         for request in requests:
             send_as_curl_does(api, request)
-        with pytest.raises(Enough):
+        with pytest.raises(NoMoreEvents):
             names["consume"](broker.url, subscription, handle)
 
     assert seen == [(f"A-{number}", {"order_number": f"471{number}"}) for number in (1, 2, 3)]

@@ -16,7 +16,7 @@ REQUESTS = re.findall(r"```http\n(.*?)```", PAGE, re.DOTALL)
 BODIES = [json.loads(body) for body in re.findall(r"-d '(.*?)'", PAGE)]
 
 
-def example(*members):
+def first_example_with(*members):
     """The first JSON example on the page that is an object with these members."""
     return next(each for each in JSON if isinstance(each, dict) and set(members) <= set(each))
 
@@ -33,8 +33,11 @@ def send(api, request, more=""):
 def api():
     """A client of a broker with the page's event type, and with the page's events in it."""
     with Broker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as client:
-        assert client.post("/event-types", json=example("name", "schema")).status_code == 201
-        assert client.post("/event-types/order.created/events", json=[example("order_number")]).status_code == 200
+        assert client.post("/event-types", json=first_example_with("name", "schema")).status_code == 201
+        assert (
+            client.post("/event-types/order.created/events", json=[first_example_with("order_number")]).status_code
+            == 200
+        )
         assert send(client, REQUESTS[1]).status_code == 200
         yield client
 
@@ -50,7 +53,7 @@ def test_the_page_has_three_requests():
 
 def test_cursors_are_asked_for_their_lag(api):
     """The answer has the members that the page shows, in its form of offsets. (C51)"""
-    offset = example("partition", "offset")
+    offset = first_example_with("partition", "offset")
     answer = api.post("/event-types/order.created/cursors-lag", json=[{**offset, "offset": "BEGIN"}]).json()
     [shown] = next(each for each in JSON if isinstance(each, list))
 
@@ -64,7 +67,7 @@ def test_the_events_are_streamed(api):
     # The three events that there are, instead of ten: the stream ends with them.
     request = REQUESTS[2].replace("batch_limit=10", "batch_limit=3")
     lines = send(api, request, "&stream_limit=3").text.splitlines()
-    shown = example("cursor", "events")
+    shown = first_example_with("cursor", "events")
 
     assert set(json.loads(lines[0])) == set(shown)
     assert [event["order_number"] for event in json.loads(lines[0])["events"]][-2:] == ["A-17", "A-18"]

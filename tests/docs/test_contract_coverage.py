@@ -33,7 +33,7 @@ NOT_SHOWN = {
 
 
 @pytest.fixture(scope="module")
-def contract():
+def statements_by_number():
     """The statements by their numbers."""
     return {statement.number: statement for statement in statements()}
 
@@ -53,38 +53,38 @@ def test_the_number_of_a_statement_is_unique_and_its_anchor():
     assert [each.number for each in statements() if each.anchor != each.number.lower()] == []
 
 
-def test_every_citation_of_a_test_exists_in_the_contract(contract):
+def test_every_citation_of_a_test_exists_in_the_contract(statements_by_number):
     """Every statement that the docstring of a test cites exists."""
-    assert [each for each in citations() if each.cited not in contract and each.cited not in traps()] == []
+    assert [each for each in citations() if each.cited not in statements_by_number and each.cited not in traps()] == []
 
 
-def test_every_statement_is_cited_by_a_test_or_says_why_not(contract):
+def test_every_statement_is_cited_by_a_test_or_says_why_not(statements_by_number):
     """A statement that no test shows is on a list with the reason, and the list has no other."""
-    not_cited = set(contract) - {each.cited for each in citations()}
+    not_cited = set(statements_by_number) - {each.cited for each in citations()}
 
     assert sorted(not_cited, key=sort_key) == sorted(NOT_SHOWN, key=sort_key)
-    assert not {number for number in NOT_SHOWN if contract[number].flag == "core"}
+    assert not {number for number in NOT_SHOWN if statements_by_number[number].flag == "core"}
 
 
 def test_the_index_has_every_operation_once():
     """Each operation of the OpenAPI description has its row in the index by endpoint."""
     operations = [f"{each.method} {each.path}" for each in openapi.operations().values()]
 
-    assert sorted(operation for operation, _ in index() if operation) == sorted(operations)
+    assert sorted(operation for operation, _ in index_rows() if operation) == sorted(operations)
 
 
 # Every request may have it; R38 to R40 are about all of them.
 FLOW_ID = "X-Flow-Id"
 
 
-def test_every_parameter_is_named_by_a_statement(contract):
+def test_every_parameter_is_named_by_a_statement(statements_by_number):
     """A query parameter or header of an operation is in a statement that its row of the index leads to."""
-    rows = dict(index())
+    rows = dict(index_rows())
     not_named = [
         f"{operation}: {each['name']}"
         for operation, parameters in parameters_by_operation().items()
         for each in parameters
-        if not any(names(contract[number].text, each["name"]) for number in rows[operation])
+        if not any(is_about_parameter(statements_by_number[number].text, each["name"]) for number in rows[operation])
     ]
     assert not_named == []
 
@@ -99,7 +99,7 @@ def parameters_by_operation():
     }
 
 
-def names(statement, parameter):
+def is_about_parameter(statement, parameter):
     """Whether a statement is about a parameter: as `name=value`, or by its name if it speaks of parameters or headers;
     members of bodies have the same names."""
     name = re.escape(parameter)
@@ -124,29 +124,31 @@ def names(statement, parameter):
 )
 def test_a_parameter_is_no_member_of_a_body(statement, is_named):
     """A statement about a member of the same name does not count for the parameter."""
-    assert names(statement, "category") is is_named
+    assert is_about_parameter(statement, "category") is is_named
 
 
-def test_the_index_leads_to_every_statement(contract):
+def test_the_index_leads_to_every_statement(statements_by_number):
     """Each statement of the contract is found by the index, and nothing else."""
-    assert {number for _, numbers in index() for number in numbers} == set(contract)
+    assert {number for _, numbers in index_rows() for number in numbers} == set(statements_by_number)
 
 
-def test_differences_are_reported_by_the_contract_and_by_compatibility(contract):
+def test_differences_are_reported_by_the_contract_and_by_compatibility(statements_by_number):
     """A statement that describes a difference here links to compatibility, which links back from the same section."""
     linked = {
         (number, section)
-        for number, statement in contract.items()
+        for number, statement in statements_by_number.items()
         for section in TO_COMPATIBILITY.findall(statement.text)
     }
     listed = {(number, section) for section, text in sections_of_compatibility() for number in find_citations(text)}
 
     assert {number for number, _ in linked} == {number for number, _ in listed}
     assert linked <= listed
-    assert {number for number, each in contract.items() if "*Here:*" in each.text} == {number for number, _ in linked}
+    assert {number for number, each in statements_by_number.items() if "*Here:*" in each.text} == {
+        number for number, _ in linked
+    }
 
 
-def index():
+def index_rows():
     """The rows of the index: the operation, None if the row is about several, and the statements."""
     text = read_text(CONTRACT / "README.md").partition("## Index by endpoint")[2]
     return [

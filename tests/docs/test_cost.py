@@ -17,7 +17,7 @@ def printed_by(capsys, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def total(capsys, *arguments: str) -> float:
+def printed_total(capsys, *arguments: str) -> float:
     return float(re.search(r"^Total +([\d,.]+)$", printed_by(capsys, *arguments), re.MULTILINE)[1].replace(",", ""))
 
 
@@ -41,13 +41,13 @@ def test_a_million_events_that_come_directly_cost_a_dime(capsys):
 @pytest.mark.parametrize(("example", "most"), [(0, 45), (1, 20)], ids=["idle", "asleep"])
 def test_an_idle_stage_is_cheap(capsys, example, most):
     """Standing costs are at most $45 a month with the defaults, and at most $20 while it sleeps."""
-    assert total(capsys, *shlex.split(EXAMPLES[example][0])) <= most
+    assert printed_total(capsys, *shlex.split(EXAMPLES[example][0])) <= most
 
 
 def test_small_batches_are_dear(capsys):
     """Ten events to a request cost several times as much as a hundred, and one to a request much more than servers."""
     load = ("--events-per-second", "1000", "--event-bytes", "700", "--delivered-batch", "500", "--index-seconds", "10")
-    hundred, ten, one = (total(capsys, *load, "--batch", batch) for batch in ("100", "10", "1"))
+    hundred, ten, one = (printed_total(capsys, *load, "--batch", batch) for batch in ("100", "10", "1"))
     servers = float(re.search(r"MSK, 3 m7g\.large +([\d.,]+)", printed_by(capsys, *load))[1].replace(",", ""))
     assert ten > 3 * hundred
     assert one > 10 * servers

@@ -18,7 +18,7 @@ from tests.support.api import a_business_definition, a_definition
 from tests.support.aws_targets import a_client, a_function, aws_over_http, receive_all
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE, until
-from tests.support.receiver import ON_LOOPBACK, soon_delivered
+from tests.support.receiver import ON_LOOPBACK, delivering_quickly
 from tests.support.subscriptions import publish
 
 PAGE = (ROOT / "docs/push.md").read_text()
@@ -26,8 +26,8 @@ SERVE = 'HTTPServer(("", 8000), Receiver).serve_forever()'
 
 
 @pytest.fixture(scope="module", autouse=True)
-def hurry() -> Iterator[None]:
-    with soon_delivered():
+def speed_up_deliveries() -> Iterator[None]:
+    with delivering_quickly():
         yield
 
 

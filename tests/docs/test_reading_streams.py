@@ -30,7 +30,7 @@ def source_of(name, language):
     return re.search(rf"<!-- run: {name} -->\n```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
-def example(name):
+def python_example(name):
     """The definitions in the Python block behind a mark."""
     defined = {}
     exec(compile(ast.parse(source_of(name, "python")), name, "exec"), defined)
@@ -45,7 +45,7 @@ def url():
         yield broker.url
 
 
-class Enough(Exception):
+class NoMoreEvents(Exception):
     """Raised by a handler that has seen everything."""
 
 
@@ -64,24 +64,24 @@ def test_the_example_of_httpx_consumes_a_subscription(url):
     def handle(events_of_batch):
         seen.extend(events_of_batch)
         if len(seen) == len(events):
-            raise Enough
+            raise NoMoreEvents
 
-    with pytest.raises(Enough):
-        example("httpx")["consume"](url, subscription, handle)
+    with pytest.raises(NoMoreEvents):
+        python_example("httpx")["consume"](url, subscription, handle)
     assert seen == events
 
 
 def test_the_example_of_requests_reads_an_event_type(url):
     """Every event comes, with any characters."""
     begin = [{"partition": "0", "offset": "BEGIN"}]
-    assert list(example("requests")["read"](url, "read", len(EVENTS), begin)) == EVENTS
+    assert list(python_example("requests")["read"](url, "read", len(EVENTS), begin)) == EVENTS
 
 
 def test_the_example_of_aiohttp_reads_long_lines(url):
     """A line may be longer than aiohttp's buffer."""
 
     async def first_event():
-        reading = example("aiohttp")["read"](url, "read")
+        reading = python_example("aiohttp")["read"](url, "read")
         waiting = asyncio.ensure_future(anext(reading))
         # From now on is where it begins, so events are published until the first one has come.
         while not waiting.done():

@@ -20,33 +20,33 @@ COMMANDS = [line for line in QUICK_START.splitlines() if line.startswith("curl")
 
 
 @pytest.fixture(scope="module")
-def answers():
+def quick_start_outputs():
     """The output of each line of the quick start, pasted line by line."""
     with Broker() as broker:
         return [run_pasted_command(command.replace("http://127.0.0.1:8080", broker.url)) for command in COMMANDS]
 
 
-def test_the_event_type_is_registered(answers):
+def test_the_event_type_is_registered(quick_start_outputs):
     """The first line creates the event type."""
-    assert answers[0] == (201, "")
+    assert quick_start_outputs[0] == (201, "")
 
 
-def test_the_events_are_published(answers):
+def test_the_events_are_published(quick_start_outputs):
     """The second line publishes the batch."""
-    assert answers[1] == (200, "")
+    assert quick_start_outputs[1] == (200, "")
 
 
-def test_the_refusal_is_shown(answers):
+def test_the_refusal_is_shown(quick_start_outputs):
     """The third line is refused, event by event."""
-    status, body = answers[2]
+    status, body = quick_start_outputs[2]
 
     assert status == 422
     assert {each["publishing_status"] for each in json.loads(body)} <= {"failed", "aborted"}
 
 
-def test_the_events_are_streamed(answers):
+def test_the_events_are_streamed(quick_start_outputs):
     """The fourth line prints the three events, and ends."""
-    status, body = answers[3]
+    status, body = quick_start_outputs[3]
     events = [event for line in body.splitlines() for event in json.loads(line).get("events", [])]
 
     assert status == 200

@@ -38,21 +38,21 @@ Running = Broker | LaptopBroker | workers.BrokerProgram
 
 
 @pytest.fixture(scope="session", autouse=True)
-def guard() -> Iterator[BlockingCalls]:
+def loop_guard() -> Iterator[BlockingCalls]:
     """Calls that block raise on the event loops of brokers in this process."""
     with guarded_loops() as calls:
         yield calls
 
 
 @pytest.fixture(autouse=True)
-def nothing_blocks_a_loop(guard: BlockingCalls) -> Iterator[None]:
+def assert_no_loop_blocked(loop_guard: BlockingCalls) -> Iterator[None]:
     yield
-    calls = guard.take()
+    calls = loop_guard.take()
     assert not calls, "\n".join(calls)
 
 
 @pytest.fixture(scope="session")
-def running(request, tmp_path_factory) -> Iterator[Running]:
+def running_broker(request, tmp_path_factory) -> Iterator[Running]:
     """A broker behind a socket. Tests share it, and use separate names."""
     if request.param == "aws-local":
         yield from open_laptop_broker(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN)
@@ -74,16 +74,16 @@ def laptop(tmp_path_factory) -> Iterator[Laptop]:
 
 
 @pytest.fixture
-def api(running) -> Iterator[httpx.Client]:
+def api(running_broker) -> Iterator[httpx.Client]:
     """A client of the running broker."""
-    with check_against_description(client_of(running)) as client:
+    with check_against_description(client_of(running_broker)) as client:
         yield client
 
 
-def client_of(running: Running, **options: Any) -> httpx.Client:
+def client_of(running_broker: Running, **options: Any) -> httpx.Client:
     """With several workers, each request goes to another one than the last."""
-    transport = workers.RoundRobinTransport() if isinstance(running, workers.BrokerProgram) else None
-    return httpx.Client(base_url=running.url, timeout=PATIENCE, transport=transport, **options)
+    transport = workers.RoundRobinTransport() if isinstance(running_broker, workers.BrokerProgram) else None
+    return httpx.Client(base_url=running_broker.url, timeout=PATIENCE, transport=transport, **options)
 
 
 @pytest.fixture
@@ -107,9 +107,9 @@ def open_laptop_broker(laptop, **options) -> Iterator[LaptopBroker]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Try a test on the engines that are chosen for it; a module with its own brokers has its own engines."""
     name = metafunc.function.__name__
-    if "running" in metafunc.fixturenames and not hasattr(metafunc.module, "running"):
+    if "running_broker" in metafunc.fixturenames and not hasattr(metafunc.module, "running_broker"):
         engines = [each for each in ENGINES if is_chosen(name, each)]
-        metafunc.parametrize("running", engines, indirect=True, scope="session")
+        metafunc.parametrize("running_broker", engines, indirect=True, scope="session")
     if "broker_with_tokens" in metafunc.fixturenames:
         with_tokens = [each for each in ENGINES_WITH_TOKENS if each != "two-workers" or is_chosen(name, each)]
         metafunc.parametrize("broker_with_tokens", with_tokens, indirect=True, scope="session")
@@ -129,7 +129,7 @@ def is_long(item: pytest.Item) -> bool:
     """Whether `make test` leaves a test out: SQLite shows its behaviour, and the chosen tests show the differences
     here."""
     name = item.function.__name__
-    engine = item.callspec.params.get("running", "") if hasattr(item, "callspec") else ""
+    engine = item.callspec.params.get("running_broker", "") if hasattr(item, "callspec") else ""
     return engine == "memory" or (runs_here(item.nodeid) and not ALL and name not in SELECTED_TESTS)
 
 
@@ -152,7 +152,7 @@ def engine_settings(engine, folder):
 
 
 @dataclass(frozen=True)
-class Guarded:
+class BrokerWithTokens:
     """A broker that asks for tokens, and the issuer of them."""
 
     broker: Running
@@ -163,32 +163,32 @@ class Guarded:
 
 
 @pytest.fixture(scope="session")
-def broker_with_tokens(request, tmp_path_factory) -> Iterator[Guarded]:
+def broker_with_tokens(request, tmp_path_factory) -> Iterator[BrokerWithTokens]:
     issuer = Issuer(tmp_path_factory.mktemp("issuer"))
     settings = {**issuer.settings, "all_data_access": (("user", "the-archiver"),)}
     if request.param == "aws-local":
         laptop = request.getfixturevalue("laptop")
         for broker in open_laptop_broker(laptop, authorizes=True, settings=variables(settings)):
-            yield Guarded(broker, issuer)
+            yield BrokerWithTokens(broker, issuer)
         return
     if request.param == "two-workers":
         guarding = {**variables(settings), "NAKADI_AUTH": "jwt"}
         with workers.serve_broker(tmp_path_factory.mktemp("guarded"), guarding) as program:
-            yield Guarded(program, issuer)
+            yield BrokerWithTokens(program, issuer)
         return
     with Broker(**settings) as broker:
-        yield Guarded(broker, issuer)
+        yield BrokerWithTokens(broker, issuer)
 
 
 @pytest.fixture
-def ann(broker_with_tokens) -> Iterator[httpx.Client]:
+def ann_client(broker_with_tokens) -> Iterator[httpx.Client]:
     """A client with a token and every scope."""
     with broker_with_tokens.client("ann") as client:
         yield client
 
 
 @pytest.fixture
-def bob(broker_with_tokens) -> Iterator[httpx.Client]:
+def bob_client(broker_with_tokens) -> Iterator[httpx.Client]:
     """Another client."""
     with broker_with_tokens.client("bob") as client:
         yield client
@@ -202,8 +202,8 @@ def admin(broker_with_tokens) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def switched_on(api) -> Iterator[object]:
-    """`switched_on("feature")` switches a feature on until the test ends."""
+def switch_on(api) -> Iterator[object]:
+    """`switch_on("feature")` switches a feature on until the test ends."""
     on: list[str] = []
 
     def switch(feature: str) -> None:

@@ -37,7 +37,7 @@ IGNORE_ACCEPT = ("publish_events", "delete_events", "get_metrics", "get_request_
 TAKE_LONG = {("start_rehearsal", "202")}
 
 
-class Tour:
+class OperationsTour:
     """Calls every operation with one `Accept` header, and keeps the answers.
 
     It reads values that it needs on the way through `api`, a client that accepts everything.
@@ -49,7 +49,9 @@ class Tour:
         self.accept = accept
         self.answers: list[tuple[str, Answer]] = []
 
-    def ask(self, operation: str, *path: str, headers: dict[str, str] | None = None, **options: Any) -> None:
+    def call_and_keep_answer(
+        self, operation: str, *path: str, headers: dict[str, str] | None = None, **options: Any
+    ) -> None:
         there = openapi.operations()[operation]
         target = "/".join(_fill_template(there.path, iter(path)))
         answer = self.api.request(there.method, target, headers={"Accept": self.accept, **(headers or {})}, **options)
@@ -59,7 +61,7 @@ class Tour:
         assert_answer_matches(operation, stream.status, stream.headers)
         self.answers.append((operation, (stream.status, stream.headers["content-type"], stream.line())))
 
-    def take(self) -> None:
+    def call_every_operation(self) -> None:
         for part in (
             self.monitor,
             self.administer,
@@ -73,116 +75,122 @@ class Tour:
 
     def monitor(self) -> None:
         for operation in ("health", "readiness", "metrics", "request_metrics", "stream_metrics", "version"):
-            self.ask(f"get_{operation}")
+            self.call_and_keep_answer(f"get_{operation}")
         for operation in ("get_openapi", "get_docs"):
-            self.ask(operation)
+            self.call_and_keep_answer(operation)
         for kind in ("partition", "enrichment", "validation"):
-            self.ask(f"list_{kind}_strategies")
-        self.ask("run_query", json={"sql": "select 1"})
+            self.call_and_keep_answer(f"list_{kind}_strategies")
+        self.call_and_keep_answer("run_query", json={"sql": "select 1"})
 
     def administer(self) -> None:
-        self.ask("get_admins")
-        self.ask("set_admins", json=self.api.get("/settings/admins").json())
-        self.ask("get_blacklist")
-        self.ask("block", "CONSUMER_APP", "nobody")
-        self.ask("unblock", "CONSUMER_APP", "nobody")
-        self.ask("list_features")
-        self.ask("set_feature", json={"feature": "disable_db_write_operations", "enabled": False})
+        self.call_and_keep_answer("get_admins")
+        self.call_and_keep_answer("set_admins", json=self.api.get("/settings/admins").json())
+        self.call_and_keep_answer("get_blacklist")
+        self.call_and_keep_answer("block", "CONSUMER_APP", "nobody")
+        self.call_and_keep_answer("unblock", "CONSUMER_APP", "nobody")
+        self.call_and_keep_answer("list_features")
+        self.call_and_keep_answer("set_feature", json={"feature": "disable_db_write_operations", "enabled": False})
         storage = a_name("storage")
-        self.ask("create_storage", json={"id": storage, "storage_type": "embedded", "embedded_configuration": {}})
-        self.ask("list_storages")
-        self.ask("get_storage", storage)
-        self.ask("set_default_storage", "default")
-        self.ask("delete_storage", storage)
+        self.call_and_keep_answer(
+            "create_storage", json={"id": storage, "storage_type": "embedded", "embedded_configuration": {}}
+        )
+        self.call_and_keep_answer("list_storages")
+        self.call_and_keep_answer("get_storage", storage)
+        self.call_and_keep_answer("set_default_storage", "default")
+        self.call_and_keep_answer("delete_storage", storage)
 
     def define(self) -> None:
         definition = a_definition(schema={}, compatibility_mode="none")
         name = definition["name"]
         schema = {"type": "json_schema", "schema": '{"description": "another"}'}
-        self.ask("create_event_type", json=definition)
-        self.ask("list_event_types")
-        self.ask("get_event_type", name)
-        self.ask("update_event_type", name, json=definition | {"schema": schema})
+        self.call_and_keep_answer("create_event_type", json=definition)
+        self.call_and_keep_answer("list_event_types")
+        self.call_and_keep_answer("get_event_type", name)
+        self.call_and_keep_answer("update_event_type", name, json=definition | {"schema": schema})
         self._with_the_feature_for_bodies(definition | {"schema": schema})
-        self.ask("add_schema", name, json={"type": "json_schema", "schema": "{}"})
-        self.ask("add_schema", name, json=schema, params={"fetch": "true"})
-        self.ask("list_schemas", name)
-        self.ask("get_schema", name, "latest")
-        self.ask("list_avro_schemas", "batch.publishing")
-        self.ask("get_avro_schema", "batch.publishing", "1")
-        self.ask("list_readers", name)
-        self.ask("list_table_runs", name)
-        self.ask("check_compatibility", name, "latest", json={"schema": "{}"})
+        self.call_and_keep_answer("add_schema", name, json={"type": "json_schema", "schema": "{}"})
+        self.call_and_keep_answer("add_schema", name, json=schema, params={"fetch": "true"})
+        self.call_and_keep_answer("list_schemas", name)
+        self.call_and_keep_answer("get_schema", name, "latest")
+        self.call_and_keep_answer("list_avro_schemas", "batch.publishing")
+        self.call_and_keep_answer("get_avro_schema", "batch.publishing", "1")
+        self.call_and_keep_answer("list_readers", name)
+        self.call_and_keep_answer("list_table_runs", name)
+        self.call_and_keep_answer("check_compatibility", name, "latest", json={"schema": "{}"})
         rehearsal = {"schema": schema, "events": 10}
-        self.ask("start_rehearsal", name, json=rehearsal)
-        self.ask("list_rehearsals", name)
+        self.call_and_keep_answer("start_rehearsal", name, json=rehearsal)
+        self.call_and_keep_answer("list_rehearsals", name)
         known = self.api.post(f"/event-types/{name}/schemas/rehearsals", json=rehearsal).json()["id"]
-        self.ask("get_rehearsal", name, known)
-        self.ask("remove_rehearsal", name, known)
-        self.ask("create_timeline", name, json={"storage_id": "default"})
-        self.ask("list_timelines", name)
-        self.ask("set_partition_count", name, json={"partition_count": 2})
-        self.ask("delete_event_type", name)
+        self.call_and_keep_answer("get_rehearsal", name, known)
+        self.call_and_keep_answer("remove_rehearsal", name, known)
+        self.call_and_keep_answer("create_timeline", name, json={"storage_id": "default"})
+        self.call_and_keep_answer("list_timelines", name)
+        self.call_and_keep_answer("set_partition_count", name, json={"partition_count": 2})
+        self.call_and_keep_answer("delete_event_type", name)
 
     def _with_the_feature_for_bodies(self, definition: dict[str, Any]) -> None:
         feature = {"feature": "return_body_on_create_update_event_type"}
         self.api.post("/settings/features", json=feature | {"enabled": True}).raise_for_status()
-        self.ask("create_event_type", json=a_definition())
-        self.ask("update_event_type", definition["name"], json=definition)
+        self.call_and_keep_answer("create_event_type", json=a_definition())
+        self.call_and_keep_answer("update_event_type", definition["name"], json=definition)
         self.api.post("/settings/features", json=feature | {"enabled": False}).raise_for_status()
 
     def publish(self) -> None:
         name = create_event_type(self.api, a_business_definition(cleanup_policy="compact"))["name"]
         metadata = {"eid": str(uuid4()), "occurred_at": "2026-01-01T00:00:00Z", "partition_compaction_key": "a"}
         for operation in ("publish_events", "delete_events"):
-            self.ask(operation, name, json=[{"metadata": metadata}])
+            self.call_and_keep_answer(operation, name, json=[{"metadata": metadata}])
             self.broker.faults.refuse(event_type=name, partition="0", times=1)
-            self.ask(operation, name, json=[{"metadata": metadata}])
+            self.call_and_keep_answer(operation, name, json=[{"metadata": metadata}])
         self._publish_twice()
-        self.ask("list_partitions", name)
-        self.ask("get_partition", name, "0")
+        self.call_and_keep_answer("list_partitions", name)
+        self.call_and_keep_answer("get_partition", name, "0")
         cursor = {"partition": "0", "offset": "BEGIN"}
-        self.ask("cursor_distances", name, json=[{"initial_cursor": cursor, "final_cursor": cursor}])
-        self.ask("cursors_lag", name, json=[cursor])
-        self.ask("shift_cursors", name, json=[{**cursor, "shift": 0}])
+        self.call_and_keep_answer("cursor_distances", name, json=[{"initial_cursor": cursor, "final_cursor": cursor}])
+        self.call_and_keep_answer("cursors_lag", name, json=[cursor])
+        self.call_and_keep_answer("shift_cursors", name, json=[{**cursor, "shift": 0}])
         limits = {"stream_limit": "1", "batch_flush_timeout": "1"}
-        self.ask("stream_events", name, params=limits, headers={"X-Nakadi-Cursors": json.dumps([cursor])})
+        self.call_and_keep_answer(
+            "stream_events", name, params=limits, headers={"X-Nakadi-Cursors": json.dumps([cursor])}
+        )
 
     def _publish_twice(self) -> None:
         name = create_event_type(self.api, a_business_definition(deduplication={"window_seconds": 60}))["name"]
         event = {"metadata": {"eid": str(uuid4()), "occurred_at": "2026-01-01T00:00:00Z"}}
         for _ in ("it is stored", "it is a duplicate"):
-            self.ask("publish_events", name, json=[event])
+            self.call_and_keep_answer("publish_events", name, json=[event])
 
     def subscribe(self) -> None:
         name = create_event_type(self.api)["name"]
         wanted = {"owning_application": a_name("app"), "event_types": [name]}
-        self.ask("create_subscription", json=wanted)
-        self.ask("create_subscription", json=wanted)
+        self.call_and_keep_answer("create_subscription", json=wanted)
+        self.call_and_keep_answer("create_subscription", json=wanted)
         [subscription] = self.api.get("/subscriptions", params={"event_type": name}).json()["items"]
         there = subscription["id"]
-        self.ask("list_subscriptions", params={"event_type": name})
-        self.ask("get_subscription", there)
-        self.ask("update_subscription", there, json=change_request(subscription, annotations={"team": "a"}))
-        self.ask("reset_subscription_cursors", there, json={"items": [a_cursor(name)]})
-        self.ask("get_subscription_cursors", there)
-        self.ask("get_subscription_stats", there)
-        self.ask("put_objective", there, json={"percent": 99, "within_seconds": 30})
-        self.ask("get_objective", there)
-        self.ask("remove_objective", there)
+        self.call_and_keep_answer("list_subscriptions", params={"event_type": name})
+        self.call_and_keep_answer("get_subscription", there)
+        self.call_and_keep_answer(
+            "update_subscription", there, json=change_request(subscription, annotations={"team": "a"})
+        )
+        self.call_and_keep_answer("reset_subscription_cursors", there, json={"items": [a_cursor(name)]})
+        self.call_and_keep_answer("get_subscription_cursors", there)
+        self.call_and_keep_answer("get_subscription_stats", there)
+        self.call_and_keep_answer("put_objective", there, json={"percent": 99, "within_seconds": 30})
+        self.call_and_keep_answer("get_objective", there)
+        self.call_and_keep_answer("remove_objective", there)
         self.deliver(there)
-        self.ask("delete_subscription", there)
+        self.call_and_keep_answer("delete_subscription", there)
 
     def deliver(self, there: str) -> None:
         with Receiver() as receiver:
             for _ in ("it is new", "it is replaced"):
-                self.ask("put_sink", there, json=a_sink(receiver))
-            self.ask("test_sink", there)
-            self.ask("pause_sink", there)
-            self.ask("get_sink", there)
-            self.ask("resume_sink", there)
-            self.ask("rotate_sink_secret", there)
-            self.ask("remove_sink", there)
+                self.call_and_keep_answer("put_sink", there, json=a_sink(receiver))
+            self.call_and_keep_answer("test_sink", there)
+            self.call_and_keep_answer("pause_sink", there)
+            self.call_and_keep_answer("get_sink", there)
+            self.call_and_keep_answer("resume_sink", there)
+            self.call_and_keep_answer("rotate_sink_secret", there)
+            self.call_and_keep_answer("remove_sink", there)
 
     def consume(self) -> None:
         name = create_event_type(self.api)["name"]
@@ -193,7 +201,7 @@ class Tour:
             self.open("stream_subscription_events", stream)
             cursors = {"items": [a_cursor(name, offset=0)]}
             for _ in ("it moves the cursor", "it does not"):
-                self.ask(
+                self.call_and_keep_answer(
                     "commit_subscription_cursors",
                     subscription["id"],
                     json=cursors,
@@ -207,8 +215,8 @@ class Tour:
 
     def keep_and_leave(self, subscription: dict[str, Any]) -> None:
         with Consumer(self.api, subscription) as stream:
-            self.ask("extend_subscription_stream", subscription["id"], stream.id)
-            self.ask("leave_subscription_stream", subscription["id"], stream.id)
+            self.call_and_keep_answer("extend_subscription_stream", subscription["id"], stream.id)
+            self.call_and_keep_answer("leave_subscription_stream", subscription["id"], stream.id)
 
     def _partitions(self, subscription: dict[str, Any]) -> list[Any]:
         [item] = self.api.get(f"/subscriptions/{subscription['id']}/stats").json()["items"]
@@ -224,11 +232,11 @@ class Tour:
         with Consumer(self.api, subscription):
             until(lambda: len(parked_ids(self.api, subscription)) == 3)
         first, second, _ = parked_ids(self.api, subscription)
-        self.ask("list_parked_events", there)
-        self.ask("get_parked_event", there, first)
-        self.ask("redrive_parked_event", there, first)
-        self.ask("skip_parked_event", there, second)
-        self.ask("redrive_parked_events", there)
+        self.call_and_keep_answer("list_parked_events", there)
+        self.call_and_keep_answer("get_parked_event", there, first)
+        self.call_and_keep_answer("redrive_parked_event", there, first)
+        self.call_and_keep_answer("skip_parked_event", there, second)
+        self.call_and_keep_answer("redrive_parked_events", there)
 
 
 def _fill_template(template: str, values: Iterator[str]) -> Iterator[str]:
@@ -244,9 +252,9 @@ def tours() -> Iterator[dict[str, list[tuple[str, Answer]]]]:
         Broker(**ON_LOOPBACK) as broker,
         check_against_description(httpx.Client(base_url=broker.url, timeout=PATIENCE)) as api,
     ):
-        taken = [Tour(broker, api, accept) for accept in ("*/*", "application/problem+json", STREAM)]
+        taken = [OperationsTour(broker, api, accept) for accept in ("*/*", "application/problem+json", STREAM)]
         for each in taken:
-            each.take()
+            each.call_every_operation()
         yield {each.accept: each.answers for each in taken}
 
 

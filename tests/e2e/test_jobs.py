@@ -34,7 +34,7 @@ __all__ = ["quick_spark"]  # a fixture that all use
 
 
 @dataclass(frozen=True)
-class Deployed:
+class Deployment:
     """A deployment: its place, the settings of jobs, and on AWS the jobs' roles, whose names are the access keys
     here."""
 
@@ -70,14 +70,14 @@ def deployed(request, tmp_path, monkeypatch):
         prefix = "AnalyticsRole"
         roles = {each.removeprefix(prefix)[:-8]: each for each in laptop.deployment.roles if each.startswith(prefix)}
         for broker in open_laptop_broker(laptop, authorizes=False):
-            yield Deployed(broker.url, stores, places, f"{STREAM}&endpoint={endpoints['kinesis']}", roles)
+            yield Deployment(broker.url, stores, places, f"{STREAM}&endpoint={endpoints['kinesis']}", roles)
         return
     file = f"sqlite:///{tmp_path / 'nakadi.db'}"
     # Kafka delivers what is erased until it forgets it.
     log, more = (kafka.url(), {"hot_retention_ms": 1000}) if request.param == "kafka" else (file, {})
     places = {"registry": file, "event_log": log, "log_index": file, "archive": str(tmp_path / "archive")}
     with Broker(**places, archive_after_seconds=1, **more) as broker:
-        yield Deployed(broker.url, file, ["--data", str(tmp_path)], log)
+        yield Deployment(broker.url, file, ["--data", str(tmp_path)], log)
 
 
 def wait_until_archived(deployed, topic, partitions, count):

@@ -82,9 +82,9 @@ def test_an_event_type_moves_to_kafka_and_back_under_load(api, storage):
             number += 1
 
     def publishing_goes_on() -> None:
-        before, begin = total(published), time.monotonic()
-        while total(published) <= before + 50:
-            assert time.monotonic() < begin + 2 * PATIENCE, (total(published) - before, refusals[-3:])
+        before, begin = count_published(published), time.monotonic()
+        while count_published(published) <= before + 50:
+            assert time.monotonic() < begin + 2 * PATIENCE, (count_published(published) - before, refusals[-3:])
             time.sleep(0.005)
 
     with ThreadPoolExecutor(3) as writers:
@@ -106,7 +106,7 @@ def test_an_event_type_moves_to_kafka_and_back_under_load(api, storage):
     assert found == published
 
 
-def total(published) -> int:
+def count_published(published) -> int:
     return sum(len(each) for each in published.values())
 
 
@@ -115,7 +115,7 @@ def consume_numbers(api, subscription: str, published: Mapping[str, Sequence[int
     found: dict[str, list[int]] = {}
     # The stream ends by itself, with or without the last event: missing ones are noticed then.
     parameters = {
-        "stream_limit": total(published),
+        "stream_limit": count_published(published),
         "stream_timeout": 2 * int(PATIENCE),
         "batch_limit": 100,
         "batch_flush_timeout": 1,
@@ -128,6 +128,6 @@ def consume_numbers(api, subscription: str, published: Mapping[str, Sequence[int
             for event in httpx.Response(200, content=line).json().get("events", ()):
                 writer, _, number = event["foo"].partition("/")
                 found.setdefault(writer, []).append(int(number))
-            if total(found) >= total(published):
+            if count_published(found) >= count_published(published):
                 break
     return found

@@ -16,7 +16,7 @@ from tests.support.patience import PATIENCE
 pytestmark = kafka.NOT_IN_EVERY_RUN
 
 
-class TheOther:
+class OtherBroker:
     """A broker of which only the topics exist, with records in its form."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def api():
 
 @pytest.fixture(scope="module")
 def other_broker():
-    return TheOther()
+    return OtherBroker()
 
 
 def adopt(api, name, *timelines):

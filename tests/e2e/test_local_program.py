@@ -136,7 +136,7 @@ def publish_until_killed(program, seconds):
     return acknowledged
 
 
-def refusal(data):
+def start_error(data):
     command = [sys.executable, "-m", "nakadi.local", "--port=0", "--data", str(data)]
     run = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1), run.stderr
@@ -156,7 +156,7 @@ def test_a_loss_is_reported_and_has_to_be_accepted(tmp_path):
         assert program.end() == (0, "")
     (tmp_path / "nakadi.db").unlink()
 
-    said = refusal(tmp_path)
+    said = start_error(tmp_path)
     assert "nakadi.db is not there, and it was marked at" in said
     assert re.search(r"It had \d+ event types, 0 subscriptions, ", said)
     assert not (tmp_path / "nakadi.db").exists()

@@ -32,7 +32,7 @@ Scene = Iterator[None]
 """Brings a broker to where the next request would block its loop, yields, and sends that request."""
 
 
-class Stage:
+class FreshBroker:
     """A broker that has had no request, and a client with its own token."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,118 +59,118 @@ class Stage:
         assert answer.status_code == status, answer.text
 
 
-def keys_are_fetched(stage: Stage) -> Scene:
-    name = create_event_type(stage.api)["name"]
-    stage.issuer.rotate()
-    stage.api.headers.update(stage.issuer.bearer("the-admin"))
+def keys_are_fetched(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api)["name"]
+    fresh_broker.issuer.rotate()
+    fresh_broker.api.headers.update(fresh_broker.issuer.bearer("the-admin"))
     with patch.object(key_set, "KEY_SET_RETRY_INTERVAL_SECONDS", 0.0):
         yield
-        stage.publish(name)
+        fresh_broker.publish(name)
 
 
-def a_replaced_key_is_fetched(stage: Stage) -> Scene:
-    name = create_event_type(stage.api)["name"]
-    stage.issuer._keys.clear()
-    stage.issuer.rotate()
-    stage.api.headers.update(stage.issuer.bearer("the-admin"))
+def a_replaced_key_is_fetched(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api)["name"]
+    fresh_broker.issuer._keys.clear()
+    fresh_broker.issuer.rotate()
+    fresh_broker.api.headers.update(fresh_broker.issuer.bearer("the-admin"))
     with patch.object(key_set, "KEY_SET_RETRY_INTERVAL_SECONDS", 0.0):
         yield
-        stage.publish(name)
+        fresh_broker.publish(name)
 
 
-def a_violation_is_explained(stage: Stage) -> Scene:
-    name = create_event_type(stage.api, schema=SCHEMA)["name"]
-    stage.publish(name)
+def a_violation_is_explained(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api, schema=SCHEMA)["name"]
+    fresh_broker.publish(name)
     yield
-    stage.publish(name, '[{"n":"one"}]', 422)
+    fresh_broker.publish(name, '[{"n":"one"}]', 422)
 
 
-def a_log_is_opened(stage: Stage) -> Scene:
+def a_log_is_opened(fresh_broker: FreshBroker) -> Scene:
     storage = {"id": "other", "storage_type": "embedded", "embedded_configuration": {}}
-    assert stage.api.post("/storages", json=storage).status_code == 201
-    assert stage.api.put("/storages/default/other").status_code == 200
-    name = create_event_type(stage.api, schema=SCHEMA)["name"]
-    stage.restart()
-    stage.publish(name, '[{"n":"one"}]', 422)
+    assert fresh_broker.api.post("/storages", json=storage).status_code == 201
+    assert fresh_broker.api.put("/storages/default/other").status_code == 200
+    name = create_event_type(fresh_broker.api, schema=SCHEMA)["name"]
+    fresh_broker.restart()
+    fresh_broker.publish(name, '[{"n":"one"}]', 422)
     yield
-    stage.publish(name)
+    fresh_broker.publish(name)
 
 
-def a_cache_looks_for_changes(stage: Stage) -> Scene:
-    name = create_event_type(stage.api)["name"]
-    stage.publish(name)
+def a_cache_looks_for_changes(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api)["name"]
+    fresh_broker.publish(name)
     yield
     # Once more if another thread has looked just then.
     for _ in range(20):
-        stage.broker.services.watch.valid_snapshot = None
-        stage.publish(name)
+        fresh_broker.broker.services.watch.valid_snapshot = None
+        fresh_broker.publish(name)
 
 
-def a_subscription_is_looked_up(stage: Stage) -> Scene:
-    name = create_event_type(stage.api)["name"]
-    commit(stage, name, a_cursor(name))
-    other = create_subscription(stage.api, name)["id"]
+def a_subscription_is_looked_up(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api)["name"]
+    commit(fresh_broker, name, a_cursor(name))
+    other = create_subscription(fresh_broker.api, name)["id"]
     yield
-    commit(stage, name, a_cursor(name), subscription=other)
+    commit(fresh_broker, name, a_cursor(name), subscription=other)
 
 
-def a_rejected_batch_may_fit_a_newer_event_type(stage: Stage) -> Scene:
+def a_rejected_batch_may_fit_a_newer_event_type(fresh_broker: FreshBroker) -> Scene:
     by_key = {"partition_strategy": "hash", "partition_key_fields": ["key"]}
-    name = create_event_type(stage.api, **by_key)["name"]
-    stage.publish(name, '[{"key":1}]')
+    name = create_event_type(fresh_broker.api, **by_key)["name"]
+    fresh_broker.publish(name, '[{"key":1}]')
     yield
-    stage.publish(name, status=422)
+    fresh_broker.publish(name, status=422)
 
 
-def a_schema_is_compiled(stage: Stage) -> Scene:
-    name = create_event_type(stage.api)["name"]
-    commit(stage, name, a_cursor(name))
+def a_schema_is_compiled(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api)["name"]
+    commit(fresh_broker, name, a_cursor(name))
     yield
-    stage.publish(name)
+    fresh_broker.publish(name)
 
 
-def a_body_is_cut_by_hand(stage: Stage) -> Scene:
-    name = create_event_type(stage.api)["name"]
-    stage.publish(name)
+def a_body_is_cut_by_hand(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api)["name"]
+    fresh_broker.publish(name)
     yield
-    stage.publish(name, '[{"n":1,"n":2}]', 400)
+    fresh_broker.publish(name, '[{"n":1,"n":2}]', 400)
 
 
-def several_partitions_are_committed(stage: Stage) -> Scene:
-    name = create_event_type(stage.api, default_statistic=TWO_PARTITIONS)["name"]
+def several_partitions_are_committed(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api, default_statistic=TWO_PARTITIONS)["name"]
     cursors = [a_cursor(name, partition) for partition in "01"]
-    subscription = commit(stage, name, *cursors)
+    subscription = commit(fresh_broker, name, *cursors)
     yield
-    commit(stage, name, *cursors, subscription=subscription)
+    commit(fresh_broker, name, *cursors, subscription=subscription)
 
 
-def a_turn_is_waited_for(stage: Stage) -> Scene:
-    name = create_event_type(stage.api, schema={"properties": {"n": {"items": {"type": "integer"}}}})["name"]
-    stage.publish(name, '[{"n":[1]}]')
+def a_turn_is_waited_for(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api, schema={"properties": {"n": {"items": {"type": "integer"}}}})["name"]
+    fresh_broker.publish(name, '[{"n":[1]}]')
     with patch.object(batch, "STEPS_WITHOUT_TURN", 1):
         yield
-        stage.publish(name, f'[{{"n":{[*range(1000)]}}},{{"n":["one"]}}]', 422)
+        fresh_broker.publish(name, f'[{{"n":{[*range(1000)]}}},{{"n":["one"]}}]', 422)
 
 
-def commit(stage: Stage, name: str, *cursors: dict[str, Any], subscription: str = "") -> str:
+def commit(fresh_broker: FreshBroker, name: str, *cursors: dict[str, Any], subscription: str = "") -> str:
     """Commit without a stream, which is refused after every look-up."""
-    subscription = subscription or create_subscription(stage.api, name)["id"]
+    subscription = subscription or create_subscription(fresh_broker.api, name)["id"]
     headers = {"X-Nakadi-StreamId": EID}
     path = f"/subscriptions/{subscription}/cursors"
-    assert stage.api.post(path, json={"items": cursors}, headers=headers).status_code == 422
+    assert fresh_broker.api.post(path, json={"items": cursors}, headers=headers).status_code == 422
     return subscription
 
 
-def a_refused_commit_is_explained(stage: Stage) -> Scene:
-    name = create_event_type(stage.api)["name"]
-    subscription = commit(stage, name, a_cursor(name))
+def a_refused_commit_is_explained(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api)["name"]
+    subscription = commit(fresh_broker, name, a_cursor(name))
     yield
-    commit(stage, name, a_cursor(name), subscription=subscription)
+    commit(fresh_broker, name, a_cursor(name), subscription=subscription)
 
 
-def a_timeline_is_switched(stage: Stage) -> Scene:
-    name = create_event_type(stage.api)["name"]
-    stage.publish(name)
+def a_timeline_is_switched(fresh_broker: FreshBroker) -> Scene:
+    name = create_event_type(fresh_broker.api)["name"]
+    fresh_broker.publish(name)
     yield
 
     async def is_sealed(*_: Any) -> None:
@@ -182,10 +182,10 @@ def a_timeline_is_switched(stage: Stage) -> Scene:
 
     with ExitStack() as sealing, patch.object(Publisher, "_await_next_timeline", look_again):
         sealing.enter_context(patch.object(SqliteLog, "append", is_sealed))
-        stage.publish(name)
+        fresh_broker.publish(name)
 
 
-class Staying:
+class AwaitedOnLoop:
     """Awaited in the place of `LEAVE_LOOP` by who forgets it."""
 
     def __await__(self) -> Iterator[None]:
@@ -193,7 +193,7 @@ class Staying:
 
 
 # Each operation with the part that sends it to a thread.
-SCENES: tuple[tuple[Callable[[Stage], Scene], str], ...] = (
+SCENES: tuple[tuple[Callable[[FreshBroker], Scene], str], ...] = (
     (keys_are_fetched, "auth.key_set.check_may_block"),
     (a_replaced_key_is_fetched, "auth.key_set.check_may_block"),
     (a_violation_is_explained, "schemas.validation.check_may_block"),
@@ -212,30 +212,30 @@ IDS = [scene.__name__ for scene, _ in SCENES]
 
 
 @pytest.fixture
-def stage(tmp_path) -> Iterator[Stage]:
-    with closing(Stage(tmp_path)) as stage:
+def fresh_broker(tmp_path) -> Iterator[FreshBroker]:
+    with closing(FreshBroker(tmp_path)) as stage:
         yield stage
 
 
 @pytest.mark.parametrize("scene", [scene for scene, _ in SCENES], ids=IDS)
-def test_it_goes_to_a_thread(stage, scene):
+def test_it_goes_to_a_thread(fresh_broker, scene):
     """The request is answered, and nothing blocks the loop."""
-    list(scene(stage))
+    list(scene(fresh_broker))
 
 
 @pytest.mark.parametrize(("scene", "what_sends"), SCENES, ids=IDS)
-def test_what_forgets_to_go_to_a_thread_is_noticed(stage, guard, scene, what_sends):
+def test_what_forgets_to_go_to_a_thread_is_noticed(fresh_broker, loop_guard, scene, what_sends):
     """Without it, the guard notices the call."""
 
     def is_noticed():
-        steps = scene(stage)
+        steps = scene(fresh_broker)
         next(steps)
-        forgotten = Staying() if what_sends.endswith("LEAVE_LOOP") else lambda: None
+        forgotten = AwaitedOnLoop() if what_sends.endswith("LEAVE_LOOP") else lambda: None
         # An error raised on the loop is answered as a fault of the broker.
         with patch(f"nakadi.{what_sends}", forgotten), suppress(AssertionError):
             next(steps, None)
         steps.close()
-        return bool(guard.take())
+        return bool(loop_guard.take())
 
     # On a busy machine, something that the broker keeps may expire before the request, which then goes to a thread
     # for another reason.

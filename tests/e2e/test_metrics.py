@@ -29,7 +29,7 @@ from tests.support.subscriptions import create_subscription, publish
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
+def running_broker(tmp_path_factory):
     """A broker that archives events at once, and removes them from its data file."""
     folder = tmp_path_factory.mktemp("data")
     url = f"sqlite:///{folder}/nakadi.db"
@@ -39,8 +39,8 @@ def running(tmp_path_factory):
 
 
 @pytest.fixture
-def api(running):
-    with check_against_description(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
+def api(running_broker):
+    with check_against_description(httpx.Client(base_url=running_broker.url, timeout=PATIENCE)) as client:
         yield client
 
 
@@ -169,12 +169,12 @@ def test_figures_are_counted(api, measure_change):
 # Streams
 
 
-def test_streams_are_counted_with_what_they_send(api, measure_change, running):
+def test_streams_are_counted_with_what_they_send(api, measure_change, running_broker):
     """A stream counts while it is open and at its end, with the reason; so do its events, their bytes and age."""
     name = create_event_type(api)["name"]
     publish(api, name, 3)
     begin = {"X-nakadi-cursors": '[{"partition": "0", "offset": "BEGIN"}]'}
-    with OpenStream(running.url, f"/event-types/{name}/events?batch_limit=3&stream_limit=4", begin) as stream:
+    with OpenStream(running_broker.url, f"/event-types/{name}/events?batch_limit=3&stream_limit=4", begin) as stream:
         line = stream.line()
         assert measure_change("nakadi_open_streams", api="low-level") == 1
         publish(api, name, 1)
@@ -188,9 +188,9 @@ def test_streams_are_counted_with_what_they_send(api, measure_change, running):
     assert measure_change("nakadi_delivery_delay_seconds_count", api="low-level") == 2
 
 
-def test_a_client_that_goes_away_is_a_reason(api, measure_change, running):
+def test_a_client_that_goes_away_is_a_reason(api, measure_change, running_broker):
     """A stream whose client has closed its connection ends for that."""
-    with OpenStream(running.url, f"/event-types/{create_event_type(api)['name']}/events"):
+    with OpenStream(running_broker.url, f"/event-types/{create_event_type(api)['name']}/events"):
         pass
 
     until(lambda: measure_change("nakadi_streams_ended_total", api="low-level", reason="gone") == 1)
@@ -258,12 +258,12 @@ def test_a_removed_stream_loses_its_partitions(api, measure_change, consumer):
 # Failures of consumers
 
 
-def test_parked_events_are_counted(api, measure_change, running, consumer):
+def test_parked_events_are_counted(api, measure_change, running_broker, consumer):
     """The event that consumers failed at counts, and those that follow it."""
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
     publish_events(api, name, "a1", "a2", "b1")
-    give_up_on_the_next(running.services, api, subscription)
+    give_up_on_the_next(running_broker.services, api, subscription)
     assert [each["event"] for each in consumer(subscription).consumed(1)] == ["b1"]
     until(lambda: len(parked_ids(api, subscription)) == 2)
 
@@ -278,12 +278,12 @@ def test_parked_events_are_counted(api, measure_change, running, consumer):
         ("SKIP_EVENT", "nakadi_events_skipped_total", {}),
     ],
 )
-def test_events_that_are_given_up_are_counted(api, measure_change, running, consumer, policy, metric, labels):
+def test_events_that_are_given_up_are_counted(api, measure_change, running_broker, consumer, policy, metric, labels):
     """An event that goes to the dead letters, or is skipped, counts."""
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations={COUNT: "2", POLICY: policy})
     publish(api, name, 2)
-    give_up_on_the_next(running.services, api, subscription)
+    give_up_on_the_next(running_broker.services, api, subscription)
     assert [each["n"] for each in consumer(subscription, batch_flush_timeout=1).consumed(1)] == [1]
 
     assert measure_change(metric, **labels) == 1
@@ -292,14 +292,14 @@ def test_events_that_are_given_up_are_counted(api, measure_change, running, cons
 # The broker's own work
 
 
-def test_the_archive_is_counted(api, measure_change, running):
+def test_the_archive_is_counted(api, measure_change, running_broker):
     """Archived segments, events and bytes count; reads from the archive use the cache first."""
     name = create_event_type(api)["name"]
     for _ in range(5):
         publish(api, name)
     until(lambda: measure_change("nakadi_archive_events_written_total") >= 5)
     until(lambda: value(scrape(api), "nakadi_archive_partitions_waiting") == 0)
-    running.log.archive()
+    running_broker.log.archive()
 
     assert measure_change("nakadi_archive_segments_written_total") >= 1
     assert measure_change("nakadi_archive_bytes_written_total") > 0
@@ -307,7 +307,9 @@ def test_the_archive_is_counted(api, measure_change, running):
     begin = {"X-nakadi-cursors": '[{"partition": "0", "offset": "BEGIN"}]'}
 
     def asks_the_cache():
-        with OpenStream(running.url, f"/event-types/{name}/events?batch_limit=5&stream_limit=5", begin) as stream:
+        with OpenStream(
+            running_broker.url, f"/event-types/{name}/events?batch_limit=5&stream_limit=5", begin
+        ) as stream:
             stream.rest()
         return measure_change("nakadi_cache_misses_total", cache="archive") + measure_change(
             "nakadi_cache_hits_total", cache="archive"
@@ -326,9 +328,9 @@ def test_an_objective_is_reported_while_streams_are_open(api):
         until(lambda: value(scrape(api), "nakadi_subscription_objective_ratio", **mine) == 0.99)
 
 
-def test_housekeeping_is_counted(api, measure_change, running):
+def test_housekeeping_is_counted(api, measure_change, running_broker):
     """Each round counts with its time, and says when it ended; the last one's stalled subscriptions are reported."""
-    running.services.housekeeping.run()
+    running_broker.services.housekeeping.run()
 
     assert measure_change("nakadi_housekeeping_duration_seconds_count") >= 1
     assert measure_change("nakadi_housekeeping_last_round_timestamp_seconds") > 0

@@ -30,7 +30,7 @@ def receiver(monkeypatch):
         yield receiver
 
 
-def newest(receiver, name):
+def newest_points(receiver, name):
     """The points of a metric as they were sent last."""
     [*_, found] = [each for each in receiver.metrics if each.name == name]
     return getattr(found, found.WhichOneof("data"))
@@ -53,16 +53,16 @@ def test_the_metrics_that_prometheus_reads_are_sent(receiver):
         def sent(count):
             if "nakadi_events_published_total" not in {each.name for each in receiver.metrics}:
                 return False
-            points = newest(receiver, "nakadi_events_published_total").data_points
+            points = newest_points(receiver, "nakadi_events_published_total").data_points
             return {labels_of(each)["event_type"]: each.as_double or each.as_int for each in points} == {name: count}
 
         until(lambda: sent(3))
-        published = newest(receiver, "nakadi_events_published_total")
+        published = newest_points(receiver, "nakadi_events_published_total")
         assert published.is_monotonic
         assert published.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
         [stored] = [
             each
-            for each in newest(receiver, "nakadi_http_request_duration_seconds").data_points
+            for each in newest_points(receiver, "nakadi_http_request_duration_seconds").data_points
             if labels_of(each) == {"operation": "publish_events"}
         ]
         assert (stored.count, sum(stored.bucket_counts)) == (1, 1)

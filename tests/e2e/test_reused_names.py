@@ -30,12 +30,12 @@ def two_clients(tmp_path):
         ]
 
 
-def recreate(api, name, **changes):
+def create_again(api, name, **changes):
     assert api.delete(f"/event-types/{name}").status_code == 200
     return create_event_type(api, name=name, **changes)
 
 
-def batch(api, name, event):
+def publish_one(api, name, event):
     return api.post(f"/event-types/{name}/events", json=[event]).status_code
 
 
@@ -44,9 +44,9 @@ def test_events_are_judged_by_the_schema_that_there_is(two_clients, before, afte
     """Publishing through another process right after an event type was deleted and made again uses its new schema."""
     one, two = two_clients
     name = create_event_type(one, schema=before)["name"]
-    assert batch(two, name, {"n": 1}) == 200
-    recreate(one, name, schema=after)
-    assert batch(two, name, {"other": "x"}) == status
+    assert publish_one(two, name, {"n": 1}) == 200
+    create_again(one, name, schema=after)
+    assert publish_one(two, name, {"other": "x"}) == status
 
 
 def test_events_come_to_the_event_type_that_there_is(two_clients):
@@ -55,7 +55,7 @@ def test_events_come_to_the_event_type_that_there_is(two_clients):
     one, two = two_clients
     name = create_event_type(one)["name"]
     publish(two, name)
-    recreate(one, name)
+    create_again(one, name)
     publish(two, name, 3)
     ends = one.get(f"/event-types/{name}/partitions").json()
     assert sum(int(each["newest_available_offset"].rpartition("-")[2]) + 1 for each in ends) == 3
@@ -69,7 +69,7 @@ def test_streams_read_the_event_type_that_there_is(two_clients):
     subscription = create_subscription(one, name, read_from="begin")
     with Consumer(two, subscription):
         assert one.delete(f"/subscriptions/{subscription['id']}").status_code == 204
-    recreate(one, name)
+    create_again(one, name)
     publish(one, name, 2)
     second = create_subscription(one, name, read_from="begin")
     with Consumer(two, second, batch_flush_timeout=1, stream_timeout=20) as stream:
@@ -84,7 +84,7 @@ def test_offsets_are_set_in_the_event_type_that_there_is(two_clients):
     publish(two, name, 5)
     assert reset(two, first, a_cursor(name, offset=4)).status_code == 204
     assert one.delete(f"/subscriptions/{first['id']}").status_code == 204
-    recreate(one, name)
+    create_again(one, name)
     publish(one, name, 2)
     second = create_subscription(one, name, read_from="begin")
     problem(reset(two, second, a_cursor(name, offset=4)), 422)

@@ -22,7 +22,7 @@ from tests.support.subscriptions import create_subscription, cursors, offset_tex
 
 
 @pytest.fixture
-def emulated():
+def emulated_aws():
     with a_cloud():
         yield
 
@@ -48,10 +48,12 @@ def consume(api, subscription, count):
 @pytest.fixture
 def wait(monkeypatch):
     """Have something happen while a backup waits for the log indexer."""
-    return lambda happens: monkeypatch.setattr(stage_module.Stage.__init__, "__defaults__", (lambda _: happens(),))
+    return lambda publish_and_index: monkeypatch.setattr(
+        stage_module.Stage.__init__, "__defaults__", (lambda _: publish_and_index(),)
+    )
 
 
-@pytest.mark.usefixtures("emulated")
+@pytest.mark.usefixtures("emulated_aws")
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on(tmp_path, capsys, wait, kind):
     """In another region, nothing is missing that was acknowledged before the backup began, and a stream goes on after
@@ -66,11 +68,11 @@ def test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on(tmp_path
         publish(api, name, *range(7, 10))
         assert consume(api, subscription, 4) == [0, 1, 2, 3]
 
-        def happens():
+        def publish_and_index():
             publish(api, name, "later")
             first.index()
 
-        wait(happens)
+        wait(publish_and_index)
         assert backup.main([place, "--stage", NAME, "--region", FIRST]) == 0
     assert backup.main([place, "--stage", NAME, "--verify"]) == 0
     first.delete()
@@ -95,7 +97,7 @@ def test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on(tmp_path
         assert consume(api, other, 13) == [*range(10), "later", "new", "newer"]
 
 
-@pytest.mark.usefixtures("emulated")
+@pytest.mark.usefixtures("emulated_aws")
 def test_what_an_event_type_went_through_comes_along(tmp_path, wait):
     """Several timelines, more partitions, removed events and remembered ids are as they were. (B15, B21)"""
     first = StageResources(FIRST)

@@ -51,7 +51,7 @@ def processor_seconds(program):
         return value(scrape(api), "process_cpu_seconds_total")
 
 
-def state(process):
+def process_state(process):
     """The state of a process in Linux: "Z" if it has ended and nothing has collected it, "" if there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
@@ -65,7 +65,7 @@ def has_ended(process):
         threads = list(Path(f"/proc/{process}/task").iterdir())
     except FileNotFoundError:
         return True
-    return len(threads) == 1 and state(process) in ("", "Z")
+    return len(threads) == 1 and process_state(process) in ("", "Z")
 
 
 def accepts_waiting(port):
@@ -219,7 +219,7 @@ def be_served_when_all_workers_have_died(program):
     """The first process accepts connections before it sees that every worker has died: some process serves them."""
     workers = program.workers
     program.process.send_signal(signal.SIGSTOP)
-    until(lambda: state(program.process.pid) == "T")
+    until(lambda: process_state(program.process.pid) == "T")
     with requests_over_connections(program) as connections:
         for each in workers:
             os.kill(each, signal.SIGKILL)
@@ -235,7 +235,7 @@ def be_served_by_another_than_the_worker_that_was_handed_it(program):
     workers, port = program.workers, httpx.URL(program.url).port
     for each in workers:
         os.kill(each, signal.SIGSTOP)
-    until(lambda: all(state(each) == "T" for each in workers))
+    until(lambda: all(process_state(each) == "T" for each in workers))
     with requests_over_connections(program) as connections:
         until(lambda: accepts_waiting(port) == 0)
         for each in workers:

@@ -38,7 +38,7 @@ def partition_ends_request() -> dict:
     return {**event, "httpMethod": "GET", "path": f"/event-types/{name}/partitions", "body": None}
 
 
-def problem(answer: dict) -> dict:
+def unavailable_problem(answer: dict) -> dict:
     """A 503 that says when to come again, and nothing about the inside."""
     assert answer["statusCode"] == 503
     assert answer["multiValueHeaders"]["retry-after"] == ["1"]
@@ -49,7 +49,7 @@ def problem(answer: dict) -> dict:
     return told
 
 
-def fails(broker: Aws, operations: list[str], fault) -> None:
+def inject_faults(broker: Aws, operations: list[str], fault) -> None:
     for operation in operations:
         broker.goes_wrong(operation, *[fault] * 60)
 
@@ -69,8 +69,8 @@ def test_readers_are_asked_to_come_again(functions, kinesis_event_type, monkeypa
     with monkeypatch.context() as patch:
         # Only here: a success may take longer on a busy machine.
         patch.setattr(tails, "RETRY_TIMEOUT_SECONDS", 0.5)
-        fails(kinesis_event_type, [operation], fault)
-        problem(functions.invoke("cursors", partition_ends_request()))
+        inject_faults(kinesis_event_type, [operation], fault)
+        unavailable_problem(functions.invoke("cursors", partition_ends_request()))
     kinesis_event_type.goes_right()
     told = functions.invoke("cursors", partition_ends_request())
     assert told["statusCode"] == 200
@@ -80,7 +80,7 @@ def test_readers_are_asked_to_come_again(functions, kinesis_event_type, monkeypa
 @SOME
 def test_publishers_get_the_outcome_of_every_event(functions, kinesis_event_type, fault):
     """While Kinesis takes nothing, each event's outcome is reported, none as stored; later all is well. (P111)"""
-    fails(kinesis_event_type, ["PutRecords"], fault)
+    inject_faults(kinesis_event_type, ["PutRecords"], fault)
     answer = functions.invoke("publish", "apigateway/publish_batch")
     assert answer["statusCode"] in {207, 422}
     assert {each["publishing_status"] for each in json.loads(answer["body"])} == {"failed"}
@@ -93,7 +93,7 @@ def test_changes_of_the_registry_are_to_be_repeated(functions, kinesis_event_typ
     """While DynamoDB accepts nothing, nothing changes, and a later retry succeeds."""
     event = load_recorded_event("apigateway/create_event_type")
     event["body"] = event["body"].replace(json.loads(event["body"])["name"], "another.type")
-    fails(kinesis_event_type, ["TransactWriteItems", "PutItem"], fault)
-    problem(functions.invoke("event_types", event))
+    inject_faults(kinesis_event_type, ["TransactWriteItems", "PutItem"], fault)
+    unavailable_problem(functions.invoke("event_types", event))
     kinesis_event_type.goes_right()
     assert functions.invoke("event_types", event)["statusCode"] == 201

@@ -55,7 +55,7 @@ def test_reports_how_late_the_indexer_is(functions, environment, capsys):
     environment.setenv("NAKADI_LOG_INDEX", "dynamodb://live")
     functions.invoke("housekeeping", "schedule/housekeeping")
 
-    assert lags(capsys) == [0]
+    assert logged_index_lags(capsys) == [0]
 
     stream.put_record(StreamName="live", PartitionKey="t/0", Data=b"not indexed")
     [shard] = kinesis_backends[ACCOUNT][REGION].streams["live"].shards.values()
@@ -63,7 +63,7 @@ def test_reports_how_late_the_indexer_is(functions, environment, capsys):
     record.created_at_datetime -= timedelta(hours=1)
     functions.invoke("housekeeping", "schedule/housekeeping")
 
-    [lag] = lags(capsys)
+    [lag] = logged_index_lags(capsys)
     assert 3600 <= lag < 7200
 
 
@@ -98,7 +98,7 @@ def test_does_not_tell_what_it_could_not_measure(functions, environment, capsys)
     environment.setenv("NAKADI_LOG_INDEX", "dynamodb://live")
     functions.invoke("housekeeping", "schedule/housekeeping")
 
-    assert lags(capsys) == []
+    assert logged_index_lags(capsys) == []
 
 
 def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
@@ -135,7 +135,7 @@ def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
     assert shown == [("b", [0.0])], "a subscription that asks for it, also while nothing waits"
 
 
-def lags(capsys):
+def logged_index_lags(capsys):
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return [line["IndexLag"][0] for line in told if "IndexLag" in line]
 

@@ -15,7 +15,7 @@ def event_type(functions):
     return "shop.order-placed"
 
 
-def lines(capsys):
+def logged_lines(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -123,7 +123,7 @@ class TestLogsOfFunctions:
         """Every answer is counted and timed for CloudWatch, with the function as the only dimension."""
         capsys.readouterr()
         functions.invoke("publish", "apigateway/publish_batch")
-        (told,) = [line for line in lines(capsys) if "_aws" in line]
+        (told,) = [line for line in logged_lines(capsys) if "_aws" in line]
 
         (metrics,) = told["_aws"]["CloudWatchMetrics"]
         assert metrics["Namespace"] == "Nakadi"
@@ -137,7 +137,7 @@ class TestLogsOfFunctions:
         capsys.readouterr()
         broker.goes_wrong("GetItem", refusal_fault("AccessDeniedException"))
         functions.invoke("publish", "apigateway/publish_batch")
-        told = [line for line in lines(capsys) if "_aws" not in line]
+        told = [line for line in logged_lines(capsys) if "_aws" not in line]
 
         assert told
         assert all(line["flow_id"] == "checkout-4711" for line in told)
@@ -167,6 +167,6 @@ class TestLogsOfFunctions:
         capsys.readouterr()
         broker.goes_wrong("GetItem", *[no_connection] * 4)
         functions.invoke("publish", "apigateway/publish_batch")
-        (told,) = [line for line in lines(capsys) if "_aws" in line]
+        (told,) = [line for line in logged_lines(capsys) if "_aws" in line]
 
         assert (told["Faults"], told["Refusals"]) == ([1], [0])

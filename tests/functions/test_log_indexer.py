@@ -29,7 +29,7 @@ TOPIC = "orders"
 PARTITIONS = 3
 
 
-class Shards:
+class RecordedShards:
     """A stream with events, and its records as Lambda hands them to the function."""
 
     def __init__(self, broker, monkeypatch):
@@ -121,16 +121,16 @@ NOTHING_FAILED = {"batchItemFailures": []}
 
 
 @pytest.fixture
-def shards(functions, broker, monkeypatch):  # noqa: ARG001  # functions bring the world about
-    return Shards(broker, monkeypatch)
+def recorded_shards(functions, broker, monkeypatch):  # noqa: ARG001  # functions bring the world about
+    return RecordedShards(broker, monkeypatch)
 
 
-def test_a_batch_is_counted_and_archived(functions, shards):
+def test_a_batch_is_counted_and_archived(functions, recorded_shards):
     """Every event of a batch has its offset in the index, and is in the archive object of the batch."""
-    shards.publish(12)
-    assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
-    assert shards.read_progress() == expected_answer(12)
-    assert len(shards.objects("log/")) == 1
+    recorded_shards.publish(12)
+    assert functions.invoke("log_indexer", recorded_shards.event()) == NOTHING_FAILED
+    assert recorded_shards.read_progress() == expected_answer(12)
+    assert len(recorded_shards.objects("log/")) == 1
 
 
 ORDERS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_the_same_comes_of_every_order")
@@ -148,27 +148,27 @@ ORDERS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_th
         pytest.param([(0, 8), (4, 12)], id="overlapping"),
     ],
 )
-def test_the_same_comes_of_every_order(functions, shards, cuts):
+def test_the_same_comes_of_every_order(functions, recorded_shards, cuts):
     """Redelivered, bisected, overlapping and reordered batches have the same result as one batch: nothing twice, no
     gap."""
-    shards.publish(12)
+    recorded_shards.publish(12)
     for first, last in cuts:
-        assert functions.invoke("log_indexer", shards.event(first, last)) == NOTHING_FAILED
-    assert shards.read_progress() == expected_answer(12)
+        assert functions.invoke("log_indexer", recorded_shards.event(first, last)) == NOTHING_FAILED
+    assert recorded_shards.read_progress() == expected_answer(12)
 
 
-def test_batches_at_the_same_time_count_once(functions, shards):
+def test_batches_at_the_same_time_count_once(functions, recorded_shards):
     """Several invocations with the same and with overlapping records have the result of one of them alone."""
-    shards.publish(30)
-    functions.invoke("log_indexer", shards.event(0, 1))
-    batches = [shards.event(random.randrange(0, 15), random.randrange(15, 30) + 1) for _ in range(6)]
+    recorded_shards.publish(30)
+    functions.invoke("log_indexer", recorded_shards.event(0, 1))
+    batches = [recorded_shards.event(random.randrange(0, 15), random.randrange(15, 30) + 1) for _ in range(6)]
     with ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(lambda batch: functions.invoke("log_indexer", batch), batches))
     for batch, answer in zip(batches, answers, strict=True):
         if answer != NOTHING_FAILED:
             assert functions.invoke("log_indexer", batch) == NOTHING_FAILED
-    functions.invoke("log_indexer", shards.event())
-    assert shards.read_progress() == expected_answer(30)
+    functions.invoke("log_indexer", recorded_shards.event())
+    assert recorded_shards.read_progress() == expected_answer(30)
 
 
 POISON = [
@@ -180,37 +180,37 @@ POISON = [
 
 
 @pytest.mark.parametrize(("data", "key"), POISON)
-def test_what_is_not_ours_does_not_stop_the_shard(functions, shards, data, key):
+def test_what_is_not_ours_does_not_stop_the_shard(functions, recorded_shards, data, key):
     """A record that is no event of ours takes no offset, and everything around it is indexed."""
-    shards.publish(3)
+    recorded_shards.publish(3)
     if not data:
         data = b"\x00"
-    shards.put(data, key)
-    shards.publish(9)
-    assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
-    found = shards.read_progress()
+    recorded_shards.put(data, key)
+    recorded_shards.publish(9)
+    assert functions.invoke("log_indexer", recorded_shards.event()) == NOTHING_FAILED
+    found = recorded_shards.read_progress()
     assert {partition: counted for partition, (counted, _) in found.items()} == {0: 8, 1: 8, 2: 8}
-    log = shards.a_log()
+    log = recorded_shards.a_log()
     assert log.bounds(TOPIC, [0])[0].next_offset == 8
     log.close()
 
 
-def test_what_cannot_be_read_is_set_aside_and_reported(functions, shards, capsys):
+def test_what_cannot_be_read_is_set_aside_and_reported(functions, recorded_shards, capsys):
     """A damaged frame keeps its numbers for all readers; its bytes are set aside, and a metric counts it."""
-    shards.publish(3)
-    shards.put(envelopes.pack_frame(5, 0, b"nf\x01\x02 not what it was"))
-    shards.put(b"what is this?")
-    shards.publish(3)
+    recorded_shards.publish(3)
+    recorded_shards.put(envelopes.pack_frame(5, 0, b"nf\x01\x02 not what it was"))
+    recorded_shards.put(b"what is this?")
+    recorded_shards.publish(3)
     capsys.readouterr()
-    assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
+    assert functions.invoke("log_indexer", recorded_shards.event()) == NOTHING_FAILED
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["SetAside"] for line in told if "SetAside" in line] == [[2]]
-    assert len(shards.objects("set-aside/")) == 2
-    log = shards.a_log()
+    assert len(recorded_shards.objects("set-aside/")) == 2
+    log = recorded_shards.a_log()
     found = log.read(TOPIC, 0, 0)
     log.close()
     assert [event.offset for event in found.events] == [0, 1, 7, 8]
-    assert shards.read_progress()[0][0] == 9
+    assert recorded_shards.read_progress()[0][0] == 9
 
 
 FAULTS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_a_fault_in_between_changes_nothing")
@@ -227,33 +227,33 @@ FAULTS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_a_
         pytest.param("GetShardIterator", timeout_before_effect, marks=FAULTS_ARE_LONG),
     ],
 )
-def test_a_fault_in_between_changes_nothing(functions, shards, operation, fault):
+def test_a_fault_in_between_changes_nothing(functions, recorded_shards, operation, fault):
     """Another attempt or the next delivery makes up for a call that fails, before or after its effect."""
-    shards.publish(12)
-    functions.invoke("log_indexer", shards.event(0, 2))
-    shards.broker.goes_wrong(operation, fault)
+    recorded_shards.publish(12)
+    functions.invoke("log_indexer", recorded_shards.event(0, 2))
+    recorded_shards.broker.goes_wrong(operation, fault)
     for _ in range(2):
-        functions.invoke("log_indexer", shards.event())
-    assert shards.read_progress() == expected_answer(12)
+        functions.invoke("log_indexer", recorded_shards.event())
+    assert recorded_shards.read_progress() == expected_answer(12)
 
 
-def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(functions, shards):
+def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(functions, recorded_shards):
     """While the index is out of order, the function reports the batch's first record that is not indexed."""
-    shards.publish(6)
-    functions.invoke("log_indexer", shards.event(0, 2))
-    event = shards.event()
-    shards.broker.goes_wrong("TransactWriteItems", *[error_before_effect] * 4)
+    recorded_shards.publish(6)
+    functions.invoke("log_indexer", recorded_shards.event(0, 2))
+    event = recorded_shards.event()
+    recorded_shards.broker.goes_wrong("TransactWriteItems", *[error_before_effect] * 4)
     answer = functions.invoke("log_indexer", event)
     assert answer == {"batchItemFailures": [{"itemIdentifier": event["Records"][2]["kinesis"]["sequenceNumber"]}]}
     assert functions.invoke("log_indexer", event) == NOTHING_FAILED
-    assert shards.read_progress() == expected_answer(6)
+    assert recorded_shards.read_progress() == expected_answer(6)
 
 
 def test_a_shard_that_fails_does_not_keep_the_others(caplog):
     """A failure in one shard of a batch is logged; its records come again, and the records of other shards are
     indexed."""
 
-    class Fails:
+    class FailingIndexer:
         def __init__(self):
             self.read_progress = []
 
@@ -267,7 +267,7 @@ def test_a_shard_that_fails_does_not_keep_the_others(caplog):
             raise ValueError("another one")
 
     found = [to_lambda_record("s", shard, a_record(number)) for number, shard in enumerate(("shard-0", "shard-1"))]
-    indexer = Fails()
+    indexer = FailingIndexer()
     assert index_batch(indexer, {"Records": found}) == {"batchItemFailures": [{"itemIdentifier": "0"}]}
     assert indexer.read_progress == [("shard-1", 1)]
     assert "Indexing of shard-0 failed" in caplog.text
@@ -282,37 +282,37 @@ def a_record(number):
     }
 
 
-def test_a_long_frame_that_came_in_several_batches_is_one(functions, shards):
+def test_a_long_frame_that_came_in_several_batches_is_one(functions, recorded_shards):
     """An append of several records is counted when its last one comes, also when they are in different batches."""
     stored = {"n": "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=4000))}
     log = open_event_log(
-        f"{shards.url}&record_bytes=1000",
+        f"{recorded_shards.url}&record_bytes=1000",
         SystemClock(),
         LogDependencies(open_index=lambda: open_log_index(INDEX), open_archive=lambda: open_archive(ARCHIVE)),
     )
     run_blocking(log.append(TOPIC, {0: [Record(json.dumps(stored).encode())]}))
     log.close()
-    records = len(shards.event()["Records"])
+    records = len(recorded_shards.event()["Records"])
     assert records > 2
     for number in range(records):
-        assert shards.read_progress()[0] == (0, [])
-        functions.invoke("log_indexer", shards.event(number, number + 1))
-    assert shards.read_progress()[0] == (1, [(0, json.dumps(stored).encode())])
+        assert recorded_shards.read_progress()[0] == (0, [])
+        functions.invoke("log_indexer", recorded_shards.event(number, number + 1))
+    assert recorded_shards.read_progress()[0] == (1, [(0, json.dumps(stored).encode())])
 
 
-def test_events_of_deleted_topics_are_passed_over(functions, shards):
+def test_events_of_deleted_topics_are_passed_over(functions, recorded_shards):
     """Events of a topic that is deleted meanwhile are neither counted nor archived."""
-    shards.publish(6)
-    shards.index.delete_topic(TOPIC)
-    assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
-    assert shards.objects("log/") == []
-    assert shards.index.index_heads([(TOPIC, 0)])[TOPIC, 0].revision == 0
+    recorded_shards.publish(6)
+    recorded_shards.index.delete_topic(TOPIC)
+    assert functions.invoke("log_indexer", recorded_shards.event()) == NOTHING_FAILED
+    assert recorded_shards.objects("log/") == []
+    assert recorded_shards.index.index_heads([(TOPIC, 0)])[TOPIC, 0].revision == 0
 
 
-def test_event_types_live_in_streams_of_their_own(functions, shards, environment):
+def test_event_types_live_in_streams_of_their_own(functions, recorded_shards, environment):
     """A storage names another stream; its event types are published there, and each stream is indexed for itself."""
     environment.setenv("NAKADI_COORDINATION", "memory:")
-    own = create_stream(shards.client, shards=1)
+    own = create_stream(recorded_shards.client, shards=1)
     a_storage = {"id": "own", "storage_type": "kinesis", "kinesis_configuration": {"stream": own}}
     for method, path, body in (("POST", "/storages", a_storage), ("PUT", "/storages/default/own", None)):
         answer = functions.invoke("admin", asked_by_an_admin(method, path, body))
@@ -321,13 +321,14 @@ def test_event_types_live_in_streams_of_their_own(functions, shards, environment
 
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
 
-    assert shards.event()["Records"] == []
-    published = shards.event(stream=own)
+    assert recorded_shards.event()["Records"] == []
+    published = recorded_shards.event(stream=own)
     assert published["Records"]
     assert functions.invoke("log_indexer", published) == NOTHING_FAILED
     [topic] = {record["kinesis"]["partitionKey"].partition("/")[0] for record in published["Records"]}
     counted = [
-        head.state.next_offset for head in shards.index.index_heads([(topic, number) for number in range(8)]).values()
+        head.state.next_offset
+        for head in recorded_shards.index.index_heads([(topic, number) for number in range(8)]).values()
     ]
     assert sum(counted) == len(json.loads(load_recorded_event("apigateway/publish_batch")["body"]))
 

@@ -16,7 +16,7 @@ from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi_cdk.needs import TELEMETRY_SETTINGS, TOPIC_ARCHIVER
-from tests.functions.test_needs import Watched
+from tests.functions.test_needs import ReadRecordingSettings
 from tests.support.builders import a_timeline, an_event_type
 
 ALL = {"part": 0, "parts": 1}
@@ -152,7 +152,7 @@ def test_it_reads_the_settings_that_it_is_given(broker, environment):
     """The deployment gives the function every setting that it reads here, and none that it does not."""
     environment.delenv("NAKADI_AUTH")
     publish(broker, "a", 2)
-    watched = Watched(settings())
+    watched = ReadRecordingSettings(settings())
     with closing(TopicArchiver(watched)) as archiver:
         archiver.archive_part(0, 1)
 
@@ -162,13 +162,13 @@ def test_it_reads_the_settings_that_it_is_given(broker, environment):
 def test_it_reports_how_long_the_oldest_event_has_waited(broker, capsys):
     """The delay is the age of the oldest event that was not archived when the run began."""
 
-    class InAnHour(SystemClock):
+    class ClockInAnHour(SystemClock):
         def now(self):
             return super().now() + timedelta(hours=1)
 
     publish(broker, "a", 2)
     capsys.readouterr()
-    with closing(TopicArchiver(settings(), InAnHour())) as archiver:
+    with closing(TopicArchiver(settings(), ClockInAnHour())) as archiver:
         archiver.archive_part(0, 1)
 
     [told] = metrics(capsys)

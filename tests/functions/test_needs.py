@@ -28,7 +28,7 @@ INVOCATIONS = {
 STREAM = {"NAKADI_EVENT_LOG": "kinesis://events", "NAKADI_LOG_INDEX": "dynamodb://live", "NAKADI_ARCHIVE": "memory:"}
 
 
-class Watched:
+class ReadRecordingSettings:
     """Settings that record which of them are read."""
 
     def __init__(self, settings):
@@ -53,7 +53,7 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     if name == "log_indexer":
         for setting, url in STREAM.items():
             monkeypatch.setenv(setting, url)
-    settings = Watched(Settings.from_env({}))
+    settings = ReadRecordingSettings(Settings.from_env({}))
     from_env = Settings.from_env
 
     def watch_settings(_, environ):

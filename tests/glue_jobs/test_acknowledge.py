@@ -16,7 +16,7 @@ def state_of(data, event_type):
     return table_state_from_body(document.body)
 
 
-def warnings(ran):
+def printed_warnings(ran):
     return [line.strip() for line in ran.told.splitlines() if line.startswith("  Warning")]
 
 
@@ -30,7 +30,7 @@ def test_what_is_known_is_not_warned_of_again(jobs, data):
     data.path(damaged).unlink()
 
     assert jobs.compact().code == 3
-    told = warnings(jobs.compact())
+    told = printed_warnings(jobs.compact())
     assert len(told) == 2
     assert "order.placed: 3 events are missing" in told[0]
     assert "order.placed: 1 events of earlier runs do not fit the columns" in told[1]
@@ -38,7 +38,7 @@ def test_what_is_known_is_not_warned_of_again(jobs, data):
     places = ["--data", str(data.folder)]
     assert main(["acknowledge", *places, "--event-types", "order.placed"]) == 0
     silent = jobs.compact()
-    assert (silent.code, warnings(silent)) == (0, [])
+    assert (silent.code, printed_warnings(silent)) == (0, [])
     assert "3 events are missing" in silent.told
     state = state_of(data, orders)
     assert (state.misfit_count, state.unreadable_count, state.acknowledged_misfits, state.acknowledged_unreadable) == (
@@ -49,8 +49,8 @@ def test_what_is_known_is_not_warned_of_again(jobs, data):
     )
 
     data.archive_events(orders, [b"{broken too"])
-    assert "1 events do not fit the columns" in warnings(jobs.compact())[0]
-    assert "1 events of earlier runs do not fit" in warnings(jobs.compact())[0]
+    assert "1 events do not fit the columns" in printed_warnings(jobs.compact())[0]
+    assert "1 events of earlier runs do not fit" in printed_warnings(jobs.compact())[0]
     state = state_of(data, orders)
     assert (state.misfit_count, state.unreadable_count, state.acknowledged_misfits, state.acknowledged_unreadable) == (
         2,
@@ -96,7 +96,7 @@ def test_a_job_that_writes_at_the_same_time_loses_no_acknowledgement(data):
     orders = data.event_type("order.placed")
     data.registry.write(PutDocument(TABLE_STATES_KIND, orders.id, table_state_body(a_state())))
 
-    class Racing:
+    class RegistryWithRace:
         """A registry in which a job is faster, once."""
 
         def __init__(self):
@@ -115,7 +115,7 @@ def test_a_job_that_writes_at_the_same_time_loses_no_acknowledgement(data):
                 raise Unavailable("it goes on for ever")
             data.registry.write(change)
 
-    racing = Racing()
+    racing = RegistryWithRace()
     found = table_states.acknowledge(racing, orders)
     assert (found.acknowledged_misfits, racing.writes) == (3, 2)
     assert state_of(data, orders) == found

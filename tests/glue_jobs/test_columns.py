@@ -27,7 +27,7 @@ from tests.support.builders import an_event_type
 UNDEFINED = an_event_type()
 
 
-def of(*versions):
+def columns_of(*versions):
     """The columns of payloads with these properties, one version after the other."""
     schemas = [{"type": "object", "properties": properties} for properties in versions]
     return derive_columns(UNDEFINED, schemas)
@@ -59,7 +59,7 @@ def of(*versions):
 )
 def test_a_type_becomes_a_column(schema, kind):
     """A property is a column if its values have one type; a mixed one is not."""
-    assert of({"it": schema}) == Struct(() if kind is None else (Field("it", kind),))
+    assert columns_of({"it": schema}) == Struct(() if kind is None else (Field("it", kind),))
 
 
 def test_references_are_followed():
@@ -74,12 +74,12 @@ def test_references_are_followed():
 @pytest.mark.parametrize("name", ["a.b", "", "a b", "order-number", "nakadi_offset", "x" * 200])
 def test_a_name_that_cannot_be_a_column_is_none(name):
     """A name that no query engine would accept stays in the text of the event."""
-    assert of({name: {"type": "string"}, "fine": {"type": "string"}}) == Struct((Field("fine", STRING),))
+    assert columns_of({name: {"type": "string"}, "fine": {"type": "string"}}) == Struct((Field("fine", STRING),))
 
 
 def test_names_that_differ_by_case_alone():
     """The first of two such names is the column."""
-    assert of({"id": {"type": "string"}, "ID": {"type": "string"}}) == Struct((Field("id", STRING),))
+    assert columns_of({"id": {"type": "string"}, "ID": {"type": "string"}}) == Struct((Field("id", STRING),))
 
 
 def test_a_new_property_is_a_new_column():
@@ -87,7 +87,7 @@ def test_a_new_property_is_a_new_column():
     first = {"a": {"type": "string"}, "b": {"properties": {"c": {"type": "string"}}}}
     second = {"b": {"properties": {"d": {"type": "integer"}}}, "e": {"type": "boolean"}}
 
-    known, both = of(first), of(first, second)
+    known, both = columns_of(first), columns_of(first, second)
 
     assert both.fields[: len(known.fields)][0] == known.fields[0]
     assert new_columns(known, both) == [(("b", "d"), "bigint"), (("e",), "boolean")]
@@ -97,7 +97,7 @@ def test_new_columns_in_lists():
     """The elements of a list can get new columns as well."""
     items = {"type": "array", "items": {"properties": {"a": {"type": "string"}}}}
     more = {"type": "array", "items": {"properties": {"b": {"type": "string"}}}}
-    assert new_columns(of({"items": items}), of({"items": items}, {"items": more})) == [
+    assert new_columns(columns_of({"items": items}), columns_of({"items": items}, {"items": more})) == [
         (("items", "element", "b"), "string")
     ]
 
@@ -105,7 +105,7 @@ def test_new_columns_in_lists():
 def test_a_type_that_changed_is_contested():
     """A column keeps its first type, is marked as lacking values, and has a further column beside it."""
     further = Field("a__bigint", BIGINT, has_several_types=True, source="a")
-    assert of({"a": {"type": "string"}}, {"a": {"type": "integer"}}) == Struct(
+    assert columns_of({"a": {"type": "string"}}, {"a": {"type": "integer"}}) == Struct(
         (Field("a", STRING, has_several_types=True), further)
     )
 
@@ -135,7 +135,7 @@ def test_the_envelope_of_a_data_event():
 def test_a_very_wide_schema():
     """A table has at most a thousand columns; the rest is in the text."""
     wide = {f"p{number}": {"type": "string"} for number in range(1500)}
-    assert len(of(wide).fields) == 1000
+    assert len(columns_of(wide).fields) == 1000
 
 
 @pytest.mark.parametrize(("kind", "levels"), [("object", MAX_LEVELS), ("array", MAX_LEVELS // 2)])
@@ -144,11 +144,11 @@ def test_a_very_deep_schema(kind, levels):
     schema = {"type": "number"}
     for _ in range(90):
         schema = {"type": "array", "items": schema} if kind == "array" else {"properties": {"a": schema}}
-    columns = of({"a": schema})
+    columns = columns_of({"a": schema})
     assert ddl(columns.fields[0].kind).count("<") == levels
     assert "string" in ddl(columns)
     assert not columns.closed
-    assert of({"a": schema}, {"a": schema}) == columns
+    assert columns_of({"a": schema}, {"a": schema}) == columns
 
 
 def test_the_types_as_spark_writes_them():
@@ -203,7 +203,7 @@ def test_a_table_that_is_there_keeps_its_types():
 )
 def test_decimals_and_moments(schema, name):
     """Decimals and dates in a schema determine the types of columns."""
-    assert ddl(of({"it": schema})) == f"struct<`it`:{name}>"
+    assert ddl(columns_of({"it": schema})) == f"struct<`it`:{name}>"
 
 
 def test_columns_that_hold_everything():

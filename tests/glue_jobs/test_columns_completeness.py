@@ -101,15 +101,15 @@ def test_members_in_lists(jobs):
     texts = F.from_json(F.lit(json.dumps(values)), f"array<{ddl(columns)}>")
     rows = one.select(F.posexplode(texts).alias("number", "v"))
     counted = rows.selectExpr("number", f"{count_column_members('v', columns)} AS members").orderBy("number").collect()
-    assert [row["members"] for row in counted] == [members(value) for value in values]
+    assert [row["members"] for row in counted] == [count_members(value) for value in values]
 
 
-def members(value):
+def count_members(value):
     match value:
         case dict():
-            return sum(1 + members(each) for each in value.values())
+            return sum(1 + count_members(each) for each in value.values())
         case list():
-            return sum(map(members, value))
+            return sum(map(count_members, value))
     return 0
 
 

@@ -129,7 +129,7 @@ def test_the_value_can_be_in_a_file(tmp_path):
         read_value(str(tmp_path / "other"))
 
 
-class Bounds:
+class TableWithBounds:
     """A table with these bounds in its manifests."""
 
     def __init__(self, *bounds):
@@ -142,7 +142,7 @@ class Bounds:
 )
 def test_bounds_that_are_the_beginning_of_a_value(bound, found):
     """Manifests have sixteen characters of a text, of the greatest with the last one raised."""
-    assert search_bounds(Bounds(bound), ErasedValue(("id",), "customer-4711-of-the-long-name")) == found
+    assert search_bounds(TableWithBounds(bound), ErasedValue(("id",), "customer-4711-of-the-long-name")) == found
 
 
 def test_folders_of_tables():

@@ -38,12 +38,12 @@ BY_NAME = {PARTITION_BY_ANNOTATION: "day(nakadi_time), customer.id", RETENTION_A
 EVERYTHING = {".avro", ".gz", ".json", ".parquet"}
 
 
-class Killed(BaseException):
+class JobKilled(BaseException):
     """Raised in a job in place of a kill."""
 
 
-def kill(*_, **__):
-    raise Killed
+def raise_job_killed(*_, **__):
+    raise JobKilled
 
 
 def named_orders(data, **changes):
@@ -61,7 +61,7 @@ def branch_of_a_killed_run(table):
 
 
 @pytest.fixture
-def cut_short(jobs, data, tables):
+def table_after_killed_run(jobs, data, tables):
     """A table, and the remains of a killed run: a branch, a file and a manifest outside all snapshots, and a copy of
     the archive."""
     orders, segment = named_orders(data)
@@ -86,16 +86,16 @@ def all_files(data, *folders):
     }
 
 
-def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
+def test_nothing_on_disk_has_what_was_erased(jobs, data, table_after_killed_run):
     """No byte of it is left, even in files of killed runs; the rest of each event is whole."""
-    before = find_files_with_text(NAME[:16], all_files(data, *cut_short))
+    before = find_files_with_text(NAME[:16], all_files(data, *table_after_killed_run))
     assert {name.rpartition(".")[2] for name in before} >= {"parquet", "avro", "gz"}
 
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
     jobs.drop_before("--grace-hours", "0")
 
-    files = all_files(data, *cut_short)
+    files = all_files(data, *table_after_killed_run)
     assert set(list_file_kinds(files)) >= EVERYTHING
     assert find_files_with_text(NAME[:16], files) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
@@ -103,7 +103,7 @@ def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
 
 
 @pytest.mark.long
-def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short, monkeypatch):
+def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, table_after_killed_run, monkeypatch):
     """Wherever it is killed, the next run erases the rest, and nothing else."""
     moments = [
         (Rewriter, "rewrite"),
@@ -118,15 +118,15 @@ def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short
         (retention, "_report_verification"),
     ]
     for owner, name in moments:
-        with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr(owner, name, kill)
+        with monkeypatch.context() as patched, suppress(JobKilled):
+            patched.setattr(owner, name, raise_job_killed)
             jobs.drop_before(*ERASE_NAME)
             raise AssertionError(f"it was not killed at {name}")
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
     jobs.drop_before("--grace-hours", "0")
 
-    assert find_files_with_text(NAME[:16], all_files(data, *cut_short)) == []
+    assert find_files_with_text(NAME[:16], all_files(data, *table_after_killed_run)) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
 
 
@@ -242,8 +242,8 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
     lost.append(copy(segment.location.key, f"tables/_gathered/{orders.timeline.topic}/killed-0.json.gz"))
     assert {key.rpartition(".")[2] for key in lost} == {"avro", "gz", "parquet"}
 
-    with monkeypatch.context() as patched, suppress(Killed):
-        patched.setattr(Table, "forget_deleted_files", kill)
+    with monkeypatch.context() as patched, suppress(JobKilled):
+        patched.setattr(Table, "forget_deleted_files", raise_job_killed)
         jobs.drop_before(*ERASE_NAME)
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (3, False)
@@ -274,11 +274,11 @@ def versioned_bucket(bucket):
 def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned_bucket):
     """Removed and replaced content is gone from every version, and other events keep theirs."""
     s3, data, jobs, others = versioned_bucket
-    before = members(data, others)
+    before = referenced_bytes(data, others)
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
     assert find_files_with_text(NAME[:16], {**objects_in(s3, PREFIX), **files_in(data.folder)}) == []
-    assert members(data, others) == before
+    assert referenced_bytes(data, others) == before
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
 
 
@@ -310,7 +310,7 @@ def test_old_versions_that_stay_are_named(versioned_bucket, monkeypatch, tmp_pat
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("cut_short")
+@pytest.mark.usefixtures("table_after_killed_run")
 def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
     """The verification reads files that no table refers to: nothing that exists is called gone."""
     monkeypatch.setattr(Table, "remove_lost_files", lambda *_: 0)
@@ -417,7 +417,7 @@ def shared_objects(data):
     return others
 
 
-def members(data, event_types):
+def referenced_bytes(data, event_types):
     """The exact bytes to which segments of these refer."""
     return [
         data.store.read_range(segment.location)
@@ -429,11 +429,11 @@ def members(data, event_types):
 def test_nothing_is_left_in_objects_that_others_share(jobs, data, tmp_path):
     """Members of other event types move to new objects unchanged, and the old ones are gone with the erasure."""
     others = shared_objects(data)
-    before = members(data, others)
+    before = referenced_bytes(data, others)
     told = jobs.drop_before(*ERASE_NAME, "--report", str(tmp_path / "reports"))
     assert (told.code, "verified" in told.told) == (0, True), told.told
     assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
-    assert members(data, others) == before
+    assert referenced_bytes(data, others) == before
     [report] = (tmp_path / "reports").iterdir()
     assert len(json.loads(report.read_text())["removed_objects"]) == 2
     assert "4 events into" in jobs.compact("--event-types", "order.paid").told
@@ -463,27 +463,27 @@ def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp
 def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, step):
     """Wherever it is killed, the next run finds the objects that have the value and no reference, and removes them."""
     others = shared_objects(data)
-    before = members(data, others)
-    with monkeypatch.context() as patched, suppress(Killed):
-        patched.setattr(Evacuation, step, kill)
+    before = referenced_bytes(data, others)
+    with monkeypatch.context() as patched, suppress(JobKilled):
+        patched.setattr(Evacuation, step, raise_job_killed)
         jobs.drop_before(*ERASE_NAME)
         raise AssertionError("it was not killed")
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
     assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
-    assert members(data, others) == before
+    assert referenced_bytes(data, others) == before
 
 
 @pytest.mark.long
 def test_what_is_dead_beside_others_goes_with_expiry(jobs, data):
     """Two runs remove a deleted event type's events from shared objects, though their neighbours stay."""
     others = shared_objects(data)
-    before = members(data, others)
+    before = referenced_bytes(data, others)
     data.delete("order.placed")
     assert "2 objects go with the next run" in jobs.drop_before("--grace-hours", "0").told
     jobs.drop_before("--grace-hours", "0")
     assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
-    assert members(data, others) == before
+    assert referenced_bytes(data, others) == before
 
 
 def test_what_the_last_event_type_left_goes_with_expiry(jobs, data):

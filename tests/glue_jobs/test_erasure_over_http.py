@@ -52,15 +52,15 @@ KILLED_AT = (
 KILLS_OF_ERASURE = KILLED_AT if everything.WANTED else KILLED_AT[1:2]
 
 
-class Killed(BaseException):
+class JobKilled(BaseException):
     """Raised in a job in place of a kill."""
 
 
-def kill(*_, **__):
-    raise Killed
+def raise_job_killed(*_, **__):
+    raise JobKilled
 
 
-class Place:
+class FilesOfDeployment:
     """Where a broker and jobs have their files. `urls` are places of the archive and of tables."""
 
     def __init__(self, folder, archive, tables, s3=None):
@@ -83,7 +83,7 @@ class Place:
 @pytest.fixture(params=["folder", "bucket"] if everything.WANTED else ["folder"])
 def place(request, tmp_path, tables, monkeypatch):
     if request.param == "folder":
-        place = Place(tmp_path, "", tables)
+        place = FilesOfDeployment(tmp_path, "", tables)
         with closing(place.data):
             yield place
         return
@@ -95,7 +95,7 @@ def place(request, tmp_path, tables, monkeypatch):
             monkeypatch.setitem(spark.sparkContext.environment, name, CREDENTIALS[name])
         endpoint = parse_qs(urlsplit(url).query)["endpoint"][0]
         stack.enter_context(buckets_in_spark(spark, endpoint, PREFIX))
-        place = Place(tmp_path, url, f"s3://{PREFIX}/tables", s3)
+        place = FilesOfDeployment(tmp_path, url, f"s3://{PREFIX}/tables", s3)
         with closing(place.data):
             yield place
 
@@ -188,8 +188,8 @@ def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
         assert find_files_with_text(NAME, place.files())
 
         for owner, step in KILLS_OF_ERASURE:
-            with monkeypatch.context() as patched, suppress(Killed):
-                patched.setattr(owner, step, kill)
+            with monkeypatch.context() as patched, suppress(JobKilled):
+                patched.setattr(owner, step, raise_job_killed)
                 jobs.drop_before(*ERASURE)
         told = jobs.drop_before(*ERASURE)
         assert (told.code, "verified" in told.told) == (0, True), told.told

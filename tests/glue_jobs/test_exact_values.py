@@ -154,16 +154,16 @@ def test_decimals_and_moments(jobs, data):
 
     texts = [event.decode() for event in events]
     assert row_of(jobs, "price", "rate", "at", "list[0].at") == [
-        (Decimal("12.30"), Decimal("1E-18"), utc(10, 0, 0, 123456), None, None),
+        (Decimal("12.30"), Decimal("1E-18"), utc_time(10, 0, 0, 123456), None, None),
         (Decimal("123456789012345678901234567890.12"), Decimal("1.5"), None, None, texts[1]),
-        (None, None, None, utc(10, 0, 0, 120000), texts[2]),
+        (None, None, None, utc_time(10, 0, 0, 120000), texts[2]),
         (None, Decimal("-2.5"), None, None, texts[3]),
         (None, None, None, None, texts[4]),
-        (Decimal("1.50"), None, utc(10, 0, 0, 123450), None, None),
+        (Decimal("1.50"), None, utc_time(10, 0, 0, 123450), None, None),
     ]
 
 
-def utc(*time):
+def utc_time(*time):
     return datetime(2026, 11, 20, *time)  # noqa: DTZ001  # as Spark gives it, in the zone of the machine
 
 

@@ -51,7 +51,7 @@ class LiveBroker:
             self.published += 1
             self.clock.move(1)
 
-    def round(self, after=2 * HOUR):
+    def archive_and_follow(self, after=2 * HOUR):
         self.clock.move(after)
         self.log.archive()
         self.broker.run_housekeeping()
@@ -63,50 +63,50 @@ class LiveBroker:
 
 
 @pytest.fixture
-def live(data):
+def live_broker(data):
     made = LiveBroker(data)
     with closing(made.broker):
         yield made
 
 
 @pytest.mark.long
-def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live):
+def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live_broker):
     """A job that runs late, for the first time or after others, finds all published events; only then does the log
     forget replaced ones. Statistics count every event."""
-    live.event_type()
-    live.publish(5)
-    live.round()
-    live.round()
+    live_broker.event_type()
+    live_broker.publish(5)
+    live_broker.archive_and_follow()
+    live_broker.archive_and_follow()
     assert jobs.compact().code == 0
     assert jobs.rows("customer_changed", "nakadi_offset", "name") == [(each, str(each)) for each in range(5)]
 
-    live.publish(4)
-    live.round()
+    live_broker.publish(4)
+    live_broker.archive_and_follow()
     # Events in the table were removed, except for the newest, after which nothing was in the table.
-    assert live.offsets() == [4, 5, 6, 7, 8]
-    live.publish(1)
-    live.round(after=2 * MINUTE)
-    assert live.offsets() == [4, 5, 6, 7, 8, 9]
+    assert live_broker.offsets() == [4, 5, 6, 7, 8]
+    live_broker.publish(1)
+    live_broker.archive_and_follow(after=2 * MINUTE)
+    assert live_broker.offsets() == [4, 5, 6, 7, 8, 9]
     assert jobs.compact().code == 0
-    live.round()
+    live_broker.archive_and_follow()
 
-    assert live.offsets() == [9]
+    assert live_broker.offsets() == [9]
     assert jobs.rows("customer_changed", "nakadi_offset", "name") == [(each, str(each)) for each in range(10)]
     assert jobs.rows("customer_changed__latest", "nakadi_offset") == [(9,)]
     until = (A_MOMENT + timedelta(days=1)).replace(minute=0, second=0, microsecond=0)
     assert jobs.measured("--until", until.isoformat(), "--hours", "30").code == 0
     counted = jobs.table("nakadi__statistics").where("event_type = 'customer.changed'").agg({"events": "sum"}).first()
-    assert counted[0] == live.published
+    assert counted[0] == live_broker.published
 
 
-def test_compaction_does_not_wait_for_ever(live):
+def test_compaction_does_not_wait_for_ever(live_broker):
     """If no job runs, events are compacted two days after they were stored."""
-    live.event_type()
-    live.publish(3)
-    live.round(after=47 * HOUR)
-    assert live.offsets() == [0, 1, 2]
-    live.round(after=2 * HOUR)
-    assert live.offsets() == [2]
+    live_broker.event_type()
+    live_broker.publish(3)
+    live_broker.archive_and_follow(after=47 * HOUR)
+    assert live_broker.offsets() == [0, 1, 2]
+    live_broker.archive_and_follow(after=2 * HOUR)
+    assert live_broker.offsets() == [2]
 
 
 @pytest.mark.parametrize(
@@ -119,5 +119,5 @@ def test_compaction_waits_for_no_table_that_is_not_to_be(data, settings, changes
     with closing(live.broker):
         live.event_type(**changes)
         live.publish(3)
-        live.round()
+        live.archive_and_follow()
         assert live.offsets() == [2]

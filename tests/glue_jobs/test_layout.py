@@ -23,19 +23,19 @@ COLUMNS = Struct(
 )
 
 
-def layout(**texts):
+def layout_from_annotations(**texts):
     names = {"partition_by": PARTITION_BY_ANNOTATION, "sort_by": SORT_BY_ANNOTATION}
     return choose_layout(an_event_type(annotations={names[name]: text for name, text in texts.items()}), COLUMNS)
 
 
 def test_columns_are_called_as_the_table_calls_them():
     """Names are found in any case; the defaults apply without an annotation."""
-    found = layout(partition_by="bucket(4, customer.ID), day(AT)", sort_by="customer.rank desc, total")
+    found = layout_from_annotations(partition_by="bucket(4, customer.ID), day(AT)", sort_by="customer.rank desc, total")
     assert found.partition_by == (TablePartitionColumn("Customer.id", "bucket", 4), TablePartitionColumn("at", "day"))
     assert found.sort_by == (TableSortColumn("Customer.rank", descending=True), TableSortColumn("total"))
-    assert layout(sort_by="at").partition_by == DEFAULT_LAYOUT.partition_by
-    assert layout(partition_by="at").sort_by == DEFAULT_LAYOUT.sort_by
-    assert layout() is DEFAULT_LAYOUT
+    assert layout_from_annotations(sort_by="at").partition_by == DEFAULT_LAYOUT.partition_by
+    assert layout_from_annotations(partition_by="at").sort_by == DEFAULT_LAYOUT.sort_by
+    assert layout_from_annotations() is DEFAULT_LAYOUT
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_columns_are_called_as_the_table_calls_them():
 def test_columns_that_no_table_is_partitioned_by(text, reason):
     """A layout that does not fit the columns of the table is refused with a reason."""
     with pytest.raises(BadTableLayout, match=f"^{reason}$"):
-        layout(partition_by=text)
+        layout_from_annotations(partition_by=text)
 
 
 @pytest.mark.long

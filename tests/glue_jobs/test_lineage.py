@@ -30,7 +30,7 @@ RUN = TableRun(
 )
 
 
-class Service:
+class LineageService:
     """An OpenLineage service, which answers each event with this status."""
 
     def __init__(self, status=201):
@@ -73,7 +73,7 @@ class Service:
 def test_a_service_learns_of_the_beginning_and_the_end_of_a_run(monkeypatch, table, dataset):
     """With the event type that the run read, and the table that it filled. (T12)"""
     monkeypatch.setenv("OPENLINEAGE_API_KEY", "secret")
-    with Service() as service:
+    with LineageService() as service:
         lineage.send_lineage(service.url, "shop", [lineage.FilledTable(RUN, "order.placed", table)])
     assert [path for path, _ in service.events] == ["/api/v1/lineage"] * 2
     assert set(service.keys) == {"Bearer secret"}
@@ -93,6 +93,6 @@ def test_a_service_learns_of_the_beginning_and_the_end_of_a_run(monkeypatch, tab
 def test_a_service_that_refuses_is_an_error(monkeypatch):
     """The run says so, and is not done any worse for it. (T12)"""
     monkeypatch.delenv("OPENLINEAGE_API_KEY", raising=False)
-    with Service(status=400) as service, pytest.raises(Exception, match="400"):
+    with LineageService(status=400) as service, pytest.raises(Exception, match="400"):
         lineage.send_lineage(service.url, "shop", [lineage.FilledTable(RUN, "order.placed", "s3://events/t")])
     assert service.keys == [None]

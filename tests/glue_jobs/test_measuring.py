@@ -23,7 +23,7 @@ NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
+def same_counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
     """Events of one kind, counted in four ways."""
     at = str(int(NOON.timestamp()) // 60 + minute)
     kinds = {BY_STEP: str(size_step(size)), BY_MINUTE: at, BY_PARTITION: str(partition), BY_PUBLISHER: publisher}
@@ -32,14 +32,14 @@ def counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
 
 def test_rates():
     """The mean counts every minute of the time; the peak is the busiest minute."""
-    told = traffic([*counts(30), *counts(90, minute=3)], NOON, NOON + HOUR, 1)
+    told = traffic([*same_counts(30), *same_counts(90, minute=3)], NOON, NOON + HOUR, 1)
     assert (told.events, told.per_minute_mean, told.per_minute_peak) == (120, 2.0, 90)
-    assert first_minute([*counts(90, minute=3), *counts(30, minute=1)]) == NOON + timedelta(minutes=1)
+    assert first_minute([*same_counts(90, minute=3), *same_counts(30, minute=1)]) == NOON + timedelta(minutes=1)
 
 
 def test_sizes():
     """Percentiles are within one percent, mean and greatest are exact."""
-    told = traffic([*counts(90, size=100), *counts(10, size=1000)], NOON, NOON + HOUR, 1)
+    told = traffic([*same_counts(90, size=100), *same_counts(10, size=1000)], NOON, NOON + HOUR, 1)
     assert told.size_p50 == pytest.approx(100, rel=0.01)
     assert told.size_p95 == pytest.approx(1000, rel=0.01)
     assert (told.size_mean, told.size_max) == (190, 1000)
@@ -47,7 +47,12 @@ def test_sizes():
 
 def test_publishers_are_kept_apart():
     """Every publishing application counts once; events without one count for none."""
-    found = [*counts(1), *counts(1, minute=1), *counts(1, publisher="b"), *counts(1, publisher=None)]
+    found = [
+        *same_counts(1),
+        *same_counts(1, minute=1),
+        *same_counts(1, publisher="b"),
+        *same_counts(1, publisher=None),
+    ]
     told = traffic(found, NOON, NOON, 1)
     assert told.publishers == 2
 
@@ -55,7 +60,7 @@ def test_publishers_are_kept_apart():
 @pytest.mark.parametrize(("spread", "skew"), [([10, 10], 1.0), ([30, 10], 1.5), ([40], 2.0)])
 def test_skew(spread, skew):
     """The skew is the fullest partition's content, in even shares; empty partitions count."""
-    found = [each for number, events in enumerate(spread) for each in counts(events, partition=number)]
+    found = [each for number, events in enumerate(spread) for each in same_counts(events, partition=number)]
     assert traffic(found, NOON, NOON + HOUR, 2).partition_skew == skew
 
 
@@ -79,7 +84,7 @@ def test_advice_is_what_a_new_event_type_would_get(readers, writers, partitions,
 
 def test_the_statistic():
     """The measured figures are reported in the terms that owners expect."""
-    told = traffic([*counts(120, size=250), *counts(60, size=250, publisher="b")], NOON, NOON + HOUR, 1)
+    told = traffic([*same_counts(120, size=250), *same_counts(60, size=250, publisher="b")], NOON, NOON + HOUR, 1)
     assert statistic(told, 4) == Statistics(
         messages_per_minute=3, message_size=250, read_parallelism=4, write_parallelism=2
     )

@@ -11,7 +11,7 @@ from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from nakadi_jobs.namespaces import namespaces_of_broker
 
 
-def broker(event_log, *storages):
+def broker_with_log(event_log, *storages):
     registry = MemoryRegistry()
     for number, (kind, configuration) in enumerate(storages):
         body = {"type": kind, "configuration": configuration}
@@ -31,6 +31,6 @@ def broker(event_log, *storages):
 def test_a_broker_owns_the_namespaces_that_it_writes_to(event_log, streams):
     """They are known without a reference: the index's namespace, and those of the streams of the log and of
     storages."""
-    work = broker(event_log, ("kinesis", {"stream": "orders"}), ("kafka", {"bootstrap_servers": "k:9092"}))
+    work = broker_with_log(event_log, ("kinesis", {"stream": "orders"}), ("kafka", {"bootstrap_servers": "k:9092"}))
 
     assert namespaces_of_broker(work) == {work.index.identity(), "orders", *streams}

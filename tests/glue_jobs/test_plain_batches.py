@@ -57,7 +57,7 @@ VALUES = {
 }
 
 
-def events(seed, plain):
+def random_events(seed, plain):
     """Events of random members; a plain value comes first, and others seldom."""
     drawn = random.Random(seed)
     for _ in range(60):
@@ -77,7 +77,7 @@ def test_tables_are_as_spark_would_make_them(jobs, data, monkeypatch, seed, plai
     one, other = (data.event_type(name, schema=SCHEMA, partitions=2) for name in ("by.files", "by.spark"))
     for event_type in (one, other):
         for partition in (0, 1):
-            found = [*events(seed + partition, plain), None]
+            found = [*random_events(seed + partition, plain), None]
             keys = [f"k{number}" for number in range(len(found))]
             data.archive_events(event_type, found, partition=partition, keys=keys, apart=timedelta(hours=1))
 

@@ -11,7 +11,7 @@ from nakadi_jobs import plots
 FIRST = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
-def window(hour):
+def measured_window(hour):
     sizes = {"size_p50": 100, "size_p95": 200, "size_max": 300}
     rates = {"per_minute_mean": 1.0, "per_minute_peak": 2, "partition_skew": 1.0, "events": 60}
     return {"event_type": "order.placed", "window_start": FIRST + hour, "window_minutes": 60, **sizes, **rates}
@@ -19,7 +19,7 @@ def window(hour):
 
 def test_one_window_fills_its_plot():
     """The axis of time spans the measured period, even if that is a single hour."""
-    one = [window(timedelta(0))]
+    one = [measured_window(timedelta(0))]
     axes = plots._draw_figure({"order.placed": one}, "Events", plots._draw_rates, logarithmic=True).axes[0]
     left, right = axes.get_xlim()
     assert (right - left) * 24 == pytest.approx(1)
@@ -30,13 +30,13 @@ def test_one_window_fills_its_plot():
 
 def test_all_windows_are_on_the_plot():
     """From the beginning of the first to the end of the last."""
-    rows = [window(timedelta(hours=hour)) for hour in (0, 5)]
+    rows = [measured_window(timedelta(hours=hour)) for hour in (0, 5)]
     assert plots._span({"order.placed": rows}) == (FIRST, FIRST + timedelta(hours=6))
 
 
 def test_every_plot_is_drawn():
     """Rates, sizes and skew, of one window as of several."""
-    for windows in ([window(timedelta(0))], [window(timedelta(hours=hour)) for hour in range(3)]):
+    for windows in ([measured_window(timedelta(0))], [measured_window(timedelta(hours=hour)) for hour in range(3)]):
         images = plots.draw_plots(windows)
         assert set(images) == {"rate.png", "size.png", "skew.png"}
         assert all(content.startswith(b"\x89PNG") for content in images.values())

@@ -171,12 +171,12 @@ def test_one_of_two_simultaneous_runs_starts_over(jobs, tables):
         [content] = contents
         return {f"window_start_day={STORED_AT:%Y-%m-%d}": content}
 
-    def meanwhile(fields, contents):
+    def rewrite_meanwhile(fields, contents):
         table.rewrite(times, as_there)
         return as_there(fields, contents)
 
     with pytest.raises(ChangedMeanwhile):
-        table.rewrite(times, meanwhile)
+        table.rewrite(times, rewrite_meanwhile)
     assert table.rows().count() == 2
     files = [*(tables / jobs.database / MEASUREMENTS.name).rglob("*.parquet")]
     known = jobs.spark().table(f"{table.path}.all_files").select("file_path").distinct().collect()

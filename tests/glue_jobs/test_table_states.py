@@ -18,7 +18,7 @@ STATE = TableState(
 )
 
 
-def part(offsets, hours_ago, events=None):
+def archived_part(offsets, hours_ago, events=None):
     at = round((A_MOMENT - timedelta(hours=hours_ago)).timestamp() * 1e6)
     location = ArchiveLocation("log/one", 0, 1)
     return ArchiveRange(
@@ -32,22 +32,24 @@ def counts_of(freshness):
 
 def test_a_part_of_the_archive_is_as_old_as_its_oldest_event():
     """What was stored before the event type stated the objective does not count, nor what is gone. (T14)"""
-    added = [part(10, 0.5), part(10, 2, events=4), part(10, 4)]
+    added = [archived_part(10, 0.5), archived_part(10, 2, events=4), archived_part(10, 4)]
     first = count_freshness(ORDERS, None, added, A_MOMENT, is_new=True)
     assert (first.since, counts_of(first)) == (ORDERS.updated_at, [(10, 4)])
     found = replace(STATE, freshness=first)
-    assert counts_of(count_freshness(ORDERS, found, [part(1, 2)], A_MOMENT, is_new=False)) == [(10, 5)]
+    assert counts_of(count_freshness(ORDERS, found, [archived_part(1, 2)], A_MOMENT, is_new=False)) == [(10, 5)]
 
 
 def test_a_table_that_is_rebuilt_is_not_late():
     """Its events come into it once more, long after they were stored. (T14)"""
-    known = count_freshness(ORDERS, None, [part(10, 0.5)], A_MOMENT, is_new=True)
-    rebuilt = count_freshness(ORDERS, replace(STATE, freshness=known), [part(10, 2)], A_MOMENT, is_new=True)
+    known = count_freshness(ORDERS, None, [archived_part(10, 0.5)], A_MOMENT, is_new=True)
+    rebuilt = count_freshness(ORDERS, replace(STATE, freshness=known), [archived_part(10, 2)], A_MOMENT, is_new=True)
     assert (rebuilt.since, counts_of(rebuilt)) == (A_MOMENT, [(0, 0)])
 
 
 def test_without_an_objective_nothing_is_counted():
     """Neither for an event type that no longer states one. (T14)"""
-    known = count_freshness(ORDERS, None, [part(10, 0.5)], A_MOMENT, is_new=True)
+    known = count_freshness(ORDERS, None, [archived_part(10, 0.5)], A_MOMENT, is_new=True)
     plain = replace(ORDERS, annotations={})
-    assert count_freshness(plain, replace(STATE, freshness=known), [part(1, 1)], A_MOMENT, is_new=False) is None
+    assert (
+        count_freshness(plain, replace(STATE, freshness=known), [archived_part(1, 1)], A_MOMENT, is_new=False) is None
+    )

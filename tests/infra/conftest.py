@@ -65,7 +65,7 @@ def deployment(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def large(tmp_path_factory):
+def large_deployment(tmp_path_factory):
     """A deployment with every option: streams, tasks, a firewall, reservations, canaries, queries, a dashboard."""
     folder = tmp_path_factory.mktemp("large")
     built = tmp_path_factory.mktemp("console")
@@ -80,7 +80,7 @@ def large(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def asleep(tmp_path_factory):
+def sleeping_deployment(tmp_path_factory):
     """The same while it sleeps, with its tables in a table bucket."""
     folder = tmp_path_factory.mktemp("asleep")
     from infra.app import create_app  # noqa: PLC0415  # as above
@@ -92,7 +92,7 @@ def asleep(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def msk(tmp_path_factory):
+def msk_deployment(tmp_path_factory):
     """A deployment with its events in MSK, and without analytics."""
     folder = tmp_path_factory.mktemp("msk")
     from infra.app import create_app  # noqa: PLC0415  # as above

@@ -86,11 +86,14 @@ def test_jobs_are_started_by_the_clock(analytics):
     assert all(each["StartOnCreation"] is True for each in triggers)
 
 
-def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(large):
+def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(large_deployment):
     """With `table_stream` a streaming job on small workers takes the place of the one on a schedule. Only
     housekeeping may start it, because it knows when events wait; Glue restarts it each week, and no time limit ends
     it."""
-    jobs = {each["Name"].removeprefix("nakadi-test-"): each for each in large.analytics.all("AWS::Glue::Job").values()}
+    jobs = {
+        each["Name"].removeprefix("nakadi-test-"): each
+        for each in large_deployment.analytics.all("AWS::Glue::Job").values()
+    }
     job = jobs[FOLLOW]
     given = [part for pair in arguments(job).items() for part in pair]
 
@@ -103,12 +106,12 @@ def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(lar
     )
     assert {"Timeout", "ExecutionClass"}.isdisjoint(job)
     assert follow._options([*given, "--JOB_NAME", "nakadi-test-follow"]).catalog == "glue"
-    triggers = {each["Name"] for each in large.analytics.all("AWS::Glue::Trigger").values()}
+    triggers = {each["Name"] for each in large_deployment.analytics.all("AWS::Glue::Trigger").values()}
     assert triggers == {"nakadi-test-statistics", "nakadi-test-retention"}
-    environment = large.serving.environment("housekeeping")
+    environment = large_deployment.serving.environment("housekeeping")
     told = {name: text(environment[f"NAKADI_{name.upper()}"]) for name in ("table_job", "table_minutes")}
     assert told == {"table_job": "nakadi-test-follow", "table_minutes": "10"}
-    alarms = {each["AlarmName"]: each for each in large.serving.all("AWS::CloudWatch::Alarm").values()}
+    alarms = {each["AlarmName"]: each for each in large_deployment.serving.all("AWS::CloudWatch::Alarm").values()}
     for name, metric in (("TablesAreLate", "TableLag"), ("TablesAreSlow", "TableLatency")):
         alarm = alarms[f"nakadi-test-{name}"]
         assert (alarm["MetricName"], alarm["Threshold"]) == (metric, 2 * 10 * 60 + 3600)
@@ -121,8 +124,8 @@ def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(lar
     assert names == ["TableBurnRate", "TablePressure"]
     starts = [
         (name, statement["Resource"])
-        for name, role in large.serving.all("AWS::IAM::Role").items()
-        for statement in large.serving.statements({"Ref": name})
+        for name, role in large_deployment.serving.all("AWS::IAM::Role").items()
+        for statement in large_deployment.serving.statements({"Ref": name})
         if "glue:StartJobRun" in statement["Action"]
     ]
     [(role, resource)] = starts

@@ -17,14 +17,14 @@ ADDRESS = "https://id.example"
 
 
 @pytest.fixture(scope="session")
-def paths(large):
-    return large.serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"]
+def paths(large_deployment):
+    return large_deployment.serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"]
 
 
 @pytest.fixture(scope="session")
-def fetch(large):
+def fetch(large_deployment):
     """The response that a browser gets for a method and a path."""
-    api = Api(Template(large.serving.path))
+    api = Api(Template(large_deployment.serving.path))
 
     def answer(method, path):
         request = GatewayRequest(method=method, raw_path=path, query="", headers=[], body=b"")
@@ -85,7 +85,7 @@ def test_its_users_sign_in_where_the_operator_says(fetch):
     }
 
 
-def test_its_files_are_objects_that_the_gateway_may_read(large, fetch, paths):
+def test_its_files_are_objects_that_the_gateway_may_read(large_deployment, fetch, paths):
     """They are kept forever, because their names depend on their content; nothing else of the folder is served."""
     script = fetch("GET", "/console/assets/index-1a2b.js")
     integration = paths["/console/assets/index-1a2b.js"]["get"][INTEGRATION]
@@ -93,7 +93,7 @@ def test_its_files_are_objects_that_the_gateway_may_read(large, fetch, paths):
     role = integration["credentials"]["Fn::GetAtt"][0]
     read = {
         json.dumps(statement["Resource"])
-        for statement in large.serving.statements({"Ref": role})
+        for statement in large_deployment.serving.statements({"Ref": role})
         if statement["Action"] == "s3:GetObject"
     }
 
@@ -138,9 +138,12 @@ def test_a_deployment_without_it_has_none_of_its_paths(serving):
     assert not [path for path in serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"] if "console" in path]
 
 
-def test_the_output_leads_to_the_page(large):
+def test_the_output_leads_to_the_page(large_deployment):
     """The address of the console is among the outputs of a deployment."""
-    assert large.serving.content["Outputs"]["ConsoleUrl"]["Value"] == "https://events.example.org/console/index.html"
+    assert (
+        large_deployment.serving.content["Outputs"]["ConsoleUrl"]["Value"]
+        == "https://events.example.org/console/index.html"
+    )
 
 
 @pytest.mark.parametrize(

@@ -327,16 +327,18 @@ def test_templates_with_many_choices_are_sound(chosen_deployment, name):
     assert [(each.rule.id, each.path, each.message) for each in found] == []
 
 
-def test_a_firewall_can_be_put_in_front(large):
+def test_a_firewall_can_be_put_in_front(large_deployment):
     """A web ACL is bound to the stage of the API, and functions have their reservations."""
-    stages = [each for each in large.serving.all("AWS::WAFv2::WebACLAssociation").values() if "stages" in str(each)]
+    stages = [
+        each for each in large_deployment.serving.all("AWS::WAFv2::WebACLAssociation").values() if "stages" in str(each)
+    ]
     assert [each["WebACLArn"] for each in stages] == [LARGE["web_acl_arn"]]
-    functions = large.serving.functions()
+    functions = large_deployment.serving.functions()
     assert functions["authorizer"]["ReservedConcurrentExecutions"] == 100
     assert "ReservedConcurrentExecutions" not in functions["cursors"]
 
 
-def test_shards_are_pushed_where_many_tasks_may_run(serving, large):
+def test_shards_are_pushed_where_many_tasks_may_run(serving, large_deployment):
     """From the third task on, each has its own consumer, and housekeeping removes the consumers of killed tasks."""
 
     def log_of(template):
@@ -345,9 +347,10 @@ def test_shards_are_pushed_where_many_tasks_may_run(serving, large):
         return variables["NAKADI_EVENT_LOG"], template.environment("housekeeping")["NAKADI_EVENT_LOG"]
 
     assert not any("fan_out" in url for url in log_of(serving))
-    assert all("&fan_out=nakadi-test" in url for url in log_of(large.serving))
+    assert all("&fan_out=nakadi-test" in url for url in log_of(large_deployment.serving))
     assert not any(
-        "fan_out" in large.serving.environment(name).get("NAKADI_EVENT_LOG", "") for name in ("cursors", "publish")
+        "fan_out" in large_deployment.serving.environment(name).get("NAKADI_EVENT_LOG", "")
+        for name in ("cursors", "publish")
     )
 
 
@@ -360,7 +363,7 @@ def test_fan_out_is_chosen_by_the_number_of_tasks(chosen, tasks, expected):
     assert Context(fan_out=chosen, streaming_max_tasks=tasks).fans_out == expected
 
 
-def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
+def test_roles_may_do_what_fan_out_asks_for(large_deployment, monkeypatch):
     """Tasks may make every call that a consumer of this stage needs, and housekeeping may make the calls that remove
     one."""
     for name, value in CREDENTIALS.items():
@@ -383,10 +386,10 @@ def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
         of_housekeeping = set(kinesis.calls)
 
     for role, needed in (("StreamingRole", of_task), ("FunctionsRolehousekeeping", of_housekeeping)):
-        [name] = [each for each in large.serving.all("AWS::IAM::Role") if each.startswith(role)]
+        [name] = [each for each in large_deployment.serving.all("AWS::IAM::Role") if each.startswith(role)]
         given = [
             (action.removeprefix("kinesis:"), text(resource))
-            for statement in large.serving.statements({"Ref": name})
+            for statement in large_deployment.serving.statements({"Ref": name})
             for action in as_list(statement["Action"])
             for resource in as_list(statement["Resource"])
             if "Consumer" in action or "SubscribeToShard" in action or "Summary" in action
@@ -400,9 +403,9 @@ def rules(template):
     return template.all("AWS::Events::Rule").values()
 
 
-def test_a_stage_that_sleeps_says_so(asleep):
+def test_a_stage_that_sleeps_says_so(sleeping_deployment):
     """Streams are a Problem with status 503 that says when to come again; everything else is served."""
-    paths = asleep.serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"]
+    paths = sleeping_deployment.serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"]
     for operation in (
         paths["/event-types/{name}/events"]["get"],
         paths["/subscriptions/{subscription_id}/events"]["post"],
@@ -418,7 +421,7 @@ def test_a_stage_that_sleeps_says_so(asleep):
         assert operation["security"]
         assert {"application/json", "text/plain"} <= set(integration["requestTemplates"])
     # No link would have to be kept alive.
-    assert "rate(7 days)" not in {each.get("ScheduleExpression") for each in rules(asleep.serving)}
+    assert "rate(7 days)" not in {each.get("ScheduleExpression") for each in rules(sleeping_deployment.serving)}
     publishing = paths["/event-types/{name}/events"]["post"]["x-amazon-apigateway-integration"]
     assert publishing["type"] == "aws_proxy"
 
@@ -479,10 +482,10 @@ def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen_deploym
     assert sum(keyed for _, keyed in uses.values()) >= len(set(permissions.PERMISSIONS) - {"authorizer", "follow"})
 
 
-def test_new_versions_of_functions_are_tried_first(large, serving):
+def test_new_versions_of_functions_are_tried_first(large_deployment, serving):
     """Every function that answers requests has an alias, which the API invokes; a canary moves it to a new version,
     and back when requests fail. By default functions are exchanged at once."""
-    template = large.serving
+    template = large_deployment.serving
     aliases = template.all("AWS::Lambda::Alias")
     answering = {name for name, needs in NEEDS.items() if needs.areas} | {"authorizer"}
     assert {each["Name"] for each in aliases.values()} == {"live"}
@@ -501,10 +504,10 @@ def test_new_versions_of_functions_are_tried_first(large, serving):
     assert serving.all("AWS::Lambda::Alias") == {}
 
 
-def test_tables_can_be_asked_by_athena(large, analytics):
+def test_tables_can_be_asked_by_athena(large_deployment, analytics):
     """A workgroup keeps the results of queries on the tables for a month, and ends a query that would read too much;
     there is none by default."""
-    group = large.analytics.one("AWS::Athena::WorkGroup")
+    group = large_deployment.analytics.one("AWS::Athena::WorkGroup")
     settings = group["WorkGroupConfiguration"]
     assert settings["EnforceWorkGroupConfiguration"]
     assert settings["BytesScannedCutoffPerQuery"] == 10**12
@@ -513,7 +516,7 @@ def test_tables_can_be_asked_by_athena(large, analytics):
     assert found.endswith("/athena/")
     days = {
         rule["Prefix"]: rule["ExpirationInDays"]
-        for bucket in large.data.all("AWS::S3::Bucket").values()
+        for bucket in large_deployment.data.all("AWS::S3::Bucket").values()
         for rule in bucket["LifecycleConfiguration"]["Rules"]
         if rule.get("ExpirationInDays")
     }
@@ -521,13 +524,15 @@ def test_tables_can_be_asked_by_athena(large, analytics):
     assert analytics.all("AWS::Athena::WorkGroup") == {}
 
 
-def test_tables_can_be_in_a_table_bucket(asleep, deployment):
+def test_tables_can_be_in_a_table_bucket(sleeping_deployment, deployment):
     """With `tables=s3tables` the stack of the data has a table bucket, which stays when the stack goes; jobs have its
     catalog, may use it, and have nothing to do with Glue's."""
-    bucket = asleep.data.one("AWS::S3Tables::TableBucket")
+    bucket = sleeping_deployment.data.one("AWS::S3Tables::TableBucket")
     assert bucket["TableBucketName"] == "nakadi-test-tables"
     [job] = [
-        each for each in asleep.analytics.all("AWS::Glue::Job").values() if each["Name"] == "nakadi-test-compaction"
+        each
+        for each in sleeping_deployment.analytics.all("AWS::Glue::Job").values()
+        if each["Name"] == "nakadi-test-compaction"
     ]
     given = [part for name, value in job["DefaultArguments"].items() for part in (name, text(value))]
     known = compaction._options(given)
@@ -535,8 +540,8 @@ def test_tables_can_be_in_a_table_bucket(asleep, deployment):
     assert catalog_settings_for(known.tables, known.catalog, {"warehouse": known.warehouse})
     may = [
         action
-        for name in asleep.analytics.all("AWS::IAM::Role")
-        for statement in asleep.analytics.statements({"Ref": name})
+        for name in sleeping_deployment.analytics.all("AWS::IAM::Role")
+        for statement in sleeping_deployment.analytics.statements({"Ref": name})
         for action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
     ]
     assert "s3tables:UpdateTableMetadataLocation" in may
@@ -544,9 +549,9 @@ def test_tables_can_be_in_a_table_bucket(asleep, deployment):
     assert deployment.data.all("AWS::S3Tables::TableBucket") == {}
 
 
-def test_lake_formation_lets_readers_read(large, analytics):
+def test_lake_formation_lets_readers_read(large_deployment, analytics):
     """Each reader may see the database, and select from every table in it; none may pass that on."""
-    grants = large.analytics.all("AWS::LakeFormation::PrincipalPermissions").values()
+    grants = large_deployment.analytics.all("AWS::LakeFormation::PrincipalPermissions").values()
     readers = [each.strip() for each in LARGE["table_readers"].split(",")]
     wanted = [(each, what) for each in readers for what in (["DESCRIBE"], ["DESCRIBE", "SELECT"])]
     given = [(each["Principal"]["DataLakePrincipalIdentifier"], each["Permissions"]) for each in grants]

@@ -30,36 +30,36 @@ OWN_COMMANDS = {
 }
 
 
-def commands(program):
+def documented_calls(program):
     """Every call of a program, also those in `$(…)`, as words."""
     pattern = rf"(?:^|\$\(|\| *|&& *){program} ([^|)]*)"
     return [shlex.split(found) for line in LINES for found in re.findall(pattern, line)]
 
 
 @cache
-def service(name):
+def aws_operations_of(name):
     session = Session()
     model = session.get_service_model(name)
     return {xform_name(each, "-"): model.operation_model(each) for each in model.operation_names}
 
 
-def options(words):
+def options_in(words):
     return {word[2:].partition("=")[0] for word in words if word.startswith("--")}
 
 
-@pytest.mark.parametrize("words", [each for each in commands("aws") if len(each) > 1], ids=" ".join)
+@pytest.mark.parametrize("words", [each for each in documented_calls("aws") if len(each) > 1], ids=" ".join)
 def test_a_command_of_aws_is_one(words):
     """The service has the operation, with these options, and those without which it is refused."""
     name, operation, *rest = words
     if (name, operation) in OWN_COMMANDS:
-        assert options(rest) <= OWN_COMMANDS[name, operation] | GLOBAL
+        assert options_in(rest) <= OWN_COMMANDS[name, operation] | GLOBAL
         return
-    shape = service(name)[operation].input_shape
+    shape = aws_operations_of(name)[operation].input_shape
     members = {xform_name(each, "-"): each for each in shape.members} if shape else {}
-    assert options(rest) - GLOBAL <= set(members)
+    assert options_in(rest) - GLOBAL <= set(members)
     # In a sentence a command may be shortened; in a block it has to work.
     if len(rest) > 1:
-        assert {xform_name(each, "-") for each in shape.required_members} <= options(rest) if shape else True
+        assert {xform_name(each, "-") for each in shape.required_members} <= options_in(rest) if shape else True
 
 
 def test_a_target_of_make_is_one():
@@ -67,7 +67,7 @@ def test_a_target_of_make_is_one():
     makefile = (ROOT / "Makefile").read_text()
     targets = {target for line in re.findall(r"^([\w -]+):", makefile, re.MULTILINE) for target in line.split()}
     variables = set(re.findall(r"^(\w+) *\?=", makefile, re.MULTILINE)) | {"CONTEXT"}
-    asked = commands("make")
+    asked = documented_calls("make")
 
     assert {words[0] for words in asked} >= {"bootstrap", "deploy", "diff", "destroy", "destroy-data", "synth"}
     for target, *given in asked:

@@ -21,12 +21,16 @@ LISTENER = "AWS::ElasticLoadBalancingV2::Listener"
 
 
 @pytest.fixture(scope="session")
-def public(large):
+def public_balancer(large_deployment):
     """The balancer that is reached from everywhere, by its name in the template, and its listener."""
     [(name, _)] = [
-        (name, each) for name, each in large.serving.all(BALANCER).items() if each["Scheme"] == "internet-facing"
+        (name, each)
+        for name, each in large_deployment.serving.all(BALANCER).items()
+        if each["Scheme"] == "internet-facing"
     ]
-    [listener] = [each for each in large.serving.all(LISTENER).values() if each["LoadBalancerArn"] == {"Ref": name}]
+    [listener] = [
+        each for each in large_deployment.serving.all(LISTENER).values() if each["LoadBalancerArn"] == {"Ref": name}
+    ]
     return name, listener
 
 
@@ -38,21 +42,24 @@ def test_without_a_host_of_its_own_there_is_none(serving):
     assert "--direct" not in [text(word) for word in container["Command"]]
 
 
-def test_it_speaks_tls_alone(large, public):
+def test_it_speaks_tls_alone(large_deployment, public_balancer):
     """Its only listener has the host's certificate, and accepts no outdated version of TLS."""
-    _, listener = public
+    _, listener = public_balancer
 
     assert (listener["Port"], listener["Protocol"]) == (443, "HTTPS")
     assert listener["Certificates"] == [{"CertificateArn": LARGE["direct_certificate_arn"]}]
     assert listener["SslPolicy"] == "ELBSecurityPolicy-TLS13-1-2-Res-2021-06"
-    assert {each["Scheme"] for each in large.serving.all(BALANCER).values()} == {"internal", "internet-facing"}
+    assert {each["Scheme"] for each in large_deployment.serving.all(BALANCER).values()} == {
+        "internal",
+        "internet-facing",
+    }
 
 
-def test_only_events_and_commits_are_let_through(large, public):
+def test_only_events_and_commits_are_let_through(large_deployment, public_balancer):
     """Three kinds of paths lead to the tasks; any other is a Problem that says where it is served."""
-    _, listener = public
+    _, listener = public_balancer
     [default] = listener["DefaultActions"]
-    rule = large.serving.one("AWS::ElasticLoadBalancingV2::ListenerRule")
+    rule = large_deployment.serving.one("AWS::ElasticLoadBalancingV2::ListenerRule")
     [condition] = rule["Conditions"]
     [action] = rule["Actions"]
     problem = json.loads(default["FixedResponseConfig"]["MessageBody"])
@@ -78,10 +85,11 @@ def test_what_is_let_through_is_served():
     assert reached.isdisjoint({"create_subscription", "delete_subscription", "get_metrics", "get_health"})
 
 
-def test_it_is_reached_by_tls_and_reaches_the_tasks(large):
+def test_it_is_reached_by_tls_and_reaches_the_tasks(large_deployment):
     """From everywhere by TLS to the balancer, from there to the port of the tasks, and from nowhere else to these."""
     groups = {
-        each["GroupDescription"]: (name, each) for name, each in large.serving.all("AWS::EC2::SecurityGroup").items()
+        each["GroupDescription"]: (name, each)
+        for name, each in large_deployment.serving.all("AWS::EC2::SecurityGroup").items()
     }
     name, group = groups["The load balancer that clients reach directly"]
     service, _ = groups["The streaming service"]
@@ -89,7 +97,7 @@ def test_it_is_reached_by_tls_and_reaches_the_tasks(large):
     [way_in] = group["SecurityGroupIngress"]
     to_tasks = {
         text(each["SourceSecurityGroupId"])
-        for each in large.serving.all("AWS::EC2::SecurityGroupIngress").values()
+        for each in large_deployment.serving.all("AWS::EC2::SecurityGroupIngress").values()
         if text(each["GroupId"]) == f"<{service}.GroupId>"
     }
 
@@ -97,12 +105,12 @@ def test_it_is_reached_by_tls_and_reaches_the_tasks(large):
     assert to_tasks == {f"<{name}.GroupId>", f"<{internal}.GroupId>"}
 
 
-def test_tasks_serve_it_and_check_tokens_themselves(large):
+def test_tasks_serve_it_and_check_tokens_themselves(large_deployment):
     """The service has both balancers, serves publishing too, and trusts no header on who asks."""
-    [container] = large.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+    [container] = large_deployment.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     variables = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
 
-    assert len(large.serving.one("AWS::ECS::Service")["LoadBalancers"]) == 2
+    assert len(large_deployment.serving.one("AWS::ECS::Service")["LoadBalancers"]) == 2
     assert "--direct" in [text(word) for word in container["Command"]]
     assert variables["NAKADI_AUTH"] == "jwt"
     assert {"NAKADI_MAX_SUBSCRIPTION_PARTITIONS", "NAKADI_LONGEST_WAIT_SECONDS"} <= set(variables)
@@ -118,22 +126,22 @@ def test_tasks_may_do_what_functions_may_that_serve_the_same():
         assert set(role.archive) <= set(task.archive)
 
 
-def test_its_failures_are_reported(large):
+def test_its_failures_are_reported(large_deployment):
     """Answers of 5xx raise a separate alarm, and the firewall of the API checks its requests too."""
-    alarms = {each["AlarmName"]: each for each in large.serving.all("AWS::CloudWatch::Alarm").values()}
+    alarms = {each["AlarmName"]: each for each in large_deployment.serving.all("AWS::CloudWatch::Alarm").values()}
     dimensions = {
         name: {each["Name"]: each["Value"] for each in alarms[f"nakadi-test-{name}"]["Dimensions"]}
         for name in ("DirectRequestsFail", "StreamingFails")
     }
 
     assert dimensions["DirectRequestsFail"] != dimensions["StreamingFails"]
-    associated = [each["WebACLArn"] for each in large.serving.all("AWS::WAFv2::WebACLAssociation").values()]
+    associated = [each["WebACLArn"] for each in large_deployment.serving.all("AWS::WAFv2::WebACLAssociation").values()]
     assert associated == [LARGE["web_acl_arn"]] * 2
 
 
-def test_its_address_is_reported(large):
+def test_its_address_is_reported(large_deployment):
     """The outputs have its address, and the target of its name."""
-    outputs = {name: text(each["Value"]) for name, each in large.serving.content["Outputs"].items()}
+    outputs = {name: text(each["Value"]) for name, each in large_deployment.serving.content["Outputs"].items()}
 
     assert outputs["DirectUrl"] == "https://direct.example.org/"
     assert outputs["DirectTarget"].endswith(".DNSName>")

@@ -64,12 +64,12 @@ def test_a_function_runs_on_what_its_layers_are_built_for(serving, name):
     assert log_group["RetentionInDays"] == 30
 
 
-def test_functions_are_traced_from_within_by_a_layer(serving, large):
+def test_functions_are_traced_from_within_by_a_layer(serving, large_deployment):
     """A layer with OpenTelemetry is added to the broker's, and wraps the handler; without it there is none."""
     layer = "arn:aws:lambda:eu-central-1:123456789012:layer:AWSOpenTelemetryDistroPython:20"
     for name in NEEDS:
-        assert large.serving.functions()[name]["Layers"][2:] == [layer]
-        assert large.serving.environment(name)["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/otel-instrument"
+        assert large_deployment.serving.functions()[name]["Layers"][2:] == [layer]
+        assert large_deployment.serving.environment(name)["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/otel-instrument"
         assert len(serving.functions()[name]["Layers"]) == 2
 
 
@@ -111,7 +111,7 @@ def test_the_house_is_kept(serving):
     assert serving.resources[target["Arn"]["Fn::GetAtt"][0]]["Properties"]["FunctionName"] == "nakadi-test-housekeeping"
 
 
-class Watched:
+class ReadRecordingSettings:
     """Settings that record which of them are read."""
 
     def __init__(self, settings):
@@ -132,7 +132,7 @@ def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
     keys = tmp_path / "jwks.json"
     keys.write_text('{"keys": []}')
-    settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
+    settings = ReadRecordingSettings(Settings(auth="jwt", auth_jwks=str(keys)))
     broker = open_broker(settings)
     make_application(broker, *routes.STREAMING_AREAS, "monitoring")
     broker.prepare_for_requests()
@@ -149,7 +149,7 @@ def test_the_streaming_service_gets_what_direct_requests_need(tmp_path):
     """If it serves publishing and subscriptions too, it has the settings that these read, and no others."""
     keys = tmp_path / "jwks.json"
     keys.write_text('{"keys": []}')
-    settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
+    settings = ReadRecordingSettings(Settings(auth="jwt", auth_jwks=str(keys)))
     with closing(open_broker(settings)) as broker:
         make_application(broker, *routes.STREAMING_AREAS, *routes.DIRECT_AREAS, "monitoring")
         broker.prepare_for_requests()

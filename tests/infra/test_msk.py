@@ -45,44 +45,46 @@ ZONES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("stack", ["data", "serving"])
-def test_its_templates_are_sound(msk, stack):
+def test_its_templates_are_sound(msk_deployment, stack):
     """cfn-lint finds no fault, and neither do the reviewers: otherwise there would be no template."""
     from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: only for tests that need it
 
-    found = lint_file(getattr(msk, stack).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
+    found = lint_file(
+        getattr(msk_deployment, stack).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT)
+    )
 
     assert [(each.rule.id, each.path, each.message) for each in found] == []
 
 
-def test_no_reason_is_left_over(msk):
+def test_no_reason_is_left_over(msk_deployment):
     """Every rule that is not followed for the sake of MSK would be broken otherwise."""
-    written = json.loads((msk.folder / "validation-report.json").read_text())
+    written = json.loads((msk_deployment.folder / "validation-report.json").read_text())
     [report] = [each for each in written["pluginReports"] if each["pluginName"] == "AwsSolutions"]
     used = {each["reason"] for each in report["suppressedViolations"]}
 
     assert {each.reason for each in (*review.MSK, *review.TOPICS)} <= used
 
 
-def test_there_is_no_stream(msk):
+def test_there_is_no_stream(msk_deployment):
     """Events are in the cluster, which accepts clients that sign in by IAM, and nothing of Kinesis costs anything."""
-    cluster = msk.data.one("AWS::MSK::ServerlessCluster")
+    cluster = msk_deployment.data.one("AWS::MSK::ServerlessCluster")
 
-    assert not msk.data.all("AWS::Kinesis::Stream")
-    assert not msk.serving.all("AWS::Lambda::EventSourceMapping")
+    assert not msk_deployment.data.all("AWS::Kinesis::Stream")
+    assert not msk_deployment.serving.all("AWS::Lambda::EventSourceMapping")
     assert cluster["ClientAuthentication"] == {"Sasl": {"Iam": {"Enabled": True}}}
 
 
-def test_the_cluster_is_kept(msk):
+def test_the_cluster_is_kept(msk_deployment):
     """Stored data survive the deletion of their stack."""
-    [made] = [each for each in msk.data.resources.values() if each["Type"] == "AWS::MSK::ServerlessCluster"]
+    [made] = [each for each in msk_deployment.data.resources.values() if each["Type"] == "AWS::MSK::ServerlessCluster"]
 
     assert made["DeletionPolicy"] == "Retain"
 
 
-def test_only_the_broker_reaches_the_servers(msk):
+def test_only_the_broker_reaches_the_servers(msk_deployment):
     """The servers let in their clients' group at the port of IAM, and no one else."""
-    [ingress] = msk.data.all("AWS::EC2::SecurityGroupIngress").values()
-    groups = msk.data.all("AWS::EC2::SecurityGroup")
+    [ingress] = msk_deployment.data.all("AWS::EC2::SecurityGroupIngress").values()
+    groups = msk_deployment.data.all("AWS::EC2::SecurityGroup")
 
     assert not any(each.get("SecurityGroupIngress") for each in groups.values())
     assert (ingress["FromPort"], ingress["ToPort"]) == (9098, 9098)
@@ -91,9 +93,9 @@ def test_only_the_broker_reaches_the_servers(msk):
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_functions_with_events_are_in_the_network(msk, name):
+def test_functions_with_events_are_in_the_network(msk_deployment, name):
     """They have the clients' group and a layer with the library of Kafka; the others stay outside."""
-    function = msk.serving.functions()[name]
+    function = msk_deployment.serving.functions()[name]
     groups = [text(each) for each in function.get("VpcConfig", {}).get("SecurityGroupIds", [])]
 
     assert ("VpcConfig" in function) == (name not in OUTSIDE)
@@ -101,20 +103,20 @@ def test_functions_with_events_are_in_the_network(msk, name):
     assert len(function["Layers"]) == 3
 
 
-def test_tasks_are_in_the_network_of_the_cluster(msk):
+def test_tasks_are_in_the_network_of_the_cluster(msk_deployment):
     """Streams read events with the clients' group, beside the service's own group."""
-    service = msk.serving.one("AWS::ECS::Service")
+    service = msk_deployment.serving.one("AWS::ECS::Service")
     groups = [text(each) for each in service["NetworkConfiguration"]["AwsvpcConfiguration"]["SecurityGroups"]]
 
     assert len(groups) == 2
     assert "OfClients" in groups[1]
-    assert not msk.serving.all("AWS::EC2::VPC")
+    assert not msk_deployment.serving.all("AWS::EC2::VPC")
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_function_gets_what_it_reads(msk, name):
+def test_a_function_gets_what_it_reads(msk_deployment, name):
     """Functions with events have the settings that a log with an archive reads, and leave archiving to the indexer."""
-    environment = msk.serving.environment(name)
+    environment = msk_deployment.serving.environment(name)
     settings = Settings.from_env(environment)
 
     assert set(environment) == {*find_needs(name, on_kafka=True).variables, functions.NAMESPACE_VARIABLE}
@@ -125,11 +127,11 @@ def test_a_function_gets_what_it_reads(msk, name):
 
 
 @pytest.mark.parametrize("name", MAY)
-def test_a_role_may_do_with_topics_what_it_has_to(msk, name):
+def test_a_role_may_do_with_topics_what_it_has_to(msk_deployment, name):
     """Each function has the actions of its part of the work, with topics of the stage and no others."""
-    function = msk.serving.functions()[name]
+    function = msk_deployment.serving.functions()[name]
     found = set()
-    for statement in msk.serving.statements(function["Role"]):
+    for statement in msk_deployment.serving.statements(function["Role"]):
         actions = {each.removeprefix("kafka-cluster:") for each in as_list(statement["Action"]) if "kafka-" in each}
         resources = [text(each) for each in as_list(statement["Resource"])]
         if actions <= {"Connect", "WriteDataIdempotently"} and actions:
@@ -144,32 +146,34 @@ def test_a_role_may_do_with_topics_what_it_has_to(msk, name):
     assert found == MAY[name]
 
 
-def test_the_indexer_is_started_by_the_clock(msk):
+def test_the_indexer_is_started_by_the_clock(msk_deployment):
     """Every minute each part of the topics is archived. A failed run is not repeated, because the next one follows."""
     [rule] = [
-        each for each in msk.serving.all("AWS::Events::Rule").values() if each["ScheduleExpression"] == "rate(1 minute)"
+        each
+        for each in msk_deployment.serving.all("AWS::Events::Rule").values()
+        if each["ScheduleExpression"] == "rate(1 minute)"
     ]
 
     assert [json.loads(each["Input"]) for each in rule["Targets"]] == [{"part": 0, "parts": 2}, {"part": 1, "parts": 2}]
     assert all(each["RetryPolicy"]["MaximumRetryAttempts"] == 0 for each in rule["Targets"])
 
 
-def test_the_gateway_is_asked_from_outside(msk):
+def test_the_gateway_is_asked_from_outside(msk_deployment):
     """The weekly request over the link comes from a function that is in no network, and may do nothing else."""
     [link] = [
         each
-        for each in msk.serving.all("AWS::Lambda::Function").values()
+        for each in msk_deployment.serving.all("AWS::Lambda::Function").values()
         if text(each["FunctionName"]) == "nakadi-test-link"
     ]
-    actions = msk.serving.actions(link["Role"])
+    actions = msk_deployment.serving.actions(link["Role"])
 
     assert "VpcConfig" not in link
     assert {each.partition(":")[0] for each in actions} == {"logs", "xray"}
 
 
-def test_alarms_are_those_of_a_log_without_streams(msk):
+def test_alarms_are_those_of_a_log_without_streams(msk_deployment):
     """Alarms on streams do not exist; a serverless cluster reports nothing about its brokers."""
-    names = {each["AlarmName"] for each in msk.serving.all("AWS::CloudWatch::Alarm").values()}
+    names = {each["AlarmName"] for each in msk_deployment.serving.all("AWS::CloudWatch::Alarm").values()}
     of_streams = OF_A_STREAM | {"BatchesAreLost", "EventsWereLost", "IndexerIsLate", "RecordsAreSetAside"}
 
     assert {each.removeprefix("nakadi-test-") for each in names} == ALARMS - of_streams
@@ -215,20 +219,20 @@ def test_a_cluster_that_is_there_is_used():
     assert ingress["GroupId"] == "sg-0123456789abcdef0"
 
 
-def test_events_stay_in_kafka_for_a_day_once_they_are_archived(msk):
+def test_events_stay_in_kafka_for_a_day_once_they_are_archived(msk_deployment):
     """The setting can be chosen, and reaches the function that removes them."""
-    settings = Settings.from_env(msk.serving.environment("log_indexer"))
+    settings = Settings.from_env(msk_deployment.serving.environment("log_indexer"))
 
     assert timedelta(milliseconds=settings.hot_retention_ms) == timedelta(days=1)
 
 
-def test_what_stands_there_with_msk_is_counted(msk):
+def test_what_stands_there_with_msk_is_counted(msk_deployment):
     """`standing` counts neither Kinesis nor its alarms."""
     counted = standing(Counted(storage="msk", kinesis_streams=1))
-    alarms = msk.serving.all("AWS::CloudWatch::Alarm").values()
+    alarms = msk_deployment.serving.all("AWS::CloudWatch::Alarm").values()
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
-    scaled = 2 * len(msk.serving.all("AWS::ApplicationAutoScaling::ScalingPolicy"))
+    scaled = 2 * len(msk_deployment.serving.all("AWS::ApplicationAutoScaling::ScalingPolicy"))
 
     assert counted.alarm_metrics == looked_at + scaled
     assert (counted.streams, counted.shards) == (0, 0)
-    assert counted.encrypted == len(msk.data.all("AWS::DynamoDB::Table"))
+    assert counted.encrypted == len(msk_deployment.data.all("AWS::DynamoDB::Table"))

@@ -52,8 +52,8 @@ def alarms(serving):
 
 
 @pytest.fixture(scope="session")
-def more(large):
-    named = {each["AlarmName"]: each for each in large.serving.all("AWS::CloudWatch::Alarm").values()}
+def additional_alarms(large_deployment):
+    named = {each["AlarmName"]: each for each in large_deployment.serving.all("AWS::CloudWatch::Alarm").values()}
     return {name: named[f"nakadi-test-{name}"] for name in MORE}
 
 
@@ -118,9 +118,11 @@ def test_an_indexer_that_is_not_invoked_raises_an_alarm(alarms):
     assert len(streams) == 2
 
 
-def test_an_alarm_takes_no_more_metrics_than_it_may(large):
+def test_an_alarm_takes_no_more_metrics_than_it_may(large_deployment):
     """Ten separate streams can be deployed: every stream has its alarms, and no alarm more than ten metrics."""
-    metrics = [len(each.get("Metrics", [None])) for each in large.serving.all("AWS::CloudWatch::Alarm").values()]
+    metrics = [
+        len(each.get("Metrics", [None])) for each in large_deployment.serving.all("AWS::CloudWatch::Alarm").values()
+    ]
 
     assert max(metrics) <= 10
 
@@ -144,16 +146,16 @@ def test_own_metrics_are_those_that_are_reported(serving, alarms):
     }
 
 
-def test_missed_objectives_raise_an_alarm(more):
+def test_missed_objectives_raise_an_alarm(additional_alarms):
     """Housekeeping reports the burn rate of a subscription that lasts over both windows. (O12)"""
-    alarm = more["SubscriptionsMissObjectives"]
+    alarm = additional_alarms["SubscriptionsMissObjectives"]
     assert (alarm["MetricName"], alarm["Statistic"], alarm["Threshold"]) == ("SubscriptionBurnRate", "Maximum", 6)
     assert [text(each["Value"]) for each in alarm["Dimensions"]] == ["housekeeping"]
 
 
-def test_publishers_that_are_refused_raise_an_alarm(more):
+def test_publishers_that_are_refused_raise_an_alarm(additional_alarms):
     """A tenth of at least twenty requests in five minutes, as the function for publishing counts its answers."""
-    alarm = more["PublishingIsRefused"]
+    alarm = additional_alarms["PublishingIsRefused"]
     metrics = {each["Id"]: each for each in alarm["Metrics"]}
     [math] = [each["Expression"] for each in metrics.values() if "Expression" in each]
 
@@ -165,9 +167,9 @@ def test_publishers_that_are_refused_raise_an_alarm(more):
     }
 
 
-def test_a_slow_registry_raises_an_alarm(more):
+def test_a_slow_registry_raises_an_alarm(additional_alarms):
     """DynamoDB itself measures how long it takes to read a document."""
-    alarm = more["RegistryIsSlow"]
+    alarm = additional_alarms["RegistryIsSlow"]
     dimensions = {each["Name"]: text(each["Value"]) for each in alarm["Dimensions"]}
 
     assert (alarm["Namespace"], alarm["MetricName"]) == ("AWS/DynamoDB", "SuccessfulRequestLatency")
@@ -176,20 +178,21 @@ def test_a_slow_registry_raises_an_alarm(more):
     assert "documents" in dimensions["TableName"]
 
 
-def test_a_damaged_archive_raises_an_alarm(large, more):
+def test_a_damaged_archive_raises_an_alarm(large_deployment, additional_alarms):
     """The tasks report it under the name that the deployment gives them."""
-    alarm = more["ArchiveIsDamaged"]
-    [container] = large.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+    alarm = additional_alarms["ArchiveIsDamaged"]
+    [container] = large_deployment.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     command = [text(each) for each in container["Command"]]
 
     assert (alarm["Namespace"], alarm["MetricName"], alarm["Statistic"]) == ("Nakadi", "ArchiveUnreadable", "Sum")
     assert text(alarm["Dimensions"][0]["Value"]) == command[command.index("--name") + 1]
 
 
-def test_a_stage_that_sleeps_has_no_alarms_on_streams(asleep):
+def test_a_stage_that_sleeps_has_no_alarms_on_streams(sleeping_deployment):
     """Missing resources raise no alarm."""
     names = {
-        each["AlarmName"].removeprefix("nakadi-test-") for each in asleep.serving.all("AWS::CloudWatch::Alarm").values()
+        each["AlarmName"].removeprefix("nakadi-test-")
+        for each in sleeping_deployment.serving.all("AWS::CloudWatch::Alarm").values()
     }
 
     assert {name for name in ALARMS if name not in names} == {
@@ -199,14 +202,16 @@ def test_a_stage_that_sleeps_has_no_alarms_on_streams(asleep):
     }
 
 
-def test_the_dashboard_shows_everything_on_one_page(serving, large):
+def test_the_dashboard_shows_everything_on_one_page(serving, large_deployment):
     """The dashboard, if requested, has the alarms, and every function."""
     assert not serving.all("AWS::CloudWatch::Dashboard")
-    [dashboard] = large.serving.all("AWS::CloudWatch::Dashboard").values()
+    [dashboard] = large_deployment.serving.all("AWS::CloudWatch::Dashboard").values()
     body = json.loads(text(dashboard["DashboardBody"]))
 
     assert dashboard["DashboardName"] == "nakadi-test"
     # One alarm of direct requests, and four of tables.
     assert len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + len(MORE) + 10 * len(OF_A_STREAM) + 5
-    functions = {name for name in large.serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)}
+    functions = {
+        name for name in large_deployment.serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)
+    }
     assert len(functions) == len(NEEDS)

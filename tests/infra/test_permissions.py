@@ -143,7 +143,7 @@ SUBSCRIPTION = {"owning_application": "me", "event_types": ["kept.thing"], "read
 EVENTS = "/event-types/kept.thing/events"
 
 
-class Guarded:
+class RoleGuard:
     """AWS in the role of one part after another: actions that the role does not allow are noted, and still carried
     out."""
 
@@ -178,7 +178,7 @@ class Guarded:
 
 @pytest.fixture
 def guarded_broker(data_resources, roles, data):
-    return Guarded(data_resources, roles, data)
+    return RoleGuard(data_resources, roles, data)
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_every_role_is_enough(guarded_broker, part, serving):
         assert api.get("/event-types/kept.thing/schemas").is_success
     with part("publish") as api:
         assert api.post(EVENTS, json=[{"n": 1}, {"n": 2}]).status_code == 200
-    _index(guarded_broker, serving)
+    _index_batch(guarded_broker, serving)
     with part("cursors") as api:
         [partition] = api.get("/event-types/kept.thing/partitions").json()
         cursor = {"partition": "0", "offset": partition["newest_available_offset"]}
@@ -220,13 +220,13 @@ def test_every_role_is_enough(guarded_broker, part, serving):
         subscription = api.post("/subscriptions", json=SUBSCRIPTION).json()["id"]
         assert api.get("/subscriptions").is_success
         assert api.get(f"/subscriptions/{subscription}/stats").is_success
-    _stream(guarded_broker, serving, subscription)
+    _stream_and_commit(guarded_broker, serving, subscription)
     with part("subscriptions") as api:
         assert api.get(f"/subscriptions/{subscription}/cursors").is_success
         assert api.delete(f"/subscriptions/{subscription}").is_success
     with part("event_types") as api:
         assert api.delete("/event-types/kept.thing").is_success
-    _keep_house(guarded_broker, serving)
+    _run_housekeeping(guarded_broker, serving)
 
     assert guarded_broker.denied == set()
 
@@ -249,7 +249,7 @@ def test_the_role_of_every_job_is_enough(guarded_broker, part, serving, analytic
         assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
     with part("publish") as api:
         assert api.post(EVENTS, json=[{"n": 1}, {"n": 2}]).status_code == 200
-    _index(guarded_broker, serving)
+    _index_batch(guarded_broker, serving)
 
     for name, (main, more) in JOBS.items():
         role = "retention" if name == "erasure" else name
@@ -258,7 +258,7 @@ def test_the_role_of_every_job_is_enough(guarded_broker, part, serving, analytic
             redirect_stderr(StringIO()) as told,
             redirect_stdout(StringIO()),
         ):
-            code = main([*_places(analytics, role), "--tables", str(tmp_path), "--master", "local[2]", *more])
+            code = main([*_job_arguments(analytics, role), "--tables", str(tmp_path), "--master", "local[2]", *more])
         assert code == 0, told.getvalue()
 
     assert guarded_broker.denied == set()
@@ -270,7 +270,7 @@ def test_the_role_of_every_job_is_enough(guarded_broker, part, serving, analytic
     }
 
 
-def _places(analytics, job):
+def _job_arguments(analytics, job):
     """The arguments of a job that the deployment gives it, but for its tables: Spark cannot reach an emulation."""
     [made] = [each for each in analytics.all("AWS::Glue::Job").values() if each["Name"].endswith(f"-{job}")]
     given = made["DefaultArguments"]
@@ -308,7 +308,7 @@ def test_a_reader_of_the_archive_learns_that_an_object_is_missing(guarded_broker
     assert guarded_broker.denied == set()
 
 
-def _index(guarded_broker, serving):
+def _index_batch(guarded_broker, serving):
     """A batch as the event source mapping would hand it over."""
     client = boto3.client("kinesis", REGION)
     [shard] = client.list_shards(StreamName="nakadi-test")["Shards"]
@@ -334,7 +334,7 @@ def _index(guarded_broker, serving):
         assert log_indexer.index_batch(indexers.indexer_of_event(event), event) == {"batchItemFailures": []}
 
 
-def _stream(guarded_broker, serving, subscription):
+def _stream_and_commit(guarded_broker, serving, subscription):
     """The service has an event read without a subscription, and with one, and committed."""
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
@@ -357,7 +357,7 @@ def _stream(guarded_broker, serving, subscription):
         broker.close()
 
 
-def _keep_house(guarded_broker, serving):
+def _run_housekeeping(guarded_broker, serving):
     with guarded_broker.assume_role("FunctionsRolehousekeeping"):
         broker = open_broker(Settings.from_env({**serving.environment("housekeeping"), "NAKADI_AUTH": "off"}))
         broker.housekeeping.run()

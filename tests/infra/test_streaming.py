@@ -174,9 +174,9 @@ def test_the_image_is_made_of_what_it_needs(serving):
     assert not any("__pycache__" in name for name in files)
 
 
-def test_tasks_deliver_to_what_the_context_names_and_to_nothing_else(large):
+def test_tasks_deliver_to_what_the_context_names_and_to_nothing_else(large_deployment):
     """The targets are in the role and in the setting, and the key of the secrets is theirs and the functions'. (X48)"""
-    [container] = large.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
+    [container] = large_deployment.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
     function, queue = (
         "arn:aws:lambda:eu-central-1:123456789012:function:shop-*",
@@ -187,7 +187,7 @@ def test_tasks_deliver_to_what_the_context_names_and_to_nothing_else(large):
 
     allowed = {
         (action, text(resource))
-        for statement in large.serving.statements({"Ref": role_named(large, "StreamingRole")})
+        for statement in large_deployment.serving.statements({"Ref": role_named(large_deployment, "StreamingRole")})
         for action in as_list(statement["Action"])
         for resource in as_list(statement["Resource"])
     }
@@ -197,9 +197,11 @@ def test_tasks_deliver_to_what_the_context_names_and_to_nothing_else(large):
     }
     sealing = {"kms:Decrypt", "kms:GenerateDataKey"}
     for role in ("StreamingRole", "FunctionsRolesubscriptions"):
-        assert sealing <= large.serving.actions({"Ref": role_named(large, role)})
-    assert not sealing & large.serving.actions({"Ref": role_named(large, "FunctionsRoleeventtypes")})
-    key = large.data.one("AWS::KMS::Key")
+        assert sealing <= large_deployment.serving.actions({"Ref": role_named(large_deployment, role)})
+    assert not sealing & large_deployment.serving.actions(
+        {"Ref": role_named(large_deployment, "FunctionsRoleeventtypes")}
+    )
+    key = large_deployment.data.one("AWS::KMS::Key")
     assert key["EnableKeyRotation"] is True
 
 

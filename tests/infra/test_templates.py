@@ -25,7 +25,7 @@ def template(request, deployment):
     return getattr(deployment, request.param)
 
 
-def complaints(template):
+def linter_complaints(template):
     from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: only for tests that need it
 
     found = lint_file(template.path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
@@ -34,7 +34,7 @@ def complaints(template):
 
 def test_a_template_is_sound(template):
     """cfn-lint has nothing to say."""
-    assert complaints(template) == []
+    assert linter_complaints(template) == []
 
 
 @pytest.mark.long("tests/infra/test_templates.py::test_a_template_is_sound")
@@ -42,7 +42,7 @@ def test_a_template_is_sound(template):
 @pytest.mark.parametrize("chosen", ["large", "asleep"])
 def test_a_template_is_sound_whatever_was_chosen(request, chosen, name):
     """Neither a deployment with every option, nor one without any, with its tables in a table bucket, has faults."""
-    assert complaints(getattr(request.getfixturevalue(chosen), name)) == []
+    assert linter_complaints(getattr(request.getfixturevalue(chosen), name)) == []
 
 
 def test_a_template_is_small_enough(template):
@@ -69,22 +69,22 @@ def test_everything_bears_its_stage(template):
 
 
 @pytest.fixture(scope="session")
-def reports(deployment):
+def review_reports(deployment):
     written = json.loads((deployment.folder / "validation-report.json").read_text())
     return {each["pluginName"]: each for each in written["pluginReports"]}
 
 
-def test_rules_that_are_not_followed_have_reasons(reports):
+def test_rules_that_are_not_followed_have_reasons(review_reports):
     """Nothing is left open, and each exception has its reason."""
-    for report in reports.values():
+    for report in review_reports.values():
         assert report["conclusion"] == "success"
         assert report["violations"] == []
         assert all(len(each["reason"]) > 20 for each in report["suppressedViolations"])
 
 
-def test_no_reason_is_left_over(reports):
+def test_no_reason_is_left_over(review_reports):
     """A reason that nothing needs any more is taken out."""
-    used = {each["reason"] for each in reports["AwsSolutions"]["suppressedViolations"]}
+    used = {each["reason"] for each in review_reports["AwsSolutions"]["suppressedViolations"]}
 
     exceptions = (
         *(*review.DATA, *review.SERVING, *review.STREAMS, *review.STREAMING),

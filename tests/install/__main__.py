@@ -37,12 +37,16 @@ def main() -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         wheel = build_wheel(Path(folder, "wheel"))
-        for python in pythons(chosen.python or VERSIONS):
+        for python in find_pythons(chosen.python or VERSIONS):
             for extra in extras:
                 if version_of(python) in NOT_FOR.get(extra, ()):
                     continue
                 environment = Path(folder, "env")
-                faults = list(faults_of(install(environment, python, wheel, extra, lowest=chosen.lowest), extra))
+                faults = list(
+                    find_install_faults(
+                        create_environment(environment, python, wheel, extra, lowest=chosen.lowest), extra
+                    )
+                )
                 shutil.rmtree(environment)
                 print(f"{version_of(python):6} {extra or 'plain':6} {'fine' if not faults else 'FAILED'}", flush=True)
                 for each in faults:
@@ -51,7 +55,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def pythons(versions: list[str] | tuple[str, ...]) -> Iterator[str]:
+def find_pythons(versions: list[str] | tuple[str, ...]) -> Iterator[str]:
     """A Python of each version that this machine has."""
     for version in versions:
         command = [UV, "python", "find", "--no-python-downloads", "--system", version]
@@ -65,7 +69,7 @@ def version_of(python: str) -> str:
     return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def install(folder: Path, python: str, wheel: Path, extra: str, *, lowest: bool) -> Path:
+def create_environment(folder: Path, python: str, wheel: Path, extra: str, *, lowest: bool) -> Path:
     """Create an environment with the wheel and pytest, which the fixture needs. Returns its Python."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     made = folder / "bin" / "python"
@@ -79,7 +83,7 @@ def install(folder: Path, python: str, wheel: Path, extra: str, *, lowest: bool)
     return made
 
 
-def faults_of(python: Path, extra: str) -> Iterator[str]:
+def find_install_faults(python: Path, extra: str) -> Iterator[str]:
     """The faults of an install."""
     yield from install_probes.failed_imports(python, extra)
     if (offset := install_probes.newest_offset(python)) != "0":

@@ -63,7 +63,7 @@ def checkout(tmp_path_factory):
     return folder
 
 
-def newcomer(checkout, zone):
+def bare_environment(checkout, zone):
     """Neither a language nor an existing home."""
     return {"PATH": os.environ["PATH"], "HOME": str(checkout.parent / "no home"), "TZ": zone}
 
@@ -75,7 +75,7 @@ def run_with_umask(*command):
 def test_a_broker_starts_anywhere(checkout):
     """`make run` serves from a folder with a blank, without a home, with files that only their owner can read."""
     command = run_with_umask("make", "run", "PORT=0", "DATA=data for c")
-    with run_process(command, newcomer(checkout, "America/St_Johns"), checkout, subprocess.STDOUT) as process:
+    with run_process(command, bare_environment(checkout, "America/St_Johns"), checkout, subprocess.STDOUT) as process:
         lines = []
         for line in process.stdout:
             lines.append(line)
@@ -97,7 +97,7 @@ def test_tests_pass_anywhere(checkout):
     done = subprocess.run(
         run_with_umask("make", "test", f"ARGS=-q -p no:cacheprovider {' '.join(SOME)}"),
         cwd=checkout,
-        env=newcomer(checkout, "Pacific/Auckland"),
+        env=bare_environment(checkout, "Pacific/Auckland"),
         capture_output=True,
         text=True,
         timeout=5 * PATIENCE,

@@ -16,18 +16,18 @@ from tests.support.pages import ROOT
 LONG_AGO = 1_000_000_000
 
 
-def digest(path):
+def name_and_digest(path):
     return path.name, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory):
+def first_build(tmp_path_factory):
     """The wheel and the source distribution of this checkout."""
     return {kind: build(kind, ROOT, tmp_path_factory.mktemp(kind)) for kind in ("wheel", "sdist")}
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory):
+def build_elsewhere(tmp_path_factory):
     """The same sources in another folder, with other times and rights."""
     folder = tmp_path_factory.mktemp("a checkout") / "elsewhere"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -48,16 +48,16 @@ def elsewhere(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
-def test_two_builds_are_the_same(first, elsewhere, tmp_path, kind):
+def test_two_builds_are_the_same(first_build, build_elsewhere, tmp_path, kind):
     """A second build in another checkout has the same name and the same bytes."""
-    assert digest(build(kind, elsewhere, tmp_path)) == digest(first[kind])
+    assert name_and_digest(build(kind, build_elsewhere, tmp_path)) == name_and_digest(first_build[kind])
 
 
 @pytest.mark.long
-def test_the_wheel_of_a_source_distribution_is_the_same(first, tmp_path):
+def test_the_wheel_of_a_source_distribution_is_the_same(first_build, tmp_path):
     """Who builds from the source distribution gets the published wheel."""
-    with tarfile.open(first["sdist"]) as archive:
+    with tarfile.open(first_build["sdist"]) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     [folder] = (tmp_path / "unpacked").iterdir()
 
-    assert digest(build("wheel", folder, tmp_path / "built")) == digest(first["wheel"])
+    assert name_and_digest(build("wheel", folder, tmp_path / "built")) == name_and_digest(first_build["wheel"])

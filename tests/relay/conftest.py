@@ -37,7 +37,7 @@ def database(server, table) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
-def write(database, table):
+def insert_events(database, table):
     """Write rows into the outbox: `write("order.placed", [{"n": 1}], key="A")`."""
 
     def insert(event_type: str, events: list[object], key: str | None = None) -> None:
@@ -51,7 +51,7 @@ def write(database, table):
 
 
 @pytest.fixture
-def waiting(database, table):
+def count_waiting_rows(database, table):
     def count_rows() -> int:
         return database.execute(f"SELECT count(*) FROM {table} WHERE published_at IS NULL").fetchone()[0]
 
@@ -89,7 +89,7 @@ def event_type(api):
 
 
 @pytest.fixture
-def stored(api):
+def read_stored_events(api):
     """The events of an event type, in the order of its only partition."""
 
     def read(name: str, number: int) -> list[dict[str, object]]:

@@ -44,7 +44,7 @@ class StallingNetwork:
             sockets, self._sockets = self._sockets, set()
             self.is_silent = False
         for each in sockets:
-            _break(each)
+            _reset_connection(each)
 
     def _accept(self) -> None:
         while True:
@@ -81,11 +81,11 @@ class StallingNetwork:
                     return
                 sink.sendall(chunk)
         if not self.is_silent:
-            _break(source)
-            _break(sink)
+            _reset_connection(source)
+            _reset_connection(sink)
 
 
-def _break(each: socket.socket) -> None:
+def _reset_connection(each: socket.socket) -> None:
     with suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
     each.close()

@@ -257,7 +257,9 @@ def test_tables_that_cannot_be_followed_are_named(server, database, table):
     assert database.execute("SELECT count(*) FROM pg_publication WHERE pubname LIKE 'nakadi%%'").fetchone() == (0,)
 
 
-def test_changes_arrive_at_the_broker(server, database, customers, followed_table, table, broker, api, stored):
+def test_changes_arrive_at_the_broker(
+    server, database, customers, followed_table, table, broker, api, read_stored_events
+):
     """Through the outbox, changes become events of an event type of the category `data`."""
     schema = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
     definition = {
@@ -273,4 +275,7 @@ def test_changes_arrive_at_the_broker(server, database, customers, followed_tabl
     database.execute(f"UPDATE {customers} SET name = 'bob'")
     with Relay(server.dsn, broker.url, table=table) as relay:
         until(lambda: relay.run_once().published == 2)
-    assert [(each["data_op"], each["data"]["name"]) for each in stored(TYPE, 2)] == [("S", "ann"), ("U", "bob")]
+    assert [(each["data_op"], each["data"]["name"]) for each in read_stored_events(TYPE, 2)] == [
+        ("S", "ann"),
+        ("U", "bob"),
+    ]

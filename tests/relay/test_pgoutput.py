@@ -13,14 +13,14 @@ BEGIN = b"B" + struct.pack("!QQI", 100, 0, 42)
 COMMIT = b"C" + struct.pack("!BQQQ", 0, 100, 120, 1_000_000)
 
 
-def row(*values):
+def encode_row(*values):
     count = struct.pack("!H", len(values))
     return count + b"".join(
         each if each in (b"n", b"u") else b"t" + struct.pack("!I", len(each)) + each for each in values
     )
 
 
-def change(kind, *rows):
+def encode_change(kind, *rows):
     return kind + struct.pack("!I", 7) + b"".join(rows)
 
 
@@ -33,7 +33,7 @@ def decode_last(*changes):
 
 def test_a_transaction_has_its_changes_and_its_place():
     """Number, places and time of the transaction are the log's, and JSON stays JSON."""
-    transaction = decode_last(change(b"I", b"N", row(b"1", b'{"a": [1.10]}')), b"O" + b"anything")
+    transaction = decode_last(encode_change(b"I", b"N", encode_row(b"1", b'{"a": [1.10]}')), b"O" + b"anything")
     assert (transaction.xid, transaction.commit_position, transaction.end_position) == (42, 100, 120)
     assert transaction.committed_at.isoformat() == "2000-01-01T00:00:01+00:00"
     [created] = transaction.changes
@@ -43,15 +43,15 @@ def test_a_transaction_has_its_changes_and_its_place():
 
 def test_what_an_update_left_alone_is_in_the_old_row():
     """A value that is not sent again is taken from the row before."""
-    [updated] = decode_last(change(b"U", b"O", row(b"1", b"[1]"), b"N", row(b"2", b"u"))).changes
+    [updated] = decode_last(encode_change(b"U", b"O", encode_row(b"1", b"[1]"), b"N", encode_row(b"2", b"u"))).changes
     assert updated.row == b'{"id":"2","note":[1]}'
-    [short] = decode_last(change(b"U", b"N", row(b"2", b"n"))).changes
+    [short] = decode_last(encode_change(b"U", b"N", encode_row(b"2", b"n"))).changes
     assert short.row == b'{"id":"2","note":null}'
 
 
 def test_a_deleted_row_is_as_it_was():
     """A deletion has the old row alone."""
-    [deleted] = decode_last(change(b"D", b"O", row(b"1", b"n"))).changes
+    [deleted] = decode_last(encode_change(b"D", b"O", encode_row(b"1", b"n"))).changes
     assert (deleted.operation, deleted.row) == (Operation.DELETE, b'{"id":"1","note":null}')
 
 

@@ -29,62 +29,66 @@ def running_relay(relay):
     assert not thread.is_alive()
 
 
-def test_rows_are_published_in_order_and_deleted(relay, write, waiting, event_type, stored):
+def test_rows_are_published_in_order_and_deleted(
+    relay, insert_events, count_waiting_rows, event_type, read_stored_events
+):
     """The rows of an application are in the log, and no longer in the outbox."""
     name = event_type()
-    write(name, [{"n": number} for number in range(1200)], key="A")
+    insert_events(name, [{"n": number} for number in range(1200)], key="A")
 
     status = relay.run_once()
 
     assert (status.published, status.refused) == (1200, 0)
-    assert waiting() == 0
-    assert [event["n"] for event in stored(name, 1200)] == list(range(1200))
+    assert count_waiting_rows() == 0
+    assert [event["n"] for event in read_stored_events(name, 1200)] == list(range(1200))
 
 
 @pytest.mark.usefixtures("running_relay")
-def test_rows_are_published_as_they_come(write, waiting, event_type, stored):
+def test_rows_are_published_as_they_come(insert_events, count_waiting_rows, event_type, read_stored_events):
     """An insert wakes the relay."""
     name = event_type()
     for number in range(5):
-        write(name, [{"n": number}], key="A")
-        until(lambda: waiting() == 0)
-    assert [event["n"] for event in stored(name, 5)] == [0, 1, 2, 3, 4]
+        insert_events(name, [{"n": number}], key="A")
+        until(lambda: count_waiting_rows() == 0)
+    assert [event["n"] for event in read_stored_events(name, 5)] == [0, 1, 2, 3, 4]
 
 
-def test_business_events_get_metadata(relay, write, event_type, stored, database, table):
+def test_business_events_get_metadata(relay, insert_events, event_type, read_stored_events, database, table):
     """Events of a category with metadata have the row's eid."""
     name = event_type(category="business", enrichment_strategies=["metadata_enrichment"])
-    write(name, [{"n": 1}])
+    insert_events(name, [{"n": 1}])
     [(eid,)] = database.execute(f"SELECT eid FROM {table}").fetchall()
 
     relay.run_once()
 
-    assert stored(name, 1)[0]["metadata"]["eid"] == str(eid)
+    assert read_stored_events(name, 1)[0]["metadata"]["eid"] == str(eid)
 
 
-def test_published_rows_can_be_kept(server, database, table, broker, write, waiting, event_type):
+def test_published_rows_can_be_kept(server, database, table, broker, insert_events, count_waiting_rows, event_type):
     """With `keep`, rows are marked, and not published again."""
-    write(event_type(), [{"n": 1}, {"n": 2}])
+    insert_events(event_type(), [{"n": 1}, {"n": 2}])
     with Relay(server.dsn, broker.url, table=table, keep=True) as relay:
         assert relay.run_once().published == 2
         assert relay.run_once().published == 2
-    assert waiting() == 0
+    assert count_waiting_rows() == 0
     assert database.execute(f"SELECT count(*) FROM {table}").fetchone() == (2,)
 
 
-def test_a_refused_row_stops_its_own_key_alone(server, relay, write, waiting, event_type, stored, table):
+def test_a_refused_row_stops_its_own_key_alone(
+    server, relay, insert_events, count_waiting_rows, event_type, read_stored_events, table
+):
     """A refused row is kept with the reason; later rows of its key wait until it is resolved, and all others are
     published."""
     name = event_type()
-    write(name, [{"n": 1}, {"n": "two"}, {"n": 3}], key="A")
-    write(name, [{"n": 10}, {"n": 11}], key="B")
-    write(name, [{"n": 20}])
+    insert_events(name, [{"n": 1}, {"n": "two"}, {"n": 3}], key="A")
+    insert_events(name, [{"n": 10}, {"n": 11}], key="B")
+    insert_events(name, [{"n": 20}])
 
     status = relay.run_once()
 
     assert (status.published, status.refused) == (4, 1)
-    assert waiting() == 1
-    assert {event["n"] for event in stored(name, 4)} == {1, 10, 11, 20}
+    assert count_waiting_rows() == 1
+    assert {event["n"] for event in read_stored_events(name, 4)} == {1, 10, 11, 20}
     outbox = Outbox(server.dsn, OutboxNames(table))
     [refused] = outbox.refused_rows()
     assert (refused.event_type, refused.key) == (name, "A")
@@ -94,14 +98,14 @@ def test_a_refused_row_stops_its_own_key_alone(server, relay, write, waiting, ev
     assert outbox.skip(refused.id)
     assert not outbox.skip(refused.id)
     assert relay.run_once().published == 5
-    assert [event["n"] for event in stored(name, 5)][-1] == 3
+    assert [event["n"] for event in read_stored_events(name, 5)][-1] == 3
     outbox.close()
 
 
-def test_a_refused_row_can_be_tried_again(server, relay, write, event_type, stored, table, api):
+def test_a_refused_row_can_be_tried_again(server, relay, insert_events, event_type, read_stored_events, table, api):
     """After its cause is gone, the row goes in its place, before the later ones of its key."""
     name = event_type()
-    write(name, [{"n": None}, {"n": 2}], key="A")
+    insert_events(name, [{"n": None}, {"n": 2}], key="A")
     relay.run_once()
     definition = api.get(f"/event-types/{name}").json()
     definition["compatibility_mode"] = "none"
@@ -114,35 +118,35 @@ def test_a_refused_row_can_be_tried_again(server, relay, write, event_type, stor
     outbox.close()
 
     assert relay.run_once().published == 2
-    assert [event["n"] for event in stored(name, 2)] == [None, 2]
+    assert [event["n"] for event in read_stored_events(name, 2)] == [None, 2]
 
 
-def test_an_unknown_event_type_stops_no_other(relay, write, waiting, event_type):
+def test_an_unknown_event_type_stops_no_other(relay, insert_events, count_waiting_rows, event_type):
     """Its rows wait, and nothing is refused."""
     name = event_type()
-    write("no.such", [{"n": 1}, {"n": 2}], key="A")
-    write(name, [{"n": 1}], key="A")
+    insert_events("no.such", [{"n": 1}, {"n": 2}], key="A")
+    insert_events(name, [{"n": 1}], key="A")
 
     status = relay.run_once()
 
     assert (status.published, status.refused) == (1, 0)
-    assert waiting() == 2
+    assert count_waiting_rows() == 2
 
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("answer", ["<html>", "[]", "{}", ""])
-def test_what_is_no_broker_gets_no_events(server, table, write, waiting, answer):
+def test_what_is_no_broker_gets_no_events(server, table, insert_events, count_waiting_rows, answer):
     """Rows wait if something else answers at the broker's address, and the relay continues."""
-    write("order.placed", [{"n": 1}])
+    insert_events("order.placed", [{"n": 1}])
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, text=answer))
     with Relay(server.dsn, Connection("http://broker.test", transport=transport), table=table) as relay:
         status = relay.run_once()
     assert (status.published, status.refused, status.failures) == (0, 0, 1)
-    assert waiting() == 1
+    assert count_waiting_rows() == 1
 
 
 @pytest.mark.usefixtures("database")
-def test_event_types_are_published_at_the_same_time(server, table, write):
+def test_event_types_are_published_at_the_same_time(server, table, insert_events):
     """A round waits for its slowest event type, not for each in sequence."""
     together = threading.Barrier(3)
 
@@ -153,7 +157,7 @@ def test_event_types_are_published_at_the_same_time(server, table, write):
         return httpx.Response(200)
 
     for name in ("order.placed", "order.paid", "order.sent"):
-        write(name, [{"n": 1}])
+        insert_events(name, [{"n": 1}])
     connection = Connection("http://broker.test", transport=httpx.MockTransport(answer))
     with Relay(server.dsn, connection, table=table) as relay:
         # Its slots are few, so that all of them are in one round.
@@ -180,11 +184,11 @@ def test_a_round_reads_no_more_than_it_publishes(relay, database, table, event_t
     assert count_reads() < 6 * 5000
 
 
-def test_events_that_are_too_large_are_found(relay, write, event_type):
+def test_events_that_are_too_large_are_found(relay, insert_events, event_type):
     """For any reason to refuse a batch, the row at fault is found."""
     name = event_type()
-    write(name, [{"n": number} for number in range(7)])
-    write(name, [{"n": 7, "text": "x" * 1_100_000}])
+    insert_events(name, [{"n": number} for number in range(7)])
+    insert_events(name, [{"n": 7, "text": "x" * 1_100_000}])
 
     status = relay.run_once()
 
@@ -192,12 +196,12 @@ def test_events_that_are_too_large_are_found(relay, write, event_type):
 
 
 @pytest.mark.usefixtures("database")
-def test_several_relays_share_the_keys(server, table, broker, write, event_type, stored):
+def test_several_relays_share_the_keys(server, table, broker, insert_events, event_type, read_stored_events):
     """Each event is published once, and the events of a key in their order, with any number of relays."""
     name = event_type()
     for number in range(40):
         for key in range(12):
-            write(name, [{"n": number, "key": key}], key=str(key))
+            insert_events(name, [{"n": number, "key": key}], key=str(key))
     relays = [Relay(server.dsn, broker.url, table=table) for _ in range(4)]
     threads = [threading.Thread(target=relay.run_once) for relay in relays]
     for thread in threads:
@@ -207,7 +211,7 @@ def test_several_relays_share_the_keys(server, table, broker, write, event_type,
     # A relay ends when it finds no slot that is free: the last rows may be another one's.
     relays[0].run_once()
 
-    events = stored(name, 480)
+    events = read_stored_events(name, 480)
     assert len(events) == 480
     for key in range(12):
         assert [event["n"] for event in events if event["key"] == key] == list(range(40))
@@ -216,23 +220,27 @@ def test_several_relays_share_the_keys(server, table, broker, write, event_type,
         relay.close()
 
 
-def test_nothing_is_lost_when_the_log_fails(running_relay, broker, write, waiting, event_type, stored):
+def test_nothing_is_lost_when_the_log_fails(
+    running_relay, broker, insert_events, count_waiting_rows, event_type, read_stored_events
+):
     """Rows that the log did not take are published later."""
     name = event_type()
     broker.faults.refuse(event_type=name, times=2)
-    write(name, [{"n": number} for number in range(3)], key="A")
+    insert_events(name, [{"n": number} for number in range(3)], key="A")
 
-    until(lambda: waiting() == 0)
+    until(lambda: count_waiting_rows() == 0)
 
-    assert [event["n"] for event in stored(name, 3)] == [0, 1, 2]
+    assert [event["n"] for event in read_stored_events(name, 3)] == [0, 1, 2]
     assert running_relay.status.failures >= 1
 
 
-def test_a_database_that_restarts_is_waited_for(running_relay, server, write, waiting, event_type, stored, table):
+def test_a_database_that_restarts_is_waited_for(
+    running_relay, server, insert_events, count_waiting_rows, event_type, read_stored_events, table
+):
     """The relay connects again, and continues."""
     name = event_type()
-    write(name, [{"n": 1}], key="A")
-    until(lambda: waiting() == 0)
+    insert_events(name, [{"n": 1}], key="A")
+    until(lambda: count_waiting_rows() == 0)
     # It counts its published events after the end of its transaction.
     until(lambda: running_relay.status.published == 1)
 
@@ -242,7 +250,7 @@ def test_a_database_that_restarts_is_waited_for(running_relay, server, write, wa
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute(f"INSERT INTO {table} (event_type, key, event) VALUES (%s, 'A', '{{\"n\": 2}}')", [name])
         until(lambda: connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,))
-    assert [event["n"] for event in stored(name, 2)] == [1, 2]
+    assert [event["n"] for event in read_stored_events(name, 2)] == [1, 2]
 
 
 def test_an_outbox_may_be_in_a_schema(server, broker, event_type):

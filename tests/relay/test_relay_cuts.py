@@ -35,7 +35,7 @@ def networks(own_server, broker) -> Iterator[tuple[StallingNetwork, StallingNetw
         yield to_database, to_broker
 
 
-def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_type, stored):
+def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_type, read_stored_events):
     """Connections break in the midst of anything, or fall silent first: each event is in the log once, in order."""
     to_database, to_broker = networks
     for name in TYPES:
@@ -86,7 +86,7 @@ def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_
         expected = [number for number in committed if number % len(TYPES) == index]
         [partition] = api.get(f"/event-types/{name}/partitions").json()
         count = int(partition["newest_available_offset"].rpartition("-")[2]) + 1
-        numbers = [event["n"] for event in stored(name, count)]
+        numbers = [event["n"] for event in read_stored_events(name, count)]
         assert sorted(numbers) == expected
         for key in range(KEYS):
             of_key = [number for number in numbers if number % KEYS == key]

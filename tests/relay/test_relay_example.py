@@ -41,7 +41,7 @@ DEFINITION = {
 }
 
 
-class Part:
+class RestartedProcess:
     """A process that is started again whenever it has ended, as a supervisor does it."""
 
     def __init__(self, *command: str, log: Path) -> None:
@@ -79,12 +79,12 @@ def database() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def start(tmp_path) -> Iterator[Callable[..., Part]]:
+def start(tmp_path) -> Iterator[Callable[..., RestartedProcess]]:
     """Start a part, which ends with the test."""
-    parts: list[Part] = []
+    parts: list[RestartedProcess] = []
 
-    def start_part(name: str, *command: str) -> Part:
-        parts.append(Part(*command, log=tmp_path / f"{name}.log"))
+    def start_part(name: str, *command: str) -> RestartedProcess:
+        parts.append(RestartedProcess(*command, log=tmp_path / f"{name}.log"))
         return parts[-1]
 
     yield start_part
@@ -92,7 +92,7 @@ def start(tmp_path) -> Iterator[Callable[..., Part]]:
         part.stop()
 
 
-def answers(url: str) -> bool:
+def is_healthy(url: str) -> bool:
     try:
         return httpx.get(f"{url}/health", timeout=PATIENCE).status_code == 200
     except httpx.HTTPError:
@@ -107,7 +107,7 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
     port = str(free_port())
     url = f"http://127.0.0.1:{port}"
     broker = start("broker", "-m", "nakadi.local", "--port", port, "--data", str(tmp_path / "data"))
-    until(lambda: answers(url), PATIENCE)
+    until(lambda: is_healthy(url), PATIENCE)
     assert httpx.post(f"{url}/event-types", json=DEFINITION, timeout=PATIENCE).status_code == 201
     wanted = {"owning_application": "books", "event_types": ["order.placed"], "read_from": "begin"}
     subscription = httpx.post(f"{url}/subscriptions", json=wanted, timeout=PATIENCE).json()["id"]
@@ -130,7 +130,7 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
         else:
             victim.kill()
     # The last kill may have left rows that are in the log already, and a broker that is about to start.
-    until(lambda: keep_up(parts) and answers(url) and count(database, "entries") == ORDERS, PATIENCE)
+    until(lambda: keep_up(parts) and is_healthy(url) and count(database, "entries") == ORDERS, PATIENCE)
     until(lambda: keep_up(parts) and count(database, "nakadi_outbox") == 0, PATIENCE)
 
     with psycopg.connect(database.dsn) as connection:
@@ -145,7 +145,7 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
     assert sum(int(each["newest_available_offset"].rpartition("-")[2]) + 1 for each in partitions) == ORDERS
 
 
-def keep_up(parts: list[Part]) -> bool:
+def keep_up(parts: list[RestartedProcess]) -> bool:
     for part in parts:
         part.keep_up()
     return True

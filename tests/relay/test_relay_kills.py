@@ -17,7 +17,7 @@ from tests.support.patience import until
 KEYS = 8
 
 
-def command(*arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+def start_relay(*arguments: str, **variables: str) -> subprocess.Popen[bytes]:
     environment = plain_environment(PYTHONPATH=f"{ROOT}/layers/nakadi/python:{ROOT}", **variables)
     return subprocess.Popen(
         [sys.executable, "-m", "nakadi_cli", "relay", *arguments],
@@ -28,7 +28,9 @@ def command(*arguments: str, **variables: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_nothing_is_lost_when_relays_are_killed(server, database, table, broker, api, event_type, waiting, stored):
+def test_nothing_is_lost_when_relays_are_killed(
+    server, database, table, broker, api, event_type, count_waiting_rows, read_stored_events
+):
     """However often relays are killed, each event is published, and the first copies of a key are in their order."""
     name, draw, kills = event_type(), random.Random(27), choose_count(5, 200)
     database.execute(f"ALTER TABLE {table} ADD COLUMN ignored int")  # a table may have columns of the application's own
@@ -52,23 +54,23 @@ def test_nothing_is_lost_when_relays_are_killed(server, database, table, broker,
     options = ("postgres", "--table", table, "--workers", "2", "--url", broker.url)
     try:
         for _ in range(kills):
-            relay = command(*options, NAKADI_RELAY_DSN=server.dsn)
+            relay = start_relay(*options, NAKADI_RELAY_DSN=server.dsn)
             before = len(written)
             # It is killed while it works: it has begun when the outbox is nearly empty.
-            until(lambda: waiting() < 20 and len(written) > before + 20)  # noqa: B023
+            until(lambda: count_waiting_rows() < 20 and len(written) > before + 20)  # noqa: B023
             done.wait(draw.random() / 20)
             relay.kill()
             relay.wait()
     finally:
         done.set()
         writer.join()
-    last = command(*options, NAKADI_RELAY_DSN=server.dsn)
-    until(lambda: waiting() == 0)
+    last = start_relay(*options, NAKADI_RELAY_DSN=server.dsn)
+    until(lambda: count_waiting_rows() == 0)
     last.terminate()
     assert last.wait(60) == 0
 
     # Events published right before a kill are published again: only counting shows the number of copies.
-    numbers = [event["n"] for event in stored(name, count_stored(api, name))]
+    numbers = [event["n"] for event in read_stored_events(name, count_stored(api, name))]
     first_copies = list(dict.fromkeys(numbers))
     assert sorted(first_copies) == written
     for key in range(KEYS):

@@ -35,7 +35,7 @@ def file_settings(folder):
     yield {"registry": url, "event_log": url}
 
 
-class Delivered:
+class DeliveryChecks:
     """The events that consumers got, and their commits; each consumer checks that both are permitted."""
 
     def __init__(self):
@@ -60,7 +60,7 @@ class Delivered:
             self._committed[cursor["partition"]] = max(self._committed.get(cursor["partition"], ""), cursor["offset"])
 
 
-class Worker:
+class ConsumingThread:
     """A consumer of a service that commits where all do, until its stream ends."""
 
     def __init__(self, service, api, subscription, delivered):
@@ -100,7 +100,7 @@ def test_two_services_share_a_subscription(place, how, tmp_path):
     """Streams of two processes share the partitions; when one process is stopped or killed, the other gets them all.
     Every event comes, each partition in order, and nothing comes again that is committed.
     (S169, S170, S198, S222, S224, S239, S312, S315)"""
-    delivered = Delivered()
+    delivered = DeliveryChecks()
     with ExitStack() as stack:
         settings = stack.enter_context(place(tmp_path))
         broker = stack.enter_context(Broker(**settings))
@@ -115,17 +115,17 @@ def test_two_services_share_a_subscription(place, how, tmp_path):
             assert answer.status_code == 200, answer.text
             published.update(numbers)
 
-        def shares():
+        def count_partitions_per_owner():
             held = list(owners(api, subscription).values())
             return sorted(held.count(each) for each in set(held) - {""})
 
         environment = {**CREDENTIALS, **variables(settings)}
         publish(0, 100)
         one, two = (stack.enter_context(run_service(environment)) for _ in range(2))
-        first = Worker(one, api, subscription, delivered)
+        first = ConsumingThread(one, api, subscription, delivered)
         until(lambda: delivered.numbers == published)
-        second = Worker(two, api, subscription, delivered)
-        until(lambda: shares() == [2, 2])
+        second = ConsumingThread(two, api, subscription, delivered)
+        until(lambda: count_partitions_per_owner() == [2, 2])
         publish(100, 100)
         until(lambda: delivered.numbers == published)
         one.process.send_signal(how)

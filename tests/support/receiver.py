@@ -23,7 +23,7 @@ ON_LOOPBACK_VARIABLES = {"NAKADI_SINK_SCHEMES": "https,http", "NAKADI_SINK_NETWO
 
 
 @contextmanager
-def soon_delivered() -> Iterator[None]:
+def delivering_quickly() -> Iterator[None]:
     """For brokers in this process: events that tests of sinks wait for come soon. These are news of sinks, reports
     about deliveries, the next attempt after a failure, and the commit of events that are not sent."""
     with (

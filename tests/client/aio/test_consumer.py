@@ -31,7 +31,7 @@ class Order(msgspec.Struct):
 
 
 @pytest.fixture
-def orders(nakadi):
+def subscription_to_orders(nakadi):
     """The id of a subscription with 300 events in three partitions."""
     nakadi.create_event_type("order", partitions=3)
     publish(nakadi, range(300))
@@ -51,48 +51,50 @@ async def read(consumer, count, seen):
             break
 
 
-def test_everything_is_read_once_and_committed(nakadi, orders):
+def test_everything_is_read_once_and_committed(nakadi, subscription_to_orders):
     """A loop gets every event once, in the model's form, and its finished events are committed when it ends."""
     seen = Counter()
 
     async def work():
-        async with Consumer(nakadi.url, orders, model=Order) as consumer:
+        async with Consumer(nakadi.url, subscription_to_orders, model=Order) as consumer:
             await read(consumer, 300, seen)
             assert consumer.health().events_handled == 300
             assert set(await consumer.lag()) == {("order", partition) for partition in "012"}
 
     asyncio.run(work())
     assert seen == Counter(range(300))
-    assert nakadi.unconsumed(orders) == 0
+    assert nakadi.unconsumed(subscription_to_orders) == 0
 
 
-def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, network, orders):
+def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, breakable_network, subscription_to_orders):
     """Torn lines are not taken, and their events come again with the next stream."""
     seen = Counter()
 
     async def work():
-        async with Consumer(network.url, orders, options=QUICK) as consumer:
+        async with Consumer(breakable_network.url, subscription_to_orders, options=QUICK) as consumer:
             async for batch in consumer:
                 seen.update(event["n"] for event in batch)
                 if len(seen) == 300:
                     batch.done()
                     break
-                network.cut_after(700 + 1_300 * len(seen) % 2_000)
+                breakable_network.cut_after(700 + 1_300 * len(seen) % 2_000)
             assert consumer.health().reconnects >= 1
 
     asyncio.run(work())
     assert set(seen) == set(range(300))
-    until(lambda: nakadi.unconsumed(orders) == 0)
+    until(lambda: nakadi.unconsumed(subscription_to_orders) == 0)
 
 
-def test_two_consumers_of_one_loop_share_the_partitions(nakadi, orders):
+def test_two_consumers_of_one_loop_share_the_partitions(nakadi, subscription_to_orders):
     """Several consumers in one loop get disjoint partitions, and nothing is lost or read twice."""
     seen = Counter()
     told = [], []
 
     async def work():
         consumers = [
-            Consumer(nakadi.url, orders, options=PATIENT, on_rebalance=each.append, stop_on_signals=False)
+            Consumer(
+                nakadi.url, subscription_to_orders, options=PATIENT, on_rebalance=each.append, stop_on_signals=False
+            )
             for each in told
         ]
 
@@ -110,17 +112,17 @@ def test_two_consumers_of_one_loop_share_the_partitions(nakadi, orders):
 
     asyncio.run(work())
     assert set(seen.values()) == {1}
-    assert nakadi.unconsumed(orders) == 0
+    assert nakadi.unconsumed(subscription_to_orders) == 0
 
 
-def test_slow_work_keeps_its_partitions(nakadi, orders):
+def test_slow_work_keeps_its_partitions(nakadi, subscription_to_orders):
     """Work that takes longer than the commit timeout is not repeated."""
     seen = Counter()
 
     async def work():
         # On a busy machine a sign of life may come late by more than a second.
         options = StreamOptions(commit_timeout=3, batch_limit=100)
-        async with Consumer(nakadi.url, orders, options=options) as consumer:
+        async with Consumer(nakadi.url, subscription_to_orders, options=options) as consumer:
             async for batch in consumer:
                 await asyncio.sleep(0 if seen else 4)
                 seen.update(event["n"] for event in batch)
@@ -134,7 +136,7 @@ def test_slow_work_keeps_its_partitions(nakadi, orders):
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "park"])
-def test_events_that_do_not_fit_are_treated_as_asked(nakadi, orders, policy):
+def test_events_that_do_not_fit_are_treated_as_asked(nakadi, subscription_to_orders, policy):
     """Poison events end the loop, are skipped, or are parked in another event type."""
     nakadi.create_event_type("parked")
     publish(nakadi, ["bad", 300])
@@ -142,7 +144,7 @@ def test_events_that_do_not_fit_are_treated_as_asked(nakadi, orders, policy):
 
     async def work():
         on_poison = Park("parked") if policy == "park" else policy
-        async with Consumer(nakadi.url, orders, model=Order, on_poison=on_poison) as consumer:
+        async with Consumer(nakadi.url, subscription_to_orders, model=Order, on_poison=on_poison) as consumer:
             await read(consumer, 301, seen)
 
     if policy == "stop":
@@ -155,14 +157,14 @@ def test_events_that_do_not_fit_are_treated_as_asked(nakadi, orders, policy):
 
 
 @pytest.mark.parametrize("policy", ["stop", "park"])
-def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, orders, policy):
+def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, subscription_to_orders, policy):
     """A handler gets some attempts for each event; then the event ends the consumer, or is parked."""
     nakadi.create_event_type("parked")
     tried = Counter()
 
     async def work():
         on_poison = Park("parked") if policy == "park" else policy
-        async with Consumer(nakadi.url, orders, options=PATIENT, on_poison=on_poison) as consumer:
+        async with Consumer(nakadi.url, subscription_to_orders, options=PATIENT, on_poison=on_poison) as consumer:
 
             async def handle(event):
                 tried[event["n"]] += 1
@@ -209,10 +211,10 @@ asyncio.run(main())
 """
 
 
-def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, orders):
+def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, subscription_to_orders):
     """At SIGTERM the batch in hand is worked through and committed, and nothing else is taken."""
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, nakadi.url, orders],
+        [sys.executable, "-c", PROGRAM, nakadi.url, subscription_to_orders],
         cwd=ROOT,
         env=plain_environment(PYTHONPATH=str(ROOT)),
         stdout=subprocess.PIPE,
@@ -224,32 +226,32 @@ def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, order
         os.kill(program.pid, signal.SIGTERM)
         assert program.stdout.read() == "done\nended\n"
         assert program.wait(PATIENCE) == 0
-    assert nakadi.unconsumed(orders) == 300 - handled
+    assert nakadi.unconsumed(subscription_to_orders) == 300 - handled
 
 
-def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, orders):
+def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription_to_orders):
     """Batches that the application received are committed, and the next consumer continues after them."""
 
     async def work(**options):
         return [
             event["n"]
-            async for batch in consume(nakadi.url, orders, options=PATIENT, **options)
+            async for batch in consume(nakadi.url, subscription_to_orders, options=PATIENT, **options)
             for event in batch.events
         ]
 
     first = asyncio.run(work(limit=70))
     assert len(first) == 70
-    assert nakadi.unconsumed(orders) == 230
+    assert nakadi.unconsumed(subscription_to_orders) == 230
     assert sorted(first + asyncio.run(work(follow=False))) == list(range(300))
-    assert nakadi.unconsumed(orders) == 0
+    assert nakadi.unconsumed(subscription_to_orders) == 0
 
 
-def test_a_consumer_that_is_aborted_commits_nothing(nakadi, orders):
+def test_a_consumer_that_is_aborted_commits_nothing(nakadi, subscription_to_orders):
     """The batch in hand and the handled ones come again."""
 
     async def work():
         commit = CommitPolicy(seconds=15.0)
-        async with Consumer(nakadi.url, orders, commit=commit, options=LATE) as consumer:
+        async with Consumer(nakadi.url, subscription_to_orders, commit=commit, options=LATE) as consumer:
             seen = 0
             async for batch in consumer:
                 seen += len(batch)
@@ -257,4 +259,4 @@ def test_a_consumer_that_is_aborted_commits_nothing(nakadi, orders):
                     consumer.abort()
 
     asyncio.run(work())
-    assert nakadi.unconsumed(orders) == 300
+    assert nakadi.unconsumed(subscription_to_orders) == 300

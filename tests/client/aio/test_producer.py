@@ -12,7 +12,7 @@ from nakadi_client.aio import Producer
 from tests.support.patience import PATIENCE
 
 
-def numbers(events):
+def sorted_numbers(events):
     return [event["n"] for event in events]
 
 
@@ -27,7 +27,7 @@ def test_events_are_published_and_awaited(nakadi):
             return await asyncio.gather(*deliveries)
 
     assert len(asyncio.run(publish())) == 1_000
-    assert numbers(nakadi.events("sent")) == list(range(1_000))
+    assert sorted_numbers(nakadi.events("sent")) == list(range(1_000))
 
 
 def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
@@ -42,7 +42,7 @@ def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
 
     asyncio.run(publish())
     stored = nakadi.events("sent")
-    assert sorted(numbers(stored)) == list(range(400))
+    assert sorted(sorted_numbers(stored)) == list(range(400))
     for key in range(17):
         of_key = [event["n"] for event in stored if event["key"] == str(key)]
         assert of_key == sorted(of_key)
@@ -62,7 +62,7 @@ def test_a_refused_event_raises_where_it_is_awaited(nakadi):
             await good
 
     asyncio.run(publish())
-    assert numbers(nakadi.events("sent")) == [1]
+    assert sorted_numbers(nakadi.events("sent")) == [1]
 
 
 def test_a_producer_that_stops_takes_nothing_behind_what_failed(nakadi):
@@ -79,15 +79,15 @@ def test_a_producer_that_stops_takes_nothing_behind_what_failed(nakadi):
                 await producer.send({"n": 2})
 
     asyncio.run(publish())
-    assert numbers(nakadi.events("sent")) == [1]
+    assert sorted_numbers(nakadi.events("sent")) == [1]
 
 
-def test_a_full_buffer_holds_senders_back(network):
+def test_a_full_buffer_holds_senders_back(breakable_network):
     """`send` waits for room without holding up the loop, and says when there is none in time."""
-    network.go_down()
+    breakable_network.go_down()
 
     async def publish():
-        producer = Producer(network.url, "sent", limits=Limits(buffer_events=2))
+        producer = Producer(breakable_network.url, "sent", limits=Limits(buffer_events=2))
         deliveries = [await producer.send({"n": n}) for n in range(2)]
         with pytest.raises(BufferFull):
             await producer.send({"n": 3}, timeout=0.1)
@@ -144,20 +144,20 @@ def test_a_cancelled_task_delivers_what_it_sent(nakadi):
             await task
 
     asyncio.run(cancel())
-    assert numbers(nakadi.events("sent")) == list(range(100))
+    assert sorted_numbers(nakadi.events("sent")) == list(range(100))
 
 
-def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, network):
+def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, breakable_network):
     """While the connection is cut, events wait; none is lost, and the order holds."""
     nakadi.create_event_type("sent")
 
     async def publish():
-        async with Producer(network.url, "sent", limits=Limits(batch_events=10)) as producer:
-            network.go_down()
+        async with Producer(breakable_network.url, "sent", limits=Limits(batch_events=10)) as producer:
+            breakable_network.go_down()
             await producer.send_all({"n": n} for n in range(100))
             assert not await producer.flush(0.3)
-            network.heal()
+            breakable_network.heal()
             assert await producer.flush(PATIENCE)
 
     asyncio.run(publish())
-    assert numbers(nakadi.events("sent")) == list(range(100))
+    assert sorted_numbers(nakadi.events("sent")) == list(range(100))

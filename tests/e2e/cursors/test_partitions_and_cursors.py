@@ -195,10 +195,10 @@ def test_stream_starts_behind_a_shifted_cursor(api):
     ]
 
 
-def test_permissions_for_partitions_and_cursors(ann, bob, broker_with_tokens):
+def test_permissions_for_partitions_and_cursors(ann_client, bob_client, broker_with_tokens):
     """A subject that may see an event type may list partitions and measure distances; the rest needs the right to
     read. (C17, C31, C45, C56, C66)"""
-    name = create_event_type(ann, a_definition(authorization=an_authorization(writers="ann carl")))["name"]
+    name = create_event_type(ann_client, a_definition(authorization=an_authorization(writers="ann carl")))["name"]
     carl = broker_with_tokens.client("carl")
     path = f"/event-types/{name}"
     with carl:
@@ -208,5 +208,7 @@ def test_permissions_for_partitions_and_cursors(ann, bob, broker_with_tokens):
         assert problem(carl.get(f"{path}/partitions/0"), 403) == denied
         assert problem(carl.post(f"{path}/cursors-lag", json=[]), 403) == denied
         assert problem(carl.post(f"{path}/shifted-cursors", json=[]), 403) == denied
-    assert problem(bob.get(f"{path}/partitions"), 403) == f"Access on VIEW event-type:{name} denied"
-    assert problem(bob.post(f"{path}/cursor-distances", json=[]), 403) == f"Access on VIEW event-type:{name} denied"
+    assert problem(bob_client.get(f"{path}/partitions"), 403) == f"Access on VIEW event-type:{name} denied"
+    assert (
+        problem(bob_client.post(f"{path}/cursor-distances", json=[]), 403) == f"Access on VIEW event-type:{name} denied"
+    )

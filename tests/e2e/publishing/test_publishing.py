@@ -146,10 +146,10 @@ def test_answers_may_be_packed(api):
     assert len(answer.json()) == 200
 
 
-def test_publishing_needs_a_token_and_its_scope(broker_with_tokens, ann):
+def test_publishing_needs_a_token_and_its_scope(broker_with_tokens, ann_client):
     """Without a token it is 401; publishing needs the one scope, deleting the other. (P12, P13)"""
     definition = a_business_definition(cleanup_policy="compact")
-    name = create_event_type(ann, definition)["name"]
+    name = create_event_type(ann_client, definition)["name"]
     body = [{"metadata": metadata(partition_compaction_key="k")}]
     with broker_with_tokens.client("ann", scope="uid nakadi.event_stream.write") as streams:
         assert publish(streams, name, body).status_code == 200
@@ -163,14 +163,14 @@ def test_publishing_needs_a_token_and_its_scope(broker_with_tokens, ann):
     assert answer.json()["type"] == "https://httpstatus.es/401"
 
 
-def test_only_writers_may_publish(ann, bob):
+def test_only_writers_may_publish(ann_client, bob_client):
     """A publisher that is not among the writers gets 403, in the words of the permission; the publisher's name is
     kept. (P50, P100)"""
-    name = create_event_type(ann, a_business_definition(authorization=an_authorization()))["name"]
+    name = create_event_type(ann_client, a_business_definition(authorization=an_authorization()))["name"]
     body = [{"metadata": metadata()}]
-    assert problem(publish(bob, name, body), 403) == f"Access on WRITE event-type:{name} denied"
-    assert publish(ann, name, body).status_code == 200
-    assert events_in(read_delivered_bytes(ann, name, 1))[0]["metadata"]["published_by"] == "ann"
+    assert problem(publish(bob_client, name, body), 403) == f"Access on WRITE event-type:{name} denied"
+    assert publish(ann_client, name, body).status_code == 200
+    assert events_in(read_delivered_bytes(ann_client, name, 1))[0]["metadata"]["published_by"] == "ann"
 
 
 def test_blocks_take_effect_at_once(api):
@@ -222,18 +222,18 @@ def test_directed_batches_are_not_for_everyone(api):
     assert problem(publish(api, name, X_CONSUMER_TAG="x"), 422).startswith("header tag parameter is imbalanced")
 
 
-def test_events_of_others_are_refused_one_by_one(ann, admin):
+def test_events_of_others_are_refused_one_by_one(ann_client, admin):
     """With owners switched on, an event of another owner fails its batch. (P129, P133)"""
     selector = {"type": "path", "name": "user", "value": "owner"}
     definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
-    name = create_event_type(ann, definition)["name"]
+    name = create_event_type(ann_client, definition)["name"]
     switch = {"feature": "event_owner_selector_authz", "enabled": True}
     assert admin.post("/settings/features", json=switch).status_code == 204
     try:
-        answer = publish(ann, name, [{"owner": "ann"}, {"owner": "bob", "metadata": {"eid": "e-1"}}])
+        answer = publish(ann_client, name, [{"owner": "ann"}, {"owner": "bob", "metadata": {"eid": "e-1"}}])
         assert answer.status_code == 422
         assert answer.json()[1]["detail"] == "Access on WRITE event:e-1 denied"
-        assert publish(ann, name, [{"owner": "ann"}, {}]).status_code == 200
+        assert publish(ann_client, name, [{"owner": "ann"}, {}]).status_code == 200
     finally:
         admin.post("/settings/features", json=switch | {"enabled": False})
 

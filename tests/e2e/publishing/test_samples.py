@@ -91,11 +91,11 @@ NOT_COMPACTED = "order.placed/deleted/not-compacted.json"
 
 
 @pytest.fixture(scope="module")
-def names(running):
+def names(running_broker):
     """The sample event types, registered; the name that each has here."""
     definitions = {sample: json.loads(path.read_text()) | {"name": a_name(sample)} for sample, path in TYPES.items()}
     for definition in definitions.values():
-        assert http.post(f"{running.url}/event-types", json=definition).status_code == 201
+        assert http.post(f"{running_broker.url}/event-types", json=definition).status_code == 201
     return {sample: definition["name"] for sample, definition in definitions.items()}
 
 

@@ -10,12 +10,12 @@ def changes_of(events, resource):
     return [each["data"] | {"op": each["data_op"]} for each in events if each["data"]["resource_id"] == resource]
 
 
-def test_changes_are_reported_while_the_feature_is_on(api, switched_on):
+def test_changes_are_reported_while_the_feature_is_on(api, switch_on):
     """Creation, change and deletion of an event type are reported with the state before and after. (R106, R250,
     R251)"""
     before = a_definition()
     create_event_type(api, before)
-    switched_on("audit_log_collection")
+    switch_on("audit_log_collection")
     definition = a_definition()
 
     create_event_type(api, definition)
@@ -34,17 +34,17 @@ def test_changes_are_reported_while_the_feature_is_on(api, switched_on):
     assert changes_of(events, before["name"]) == []
 
 
-def test_the_log_begins_with_itself(api, switched_on):
+def test_the_log_begins_with_itself(api, switch_on):
     """Switching the audit log on is its first record, and makes its event type. (R250, R251)"""
-    switched_on("audit_log_collection")
+    switch_on("audit_log_collection")
 
     assert changes_of(own_events(api, "nakadi.audit.log"), "audit_log_collection")
     assert api.get("/event-types/nakadi.audit.log").json()["category"] == "data"
 
 
-def test_settings_and_storages_are_reported_too(api, switched_on, a_storage):
+def test_settings_and_storages_are_reported_too(api, switch_on, a_storage):
     """Features, admins, blacklist, storages and timelines are recorded by their kind. (R251)"""
-    switched_on("audit_log_collection")
+    switch_on("audit_log_collection")
     name = create_event_type(api)["name"]
     api.post("/settings/admins", json=an_authorization("zoe"))
     api.put("/settings/blacklist/CONSUMER_APP/audited")
@@ -58,9 +58,9 @@ def test_settings_and_storages_are_reported_too(api, switched_on, a_storage):
     assert kinds >= {"event_type", "admins", "blacklist_entry", "storage", "timeline", "feature"}
 
 
-def test_what_failed_is_not_reported(api, switched_on):
+def test_what_failed_is_not_reported(api, switch_on):
     """A refused request changes nothing and is not recorded. (R251)"""
-    switched_on("audit_log_collection")
+    switch_on("audit_log_collection")
     definition = a_definition(partition_strategy="odd")
 
     assert api.post("/event-types", json=definition).status_code == 422
@@ -68,9 +68,9 @@ def test_what_failed_is_not_reported(api, switched_on):
     assert changes_of(own_events(api, "nakadi.audit.log"), definition["name"]) == []
 
 
-def test_telling_does_not_fail_the_request(api, switched_on):
+def test_telling_does_not_fail_the_request(api, switch_on):
     """If the log cannot be written, the request still succeeds. (R251)"""
-    switched_on("audit_log_collection")
+    switch_on("audit_log_collection")
     taken = api.get("/event-types/nakadi.audit.log").json()
     unfit = {"type": "json_schema", "schema": '{"properties": {"user": {"type": "integer"}}}'}
     none = {"compatibility_mode": "none"}
@@ -82,9 +82,9 @@ def test_telling_does_not_fail_the_request(api, switched_on):
     assert api.put("/event-types/nakadi.audit.log", json=again).status_code == 200
 
 
-def test_what_becomes_of_event_types_is_a_figure(api, switched_on):
+def test_what_becomes_of_event_types_is_a_figure(api, switch_on):
     """With KPI collection on, each creation, change and deletion of an event type is an event. (R106, R250)"""
-    switched_on("kpi_collection")
+    switch_on("kpi_collection")
     definition = a_definition(authorization=an_authorization())
     create_event_type(api, definition)
     api.delete(f"/event-types/{definition['name']}")

@@ -15,12 +15,12 @@ def create_avro_type(api, schema=ORDER, **changes):
     return create_event_type(api, a_business_definition(**changes) | {"schema": schema_draft(schema)})
 
 
-def submit(api, event_type, schema, **parameters):
+def submit_schema(api, event_type, schema, **parameters):
     draft = schema if "type" in schema and "schema" in schema else schema_draft(schema)
     return api.post(f"/event-types/{event_type['name']}/schemas", json=draft, params=parameters)
 
 
-def current(api, event_type):
+def current_schema(api, event_type):
     return api.get(f"/event-types/{event_type['name']}").json()["schema"]
 
 
@@ -75,8 +75,11 @@ def test_avro_follows_json_in_every_mode(api, mode):
     )
     api.put(f"/event-types/{event_type['name']}", json=event_type | {"compatibility_mode": mode})
 
-    assert submit(api, event_type, ORDER).status_code == 200
-    assert (current(api, event_type)["type"], current(api, event_type)["version"]) == ("avro_schema", "2.0.0")
+    assert submit_schema(api, event_type, ORDER).status_code == 200
+    assert (current_schema(api, event_type)["type"], current_schema(api, event_type)["version"]) == (
+        "avro_schema",
+        "2.0.0",
+    )
 
 
 def test_json_does_not_follow_avro(api):
@@ -85,7 +88,7 @@ def test_json_does_not_follow_avro(api):
     draft = {"type": "json_schema", "schema": "{}"}
 
     for refused in (
-        submit(api, event_type, draft),
+        submit_schema(api, event_type, draft),
         api.put(f"/event-types/{event_type['name']}", json=event_type | {"schema": draft}),
     ):
         assert problem(refused, 422) == "Cannot change from avro_schema to json_schema!"
@@ -96,10 +99,10 @@ def test_the_mode_judges_an_avro_schema(api, mode, status):
     """A field without a default is added, unless those with the new schema must read old events. (R186, R187, R192)"""
     event_type = create_avro_type(api, compatibility_mode=mode)
 
-    answer = submit(api, event_type, WITH_NOTE)
+    answer = submit_schema(api, event_type, WITH_NOTE)
 
     assert answer.status_code == status
-    assert current(api, event_type)["version"] == ("2.0.0" if status == 200 else "1.0.0")
+    assert current_schema(api, event_type)["version"] == ("2.0.0" if status == 200 else "1.0.0")
     if status == 422:
         assert problem(answer, 422) == (
             "Failed to evolve avro schema due to"
@@ -122,16 +125,16 @@ def test_an_equal_avro_schema_changes_nothing(api):
     """Documentation makes no difference: the schema stays the one that it was. (R187)"""
     event_type = create_avro_type(api)
 
-    assert submit(api, event_type, {**ORDER, "doc": "An order."}).status_code == 200
-    assert current(api, event_type) == event_type["schema"]
+    assert submit_schema(api, event_type, {**ORDER, "doc": "An order."}).status_code == 200
+    assert current_schema(api, event_type) == event_type["schema"]
 
 
 def test_a_dry_run_judges_an_avro_schema(api):
     """It lists what speaks against the schema, permitted or not, without a proposal. (R296, R311)"""
     event_type = create_avro_type(api, compatibility_mode="compatible")
 
-    refused = submit(api, event_type, WITH_NOTE, dry_run="true").json()
-    accepted = submit(api, event_type, WITH_DEFAULT, dry_run="true").json()
+    refused = submit_schema(api, event_type, WITH_NOTE, dry_run="true").json()
+    accepted = submit_schema(api, event_type, WITH_DEFAULT, dry_run="true").json()
 
     assert (refused["accepted"], refused["level"]) == (False, "major")
     assert [(each["rule"], each["path"], each["permitted"]) for each in refused["changes"]] == [
@@ -139,7 +142,7 @@ def test_a_dry_run_judges_an_avro_schema(api):
     ]
     assert "proposal" not in refused
     assert (accepted["accepted"], accepted["version"], accepted["changes"]) == (True, "2.0.0", [])
-    assert current(api, event_type)["version"] == "1.0.0"
+    assert current_schema(api, event_type)["version"] == "1.0.0"
 
 
 def test_a_dry_run_shows_what_the_mode_lets_pass(api):
@@ -161,7 +164,7 @@ def test_a_version_can_be_compared_with_an_avro_schema(api):
     event_type = create_event_type(
         api, a_business_definition(schema={"properties": {}}, compatibility_mode="compatible")
     )
-    submit(api, event_type, ORDER)
+    submit_schema(api, event_type, ORDER)
     path = f"/event-types/{event_type['name']}/schemas"
 
     avro = api.post(f"{path}/latest/compatibility-check", json={"schema": json.dumps(WITH_NOTE)}).json()
@@ -176,13 +179,13 @@ def test_a_version_can_be_compared_with_an_avro_schema(api):
 def test_an_avro_schema_can_be_looked_up_by_its_canonical_form(api):
     """Documentation and layout make no difference, the names of fields do; a JSON schema is another. (R145)"""
     event_type = create_event_type(api, a_business_definition(schema={"properties": {"a": {}}}))
-    submit(api, event_type, ORDER)
+    submit_schema(api, event_type, ORDER)
 
-    assert submit(api, event_type, {**ORDER, "doc": "An order."}, fetch="true").json()["version"] == "2.0.0"
+    assert submit_schema(api, event_type, {**ORDER, "doc": "An order."}, fetch="true").json()["version"] == "2.0.0"
     as_json = {"type": "json_schema", "schema": '{"properties": {"a": {}}}'}
-    assert submit(api, event_type, as_json, fetch="true").json()["version"] == "1.0.0"
-    assert problem(submit(api, event_type, a_record(), fetch="true"), 404).startswith("schema is not found for")
-    assert problem(submit(api, event_type, {"type": "avro_schema", "schema": "{"}, fetch="true"), 422)
+    assert submit_schema(api, event_type, as_json, fetch="true").json()["version"] == "1.0.0"
+    assert problem(submit_schema(api, event_type, a_record(), fetch="true"), 404).startswith("schema is not found for")
+    assert problem(submit_schema(api, event_type, {"type": "avro_schema", "schema": "{"}, fetch="true"), 422)
 
 
 def test_declared_reads_are_those_of_the_avro_schema(api):
@@ -194,7 +197,7 @@ def test_declared_reads_are_those_of_the_avro_schema(api):
     problem(api.post("/subscriptions", json=draft | {"reads": ["nothing"]}), 422)
     subscription = api.post("/subscriptions", json=draft | {"reads": ["id"]}).json()
     readers = api.get(f"/event-types/{name}/readers").json()
-    refused = submit(api, event_type, a_record(ORDER["fields"][1], a_field("id", "bytes", default="")))
+    refused = submit_schema(api, event_type, a_record(ORDER["fields"][1], a_field("id", "bytes", default="")))
 
     assert [each["reads"] for each in readers["readers"]] == [["id"]]
     assert readers["unread"] == ["lines"]

@@ -122,9 +122,9 @@ def test_only_pure_compaction_is_warned_of(api, policy, warning):
     assert answer.headers["warning"] == f'299 nakadi "{warning}"'
 
 
-def test_the_body_is_returned_when_a_feature_says_so(api, switched_on):
+def test_the_body_is_returned_when_a_feature_says_so(api, switch_on):
     """With the feature on, the stored event type is the answer. (R93)"""
-    switched_on("return_body_on_create_update_event_type")
+    switch_on("return_body_on_create_update_event_type")
     definition = a_definition()
 
     answer = api.post("/event-types", json=definition)

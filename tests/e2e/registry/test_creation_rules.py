@@ -184,17 +184,17 @@ def test_checks_come_in_their_order(api, step):
         assert expected in problem(answer, 422)
 
 
-def test_creation_can_be_switched_off(api, switched_on):
+def test_creation_can_be_switched_off(api, switch_on):
     """With creation disabled a request is 501, be it sound or not, as long as it can be read. (R96)"""
-    switched_on("disable_event_type_creation")
+    switch_on("disable_event_type_creation")
 
     assert problem(api.post("/event-types", json={}), 501) == "Event Type creation is disabled"
     problem(api.post("/event-types", json={"category": "odd"}), 400)
 
 
-def test_a_read_only_registry_takes_nothing(api, switched_on):
+def test_a_read_only_registry_takes_nothing(api, switch_on):
     """While writing is disabled creation is 503, after the look at the fields and before the rules. (R96, R231)"""
-    switched_on("disable_db_write_operations")
+    switch_on("disable_db_write_operations")
 
     answer = api.post("/event-types", json=a_definition(partition_strategy="odd"))
 
@@ -203,16 +203,16 @@ def test_a_read_only_registry_takes_nothing(api, switched_on):
     violations(api.post("/event-types", json=a_definition(name=None)))
 
 
-def test_an_authorization_section_can_be_made_mandatory(api, switched_on):
+def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
     """With the feature on, a definition without authorization is 422. (R96)"""
-    switched_on("force_event_type_authz")
+    switch_on("force_event_type_authz")
 
     assert problem(api.post("/event-types", json=a_definition()), 422) == "Authorization section is mandatory"
     assert create_event_type(api, authorization=an_authorization())["authorization"] == an_authorization()
 
 
-def test_every_owning_application_is_one(api, switched_on):
+def test_every_owning_application_is_one(api, switch_on):
     """With the feature on, applications are checked against those that are known, and here all are. (R101)"""
-    switched_on("validate_event_type_owning_application")
+    switch_on("validate_event_type_owning_application")
 
     assert create_event_type(api, owning_application="never-heard-of")["owning_application"] == "never-heard-of"

@@ -46,36 +46,38 @@ def test_what_does_not_exist_cannot_be_deleted(api):
     assert problem(api.delete("/event-types/no.such.thing"), 404) == 'EventType "no.such.thing" does not exist.'
 
 
-def test_deletion_can_be_switched_off(api, switched_on):
+def test_deletion_can_be_switched_off(api, switch_on):
     """With deletion disabled a request is 403, also for a missing event type. (R132)"""
-    switched_on("disable_event_type_deletion")
+    switch_on("disable_event_type_deletion")
 
     assert problem(api.delete("/event-types/no.such.thing"), 403) == "Event Type deletion is disabled"
 
 
-def test_administrators_delete_what_others_may_not(admin, ann):
+def test_administrators_delete_what_others_may_not(admin, ann_client):
     """An administrator of the broker deletes also while deletion is disabled. (R132)"""
-    event_type = create_event_type(ann, authorization=an_authorization())
+    event_type = create_event_type(ann_client, authorization=an_authorization())
     admin.post("/settings/features", json={"feature": "disable_event_type_deletion", "enabled": True})
     try:
-        assert problem(ann.delete(f"/event-types/{event_type['name']}"), 403) == "Event Type deletion is disabled"
+        assert (
+            problem(ann_client.delete(f"/event-types/{event_type['name']}"), 403) == "Event Type deletion is disabled"
+        )
         assert admin.delete(f"/event-types/{event_type['name']}").status_code == 200
     finally:
         admin.post("/settings/features", json={"feature": "disable_event_type_deletion", "enabled": False})
 
 
-def test_a_read_only_registry_deletes_nothing(api, switched_on):
+def test_a_read_only_registry_deletes_nothing(api, switch_on):
     """While writing is disabled deletion is 503. (R132, R231)"""
     event_type = create_event_type(api)
-    switched_on("disable_db_write_operations")
+    switch_on("disable_db_write_operations")
 
     assert problem(api.delete(f"/event-types/{event_type['name']}"), 503) == "Database is currently in read-only mode"
 
 
-def test_open_event_types_are_protected_when_authorization_is_mandatory(api, switched_on):
+def test_open_event_types_are_protected_when_authorization_is_mandatory(api, switch_on):
     """If authorization is mandatory, an event type without it cannot be deleted. (R132)"""
     event_type = create_event_type(api)
-    switched_on("force_event_type_authz")
+    switch_on("force_event_type_authz")
 
     assert problem(api.delete(f"/event-types/{event_type['name']}"), 403) == (
         f"Access on ADMIN event-type:{event_type['name']} denied; "

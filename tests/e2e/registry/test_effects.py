@@ -15,37 +15,37 @@ from tests.support.http import make_client
 EID = "105a76d8-db49-4144-ace7-e683e8f4ba46"
 
 
-def event(**metadata):
+def business_event(**metadata):
     return {"metadata": {"eid": EID, "occurred_at": "2026-11-21T12:00:00Z"} | metadata}
 
 
 @pytest.fixture
-def business(api):
+def business_events_url(api):
     """The events of a business event type."""
     return f"/event-types/{create_event_type(api, a_business_definition())['name']}/events"
 
 
-def item(answer):
+def refused_item(answer):
     assert answer.status_code == 422, answer.text
     return answer.json()[0]
 
 
 @pytest.mark.parametrize("occurred_at", ["yesterday", "2026-02-30T12:00:00Z", "2026-11-21T12:00:00"])
-def test_when_an_event_occurred_is_a_time(api, business, occurred_at):
+def test_when_an_event_occurred_is_a_time(api, business_events_url, occurred_at):
     """The time of occurrence is checked after the schema has passed. (R176, P66)"""
-    refused = item(api.post(business, json=[event(occurred_at=occurred_at)]))
-    both = item(api.post(business, json=[event(occurred_at=occurred_at, received_at="x")]))
+    refused = refused_item(api.post(business_events_url, json=[business_event(occurred_at=occurred_at)]))
+    both = refused_item(api.post(business_events_url, json=[business_event(occurred_at=occurred_at, received_at="x")]))
 
     assert refused["detail"].startswith("#/metadata/occurred_at:must be a valid date-time")
     assert both["detail"] == "#/metadata: extraneous key [received_at] is not permitted"
 
 
 @pytest.mark.parametrize("metadata", [{"received_at": "x"}, {"version": "1.0.0"}, {"published_by": "x"}, {"x": 1}])
-def test_metadata_is_closed(api, business, metadata):
+def test_metadata_is_closed(api, business_events_url, metadata):
     """Clients cannot send the members that the broker adds, or unknown ones. (R175, P63)"""
     [name] = metadata
 
-    assert item(api.post(business, json=[event(**metadata)]))["detail"] == (
+    assert refused_item(api.post(business_events_url, json=[business_event(**metadata)]))["detail"] == (
         f"#/metadata: extraneous key [{name}] is not permitted"
     )
 
@@ -55,7 +55,7 @@ def test_undefined_events_are_validated(api):
     events = f"/event-types/{create_event_type(api, schema={'required': ['a']})['name']}/events"
 
     assert api.post(events, json=[{"a": 1, "metadata": 7}]).status_code == 200
-    assert item(api.post(events, json=[{"b": 1}]))["detail"] == "#: required key [a] not found"
+    assert refused_item(api.post(events, json=[{"b": 1}]))["detail"] == "#: required key [a] not found"
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,17 @@ def test_json_events_of_an_avro_type_are_validated_by_the_last_json_schema(api):
     name = create_event_type(api, a_business_definition(schema={"properties": {"a": {"type": "string"}}}))["name"]
     assert api.post(f"/event-types/{name}/schemas", json=schema_draft()).status_code == 200
 
-    assert api.post(f"/event-types/{name}/events", json=[event() | {"a": "1"}]).status_code == 200
-    assert item(api.post(f"/event-types/{name}/events", json=[event() | {"a": 1}]))["detail"].startswith(
-        "#/a: expected"
-    )
+    assert api.post(f"/event-types/{name}/events", json=[business_event() | {"a": "1"}]).status_code == 200
+    assert refused_item(api.post(f"/event-types/{name}/events", json=[business_event() | {"a": 1}]))[
+        "detail"
+    ].startswith("#/a: expected")
 
 
 def test_json_events_of_a_type_without_a_json_schema_are_refused(api):
     """Such an event type has no schema that could validate JSON events. (R180, P75)"""
     name = create_event_type(api, a_business_definition() | {"schema": schema_draft()})["name"]
 
-    refused = item(api.post(f"/event-types/{name}/events", json=[event() | {"a": "1"}]))
+    refused = refused_item(api.post(f"/event-types/{name}/events", json=[business_event() | {"a": "1"}]))
 
     assert refused["detail"] == f"No json_schema found for event type: {name}"
 
@@ -115,39 +115,43 @@ def test_a_section_is_judged_as_a_whole(api):
     )
 
 
-def test_losing_access_ends_a_stream(broker_with_tokens, ann, bob):
+def test_losing_access_ends_a_stream(broker_with_tokens, ann_client, bob_client):
     """A consumer that is taken off the list is disconnected, and refused when it comes back. (R64, L60)"""
     definition = a_definition(authorization=an_authorization("ann", readers="bob", writers="ann"))
-    create_event_type(ann, definition)
+    create_event_type(ann_client, definition)
     events = f"/event-types/{definition['name']}/events"
     parameters = {"batch_flush_timeout": 1, "stream_timeout": 60}
 
-    with bob.stream("GET", events, params=parameters) as answer:
+    with bob_client.stream("GET", events, params=parameters) as answer:
         assert answer.status_code == 200
-        ann.put(f"/event-types/{definition['name']}", json=definition | {"authorization": an_authorization("ann")})
+        ann_client.put(
+            f"/event-types/{definition['name']}", json=definition | {"authorization": an_authorization("ann")}
+        )
         last = list(answer.iter_lines())[-1]
 
     assert json.loads(last)["status"] == 403
-    problem(bob.get(events), 403)
+    problem(bob_client.get(events), 403)
     assert broker_with_tokens
 
 
-def test_an_owner_selector_waits_for_its_feature(admin, ann):
+def test_an_owner_selector_waits_for_its_feature(admin, ann_client):
     """The owner of a single event matters only while the feature is on. (R76, P129)"""
     selector = {"type": "static", "name": "team", "value": "nobody"}
     section = an_authorization("ann", writers="ann")
-    name = create_event_type(ann, a_business_definition(authorization=section, event_owner_selector=selector))["name"]
+    name = create_event_type(ann_client, a_business_definition(authorization=section, event_owner_selector=selector))[
+        "name"
+    ]
     events = f"/event-types/{name}/events"
-    assert ann.post(events, json=[event()]).status_code == 200
+    assert ann_client.post(events, json=[business_event()]).status_code == 200
 
     feature = {"feature": "event_owner_selector_authz", "enabled": True}
     admin.post("/settings/features", json=feature)
     try:
-        answer = ann.post(events, json=[event()])
+        answer = ann_client.post(events, json=[business_event()])
     finally:
         admin.post("/settings/features", json=feature | {"enabled": False})
 
-    assert item(answer)["detail"] == f"Access on WRITE event:{EID} denied"
+    assert refused_item(answer)["detail"] == f"Access on WRITE event:{EID} denied"
 
 
 def test_a_registry_that_fails_leaves_things_as_they_were(monkeypatch):
@@ -189,12 +193,12 @@ def test_a_busy_event_type_answers_try_later(monkeypatch):
     create_event_type(api, definition)
     get = broker.event_types.get
 
-    def changed_right_after(name):
+    def get_and_change(name):
         seen = get(name)
         broker.event_types.replace(seen, seen)
         return seen
 
-    monkeypatch.setattr(broker.event_types, "get", changed_right_after)
+    monkeypatch.setattr(broker.event_types, "get", get_and_change)
     update = api.put(f"/event-types/{definition['name']}", json=definition)
     repartitioning = api.put(f"/event-types/{definition['name']}/partition-count", json={"partition_count": 2})
 

@@ -11,9 +11,9 @@ PUBLISHED, STREAMED, ASKED = "nakadi.batch.published", "nakadi.data.streamed", "
 
 
 @pytest.fixture(autouse=True)
-def figures_on(api, switched_on):
-    switched_on("kpi_collection")
-    switched_on("access_log_enabled")
+def figures_on(api, switch_on):
+    switch_on("kpi_collection")
+    switch_on("access_log_enabled")
     # Their event types are there at once; a process that found a feature off checks again a little later.
     assert all(api.get(f"/event-types/{each}").is_success for each in (PUBLISHED, STREAMED, ASKED))
     name = create_event_type(api)["name"]
@@ -64,15 +64,15 @@ def test_requests_are_reported(api):
     path = f"/event-types/{create_event_type(api)['name']}"
     api.get(f"{path}?a=b", headers={"user-agent": "test/1"})
 
-    soon(lambda: publish(api, path.rpartition("/")[2]) and requests(api, path), seconds=90)
+    soon(lambda: publish(api, path.rpartition("/")[2]) and request_figures(api, path), seconds=90)
 
-    [request] = requests(api, path)
+    [request] = request_figures(api, path)
     assert (request["method"], request["query"], request["user_agent"]) == ("GET", "?a=b", "test/1")
     assert (request["status_code"], request["app"], request["request_length"]) == (200, "-", 0)
     assert request["response_length"] > 100
 
 
-def requests(api, path):
+def request_figures(api, path):
     # On AWS, a function writes the gathered figures at a later invocation.
     api.get(path)
     return [each for each in own_events(api, ASKED) if each["path"] == path and each["query"]]
@@ -86,13 +86,13 @@ def test_reading_figures_makes_none(api, figures_on):
             assert stream.commit(stream.batch()).status_code in (200, 204)
     api.get(f"/event-types/{ASKED}")
 
-    def paths():
+    def paths_in_figures():
         # A function writes the gathered figures at a later invocation.
         api.get(f"/subscriptions/{others['id']}")
         return {each["path"] for each in own_events(api, ASKED)}
 
     of_others = {f"/subscriptions/{others['id']}/{what}" for what in ("events", "cursors")}
-    soon(lambda: paths() >= of_others, seconds=90)
+    soon(lambda: paths_in_figures() >= of_others, seconds=90)
 
     of_figures = {f"/subscriptions/{figures['id']}/{what}" for what in ("events", "cursors")}
-    assert paths().isdisjoint({*of_figures, f"/event-types/{ASKED}"})
+    assert paths_in_figures().isdisjoint({*of_figures, f"/event-types/{ASKED}"})

@@ -17,7 +17,7 @@ from tests.support.api import (
 FIRST = {"properties": {"a": {"type": "string"}, "b": {"type": "number"}}}
 
 
-def schema(content):
+def schema_draft(content):
     return {"type": "json_schema", "schema": content if isinstance(content, str) else json.dumps(content)}
 
 
@@ -34,7 +34,7 @@ def path(definition):
 
 
 def forecast_of_schema(api, path, content):
-    answer = api.post(f"{path}/schemas", params={"dry_run": "true"}, json=schema(content))
+    answer = api.post(f"{path}/schemas", params={"dry_run": "true"}, json=schema_draft(content))
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -65,7 +65,7 @@ def test_an_accepted_schema_is_told_its_version(api, path):
         ("PROPERTIES_ADDED", "minor", None, {"c": {"type": "integer"}}),
     ]
     assert api.get(path).json() == before
-    assert api.post(f"{path}/schemas", json=schema(content)).status_code == 200
+    assert api.post(f"{path}/schemas", json=schema_draft(content)).status_code == 200
     assert api.get(path).json()["schema"]["version"] == "1.1.0"
 
 
@@ -85,7 +85,7 @@ def test_a_refused_schema_gets_a_proposal_that_is_accepted(api, path):
     assert "version" not in forecast
     assert forecast["level"] == "major"
     [detail] = forecast["refusals"]
-    assert detail == problem(api.post(f"{path}/schemas", json=schema(submitted)), 422)
+    assert detail == problem(api.post(f"{path}/schemas", json=schema_draft(submitted)), 422)
     assert [(each["rule"], each["path"], each.get("old"), each.get("new")) for each in forecast["changes"]] == [
         ("TYPE_CHANGED", "#/properties/a", {"type": "string"}, {"type": "integer"}),
         ("PROPERTY_REMOVED", "#/properties/b", {"type": "number"}, None),
@@ -95,7 +95,7 @@ def test_a_refused_schema_gets_a_proposal_that_is_accepted(api, path):
     patched = jsonpatch.apply_patch(submitted, forecast["proposal"])
     assert patched == {"properties": FIRST["properties"] | {"a_2": {"type": "integer"}, "c": {"type": "string"}}}
     assert forecast_of_schema(api, path, patched)["accepted"]
-    assert api.post(f"{path}/schemas", json=schema(patched)).status_code == 200
+    assert api.post(f"{path}/schemas", json=schema_draft(patched)).status_code == 200
 
 
 def test_a_schema_that_is_none_is_refused_without_changes(api, path):
@@ -113,7 +113,7 @@ def test_all_rules_against_a_change_are_told(api, path, definition):
         "cleanup_policy": "compact",
         "audience": None,
         "enrichment_strategies": ["metadata_enrichment"],
-        "schema": schema({"properties": {}}),
+        "schema": schema_draft({"properties": {}}),
     }
 
     forecast = forecast_of_change(api, path, changed)
@@ -146,7 +146,7 @@ def test_the_mode_of_the_change_counts(api):
     path = f"/event-types/{definition['name']}"
 
     forecast = forecast_of_change(
-        api, path, definition | {"compatibility_mode": "compatible", "schema": schema({"properties": {}})}
+        api, path, definition | {"compatibility_mode": "compatible", "schema": schema_draft({"properties": {}})}
     )
 
     assert not forecast["accepted"]
@@ -159,29 +159,29 @@ def test_what_precedes_the_rules_stays_a_problem(api, path, definition):
     problem(api.put(path, params=dry, content="{", headers={"content-type": "application/json"}), 400)
     assert violations(api.put(path, params=dry, json={"name": definition["name"]}))
     problem(api.put("/event-types/no.such", params=dry, json=definition | {"name": "no.such"}), 404)
-    problem(api.post("/event-types/no.such/schemas", params=dry, json=schema(FIRST)), 404)
-    problem(api.post(f"{path}/schemas", params={"dry_run": "perhaps"}, json=schema(FIRST)), 400)
+    problem(api.post("/event-types/no.such/schemas", params=dry, json=schema_draft(FIRST)), 404)
+    problem(api.post(f"{path}/schemas", params={"dry_run": "perhaps"}, json=schema_draft(FIRST)), 400)
 
 
-def test_a_read_only_registry_still_forecasts(api, path, definition, switched_on):
+def test_a_read_only_registry_still_forecasts(api, path, definition, switch_on):
     """A forecast writes nothing, so it is possible while writing is disabled. (R296)"""
-    switched_on("disable_db_write_operations")
+    switch_on("disable_db_write_operations")
     assert forecast_of_schema(api, path, FIRST | {"title": "t"})["accepted"]
     assert forecast_of_change(api, path, definition)["accepted"]
 
 
 def test_a_lookup_goes_before_a_forecast(api, path):
     """With `fetch`, a dry run is a lookup. (R296)"""
-    found = api.post(f"{path}/schemas", params={"dry_run": "true", "fetch": "true"}, json=schema(FIRST))
+    found = api.post(f"{path}/schemas", params={"dry_run": "true", "fetch": "true"}, json=schema_draft(FIRST))
     assert found.json()["version"] == "1.0.0"
 
 
-def test_a_forecast_needs_the_rights_of_the_change(ann, bob):
+def test_a_forecast_needs_the_rights_of_the_change(ann_client, bob_client):
     """A subject that may not change an event type gets no forecast of it. (R296)"""
     definition = a_definition(schema=FIRST, authorization=an_authorization(admins="bob", readers="ann", writers="ann"))
-    create_event_type(bob, definition)
+    create_event_type(bob_client, definition)
     path, dry = f"/event-types/{definition['name']}", {"dry_run": "true"}
 
-    assert "Access on ADMIN" in problem(ann.put(path, params=dry, json=definition), 403)
-    assert "Access on ADMIN" in problem(ann.post(f"{path}/schemas", params=dry, json=schema(FIRST)), 403)
-    assert bob.put(path, params=dry, json=definition).json()["accepted"]
+    assert "Access on ADMIN" in problem(ann_client.put(path, params=dry, json=definition), 403)
+    assert "Access on ADMIN" in problem(ann_client.post(f"{path}/schemas", params=dry, json=schema_draft(FIRST)), 403)
+    assert bob_client.put(path, params=dry, json=definition).json()["accepted"]

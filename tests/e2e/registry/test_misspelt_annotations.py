@@ -8,7 +8,7 @@ POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 WRONG_POLICY = "nakadi.zalando.org/subscription-unprocesable-event-policy"
 
 
-def definition(api, event_type, annotations):
+def definition_with(api, event_type, annotations):
     found = api.get(f"/event-types/{event_type['name']}").json()
     return found | {"annotations": annotations}
 
@@ -17,11 +17,11 @@ def test_a_change_of_an_event_type_names_misspelt_annotations(api):
     """The header and the event type say which annotation means nothing, with the nearest that does. (R282)"""
     event_type = create_event_type(api)
     name = event_type["name"]
-    changed = api.put(f"/event-types/{name}", json=definition(api, event_type, MISSPELT))
+    changed = api.put(f"/event-types/{name}", json=definition_with(api, event_type, MISSPELT))
     assert changed.headers["warning"] == f'299 nakadi "Data access warning. {NEAREST}"'
     assert api.get(f"/event-types/{name}").json()["warnings"] == [NEAREST]
     # The representation can be sent back, and is correct again without the mistake.
-    again = api.put(f"/event-types/{name}", json=definition(api, event_type, {"nakadi.io/table-sort-by": "id"}))
+    again = api.put(f"/event-types/{name}", json=definition_with(api, event_type, {"nakadi.io/table-sort-by": "id"}))
     assert again.headers["warning"] == '299 nakadi "Data access warning"'
     assert "warnings" not in api.get(f"/event-types/{name}").json()
 

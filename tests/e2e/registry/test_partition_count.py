@@ -86,11 +86,11 @@ def test_an_unknown_event_type_has_no_partitions(api):
     problem(set_count(api, "no.such", 3), 404)
 
 
-def test_repartitioning_is_for_administrators(ann, admin):
+def test_repartitioning_is_for_administrators(ann_client, admin):
     """Being an event type's admin is not enough to give it partitions. (R207)"""
-    name = create_event_type(ann, authorization=an_authorization())["name"]
+    name = create_event_type(ann_client, authorization=an_authorization())["name"]
 
-    assert problem(set_count(ann, name, 3), 403) == f"Access on ADMIN event-type:{name} denied"
+    assert problem(set_count(ann_client, name, 3), 403) == f"Access on ADMIN event-type:{name} denied"
     assert set_count(admin, name, 3).status_code == 204
 
 

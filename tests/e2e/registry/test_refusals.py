@@ -140,7 +140,7 @@ def broker(issuer):
     broker.close()
 
 
-def client(broker, issuer, subject="ann", **claims):
+def client_of(broker, issuer, subject="ann", **claims):
     return make_client(make_application(broker), **issuer.bearer(subject, **claims))
 
 
@@ -184,7 +184,7 @@ def test_every_operation_needs_its_scope(broker, issuer, method, template, scope
     (R44, R46, R47, P12, C18, S86, H9)"""
     for missing in scope.split():
         others = " ".join(each for each in EVERY_SCOPE.split() if each != missing)
-        refused = send_request(client(broker, issuer, scope=others), method, template)
+        refused = send_request(client_of(broker, issuer, scope=others), method, template)
         assert (refused.status_code, refused.headers["content-type"]) == (403, "application/json")
         assert refused.json() == {
             "type": "https://httpstatus.es/403",
@@ -192,7 +192,7 @@ def test_every_operation_needs_its_scope(broker, issuer, method, template, scope
             "status": 403,
             "detail": "Insufficient scope for this resource",
         }
-    passed = send_request(client(broker, issuer, scope=scope), method, template)
+    passed = send_request(client_of(broker, issuer, scope=scope), method, template)
     assert passed.status_code != 401
     assert passed.status_code < 500
     assert "Insufficient" not in passed.text
@@ -213,8 +213,8 @@ def test_a_realm_can_be_asked_for(issuer):
     """With realms configured, a token from another realm is 403. (R41, R44)"""
     broker = open_broker(Settings(**issuer.settings, auth_realms=("/services",)))
 
-    stranger = client(broker, issuer, realm="/people").get("/event-types")
-    servant = client(broker, issuer, realm="/services").get("/event-types")
+    stranger = client_of(broker, issuer, realm="/people").get("/event-types")
+    servant = client_of(broker, issuer, realm="/services").get("/event-types")
 
     assert stranger.status_code == 403
     assert stranger.json()["detail"] == "Insufficient realms for this resource"
@@ -234,7 +234,7 @@ def test_keys_that_cannot_be_read_are_no_refusal(tmp_path, issuer):
     """When the keys are out of reach, a token is neither good nor bad: the answer is 503. (R45)"""
     broker = open_broker(Settings(**issuer.settings | {"auth_jwks": str(tmp_path / "missing.json")}))
 
-    problem(client(broker, issuer).get("/event-types"), 503)
+    problem(client_of(broker, issuer).get("/event-types"), 503)
     broker.close()
 
 
@@ -246,7 +246,7 @@ def test_the_url_is_judged_before_the_token(broker):
 def test_the_token_is_judged_before_the_body(broker, issuer):
     """The outer checks run in this order: token, encoding, route, body. (R48)"""
     packed = {"content-encoding": "gzip"}
-    authorized = client(broker, issuer)
+    authorized = client_of(broker, issuer)
 
     assert make_client(make_application(broker)).put("/event-types/x", headers=packed).status_code == 401
     problem(authorized.put("/no/such/route", headers=packed), 406)
@@ -264,22 +264,22 @@ LISTED = an_authorization(admins="ann", readers="bob", writers="cat")
 @pytest.fixture
 def event_type_with_authorization(broker, issuer):
     """The name of an event type with lists."""
-    return create_event_type(client(broker, issuer), authorization=LISTED)["name"]
+    return create_event_type(client_of(broker, issuer), authorization=LISTED)["name"]
 
 
-def view(name):
+def denied_view(name):
     return f"Access on VIEW event-type:{name} denied"
 
 
-def read(name):
+def denied_read(name):
     return f"Access on READ event-type:{name} denied"
 
 
-def write(name):
+def denied_write(name):
     return f"Access on WRITE event-type:{name} denied"
 
 
-def administrate(name):
+def denied_admin(name):
     return f"Access on ADMIN event-type:{name} denied"
 
 
@@ -288,36 +288,36 @@ DEFINITION = a_definition()
 SCHEMA = {"type": "json_schema", "schema": "{}"}
 
 PERMISSIONS = [
-    ("dan", "GET", "", None, view),
-    ("dan", "PUT", "", DEFINITION | {"authorization": LISTED}, view),
-    ("bob", "PUT", "", DEFINITION | {"authorization": LISTED}, administrate),
-    ("dan", "DELETE", "", None, view),
-    ("cat", "DELETE", "", None, administrate),
-    ("dan", "GET", "/schemas", None, view),
-    ("dan", "GET", "/table-runs", None, view),
-    ("dan", "GET", "/schemas/latest", None, view),
-    ("dan", "POST", "/schemas", SCHEMA, view),
-    ("bob", "POST", "/schemas", SCHEMA, administrate),
-    ("dan", "POST", "/schemas?fetch=true", SCHEMA, view),
-    ("dan", "POST", "/schemas/latest/compatibility-check", {"schema": "{}"}, view),
-    ("ann", "PUT", "/partition-count", {"partition_count": 2}, administrate),
-    ("ann", "GET", "/timelines", None, administrate),
-    ("ann", "POST", "/timelines", {"storage_id": "default"}, administrate),
-    ("bob", "POST", "/events", [{}], write),
-    ("ann", "POST", "/events", [{}], write),
-    ("the-admin", "POST", "/events", [{}], write),
-    ("bob", "POST", "/deleted-events", [{}], write),
-    ("dan", "GET", "/events", None, view),
-    ("cat", "GET", "/events", None, read),
-    ("the-admin", "GET", "/events", None, read),
-    ("dan", "GET", "/partitions", None, view),
-    ("dan", "GET", "/partitions/0", None, view),
-    ("cat", "GET", "/partitions/0", None, read),
-    ("dan", "POST", "/cursor-distances", [], view),
-    ("dan", "POST", "/cursors-lag", CURSORS, view),
-    ("cat", "POST", "/cursors-lag", CURSORS, read),
-    ("dan", "POST", "/shifted-cursors", [], view),
-    ("cat", "POST", "/shifted-cursors", [], read),
+    ("dan", "GET", "", None, denied_view),
+    ("dan", "PUT", "", DEFINITION | {"authorization": LISTED}, denied_view),
+    ("bob", "PUT", "", DEFINITION | {"authorization": LISTED}, denied_admin),
+    ("dan", "DELETE", "", None, denied_view),
+    ("cat", "DELETE", "", None, denied_admin),
+    ("dan", "GET", "/schemas", None, denied_view),
+    ("dan", "GET", "/table-runs", None, denied_view),
+    ("dan", "GET", "/schemas/latest", None, denied_view),
+    ("dan", "POST", "/schemas", SCHEMA, denied_view),
+    ("bob", "POST", "/schemas", SCHEMA, denied_admin),
+    ("dan", "POST", "/schemas?fetch=true", SCHEMA, denied_view),
+    ("dan", "POST", "/schemas/latest/compatibility-check", {"schema": "{}"}, denied_view),
+    ("ann", "PUT", "/partition-count", {"partition_count": 2}, denied_admin),
+    ("ann", "GET", "/timelines", None, denied_admin),
+    ("ann", "POST", "/timelines", {"storage_id": "default"}, denied_admin),
+    ("bob", "POST", "/events", [{}], denied_write),
+    ("ann", "POST", "/events", [{}], denied_write),
+    ("the-admin", "POST", "/events", [{}], denied_write),
+    ("bob", "POST", "/deleted-events", [{}], denied_write),
+    ("dan", "GET", "/events", None, denied_view),
+    ("cat", "GET", "/events", None, denied_read),
+    ("the-admin", "GET", "/events", None, denied_read),
+    ("dan", "GET", "/partitions", None, denied_view),
+    ("dan", "GET", "/partitions/0", None, denied_view),
+    ("cat", "GET", "/partitions/0", None, denied_read),
+    ("dan", "POST", "/cursor-distances", [], denied_view),
+    ("dan", "POST", "/cursors-lag", CURSORS, denied_view),
+    ("cat", "POST", "/cursors-lag", CURSORS, denied_read),
+    ("dan", "POST", "/shifted-cursors", [], denied_view),
+    ("cat", "POST", "/shifted-cursors", [], denied_read),
 ]
 
 
@@ -329,7 +329,7 @@ def test_lists_keep_strangers_out(broker, issuer, event_type_with_authorization,
     if isinstance(body, dict) and "owning_application" in body:
         body = body | {"name": event_type_with_authorization}
 
-    answer = client(broker, issuer, subject).request(
+    answer = client_of(broker, issuer, subject).request(
         method, f"/event-types/{event_type_with_authorization}{path}", json=body
     )
 
@@ -362,7 +362,7 @@ def test_lists_let_in_who_is_on_them(broker, issuer, event_type_with_authorizati
     if isinstance(body, dict) and "owning_application" in body:
         body = body | {"name": event_type_with_authorization}
 
-    answer = client(broker, issuer, subject).request(
+    answer = client_of(broker, issuer, subject).request(
         method, f"/event-types/{event_type_with_authorization}{path}", json=body
     )
 
@@ -371,7 +371,7 @@ def test_lists_let_in_who_is_on_them(broker, issuer, event_type_with_authorizati
 
 def test_the_list_shows_everything_to_everyone(broker, issuer, event_type_with_authorization):
     """The list of event types is not narrowed to visible ones. (R88, R269)"""
-    names = [each["name"] for each in client(broker, issuer, "dan").get("/event-types").json()]
+    names = [each["name"] for each in client_of(broker, issuer, "dan").get("/event-types").json()]
 
     assert event_type_with_authorization in names
 
@@ -379,17 +379,19 @@ def test_the_list_shows_everything_to_everyone(broker, issuer, event_type_with_a
 def test_an_open_event_type_is_everyones(broker, issuer):
     """Without authorization every client may change and delete, also add an authorization. (R54, R115)"""
     definition = a_definition()
-    create_event_type(client(broker, issuer), definition)
+    create_event_type(client_of(broker, issuer), definition)
     path = f"/event-types/{definition['name']}"
 
-    assert client(broker, issuer, "dan").put(path, json=definition).status_code == 200
+    assert client_of(broker, issuer, "dan").put(path, json=definition).status_code == 200
     assert (
-        client(broker, issuer, "dan")
+        client_of(broker, issuer, "dan")
         .put(path, json=definition | {"authorization": an_authorization("dan")})
         .status_code
         == 200
     )
-    problem(client(broker, issuer, "eve").put(path, json=definition | {"authorization": an_authorization("eve")}), 403)
+    problem(
+        client_of(broker, issuer, "eve").put(path, json=definition | {"authorization": an_authorization("eve")}), 403
+    )
 
 
 def test_administrators_go_beyond_what_owners_may(broker, issuer):
@@ -400,7 +402,7 @@ def test_administrators_go_beyond_what_owners_may(broker, issuer):
         partition_key_fields=["a"],
         event_owner_selector={"type": "static", "name": "x", "value": "y"},
     )
-    create_event_type(client(broker, issuer), definition)
+    create_event_type(client_of(broker, issuer), definition)
     beyond = definition | {
         "options": {"retention_time": 1},
         "annotations": {"datalake.zalando.org/materialize-events": "perhaps"},
@@ -409,18 +411,18 @@ def test_administrators_go_beyond_what_owners_may(broker, issuer):
     }
     path = f"/event-types/{definition['name']}"
 
-    problem(client(broker, issuer).put(path, json=beyond), 422)
-    assert client(broker, issuer, "the-admin").put(path, json=beyond).status_code == 200
-    assert client(broker, issuer).get(path).json()["options"] == {"retention_time": 1}
+    problem(client_of(broker, issuer).put(path, json=beyond), 422)
+    assert client_of(broker, issuer, "the-admin").put(path, json=beyond).status_code == 200
+    assert client_of(broker, issuer).get(path).json()["options"] == {"retention_time": 1}
 
 
 def test_only_event_type_admins_loosen_a_mode(broker, issuer):
     """Event type admins and administrators of the broker may make any change of mode. (R123)"""
     definition = a_definition(authorization=an_authorization("ann"), compatibility_mode="compatible")
-    create_event_type(client(broker, issuer), definition)
+    create_event_type(client_of(broker, issuer), definition)
     path = f"/event-types/{definition['name']}"
 
-    assert client(broker, issuer).put(path, json=definition | {"compatibility_mode": "none"}).status_code == 200
+    assert client_of(broker, issuer).put(path, json=definition | {"compatibility_mode": "none"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -437,7 +439,7 @@ def test_only_event_type_admins_loosen_a_mode(broker, issuer):
 )
 def test_settings_are_for_administrators(broker, issuer, method, path, body):
     """A subject that is no administrator of the broker is refused all settings. (R218)"""
-    answer = client(broker, issuer).request(method, path, json=body)
+    answer = client_of(broker, issuer).request(method, path, json=body)
 
     assert problem(answer, 403) == "Admin privileges are required to perform this operation"
 
@@ -454,16 +456,16 @@ def test_settings_are_for_administrators(broker, issuer, method, path, body):
 )
 def test_storages_are_for_administrators(broker, issuer, method, path, body):
     """A subject that is no administrator of the broker is refused all storages. (R232)"""
-    answer = client(broker, issuer).request(method, path, json=body)
+    answer = client_of(broker, issuer).request(method, path, json=body)
 
     assert problem(answer, 403) == "Admin privileges required to perform this operation"
 
 
 def test_each_admin_list_has_its_own_permission(broker, issuer):
     """Readers see, writers change settings, and only admins change the admins. (R218)"""
-    administrator = client(broker, issuer, "the-admin")
+    administrator = client_of(broker, issuer, "the-admin")
     administrator.post("/settings/admins", json=an_authorization("eve", "fay", "gus"))
-    eve, fay, gus = (client(broker, issuer, name) for name in ("eve", "fay", "gus"))
+    eve, fay, gus = (client_of(broker, issuer, name) for name in ("eve", "fay", "gus"))
 
     assert fay.get("/settings/features").status_code == 200
     problem(gus.get("/settings/features"), 403)
@@ -485,7 +487,7 @@ def test_each_admin_list_has_its_own_permission(broker, issuer):
 )
 def test_what_cannot_be_read_is_reported_before_who_may(broker, issuer, method, path, body, status):
     """Arguments are read before the administrator is checked, lists are checked after. (R218, R277)"""
-    answer = client(broker, issuer).request(method, path, json=body)
+    answer = client_of(broker, issuer).request(method, path, json=body)
 
     assert answer.status_code == status
 
@@ -504,10 +506,10 @@ def test_the_blocked_are_refused_first(broker, issuer, kind, name, method, path,
     """A block by event type or application answers before existence and permission. (R226, P16, P48, L14)"""
     event_type = a_definition()["name"]
     entry = f"/settings/blacklist/{kind}/{name.format(name=event_type)}"
-    administrator = client(broker, issuer, "the-admin")
+    administrator = client_of(broker, issuer, "the-admin")
     administrator.put(entry)
 
-    answer = client(broker, issuer, "cat").request(method, f"/event-types/{event_type}{path}", json=body)
+    answer = client_of(broker, issuer, "cat").request(method, f"/event-types/{event_type}{path}", json=body)
 
     assert problem(answer, 403) == "Application or event type is blocked"
     administrator.delete(entry)
@@ -516,10 +518,10 @@ def test_the_blocked_are_refused_first(broker, issuer, kind, name, method, path,
 def test_readers_named_by_team(broker, issuer):
     """A list may name teams, and a token's teams count. (R49, R51)"""
     section = an_authorization("ann") | {"readers": [{"data_type": "team", "value": "checkout"}]}
-    name = create_event_type(client(broker, issuer), authorization=section)["name"]
+    name = create_event_type(client_of(broker, issuer), authorization=section)["name"]
 
-    assert client(broker, issuer, "dan", teams=["checkout"]).get(f"/event-types/{name}").status_code == 200
-    problem(client(broker, issuer, "dan", teams=["search"]).get(f"/event-types/{name}"), 403)
+    assert client_of(broker, issuer, "dan", teams=["checkout"]).get(f"/event-types/{name}").status_code == 200
+    problem(client_of(broker, issuer, "dan", teams=["search"]).get(f"/event-types/{name}"), 403)
     assert attributes("x")
 
 
@@ -528,7 +530,7 @@ def test_no_one_becomes_an_administrator_by_taking_a_name(issuer, subject):
     """A user with the name of an administrating service is no administrator, the service itself is. (R219)"""
     settings = issuer.settings | {"default_admin": (("service", "the-service-admin"),)}
     with closing(open_broker(Settings(**settings))) as broker:
-        assert client(broker, issuer, subject).get("/settings/admins").status_code == 403
-        assert client(broker, issuer, subject, realm="/people").get("/storages").status_code == 403
-        as_a_service = client(broker, issuer, subject, realm="/services").get("/settings/admins")
+        assert client_of(broker, issuer, subject).get("/settings/admins").status_code == 403
+        assert client_of(broker, issuer, subject, realm="/people").get("/storages").status_code == 403
+        as_a_service = client_of(broker, issuer, subject, realm="/services").get("/settings/admins")
     assert as_a_service.status_code == (200 if subject == "the-service-admin" else 403)

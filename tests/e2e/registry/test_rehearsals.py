@@ -29,7 +29,7 @@ STRICT_SCHEMA = {
 def rehearse(api: httpx.Client, name: str, schema: Any, **request: Any) -> dict[str, Any]:
     """Rehearse a schema to the end."""
     span = {} if {"last", "events"} & request.keys() else {"events": 1000}
-    answer = api.post(f"/event-types/{name}/schemas/rehearsals", json={"schema": draft(schema)} | span | request)
+    answer = api.post(f"/event-types/{name}/schemas/rehearsals", json={"schema": schema_draft(schema)} | span | request)
     assert answer.status_code in (200, 202), answer.text
     found: dict[str, Any] = answer.json()
     if found["state"] == "running":
@@ -39,11 +39,11 @@ def rehearse(api: httpx.Client, name: str, schema: Any, **request: Any) -> dict[
     return found
 
 
-def draft(schema: Any) -> dict[str, str]:
+def schema_draft(schema: Any) -> dict[str, str]:
     return {"type": "json_schema", "schema": schema if isinstance(schema, str) else json.dumps(schema)}
 
 
-def metadata(**more: str) -> dict[str, str]:
+def event_metadata(**more: str) -> dict[str, str]:
     return {"eid": str(uuid4()), "occurred_at": "2026-11-21T12:00:00Z"} | more
 
 
@@ -59,8 +59,10 @@ def name(api):
 
 def test_a_rehearsal_finds_what_would_be_refused(api, name):
     """Each rule has its number of events, the time of the first and of the last; the schema stays. (H1, H5, H6, H7)"""
-    publish(api, name, {"metadata": metadata(), "order": "1", "items": [{"sku": "shoe"}]})
-    publish(api, name, {"metadata": metadata(), "order": 2}, {"metadata": metadata(), "items": [{}, {"sku": 1}]})
+    publish(api, name, {"metadata": event_metadata(), "order": "1", "items": [{"sku": "shoe"}]})
+    publish(
+        api, name, {"metadata": event_metadata(), "order": 2}, {"metadata": event_metadata(), "items": [{}, {"sku": 1}]}
+    )
 
     found = rehearse(api, name, STRICT_SCHEMA, last="1h")
 
@@ -75,13 +77,13 @@ def test_a_rehearsal_finds_what_would_be_refused(api, name):
     assert (publisher["application"], publisher["events"]) != (None, 1)
     assert publisher["events"] == 2
     assert api.get(f"/event-types/{name}").json()["schema"]["version"] == "1.0.0"
-    refused = api.post(f"/event-types/{name}/schemas", json=draft(STRICT_SCHEMA))
+    refused = api.post(f"/event-types/{name}/schemas", json=schema_draft(STRICT_SCHEMA))
     assert refused.status_code == 200, refused.text
 
 
 def test_samples_are_events_with_their_places(api, name):
     """A sample has the event as a stream would send it, its cursor, and the rules that it breaks. (H8)"""
-    publish(api, name, *({"metadata": metadata(), "order": number} for number in range(7)))
+    publish(api, name, *({"metadata": event_metadata(), "order": number} for number in range(7)))
 
     found = rehearse(api, name, STRICT_SCHEMA)
 
@@ -101,9 +103,9 @@ def test_samples_are_events_with_their_places(api, name):
 
 def test_every_event_is_judged_once_over_timelines(api, name):
     """Events of older timelines count like events of the newest one. (H4)"""
-    publish(api, name, {"metadata": metadata(), "order": 1})
+    publish(api, name, {"metadata": event_metadata(), "order": 1})
     assert api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201
-    publish(api, name, {"metadata": metadata(), "order": 2}, {"metadata": metadata(), "order": "3"})
+    publish(api, name, {"metadata": event_metadata(), "order": 2}, {"metadata": event_metadata(), "order": "3"})
 
     found = rehearse(api, name, STRICT_SCHEMA, last="1d")
 
@@ -119,8 +121,8 @@ def test_the_newest_events_are_chosen_evenly(api):
         default_statistic=statistic, partition_strategy="user_defined", compatibility_mode="none"
     )
     name = create_event_type(api, definition)["name"]
-    publish(api, name, {"metadata": metadata(partition="0"), "order": 0})
-    publish(api, name, *({"metadata": metadata(partition="1"), "order": number} for number in range(1, 10)))
+    publish(api, name, {"metadata": event_metadata(partition="0"), "order": 0})
+    publish(api, name, *({"metadata": event_metadata(partition="1"), "order": number} for number in range(1, 10)))
 
     found = rehearse(api, name, {"properties": {"order": False}}, events=4)
 
@@ -130,7 +132,7 @@ def test_the_newest_events_are_chosen_evenly(api):
 def test_the_category_may_be_another_one(api):
     """The events are judged as if their event type had another category or mode. (H3)"""
     name = create_event_type(api, a_definition(schema={}, compatibility_mode="none"))["name"]
-    publish(api, name, {"order": "1"}, {"order": "2", "metadata": metadata()})
+    publish(api, name, {"order": "1"}, {"order": "2", "metadata": event_metadata()})
 
     found = rehearse(api, name, {}, category="business")
     assert [(each["rule"], each["path"], each["events"]) for each in found["rules"]] == [("required", "#/metadata", 1)]
@@ -141,7 +143,7 @@ def test_the_category_may_be_another_one(api):
 
 def test_an_event_type_with_metadata_may_become_undefined(api, name):
     """What the broker has added to the metadata is not judged. (H5)"""
-    publish(api, name, {"metadata": metadata(), "order": "1"})
+    publish(api, name, {"metadata": event_metadata(), "order": "1"})
     only_two = {"additionalProperties": False, "properties": {"eid": {}, "occurred_at": {}}}
     schema = {"properties": {"metadata": only_two}}
 
@@ -154,22 +156,22 @@ def test_an_event_type_with_metadata_may_become_undefined(api, name):
 def test_a_span_is_said_in_one_of_two_ways(api, name, span):
     """Anything else is 422. (H2)"""
     path = f"/event-types/{name}/schemas/rehearsals"
-    assert problem(api.post(path, json={"schema": draft({})} | span), 422)
+    assert problem(api.post(path, json={"schema": schema_draft({})} | span), 422)
 
 
 def test_a_schema_is_refused_as_for_a_change(api, name):
     """What could not be a schema of the event type cannot be rehearsed, and leaves nothing behind. (H3)"""
     path = f"/event-types/{name}/schemas/rehearsals"
     for schema in ('{"type": 1}', "{", json.dumps({"description": "x" * 300_000}), {"pattern": "("}):
-        refused = problem(api.post(path, json={"schema": draft(schema), "last": "1d"}), 422)
-        assert refused == problem(api.post(f"/event-types/{name}/schemas", json=draft(schema)), 422)
+        refused = problem(api.post(path, json={"schema": schema_draft(schema), "last": "1d"}), 422)
+        assert refused == problem(api.post(f"/event-types/{name}/schemas", json=schema_draft(schema)), 422)
     assert violations(api.post(path, json={"last": "1d"})) == {'Field "schema" must not be null'}
     assert violations(api.post(path, json={"schema": {}, "last": "1d"})) == {
         'Field "schema.type" must not be null',
         'Field "schema.schema" must not be null',
     }
     strategies = {
-        "schema": draft({}),
+        "schema": schema_draft({}),
         "last": "1d",
         "category": "undefined",
         "enrichment_strategies": ["metadata_enrichment"],
@@ -211,15 +213,20 @@ def test_at_most_twenty_rehearsals_are_kept(api, name):
 
 
 @pytest.mark.parametrize("lists", [{"admins": "ann"}, {"readers": "ann"}, {"admins": "cat", "readers": "cat"}])
-def test_a_rehearsal_needs_two_permissions(ann, bob, lists):
+def test_a_rehearsal_needs_two_permissions(ann_client, bob_client, lists):
     """A client that may not both change the schema and read the events gets 403 for each operation. (H9)"""
     section = an_authorization(**{"admins": "ann bob", "readers": "ann bob", "writers": "ann"} | lists)
     definition = a_definition(authorization=section)
-    assert ann.post("/event-types", json=definition).status_code == 201
+    assert ann_client.post("/event-types", json=definition).status_code == 201
     path = f"/event-types/{definition['name']}/schemas/rehearsals"
-    body = {"schema": draft({}), "last": "1d"}
+    body = {"schema": schema_draft({}), "last": "1d"}
 
-    for answer in (bob.post(path, json=body), bob.get(path), bob.get(f"{path}/x"), bob.delete(f"{path}/x")):
+    for answer in (
+        bob_client.post(path, json=body),
+        bob_client.get(path),
+        bob_client.get(f"{path}/x"),
+        bob_client.delete(f"{path}/x"),
+    ):
         assert "Access on" in problem(answer, 403)
 
 
@@ -232,17 +239,17 @@ def owners_matter(admin):
 
 
 @pytest.mark.usefixtures("owners_matter")
-def test_events_of_others_are_left_out(ann, bob):
+def test_events_of_others_are_left_out(ann_client, bob_client):
     """Events that the client may not read are not counted, and not shown to it in a rehearsal of another. (H4, H8)"""
     selector = {"type": "path", "name": "user", "value": "owner"}
     section = an_authorization(admins="ann bob", readers="ann bob", writers="ann bob")
     schema = {"properties": {"owner": {"type": "string"}}}
     definition = a_definition(authorization=section, event_owner_selector=selector, schema=schema)
-    assert ann.post("/event-types", json=definition).status_code == 201
-    publish(ann, definition["name"], {"owner": "ann"})
-    publish(bob, definition["name"], {"owner": "bob"})
+    assert ann_client.post("/event-types", json=definition).status_code == 201
+    publish(ann_client, definition["name"], {"owner": "ann"})
+    publish(bob_client, definition["name"], {"owner": "bob"})
 
-    found = rehearse(ann, definition["name"], schema | {"required": ["order"]}, compatibility_mode="none")
+    found = rehearse(ann_client, definition["name"], schema | {"required": ["order"]}, compatibility_mode="none")
     assert (found["events_seen"], [each["event"] for each in found["samples"]]) == (1, [{"owner": "ann"}])
-    shown = bob.get(f"/event-types/{definition['name']}/schemas/rehearsals/{found['id']}").json()
+    shown = bob_client.get(f"/event-types/{definition['name']}/schemas/rehearsals/{found['id']}").json()
     assert (shown["events_failed"], shown["samples"]) == (1, [])

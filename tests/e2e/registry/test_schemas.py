@@ -10,60 +10,60 @@ FIRST = {"properties": {"a": {"type": "string"}}}
 SECOND = {"properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
 
 
-def schema(content, **changes):
+def schema_draft(content, **changes):
     text = content if isinstance(content, str) else json.dumps(content)
     return {"type": "json_schema", "schema": text} | changes
 
 
 @pytest.fixture
-def path(api):
+def schemas_path(api):
     """The schemas of an event type whose first version is FIRST."""
     return f"/event-types/{create_event_type(api, schema=FIRST)['name']}/schemas"
 
 
-def versions(answer):
+def listed_versions(answer):
     assert answer.status_code == 200
     return [each["version"] for each in answer.json()["items"]]
 
 
-def add_patch_versions(api, path, number):
+def add_patch_versions(api, schemas_path, number):
     """Add this number of versions that differ only in their layout."""
     for blanks in range(1, number + 1):
-        assert api.post(path, json=schema(json.dumps(FIRST) + " " * blanks)).status_code == 200
+        assert api.post(schemas_path, json=schema_draft(json.dumps(FIRST) + " " * blanks)).status_code == 200
 
 
-def test_versions_are_listed_from_the_newest(api, path):
+def test_versions_are_listed_from_the_newest(api, schemas_path):
     """Every version has type, schema, version and time, newest first. (R136)"""
-    api.post(path, json=schema(SECOND))
+    api.post(schemas_path, json=schema_draft(SECOND))
 
-    answer = api.get(path).json()
+    answer = api.get(schemas_path).json()
 
     assert [each["version"] for each in answer["items"]] == ["1.1.0", "1.0.0"]
     assert set(answer["items"][0]) == {"type", "schema", "version", "created_at"}
     assert answer["_links"] == {}
 
 
-def test_pages_are_linked(api, path):
+def test_pages_are_linked(api, schemas_path):
     """Links lead to the pages before and after by path, and exist only where there is one. (R138)"""
-    add_patch_versions(api, path, 4)
+    add_patch_versions(api, schemas_path, 4)
 
-    first = api.get(path, params={"limit": 2}).json()
-    middle = api.get(path, params={"limit": 2, "offset": 2}).json()
-    last = api.get(path, params={"limit": 2, "offset": 4}).json()
+    first = api.get(schemas_path, params={"limit": 2}).json()
+    middle = api.get(schemas_path, params={"limit": 2, "offset": 2}).json()
+    last = api.get(schemas_path, params={"limit": 2, "offset": 4}).json()
 
-    assert first["_links"] == {"next": {"href": f"{path}?offset=2&limit=2"}}
+    assert first["_links"] == {"next": {"href": f"{schemas_path}?offset=2&limit=2"}}
     assert middle["_links"] == {
-        "prev": {"href": f"{path}?offset=0&limit=2"},
-        "next": {"href": f"{path}?offset=4&limit=2"},
+        "prev": {"href": f"{schemas_path}?offset=0&limit=2"},
+        "next": {"href": f"{schemas_path}?offset=4&limit=2"},
     }
-    assert last["_links"] == {"prev": {"href": f"{path}?offset=2&limit=2"}}
+    assert last["_links"] == {"prev": {"href": f"{schemas_path}?offset=2&limit=2"}}
     assert [len(page["items"]) for page in (first, middle, last)] == [2, 2, 1]
 
 
-def test_a_link_leads_where_it_says(api, path):
+def test_a_link_leads_where_it_says(api, schemas_path):
     """Following `next` from the first page meets every version once. (R138)"""
-    add_patch_versions(api, path, 4)
-    met, href = [], f"{path}?limit=2"
+    add_patch_versions(api, schemas_path, 4)
+    met, href = [], f"{schemas_path}?limit=2"
     while href:
         page = api.get(href).json()
         met += [each["version"] for each in page["items"]]
@@ -72,16 +72,16 @@ def test_a_link_leads_where_it_says(api, path):
     assert met == ["1.0.4", "1.0.3", "1.0.2", "1.0.1", "1.0.0"]
 
 
-def test_twenty_versions_are_a_page(api, path):
+def test_twenty_versions_are_a_page(api, schemas_path):
     """Without a limit a page has twenty versions. (R137)"""
-    add_patch_versions(api, path, 20)
+    add_patch_versions(api, schemas_path, 20)
 
-    assert len(versions(api.get(path))) == 20
+    assert len(listed_versions(api.get(schemas_path))) == 20
 
 
-def test_beyond_the_end_there_is_nothing(api, path):
+def test_beyond_the_end_there_is_nothing(api, schemas_path):
     """An offset beyond the end is an empty page without links. (R139)"""
-    assert api.get(path, params={"offset": 100}).json() == {"items": [], "_links": {}}
+    assert api.get(schemas_path, params={"offset": 100}).json() == {"items": [], "_links": {}}
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_beyond_the_end_there_is_nothing(api, path):
         ({"limit": "abc"}, "'abc'"),
     ],
 )
-def test_pages_have_bounds(api, path, parameters, detail):
+def test_pages_have_bounds(api, schemas_path, parameters, detail):
     """A limit or offset out of bounds, or that is not a number, is a bad request. (R15, R137)"""
-    assert detail in problem(api.get(path, params=parameters), 400)
+    assert detail in problem(api.get(schemas_path, params=parameters), 400)
 
 
 def test_existence_is_checked_before_the_page(api):
@@ -103,62 +103,65 @@ def test_existence_is_checked_before_the_page(api):
     assert problem(api.get("/event-types/no.such/schemas?limit=0"), 404) == 'EventType "no.such" does not exist.'
 
 
-def test_one_version_and_the_latest(api, path):
+def test_one_version_and_the_latest(api, schemas_path):
     """A version is found by its number, the current one by `latest`. (R28, R141)"""
-    api.post(path, json=schema(SECOND))
+    api.post(schemas_path, json=schema_draft(SECOND))
 
-    assert json.loads(api.get(f"{path}/1.0.0").json()["schema"]) == FIRST
-    assert api.get(f"{path}/1.1.0").json() == api.get(f"{path}/latest").json()
+    assert json.loads(api.get(f"{schemas_path}/1.0.0").json()["schema"]) == FIRST
+    assert api.get(f"{schemas_path}/1.1.0").json() == api.get(f"{schemas_path}/latest").json()
 
 
 @pytest.mark.parametrize("version", ["9.9.9", "abc", "1", "1.0.0.0"])
-def test_an_unknown_version_is_reported(api, path, version):
+def test_an_unknown_version_is_reported(api, schemas_path, version):
     """A version that does not exist is 404, however odd its spelling. (R141)"""
-    name = path.split("/")[2]
+    name = schemas_path.split("/")[2]
 
-    assert problem(api.get(f"{path}/{version}"), 404) == f'EventType "{name}" has no schema with version "{version}"'
+    assert (
+        problem(api.get(f"{schemas_path}/{version}"), 404)
+        == f'EventType "{name}" has no schema with version "{version}"'
+    )
 
 
-def test_a_version_is_only_read(api, path):
+def test_a_version_is_only_read(api, schemas_path):
     """Other methods than GET and HEAD are not allowed on a version. (R32)"""
-    problem(api.put(f"{path}/1.0.0", json={}), 405)
+    problem(api.put(f"{schemas_path}/1.0.0", json={}), 405)
 
 
-def test_adding_a_schema_makes_it_current(api, path):
+def test_adding_a_schema_makes_it_current(api, schemas_path):
     """A schema that may follow is stored under the next version and is current at once. (R142, R143, R264)"""
-    before = api.get(f"{path}/latest").json()
+    before = api.get(f"{schemas_path}/latest").json()
 
-    answer = api.post(path, json=schema(SECOND))
+    answer = api.post(schemas_path, json=schema_draft(SECOND))
 
     assert (answer.status_code, answer.content) == (200, b"")
-    event_type = api.get(path.removesuffix("/schemas")).json()
+    event_type = api.get(schemas_path.removesuffix("/schemas")).json()
     assert event_type["schema"]["version"] == "1.1.0"
     assert event_type["updated_at"] > before["created_at"]
 
 
-def test_the_same_schema_again_changes_nothing(api, path):
+def test_the_same_schema_again_changes_nothing(api, schemas_path):
     """The very same text adds no version and leaves the time of the last change. (R143)"""
-    before = api.get(path.removesuffix("/schemas")).json()
+    before = api.get(schemas_path.removesuffix("/schemas")).json()
 
-    assert api.post(path, json=schema(before["schema"]["schema"])).status_code == 200
-    assert api.get(path.removesuffix("/schemas")).json() == before
+    assert api.post(schemas_path, json=schema_draft(before["schema"]["schema"])).status_code == 200
+    assert api.get(schemas_path.removesuffix("/schemas")).json() == before
 
 
-def test_a_schema_that_may_not_follow_is_refused(api, path):
+def test_a_schema_that_may_not_follow_is_refused(api, schemas_path):
     """A change that the mode forbids is 422 and stores nothing. (R142, R192)"""
-    refused = problem(api.post(path, json=schema({"properties": {"a": {"type": "integer"}}})), 422)
+    refused = problem(api.post(schemas_path, json=schema_draft({"properties": {"a": {"type": "integer"}}})), 422)
 
     assert refused == "Invalid schema: #/properties/a: schema types must be the same"
-    assert versions(api.get(path)) == ["1.0.0"]
+    assert listed_versions(api.get(schemas_path)) == ["1.0.0"]
 
 
 @pytest.mark.parametrize(
     ("body", "fields"),
     [({}, ["schema", "type"]), ({"type": "json_schema"}, ["schema"]), ({"schema": "{}", "type": None}, ["type"])],
 )
-def test_missing_members_are_listed_as_a_bad_request(api, path, body, fields):
+def test_missing_members_are_listed_as_a_bad_request(api, schemas_path, body, fields):
     """Here, missing members are 400 with a sorted list of violations. (R22, R144)"""
-    answer = api.post(path, json=body)
+    answer = api.post(schemas_path, json=body)
 
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/problem+json"
@@ -170,55 +173,55 @@ def test_missing_members_are_listed_as_a_bad_request(api, path, body, fields):
     }
 
 
-def test_checks_of_a_new_schema_come_in_their_order(api, path):
+def test_checks_of_a_new_schema_come_in_their_order(api, schemas_path):
     """Parsing, members, existence, soundness and evolution are judged in this order. (R144)"""
     unknown = "/event-types/no.such/schemas"
 
     problem(api.post(unknown, content="{", headers={"content-type": "application/json"}), 400)
     assert api.post(unknown, json={}).status_code == 400
-    problem(api.post(unknown, json=schema("x")), 404)
-    assert problem(api.post(path, json=schema("x")), 422).startswith("schema must be a valid json")
+    problem(api.post(unknown, json=schema_draft("x")), 404)
+    assert problem(api.post(schemas_path, json=schema_draft("x")), 422).startswith("schema must be a valid json")
 
 
-def test_a_read_only_registry_takes_no_schema(api, path, switched_on):
+def test_a_read_only_registry_takes_no_schema(api, schemas_path, switch_on):
     """While writing is disabled a new schema is 503, which the reference forgot. (R147)"""
-    switched_on("disable_db_write_operations")
+    switch_on("disable_db_write_operations")
 
-    assert problem(api.post(path, json=schema(SECOND)), 503) == "Database is currently in read-only mode"
+    assert problem(api.post(schemas_path, json=schema_draft(SECOND)), 503) == "Database is currently in read-only mode"
 
 
-def test_a_schema_can_be_looked_up_by_its_content(api, path):
+def test_a_schema_can_be_looked_up_by_its_content(api, schemas_path):
     """`fetch` returns the newest version with the same meaning, and stores nothing. (R145)"""
-    api.post(path, json=schema(SECOND))
+    api.post(schemas_path, json=schema_draft(SECOND))
     reordered = '{ "properties": {"b": {"type": "integer"}, "a": {"type": "string"}} }'
 
-    found = api.post(path, params={"fetch": "true"}, json=schema(reordered))
+    found = api.post(schemas_path, params={"fetch": "true"}, json=schema_draft(reordered))
 
     assert found.status_code == 200
     assert found.json()["version"] == "1.1.0"
-    assert versions(api.get(path)) == ["1.1.0", "1.0.0"]
+    assert listed_versions(api.get(schemas_path)) == ["1.1.0", "1.0.0"]
 
 
-def test_a_schema_that_was_never_there_is_not_found(api, path):
+def test_a_schema_that_was_never_there_is_not_found(api, schemas_path):
     """A content that no version has is 404. (R145)"""
-    answer = api.post(path, params={"fetch": "true"}, json=schema({"properties": {}}))
+    answer = api.post(schemas_path, params={"fetch": "true"}, json=schema_draft({"properties": {}}))
 
-    assert problem(answer, 404) == f"schema is not found for {path.split('/')[2]}"
+    assert problem(answer, 404) == f"schema is not found for {schemas_path.split('/')[2]}"
 
 
-def test_a_content_that_is_no_schema_is_reported(api, path):
+def test_a_content_that_is_no_schema_is_reported(api, schemas_path):
     """Looking up a text that is not JSON is 422, where the reference broke down. (R146)"""
-    problem(api.post(path, params={"fetch": "true"}, json=schema("{")), 422)
+    problem(api.post(schemas_path, params={"fetch": "true"}, json=schema_draft("{")), 422)
 
 
-def test_a_flag_is_true_or_false(api, path):
+def test_a_flag_is_true_or_false(api, schemas_path):
     """A `fetch` that is neither true nor false is a bad request. (R15)"""
-    problem(api.post(path, params={"fetch": "maybe"}, json=schema(SECOND)), 400)
+    problem(api.post(schemas_path, params={"fetch": "maybe"}, json=schema_draft(SECOND)), 400)
 
 
-def test_a_schema_can_be_tried_before_it_is_added(api, path):
+def test_a_schema_can_be_tried_before_it_is_added(api, schemas_path):
     """The check says whether a schema may follow a version, and stores nothing. (R148, R276)"""
-    answer = api.post(f"{path}/latest/compatibility-check", json={"schema": json.dumps(SECOND)})
+    answer = api.post(f"{schemas_path}/latest/compatibility-check", json={"schema": json.dumps(SECOND)})
 
     assert answer.status_code == 200
     assert answer.json() | {"changes": len(answer.json()["changes"])} == {
@@ -228,13 +231,13 @@ def test_a_schema_can_be_tried_before_it_is_added(api, path):
         "level": "minor",
         "changes": 1,
     }
-    assert versions(api.get(path)) == ["1.0.0"]
+    assert listed_versions(api.get(schemas_path)) == ["1.0.0"]
 
 
-def test_an_incompatible_schema_is_an_answer_and_no_failure(api, path):
+def test_an_incompatible_schema_is_an_answer_and_no_failure(api, schemas_path):
     """A schema that may not follow is reported with the message that adding it would give, and a proposal. (R148,
     R297)"""
-    answer = api.post(f"{path}/1.0.0/compatibility-check", json={"schema": '{"properties": {}}'})
+    answer = api.post(f"{schemas_path}/1.0.0/compatibility-check", json={"schema": '{"properties": {}}'})
 
     verdict = answer.json()
     [change] = verdict.pop("changes")
@@ -249,29 +252,29 @@ def test_an_incompatible_schema_is_an_answer_and_no_failure(api, path):
     assert (change["rule"], change["old"], change["permitted"]) == ("PROPERTY_REMOVED", {"type": "string"}, False)
 
 
-def test_a_check_is_against_the_version_it_names(api, path):
+def test_a_check_is_against_the_version_it_names(api, schemas_path):
     """A schema may follow an older version and not the current one. (R148)"""
-    api.post(path, json=schema(SECOND))
+    api.post(schemas_path, json=schema_draft(SECOND))
     body = {"schema": json.dumps(FIRST | {"title": "x"})}
 
-    assert api.post(f"{path}/1.0.0/compatibility-check", json=body).json()["compatible"]
-    assert not api.post(f"{path}/1.1.0/compatibility-check", json=body).json()["compatible"]
+    assert api.post(f"{schemas_path}/1.0.0/compatibility-check", json=body).json()["compatible"]
+    assert not api.post(f"{schemas_path}/1.1.0/compatibility-check", json=body).json()["compatible"]
 
 
-def test_a_check_needs_a_schema(api, path):
+def test_a_check_needs_a_schema(api, schemas_path):
     """A missing schema is reported field by field, one that is none is 422. (R148, R149)"""
-    check = f"{path}/latest/compatibility-check"
+    check = f"{schemas_path}/latest/compatibility-check"
 
     assert violations(api.post(check, json={})) == {'Field "schema" must not be null'}
     problem(api.post(check, json={"schema": "["}), 422)
 
 
-def test_a_check_needs_something_to_check_against(api, path):
+def test_a_check_needs_something_to_check_against(api, schemas_path):
     """Unknown event types and versions are 404. (R149)"""
     body = {"schema": "{}"}
 
     problem(api.post("/event-types/no.such/schemas/latest/compatibility-check", json=body), 404)
-    problem(api.post(f"{path}/7.0.0/compatibility-check", json=body), 404)
+    problem(api.post(f"{schemas_path}/7.0.0/compatibility-check", json=body), 404)
 
 
 @pytest.mark.parametrize(

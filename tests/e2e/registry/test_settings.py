@@ -70,9 +70,9 @@ def test_every_list_of_admins_has_someone(api):
     }
 
 
-def test_a_read_only_registry_keeps_its_admins(api, switched_on):
+def test_a_read_only_registry_keeps_its_admins(api, switch_on):
     """While writing is disabled, the lists cannot be replaced. (R222, R231)"""
-    switched_on("disable_db_write_operations")
+    switch_on("disable_db_write_operations")
 
     assert (
         problem(api.post("/settings/admins", json=an_authorization()), 503) == "Database is currently in read-only mode"

@@ -12,22 +12,22 @@ TOO_LONG = "size must be between 0 and 1000"
 MANY = {f"k{number}": "v" for number in range(101)}
 
 
-def authorization(**changes):
+def authorization_with(**changes):
     return {"authorization": {**an_authorization(), **changes}}
 
 
 EVENT_TYPES = {
     "owning_application": ({"owning_application": LONG}, f'Field "owning_application" {TOO_LONG}'),
     "an attribute's type": (
-        authorization(readers=[{"data_type": LONG, "value": "ann"}]),
+        authorization_with(readers=[{"data_type": LONG, "value": "ann"}]),
         f'Field "authorization.readers[0].data_type" {TOO_LONG}',
     ),
     "an attribute's value": (
-        authorization(writers=attributes("ann", LONG)),
+        authorization_with(writers=attributes("ann", LONG)),
         f'Field "authorization.writers[1].value" {TOO_LONG}',
     ),
     "attributes": (
-        authorization(admins=attributes(*map(str, range(1001)))),
+        authorization_with(admins=attributes(*map(str, range(1001)))),
         f'Field "authorization.admins" {TOO_LONG}',
     ),
     "a field": ({"partition_key_fields": ["a", LONG]}, f'Field "partition_key_fields[1]" {TOO_LONG}'),
@@ -71,7 +71,7 @@ SUBSCRIPTIONS = {
         {"read_from": "cursors", "initial_cursors": [{"event_type": "x", "partition": "0", "offset": "0" * 1001}]},
         f'Field "initial_cursors[0].offset" {TOO_LONG}',
     ),
-    "an attribute": (authorization(admins=attributes(LONG)), f'Field "authorization.admins[0].value" {TOO_LONG}'),
+    "an attribute": (authorization_with(admins=attributes(LONG)), f'Field "authorization.admins[0].value" {TOO_LONG}'),
     "annotations": ({"annotations": MANY}, 'Field "annotations" size must be between 0 and 100'),
 }
 

@@ -26,12 +26,12 @@ def default_again(api):
     api.put("/storages/default/default")
 
 
-def test_there_is_a_storage_from_the_start(api, running, request):
+def test_there_is_a_storage_from_the_start(api, running_broker, request):
     """The event log that the broker was started with is the storage `default`. (R232, R234)"""
     listed = api.get("/storages").json()
 
     assert [each["id"] for each in listed] == sorted(each["id"] for each in listed)
-    kind = "kinesis" if isinstance(running, LaptopBroker) else request.node.callspec.params["running"]
+    kind = "kinesis" if isinstance(running_broker, LaptopBroker) else request.node.callspec.params["running"]
     kind = {"memory": "embedded", "sqlite": "embedded", "two-workers": "embedded", "kafka-two-workers": "kafka"}.get(
         kind, kind
     )
@@ -184,10 +184,10 @@ def test_an_event_type_lives_in_the_storage_that_was_chosen(api, a_storage):
     assert api.delete(f"/storages/{storage['id']}").status_code == 204
 
 
-def test_read_only_keeps_storages_as_they_are(api, switched_on, a_storage):
+def test_read_only_keeps_storages_as_they_are(api, switch_on, a_storage):
     """While writing is disabled, storages cannot be created, removed or chosen, nor timelines begun. (R231)"""
     name = create_event_type(api)["name"]
-    switched_on("disable_db_write_operations")
+    switch_on("disable_db_write_operations")
 
     for answer in (
         api.post("/storages", json=a_storage()),

@@ -18,7 +18,7 @@ def test_dead_letters_can_be_subscribed_to_before_there_is_one(api):
     assert api.post("/subscriptions", json=a_request(QUEUE)).status_code == 201
 
 
-def test_dead_letters_are_not_for_everyone(ann):
+def test_dead_letters_are_not_for_everyone(ann_client):
     """A subject that is no administrator may neither see, read, write, subscribe to nor change the events that others
     failed at."""
     path = f"/event-types/{QUEUE}"
@@ -26,12 +26,12 @@ def test_dead_letters_are_not_for_everyone(ann):
 
     refused = {
         "VIEW": [
-            ann.get(path),
-            ann.delete(path),
-            ann.get(f"{path}/events", headers=beginning),
-            ann.post("/subscriptions", json=a_request(QUEUE)),
+            ann_client.get(path),
+            ann_client.delete(path),
+            ann_client.get(f"{path}/events", headers=beginning),
+            ann_client.post("/subscriptions", json=a_request(QUEUE)),
         ],
-        "WRITE": [ann.post(f"{path}/events", json=[{}])],
+        "WRITE": [ann_client.post(f"{path}/events", json=[{}])],
     }
 
     for operation, answers in refused.items():

@@ -40,9 +40,9 @@ def test_an_update_answers_with_nothing_but_a_warning(api):
     assert read_definition(api, definition)["owning_application"] == "other"
 
 
-def test_the_body_is_returned_when_a_feature_says_so(api, switched_on):
+def test_the_body_is_returned_when_a_feature_says_so(api, switch_on):
     """With the feature on, an update returns the stored event type. (R93)"""
-    switched_on("return_body_on_create_update_event_type")
+    switch_on("return_body_on_create_update_event_type")
     definition = a_definition()
     create_event_type(api, definition)
 
@@ -329,18 +329,18 @@ def test_checks_come_in_their_order(api, step):
     assert detail in problem(answer, status)
 
 
-def test_a_read_only_registry_changes_nothing(api, switched_on):
+def test_a_read_only_registry_changes_nothing(api, switch_on):
     """While writing is disabled an update is 503, also of a missing event type. (R113, R231)"""
-    switched_on("disable_db_write_operations")
+    switch_on("disable_db_write_operations")
 
     assert problem(put(api, a_definition()), 503) == "Database is currently in read-only mode"
 
 
-def test_an_authorization_section_can_be_made_mandatory(api, switched_on):
+def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
     """With the feature on, an update without authorization is 422. (R113)"""
     definition = a_definition()
     create_event_type(api, definition)
-    switched_on("force_event_type_authz")
+    switch_on("force_event_type_authz")
 
     assert problem(put(api, definition), 422) == "Authorization section is mandatory"
 

@@ -35,7 +35,7 @@ def publish(api, event_type):
 
 
 @pytest.fixture
-def stream(running, event_type):
+def open_stream(running_broker, event_type):
     """`stream("batch_limit=2", cursors)` opens a stream on the event type."""
     with ExitStack() as streams:
 
@@ -44,12 +44,12 @@ def stream(running, event_type):
         ) -> OpenStream:
             headers = {**options.pop("headers", {}), **({"X-nakadi-cursors": cursors} if cursors is not None else {})}
             target = f"/event-types/{name}/events?{query}"
-            return streams.enter_context(OpenStream(running.url, target, headers, **options))
+            return streams.enter_context(OpenStream(running_broker.url, target, headers, **options))
 
         yield open_low_level_stream
 
 
 @pytest.fixture
-def live(api):
+def count_open_streams(api):
     """How many low-level streams the broker serves."""
     return lambda: value(scrape(api), "nakadi_open_streams", api="low-level")

@@ -15,18 +15,18 @@ from tests.support.patience import PATIENCE, until
 from tests.support.stream_lines import batch, cursors, keep_alive
 
 
-def test_a_client_that_leaves_while_idle_is_noticed(stream, live):
+def test_a_client_that_leaves_while_idle_is_noticed(open_stream, count_open_streams):
     """A closed connection ends a stream, though nothing is being sent. (L53, trap 19)"""
-    before = live()
-    open_low_level_stream = stream("batch_flush_timeout=300")
-    until(lambda: live() == before + 1)
+    before = count_open_streams()
+    open_low_level_stream = open_stream("batch_flush_timeout=300")
+    until(lambda: count_open_streams() == before + 1)
     open_low_level_stream.close()
-    until(lambda: live() == before)
+    until(lambda: count_open_streams() == before)
 
 
-def test_a_block_ends_the_response_at_once(api, stream, event_type):
+def test_a_block_ends_the_response_at_once(api, open_stream, event_type):
     """A block that comes while streaming ends the response long before anything is sent, without a word. (L53, L59)"""
-    open_low_level_stream = stream("batch_flush_timeout=300&batch_limit=10", cursors(_0="BEGIN"))
+    open_low_level_stream = open_stream("batch_flush_timeout=300&batch_limit=10", cursors(_0="BEGIN"))
     blocked = f"/settings/blacklist/CONSUMER_ET/{event_type}"
     assert api.put(blocked).status_code == 204
     try:
@@ -35,70 +35,73 @@ def test_a_block_ends_the_response_at_once(api, stream, event_type):
         api.delete(blocked)
 
 
-def test_losing_permission_ends_the_stream_with_a_problem(broker_with_tokens, ann):
+def test_losing_permission_ends_the_stream_with_a_problem(broker_with_tokens, ann_client):
     """A client that may no longer read gets a Problem in the stream, after the events sent so far. (L53, L60)"""
     definition = a_definition(authorization=an_authorization(readers="ann bob"))
-    name = create_event_type(ann, definition)["name"]
-    ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
+    name = create_event_type(ann_client, definition)["name"]
+    ann_client.post(f"/event-types/{name}/events", json=[{"n": 1}])
     with open_as(broker_with_tokens, "bob", name) as open_low_level_stream:
         assert open_low_level_stream.line().endswith(b'"events":[{"n":1}]}\n')
         changed = definition | {"authorization": an_authorization()}
-        assert ann.put(f"/event-types/{name}", json=changed).status_code == 200
+        assert ann_client.put(f"/event-types/{name}", json=changed).status_code == 200
         last = orjson.loads(open_low_level_stream.rest())
     assert last["status"] == 403
     assert last["detail"] == f"Access on READ event-type:{name} denied"
     assert {"type", "title"} <= last.keys()
 
 
-def test_losing_only_the_view_changes_nothing(broker_with_tokens, ann):
+def test_losing_only_the_view_changes_nothing(broker_with_tokens, ann_client):
     """While streaming, only READ is checked again. (L62)"""
     definition = a_definition(authorization=an_authorization(writers="ann the-archiver"))
-    name = create_event_type(ann, definition)["name"]
+    name = create_event_type(ann_client, definition)["name"]
     with open_as(broker_with_tokens, "the-archiver", name) as open_low_level_stream:
         assert (
-            ann.put(f"/event-types/{name}", json=definition | {"authorization": an_authorization()}).status_code == 200
+            ann_client.put(f"/event-types/{name}", json=definition | {"authorization": an_authorization()}).status_code
+            == 200
         )
         time.sleep(1.5)  # longer than it takes to look after streams
-        ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
+        ann_client.post(f"/event-types/{name}/events", json=[{"n": 1}])
         assert open_low_level_stream.line().endswith(b'"events":[{"n":1}]}\n')
 
 
-def test_other_changes_end_nothing(broker_with_tokens, ann):
+def test_other_changes_end_nothing(broker_with_tokens, ann_client):
     """A reader that stays one continues when the event type changes. (L60)"""
     definition = a_definition(authorization=an_authorization())
-    name = create_event_type(ann, definition)["name"]
+    name = create_event_type(ann_client, definition)["name"]
     with open_as(broker_with_tokens, "ann", name) as open_low_level_stream:
-        assert ann.put(f"/event-types/{name}", json=definition | {"owning_application": "other"}).status_code == 200
+        assert (
+            ann_client.put(f"/event-types/{name}", json=definition | {"owning_application": "other"}).status_code == 200
+        )
         time.sleep(1.5)  # longer than it takes to look after streams
-        ann.post(f"/event-types/{name}/events", json=[{"n": 1}])
+        ann_client.post(f"/event-types/{name}/events", json=[{"n": 1}])
         assert open_low_level_stream.line().endswith(b'"events":[{"n":1}]}\n')
 
 
-def test_deleting_the_event_type_ends_the_stream_with_a_problem(api, stream, publish, event_type):
+def test_deleting_the_event_type_ends_the_stream_with_a_problem(api, open_stream, publish, event_type):
     """A stream over a deleted event type says so and ends. (L61)"""
     publish("0", "a")
-    open_low_level_stream = stream("", cursors(_0="BEGIN"))
+    open_low_level_stream = open_stream("", cursors(_0="BEGIN"))
     assert open_low_level_stream.line() == batch("0", 0, "a")
     assert api.delete(f"/event-types/{event_type}").status_code == 200
     last = orjson.loads(open_low_level_stream.rest())
     assert (last["status"], last["detail"]) == (503, f'EventType "{event_type}" does not exist.')
 
 
-def test_a_name_that_is_used_again_is_another_event_type(api, stream, event_type):
+def test_a_name_that_is_used_again_is_another_event_type(api, open_stream, event_type):
     """A stream over a deleted event type does not continue in its successor. (L61)"""
-    open_low_level_stream = stream("", cursors(_0="BEGIN"))
+    open_low_level_stream = open_stream("", cursors(_0="BEGIN"))
     assert api.delete(f"/event-types/{event_type}").status_code == 200
     create_event_type(api, a_definition(name=event_type))
     assert orjson.loads(open_low_level_stream.rest())["status"] == 503
-    assert stream("", cursors(_0="BEGIN")).status == 200
+    assert open_stream("", cursors(_0="BEGIN")).status == 200
 
 
-def test_a_slow_client_slows_no_one(stream, publish):
+def test_a_slow_client_slows_no_one(open_stream, publish):
     """While one client does not read, others get every event, and it gets them when it reads. (L68)"""
     values = [str(number).rjust(20_000, ".") for number in range(400)]
     limit = f"stream_limit={len(values)}"
-    slow = stream(limit, cursors(_0="BEGIN"), receive_bytes=4096)
-    fast = stream(limit, cursors(_0="BEGIN"))
+    slow = open_stream(limit, cursors(_0="BEGIN"), receive_bytes=4096)
+    fast = open_stream(limit, cursors(_0="BEGIN"))
     for begin in range(0, len(values), 100):
         publish("0", *values[begin : begin + 100])
     everything = fast.rest()
@@ -106,9 +109,9 @@ def test_a_slow_client_slows_no_one(stream, publish):
     assert slow.rest() == everything
 
 
-def test_events_arrive_in_order_while_they_are_published(stream, publish):
+def test_events_arrive_in_order_while_they_are_published(open_stream, publish):
     """Streams that are open while many events are published get all of them, each once, in order. (L45, L68)"""
-    streams = [stream("stream_limit=300&batch_limit=7", cursors(_0="BEGIN")) for _ in range(3)]
+    streams = [open_stream("stream_limit=300&batch_limit=7", cursors(_0="BEGIN")) for _ in range(3)]
     publisher = threading.Thread(target=lambda: [publish("0", *map(str, range(n, n + 10))) for n in range(0, 300, 10)])
     publisher.start()
     answers = [open_low_level_stream.rest() for open_low_level_stream in streams]
@@ -118,12 +121,12 @@ def test_events_arrive_in_order_while_they_are_published(stream, publish):
         assert values == list(map(str, range(300)))
 
 
-def test_a_client_that_comes_back_misses_nothing(stream, publish):
+def test_a_client_that_comes_back_misses_nothing(open_stream, publish):
     """A client that reconnects all the time, from each line's cursor, gets everything once. (L33, L68)"""
     publish("0", *"abcdefg")
     offset, got = "BEGIN", []
     while len(got) < 7:
-        with stream("batch_limit=2&batch_flush_timeout=1", cursors(_0=offset)) as open_low_level_stream:
+        with open_stream("batch_limit=2&batch_flush_timeout=1", cursors(_0=offset)) as open_low_level_stream:
             line = orjson.loads(open_low_level_stream.line())
         # A line without events says that none came within the flush timeout, as on a busy machine.
         got += [each["v"] for each in line.get("events", ())]
@@ -151,10 +154,10 @@ def test_a_broker_that_stops_ends_its_streams(accept):
             assert open_low_level_stream.ended
 
 
-def test_keep_alives_come_through_silence(stream):
+def test_keep_alives_come_through_silence(open_stream):
     """A stream without events speaks once in every flush timeout. (L47, L48, L49)"""
     begun = time.monotonic()
-    with stream("batch_flush_timeout=1", cursors(_0="BEGIN")) as open_low_level_stream:
+    with open_stream("batch_flush_timeout=1", cursors(_0="BEGIN")) as open_low_level_stream:
         assert open_low_level_stream.line() + open_low_level_stream.line() == keep_alive("0", -1) * 2
         assert time.monotonic() - begun >= 2
 

@@ -22,10 +22,10 @@ def sent_events(text: str) -> list[object]:
 
 
 @pytest.mark.parametrize("accepted", FORMATS)
-def test_no_line_of_a_stream_can_be_torn(stream, publish, accepted):
+def test_no_line_of_a_stream_can_be_torn(open_stream, publish, accepted):
     """A stream sends the three characters as escapes, so that `str.splitlines` finds its lines. (L71)"""
     publish("0", SEPARATORS, "plain", SEPARATORS)
-    with stream(
+    with open_stream(
         "stream_limit=3&batch_limit=3", cursors(_0="BEGIN"), headers={"Accept": accepted}
     ) as open_low_level_stream:
         text = open_low_level_stream.rest().decode()

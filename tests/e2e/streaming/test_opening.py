@@ -47,9 +47,9 @@ def test_a_parameter_that_is_no_number_is_malformed(api, name, text):
     assert text.replace("%2B", "+") in read_refusal_detail(api, a_name(), 400, f"{name}={text}")
 
 
-def test_an_empty_parameter_counts_as_missing(stream):
+def test_an_empty_parameter_counts_as_missing(open_stream):
     """An empty value is as good as none, and unknown names have no effect. (L2, L10)"""
-    assert stream("batch_limit=&stream_timeout=&batch_timeout=1&max_uncommitted_events=0").status == 200
+    assert open_stream("batch_limit=&stream_timeout=&batch_timeout=1&max_uncommitted_events=0").status == 200
 
 
 def test_an_unknown_event_type_has_its_own_words(api):
@@ -80,9 +80,9 @@ def test_being_blocked_beats_everything_but_numbers(api):
         api.delete(blocked)
 
 
-def test_a_blocked_application_may_not_stream(broker_with_tokens, admin, ann):
+def test_a_blocked_application_may_not_stream(broker_with_tokens, admin, ann_client):
     """An application on the blacklist gets 403 for every event type. (L14)"""
-    name = create_event_type(ann, authorization=an_authorization())["name"]
+    name = create_event_type(ann_client, authorization=an_authorization())["name"]
     with broker_with_tokens.client("rogue") as rogue:
         assert admin.put("/settings/blacklist/CONSUMER_APP/rogue").status_code == 204
         try:
@@ -91,29 +91,29 @@ def test_a_blocked_application_may_not_stream(broker_with_tokens, admin, ann):
             admin.delete("/settings/blacklist/CONSUMER_APP/rogue")
 
 
-def test_viewing_is_checked_before_reading(ann, bob):
+def test_viewing_is_checked_before_reading(ann_client, bob_client):
     """Without any right it is VIEW that is missing, with another right it is READ. (L12, L16)"""
-    name = create_event_type(ann, authorization=an_authorization())["name"]
-    assert read_refusal_detail(bob, name, 403) == f"Access on VIEW event-type:{name} denied"
-    name = create_event_type(ann, authorization=an_authorization(writers="ann bob"))["name"]
-    assert read_refusal_detail(bob, name, 403) == f"Access on READ event-type:{name} denied"
+    name = create_event_type(ann_client, authorization=an_authorization())["name"]
+    assert read_refusal_detail(bob_client, name, 403) == f"Access on VIEW event-type:{name} denied"
+    name = create_event_type(ann_client, authorization=an_authorization(writers="ann bob"))["name"]
+    assert read_refusal_detail(bob_client, name, 403) == f"Access on READ event-type:{name} denied"
 
 
-def test_an_administrator_may_see_and_not_read(ann, admin):
+def test_an_administrator_may_see_and_not_read(ann_client, admin):
     """Administrators pass VIEW, and still need READ. (L17)"""
-    name = create_event_type(ann, authorization=an_authorization())["name"]
+    name = create_event_type(ann_client, authorization=an_authorization())["name"]
     assert read_refusal_detail(admin, name, 403) == f"Access on READ event-type:{name} denied"
 
 
-def test_an_event_type_without_lists_is_open(ann, bob):
+def test_an_event_type_without_lists_is_open(ann_client, bob_client):
     """Without an authorization section every client may read. (L17)"""
-    name = create_event_type(ann)["name"]
-    assert bob.get(f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1").status_code == 200
+    name = create_event_type(ann_client)["name"]
+    assert bob_client.get(f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1").status_code == 200
 
 
-def test_who_may_read_all_data_may_read(broker_with_tokens, ann):
+def test_who_may_read_all_data_may_read(broker_with_tokens, ann_client):
     """Subjects with access to all data pass READ; VIEW they need as all others do. (L17)"""
-    name = create_event_type(ann, authorization=an_authorization(writers="ann the-archiver"))["name"]
+    name = create_event_type(ann_client, authorization=an_authorization(writers="ann the-archiver"))["name"]
     with broker_with_tokens.client("the-archiver") as archiver:
         assert archiver.get(f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1").status_code == 200
 
@@ -174,53 +174,53 @@ def test_a_partition_twice_is_refused(api, event_type):
 
 
 @pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin", "001-0001--1", "-1", position(-1)])
-def test_the_beginning_has_many_names(stream, publish, offset):
+def test_the_beginning_has_many_names(open_stream, publish, offset):
     """A cursor before the first event begins with it, in new form, in old form, in words. (L33, L34, L35, L43)"""
     publish("0", "a")
-    with stream("stream_limit=1", cursors(_0=offset)) as open_one:
-        assert open_one.rest() == batch("0", 0, "a")
+    with open_stream("stream_limit=1", cursors(_0=offset)) as open_until_served:
+        assert open_until_served.rest() == batch("0", 0, "a")
 
 
 @pytest.mark.parametrize("offset", [position(1), "1", "001-0001-1"])
-def test_delivery_begins_behind_the_cursor(stream, publish, offset):
+def test_delivery_begins_behind_the_cursor(open_stream, publish, offset):
     """A cursor names the last event that a client has. (L32, L33)"""
     publish("0", "a", "b", "c")
     header = f'[{{"partition":0,"offset":"{offset}","event_type":"x","more":{{}}}}] and so on'
-    with stream("stream_limit=1", header) as open_one:
-        assert open_one.rest() == batch("0", 2, "c")
+    with open_stream("stream_limit=1", header) as open_until_served:
+        assert open_until_served.rest() == batch("0", 2, "c")
 
 
-def test_a_cursor_at_the_newest_event_waits(stream, publish):
+def test_a_cursor_at_the_newest_event_waits(open_stream, publish):
     """Nothing comes until something new is published. (L35)"""
     publish("0", "a")
-    with stream("stream_limit=1", cursors(_0=position(0))) as open_one:
+    with open_stream("stream_limit=1", cursors(_0=position(0))) as open_until_served:
         publish("0", "b")
-        assert open_one.rest() == batch("0", 1, "b")
+        assert open_until_served.rest() == batch("0", 1, "b")
 
 
-def test_only_the_listed_partitions_are_read(stream, publish):
+def test_only_the_listed_partitions_are_read(open_stream, publish):
     """A stream with cursors has their partitions and no others. (L20)"""
     for partition in "012":
         publish(partition, partition)
-    with stream("batch_flush_timeout=1", cursors(_0="BEGIN", _2="BEGIN")) as open_one:
+    with open_stream("batch_flush_timeout=1", cursors(_0="BEGIN", _2="BEGIN")) as open_until_served:
         lines = []
         while not {batch("0", 0, "0"), batch("2", 0, "2")} <= set(lines):
-            lines.append(open_one.line())
-        lines += [open_one.line() for _ in range(2)]
+            lines.append(open_until_served.line())
+        lines += [open_until_served.line() for _ in range(2)]
     assert not any(b'"partition":"1"' in line for line in lines)
 
 
-def test_without_cursors_only_new_events_come(stream, publish):
+def test_without_cursors_only_new_events_come(open_stream, publish):
     """Without a cursors header, all partitions are read from now on. (L36)"""
     for partition in "012":
         publish(partition, "old")
-    with stream("stream_limit=3") as open_one:
+    with open_stream("stream_limit=3") as open_until_served:
         for partition in "012":
             publish(partition, "new")
-        assert sorted(open_one.rest().splitlines(keepends=True)) == [batch(each, 1, "new") for each in "012"]
+        assert sorted(open_until_served.rest().splitlines(keepends=True)) == [batch(each, 1, "new") for each in "012"]
 
 
-def test_a_stream_can_begin_at_a_point_in_time(stream, publish):
+def test_a_stream_can_begin_at_a_point_in_time(open_stream, publish):
     """A cursor whose offset is a time begins with the first event stored then or later. (C5, L33)"""
     publish("0", "before")
     time.sleep(0.05)  # the two events must be stored at different times
@@ -228,53 +228,55 @@ def test_a_stream_can_begin_at_a_point_in_time(stream, publish):
     time.sleep(0.05)
     publish("0", "after")
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1000):03d}Z"
-    with stream("stream_limit=1", cursors(_0=stamp)) as open_one:
-        assert open_one.rest() == batch("0", 1, "after")
+    with open_stream("stream_limit=1", cursors(_0=stamp)) as open_until_served:
+        assert open_until_served.rest() == batch("0", 1, "after")
 
 
 # Timelines
 
 
-def test_a_stream_follows_into_a_new_timeline(api, stream, publish, event_type):
+def test_a_stream_follows_into_a_new_timeline(api, open_stream, publish, event_type):
     """An open stream continues in the next timeline, and so does every cursor of the old one. (L67, L68)"""
     publish("0", "a", "b")
-    with stream("stream_limit=3", cursors(_0="BEGIN")) as open_one:
-        assert open_one.line() + open_one.line() == batch("0", 0, "a") + batch("0", 1, "b")
+    with open_stream("stream_limit=3", cursors(_0="BEGIN")) as open_until_served:
+        assert open_until_served.line() + open_until_served.line() == batch("0", 0, "a") + batch("0", 1, "b")
         assert api.post(f"/event-types/{event_type}/timelines", json={"storage_id": "default"}).status_code == 201
         publish("0", "c")
-        assert open_one.rest() == batch("0", 0, "c", timeline=2)
+        assert open_until_served.rest() == batch("0", 0, "c", timeline=2)
     for start, rest in (("0", batch("0", 1, "b")), ("1", b"")):
-        with stream(f"stream_limit={2 - int(start)}", cursors(_0=start)) as open_one:
-            assert open_one.rest() == rest + batch("0", 0, "c", timeline=2)
+        with open_stream(f"stream_limit={2 - int(start)}", cursors(_0=start)) as open_until_served:
+            assert open_until_served.rest() == rest + batch("0", 0, "c", timeline=2)
 
 
-def test_without_cursors_the_newest_timeline_counts(api, stream, publish, event_type):
+def test_without_cursors_the_newest_timeline_counts(api, open_stream, publish, event_type):
     """A stream from now on begins at the end of the newest timeline, also when that is empty. (L69)"""
     publish("0", "a")
     assert api.post(f"/event-types/{event_type}/timelines", json={"storage_id": "default"}).status_code == 201
-    with stream("stream_timeout=1&batch_flush_timeout=1") as open_one:
-        assert sorted(open_one.rest().splitlines(keepends=True)) == [keep_alive(each, -1, timeline=2) for each in "012"]
+    with open_stream("stream_timeout=1&batch_flush_timeout=1") as open_until_served:
+        assert sorted(open_until_served.rest().splitlines(keepends=True)) == [
+            keep_alive(each, -1, timeline=2) for each in "012"
+        ]
 
 
 MANY_STREAMS = 40
 
 
-def test_many_streams_that_are_opened_at_once_are_opened_or_told_when_to_come_back(running, publish, event_type):
+def test_many_streams_that_are_opened_at_once_are_opened_or_told_when_to_come_back(running_broker, publish, event_type):
     """Each of forty streams that are opened at once is opened, or refused with the seconds to wait; those that come
     back are opened. (L76)"""
     publish("0", "a")
 
-    def open_one(_: int) -> bytes:
+    def open_until_served(_: int) -> bytes:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             target = f"/event-types/{event_type}/events?stream_limit=1&batch_flush_timeout=1"
-            with OpenStream(running.url, target, {"X-nakadi-cursors": cursors(_0="BEGIN")}) as stream:
+            with OpenStream(running_broker.url, target, {"X-nakadi-cursors": cursors(_0="BEGIN")}) as stream:
                 if stream.status == 200:
                     return stream.line()
                 assert stream.status == 503
                 time.sleep(int(stream.headers["retry-after"]))
         raise AssertionError("it was never opened")
 
-    lines = run_in_threads(open_one, MANY_STREAMS)
+    lines = run_in_threads(open_until_served, MANY_STREAMS)
 
     assert all(orjson.loads(line)["events"] == [orjson.loads(event("0", "a"))] for line in lines)

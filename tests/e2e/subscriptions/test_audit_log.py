@@ -10,9 +10,9 @@ def read_audit_events(api, subscription):
     return [(each["data_type"], each["data_op"], each["data"]) for each in events]
 
 
-def test_changes_of_subscriptions_are_audited(api, switched_on):
+def test_changes_of_subscriptions_are_audited(api, switch_on):
     """Creation, change and deletion are reported with the state before and after. (S310, R251)"""
-    switched_on("audit_log_collection")
+    switch_on("audit_log_collection")
     subscription = create_subscription(api)
     url = f"/subscriptions/{subscription['id']}"
     api.put(url, json=change_request(subscription, labels={"a": "b"}))
@@ -26,13 +26,13 @@ def test_changes_of_subscriptions_are_audited(api, switched_on):
     assert "new_object" not in deletion[2]
 
 
-def test_resets_are_audited(api, switched_on):
+def test_resets_are_audited(api, switch_on):
     """Cursors that are set are reported with where they were and where they are. (S310, R251)"""
     name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{}, {}])
     subscription = create_subscription(api, name)
     reset(api, subscription)
-    switched_on("audit_log_collection")
+    switch_on("audit_log_collection")
     reset(api, subscription, a_cursor(name, "0", 0))
     [(kind, operation, data)] = read_audit_events(api, subscription)
     assert (kind, operation) == ("cursors", "U")
@@ -41,13 +41,13 @@ def test_resets_are_audited(api, switched_on):
     assert data["new_object"] == [cursor | {"offset": offset_text(0)}]
 
 
-def test_what_changes_nothing_is_not_reported(api, switched_on):
+def test_what_changes_nothing_is_not_reported(api, switch_on):
     """A request for an existing subscription, an empty reset and a refused request are not recorded. (S311)"""
     name = create_event_type(api)["name"]
     request = a_request(name)
     subscription = api.post("/subscriptions", json=request).json()
     for feature in ("audit_log_collection", "kpi_collection"):
-        switched_on(feature)
+        switch_on(feature)
     assert api.post("/subscriptions", json=request).status_code == 200
     assert reset(api, subscription).status_code == 204
     assert reset(api, subscription, a_cursor(name, "0", 7)).status_code == 422
@@ -60,9 +60,9 @@ def count_audit_events(api, subscription):
     return [each["status"] for each in events if each["subscription_id"] == subscription["id"]]
 
 
-def test_subscriptions_that_come_and_go_are_counted(api, switched_on):
+def test_subscriptions_that_come_and_go_are_counted(api, switch_on):
     """With the collection of figures on, creation and deletion are recorded, changes are not. (S309)"""
-    switched_on("kpi_collection")
+    switch_on("kpi_collection")
     subscription = create_subscription(api)
     api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription, labels={"a": "b"}))
     api.delete(f"/subscriptions/{subscription['id']}")

@@ -23,29 +23,31 @@ def commit(api, subscription_id, *items, stream_id=STREAM):
     return api.post(f"/subscriptions/{subscription_id}/cursors", json={"items": list(items)}, headers=headers)
 
 
-def test_event_types_must_be_visible(ann, bob):
+def test_event_types_must_be_visible(ann_client, bob_client):
     """A client that may not see an event type may not subscribe to it; that is reported before anything about its
     partitions. (S22, S78, S81, R258)"""
-    hidden = create_event_type(ann, authorization=an_authorization())["name"]
+    hidden = create_event_type(ann_client, authorization=an_authorization())["name"]
     request = a_request(hidden, read_from="cursors", authorization=a_subscription_authorization("bob", "bob"))
-    assert problem(bob.post("/subscriptions", json=request), 403) == f"Access on VIEW event-type:{hidden} denied"
+    assert problem(bob_client.post("/subscriptions", json=request), 403) == f"Access on VIEW event-type:{hidden} denied"
 
 
-def test_what_is_there_is_shown_to_those_who_may_see_it(ann, bob):
+def test_what_is_there_is_shown_to_those_who_may_see_it(ann_client, bob_client):
     """Reading a subscription that exists needs the right to see it, for any lists in the request. (S19, R259)"""
-    subscription = create_subscription(ann, authorization=a_subscription_authorization())
+    subscription = create_subscription(ann_client, authorization=a_subscription_authorization())
     request = {each: subscription[each] for each in ("owning_application", "event_types")}
-    answer = bob.post("/subscriptions", json=request | {"authorization": a_subscription_authorization("bob", "bob")})
+    answer = bob_client.post(
+        "/subscriptions", json=request | {"authorization": a_subscription_authorization("bob", "bob")}
+    )
     assert problem(answer, 403) == f"Access on VIEW subscription:{subscription['id']} denied"
 
 
-def test_no_one_makes_what_he_could_not_see(ann, bob):
+def test_no_one_makes_what_he_could_not_see(ann_client, bob_client):
     """A creator whom the lists leave out is refused, and nothing is created. (S35, R263)
 
     It is not created and then hidden from its creator."""
-    request = a_request(create_event_type(ann)["name"], authorization=a_subscription_authorization())
-    assert "Access on VIEW subscription:" in problem(bob.post("/subscriptions", json=request), 403)
-    assert ann.post("/subscriptions", json=request).status_code == 201
+    request = a_request(create_event_type(ann_client)["name"], authorization=a_subscription_authorization())
+    assert "Access on VIEW subscription:" in problem(bob_client.post("/subscriptions", json=request), 403)
+    assert ann_client.post("/subscriptions", json=request).status_code == 201
 
 
 VIEWING = ("", "/cursors", "/stats")
@@ -60,10 +62,10 @@ VIEWING = ("", "/cursors", "/stats")
         ("ann", "ann", "the-admin", True, True),
     ],
 )
-def test_lists_say_who_may_see_and_who_may_change(broker_with_tokens, ann, admins, readers, who, view, admin):
+def test_lists_say_who_may_see_and_who_may_change(broker_with_tokens, ann_client, admins, readers, who, view, admin):
     """Admins and readers see; admins, and administrators of the broker, change.
     (S61, S77, S78, S80, S81, R260, R262)"""
-    subscription = create_subscription(ann, authorization=a_subscription_authorization(admins, readers))
+    subscription = create_subscription(ann_client, authorization=a_subscription_authorization(admins, readers))
     url, denied = f"/subscriptions/{subscription['id']}", f"subscription:{subscription['id']} denied"
     refusal = f"Access on {'ADMIN' if view else 'VIEW'} {denied}"
     with broker_with_tokens.client(who) as client:
@@ -92,10 +94,10 @@ def test_lists_say_who_may_see_and_who_may_change(broker_with_tokens, ann, admin
         ("the-archiver", "Access on VIEW subscription:{} denied"),
     ],
 )
-def test_committing_takes_the_right_to_read(broker_with_tokens, ann, who, refusal):
+def test_committing_takes_the_right_to_read(broker_with_tokens, ann_client, who, refusal):
     """To commit one sees and reads the subscription; its event types are not asked. (S78, S83, R262)"""
-    name = create_event_type(ann, authorization=an_authorization("ann", "ann", "ann"))["name"]
-    subscription = create_subscription(ann, name, authorization=a_subscription_authorization("bob ann", "ann"))
+    name = create_event_type(ann_client, authorization=an_authorization("ann", "ann", "ann"))["name"]
+    subscription = create_subscription(ann_client, name, authorization=a_subscription_authorization("bob ann", "ann"))
     with broker_with_tokens.client(who) as client:
         answer = commit(client, subscription["id"], a_cursor(name, "0", 0))
     # A subject that may commit learns that there is no such stream.
@@ -113,9 +115,9 @@ def test_committing_takes_the_right_to_read(broker_with_tokens, ann, who, refusa
         ("ann", None),
     ],
 )
-def test_leaving_and_extending_take_the_right_to_read(broker_with_tokens, ann, who, refusal):
+def test_leaving_and_extending_take_the_right_to_read(broker_with_tokens, ann_client, who, refusal):
     """A subject that may commit for a stream may end it, and give it more time. (S325)"""
-    subscription = create_subscription(ann, authorization=a_subscription_authorization("bob ann", "ann"))
+    subscription = create_subscription(ann_client, authorization=a_subscription_authorization("bob ann", "ann"))
     where = f"/subscriptions/{subscription['id']}/streams/{STREAM}"
     with broker_with_tokens.client(who) as client:
         left, extended = client.delete(where), client.post(f"{where}/extend")
@@ -125,36 +127,36 @@ def test_leaving_and_extending_take_the_right_to_read(broker_with_tokens, ann, w
         assert problem(left, 403) == problem(extended, 403) == refusal.format(subscription["id"])
 
 
-def test_all_data_access_reads_what_it_may_see(broker_with_tokens, ann):
+def test_all_data_access_reads_what_it_may_see(broker_with_tokens, ann_client):
     """A subject that may read all data may commit for every subscription that it sees. (S80)"""
-    name = create_event_type(ann)["name"]
+    name = create_event_type(ann_client)["name"]
     lists_ = a_subscription_authorization("the-archiver", "ann")
     with broker_with_tokens.client("the-archiver") as client:
         subscription = create_subscription(client, name, authorization=lists_)
         assert problem(commit(client, subscription["id"], a_cursor(name)), 422).startswith("Session with")
 
 
-def test_without_lists_everyone_may(ann, bob):
+def test_without_lists_everyone_may(ann_client, bob_client):
     """A subscription without authorization is open to every client with a token. (S69, S79, R260)"""
-    subscription = create_subscription(ann)
+    subscription = create_subscription(ann_client)
     url = f"/subscriptions/{subscription['id']}"
-    assert [bob.get(url + path).status_code for path in VIEWING] == [200, 200, 200]
-    assert bob.put(url, json=change_request(subscription, labels={"a": "b"})).status_code == 204
-    assert reset(bob, subscription).status_code == 204
+    assert [bob_client.get(url + path).status_code for path in VIEWING] == [200, 200, 200]
+    assert bob_client.put(url, json=change_request(subscription, labels={"a": "b"})).status_code == 204
+    assert reset(bob_client, subscription).status_code == 204
     assert (
-        bob.put(
+        bob_client.put(
             url, json=change_request(subscription, authorization=a_subscription_authorization("bob", "bob"))
         ).status_code
         == 204
     )
-    assert problem(ann.delete(url), 403) == f"Access on VIEW subscription:{subscription['id']} denied"
+    assert problem(ann_client.delete(url), 403) == f"Access on VIEW subscription:{subscription['id']} denied"
 
 
-def test_stats_show_event_types_that_one_may_see(ann, bob):
+def test_stats_show_event_types_that_one_may_see(ann_client, bob_client):
     """Stats need the right to see the subscription, and then each event type. (S78, S289)"""
-    hidden = create_event_type(ann, authorization=an_authorization())["name"]
-    subscription = create_subscription(ann, hidden)
-    answer = bob.get(f"/subscriptions/{subscription['id']}/stats")
+    hidden = create_event_type(ann_client, authorization=an_authorization())["name"]
+    subscription = create_subscription(ann_client, hidden)
+    answer = bob_client.get(f"/subscriptions/{subscription['id']}/stats")
     assert problem(answer, 403) == f"Access on VIEW event-type:{hidden} denied"
 
 

@@ -12,7 +12,7 @@ from tests.support.subscriptions import a_cursor, a_request, create_subscription
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def post(api, body):
+def post_subscription(api, body):
     return api.post("/subscriptions", json=body)
 
 
@@ -20,7 +20,7 @@ def test_a_subscription_has_defaults(api):
     """Omitted members have their defaults, and the server sets an id and times. (S1, S2, S3, S4, S7, S8, S21)"""
     event_type = create_event_type(api)["name"]
 
-    answer = post(api, {"owning_application": "shop", "event_types": [event_type]})
+    answer = post_subscription(api, {"owning_application": "shop", "event_types": [event_type]})
 
     body = answer.json()
     assert answer.status_code == 201
@@ -54,7 +54,7 @@ def test_ids_times_and_strangers_in_a_request_mean_nothing(api):
     body = a_request(
         create_event_type(api)["name"], id="mine", created_at="yesterday", updated_at=1, status=[], colour="red"
     )
-    answer = post(api, body)
+    answer = post_subscription(api, body)
     assert answer.status_code == 201
     assert UUID.fullmatch(answer.json()["id"])
     assert "colour" not in answer.json()
@@ -64,9 +64,9 @@ def test_event_types_are_a_set(api):
     """Event types are the same set in any order, with any repetitions, and returned sorted. (S6, S11)"""
     first, second = sorted((create_event_type(api)["name"], create_event_type(api)["name"]))
     request = a_request(second, first, second)
-    subscription = post(api, request).json()
+    subscription = post_subscription(api, request).json()
     assert subscription["event_types"] == [first, second]
-    again = post(api, request | {"event_types": [first, second]})
+    again = post_subscription(api, request | {"event_types": [first, second]})
     assert (again.status_code, again.json()["id"]) == (200, subscription["id"])
 
 
@@ -132,12 +132,12 @@ def test_what_cannot_be_read_is_malformed(api, body):
 )  # fmt: skip
 def test_fields_at_fault_are_reported_one_by_one(api, changes, lines):
     """Each field that breaks a rule is named with the rule. (S9, S10, S14, S15, S16, S17, R53)"""
-    assert violations(post(api, a_request("no.such.thing", **changes))) == set(lines)
+    assert violations(post_subscription(api, a_request("no.such.thing", **changes))) == set(lines)
 
 
 def test_a_request_without_anything_names_what_is_missing(api):
     """Application and event types have no default. (S14)"""
-    assert violations(post(api, {})) == {
+    assert violations(post_subscription(api, {})) == {
         'Field "owning_application" must not be null',
         'Field "event_types" must not be null',
     }
@@ -172,7 +172,7 @@ POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 )
 def test_dead_letter_annotations_come_together_and_make_sense(api, annotations, message):
     """The two annotations are checked together, also against each other, until one is wrong. (S250, S251, R257)"""
-    [line] = violations(post(api, a_request("no.such.thing", annotations=annotations)))
+    [line] = violations(post_subscription(api, a_request("no.such.thing", annotations=annotations)))
     assert line.endswith(message)
 
 
@@ -198,7 +198,7 @@ def test_asking_again_finds_it(api):
         "labels": {"c": "d"},
     }
 
-    answer = post(api, again)
+    answer = post_subscription(api, again)
 
     assert (answer.status_code, answer.json()) == (200, subscription)
     assert answer.headers["location"] == f"/subscriptions/{subscription['id']}"
@@ -218,56 +218,56 @@ def test_another_group_or_application_is_another_subscription(api, changes):
 @pytest.mark.parametrize(
     "feature", ["disable_subscription_creation", "disable_db_write_operations", "force_subscription_authz"]
 )
-def test_what_is_there_is_found_whatever_is_switched(api, switched_on, feature):
+def test_what_is_there_is_found_whatever_is_switched(api, switch_on, feature):
     """An existing subscription is returned before any check but the body's. (S20)"""
     subscription = create_subscription(api)
-    switched_on(feature)
+    switch_on(feature)
     again = {each: subscription[each] for each in ("owning_application", "event_types")}
-    assert post(api, again).status_code == 200
+    assert post_subscription(api, again).status_code == 200
 
 
 def test_only_one_of_many_simultaneous_requests_creates_a_subscription(api):
     """Of several simultaneous requests one creates the subscription; the others lose the race or find it. (S34)"""
     request = a_request(create_event_type(api)["name"])
     with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda _: post(api, request), range(8)))
+        answers = list(threads.map(lambda _: post_subscription(api, request), range(8)))
     statuses = sorted(each.status_code for each in answers)
     assert statuses.count(201) == 1
     assert set(statuses) <= {200, 201, 409}
     for each in answers:
         if each.status_code == 409:
             assert problem(each, 409) == "Subscription with the same key properties already exists"
-    assert post(api, request).status_code == 200
+    assert post_subscription(api, request).status_code == 200
 
 
 # The order of checks
 
 
-def test_creation_can_be_switched_off(api, switched_on):
+def test_creation_can_be_switched_off(api, switch_on):
     """With creation switched off it is 503, before any other check. (S22, S307)"""
-    switched_on("disable_subscription_creation")
-    answer = post(api, a_request("no.such.thing"))
+    switch_on("disable_subscription_creation")
+    answer = post_subscription(api, a_request("no.such.thing"))
     assert problem(answer, 503) == "Subscription creation is temporarily unavailable"
 
 
-def test_a_read_only_registry_takes_no_subscriptions(api, switched_on):
+def test_a_read_only_registry_takes_no_subscriptions(api, switch_on):
     """In read-only mode creation is 503. (S22, S307)"""
-    switched_on("disable_db_write_operations")
-    switched_on("force_subscription_authz")
-    assert problem(post(api, a_request("no.such.thing")), 503) == "Database is currently in read-only mode"
+    switch_on("disable_db_write_operations")
+    switch_on("force_subscription_authz")
+    assert problem(post_subscription(api, a_request("no.such.thing")), 503) == "Database is currently in read-only mode"
 
 
-def test_authorization_can_be_mandatory(api, switched_on):
+def test_authorization_can_be_mandatory(api, switch_on):
     """If it is mandatory, a request without authorization is 422 before its event types are checked. (S22, S307,
     R261)"""
-    switched_on("force_subscription_authz")
-    assert problem(post(api, a_request("no.such.thing")), 422) == "Authorization section is mandatory"
+    switch_on("force_subscription_authz")
+    assert problem(post_subscription(api, a_request("no.such.thing")), 422) == "Authorization section is mandatory"
 
 
 def test_event_types_must_exist(api):
     """Unknown event types are reported all at once, sorted. (S22, S23, R258)"""
     request = a_request("unknown.b", create_event_type(api)["name"], "unknown.a")
-    assert problem(post(api, request), 422) == (
+    assert problem(post_subscription(api, request), 422) == (
         "Failed to create subscription, event type(s) not found: 'unknown.a', 'unknown.b'"
     )
 
@@ -276,11 +276,11 @@ def test_there_is_a_limit_to_partitions(api):
     """The number of partitions of all event types together is limited, for any number of event types. (S22, S25)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 8, "write_parallelism": 8}
     large = [create_event_type(api, default_statistic=statistic)["name"] for _ in range(13)]
-    assert problem(post(api, a_request(*large)), 422) == (
+    assert problem(post_subscription(api, a_request(*large)), 422) == (
         "total partition count for subscription is 104, but the maximum partition count is 100"
     )
     small = [create_event_type(api)["name"] for _ in range(4)]
-    assert post(api, a_request(*large[:12], *small)).status_code == 201
+    assert post_subscription(api, a_request(*large[:12], *small)).status_code == 201
 
 
 def test_a_hundred_event_types_are_not_too_many(api):
@@ -351,7 +351,7 @@ def test_initial_cursors_are_checked(api, cursors, detail):
     name = two_partitions(api)
     listed = None if cursors is None else [a_cursor(name, *each) for each in cursors]
     request = a_request(name, read_from="cursors", initial_cursors=listed)
-    assert problem(post(api, request), 422) == detail.format(name)
+    assert problem(post_subscription(api, request), 422) == detail.format(name)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_duplicates_in_lists_are_reported(api):
     request = a_request(
         create_event_type(api)["name"], authorization={"admins": [ann, bob, ann], "readers": [bob, bob]}
     )
-    assert problem(post(api, request), 422) == (
+    assert problem(post_subscription(api, request), 422) == (
         "authorization property 'ADMIN' contains duplicated attribute(s): user:ann; "
         "authorization property 'READ' contains duplicated attribute(s): user:bob"
     )
@@ -390,7 +390,7 @@ def test_cursors_are_looked_at_before_lists(api):
     ann = {"data_type": "user", "value": "ann"}
     lists = {"admins": [ann, ann], "readers": [ann]}
     request = a_request(create_event_type(api)["name"], read_from="cursors", authorization=lists)
-    assert problem(post(api, request), 422).startswith("initial_cursors should contain")
+    assert problem(post_subscription(api, request), 422).startswith("initial_cursors should contain")
 
 
 def test_creation_resolves_nothing(api):
@@ -403,6 +403,6 @@ def test_a_name_that_no_one_has_used_stays_free(api):
     """A refused request leaves nothing behind. (S22)"""
     name = a_name()
     request = a_request(name)
-    problem(post(api, request), 422)
+    problem(post_subscription(api, request), 422)
     create_event_type(api, name=name)
-    assert post(api, request).status_code == 201
+    assert post_subscription(api, request).status_code == 201

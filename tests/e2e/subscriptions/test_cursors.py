@@ -10,7 +10,7 @@ from tests.support.subscriptions import a_cursor, create_subscription, cursors, 
 STREAM = "70779f46-950d-4e48-9fca-10c413845e7f"
 
 
-def url(subscription):
+def cursors_url(subscription):
     return f"/subscriptions/{subscription['id']}/cursors"
 
 
@@ -24,7 +24,7 @@ def test_cursors_are_reported_with_fresh_tokens(api):
     one, two = create_event_type(api)["name"], two_partitions(api)
     subscription = create_subscription(api, one, two)
     reset(api, subscription)
-    answers = [api.get(url(subscription)) for _ in range(2)]
+    answers = [api.get(cursors_url(subscription)) for _ in range(2)]
     assert all(each.status_code == 200 for each in answers)
     first, second = (each.json()["items"] for each in answers)
     tokens = [str(UUID(each.pop("cursor_token"))) for each in (*first, *second)]
@@ -205,8 +205,8 @@ def test_what_cannot_be_read_is_malformed(api, method, body):
 def test_the_stream_has_to_be_named(api):
     """A commit without the header is 400, once its body is valid. (S109, S110)"""
     subscription = create_subscription(api)
-    assert violations(api.post(url(subscription), json={}))
-    assert "X-Nakadi-StreamId" in problem(api.post(url(subscription), json={"items": []}), 400)
+    assert violations(api.post(cursors_url(subscription), json={}))
+    assert "X-Nakadi-StreamId" in problem(api.post(cursors_url(subscription), json={"items": []}), 400)
 
 
 def test_commits_are_judged_in_order(api):

@@ -13,16 +13,16 @@ JOB = "dlq_redrive_event_type_attachment_job"
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def running(request, tmp_path):
+def running_broker(request, tmp_path):
     """A separate broker, because there is one redrive event type."""
     with ServedBroker(**engine_settings(request.param, tmp_path), default_partitions=1) as broker:
         yield broker
 
 
 @pytest.fixture
-def look_around(running):
+def run_housekeeping(running_broker):
     """Let the broker do its work of every minute now."""
-    return running.services.housekeeping.run
+    return running_broker.services.housekeeping.run
 
 
 @pytest.fixture
@@ -37,16 +37,16 @@ def redrive(api, subscription_id, *numbers):
     assert answer.status_code == 200, answer.text
 
 
-def test_redriven_events_come_to_the_subscription_they_are_for(api, consumer, look_around, subscription):
+def test_redriven_events_come_to_the_subscription_they_are_for(api, open_consumer, run_housekeeping, subscription):
     """Events published to the redrive event type with the tag of a subscription come to it, within its open stream;
     events for others, or for no subscription, do not. (S273, S274, S275, S235)"""
     other = create_subscription(api, read_from="end")
-    stream = consumer(subscription, batch_flush_timeout=1)
+    stream = open_consumer(subscription, batch_flush_timeout=1)
     redrive(api, subscription["id"], 1)
     redrive(api, other["id"], 2)
     redrive(api, None, 3)
     redrive(api, subscription["id"], 4)
-    look_around()
+    run_housekeeping()
     batches = [stream.batch(), stream.batch()]
     assert [(each["cursor"]["event_type"], each["events"][0]["n"]) for each in batches] == [(REDRIVE, 1), (REDRIVE, 4)]
     assert stream.commit(batches[0]).status_code == 204
@@ -54,25 +54,25 @@ def test_redriven_events_come_to_the_subscription_they_are_for(api, consumer, lo
     assert stream.batch()["cursor"]["event_type"] == subscription["event_types"][0]
 
 
-def test_redriven_events_come_also_after_a_switch_of_timelines(api, consumer, look_around, subscription):
+def test_redriven_events_come_also_after_a_switch_of_timelines(api, open_consumer, run_housekeeping, subscription):
     """A stream that reads the redrive event type beside its own continues with its next timeline. (S273, S299)"""
     redrive(api, subscription["id"], 1)
-    look_around()
-    stream = consumer(subscription, batch_flush_timeout=1, stream_timeout=30)
+    run_housekeeping()
+    stream = open_consumer(subscription, batch_flush_timeout=1, stream_timeout=30)
     stream.consumed(1)
     assert api.post(f"/event-types/{REDRIVE}/timelines", json={"storage_id": "default"}).status_code == 201
     redrive(api, subscription["id"], 2)
     assert stream.consumed(1) == [{"n": 2}]
 
 
-def test_what_is_attached(api, consumer, look_around, subscription):
+def test_what_is_attached(api, open_consumer, run_housekeeping, subscription):
     """An attached partition is a slot, is listed with the cursors and can be committed; it cannot be reset or asked for
     by name, and statistics leave it out. (S276, S107, S146)"""
     redrive(api, subscription["id"], 1)
-    look_around()
-    first = consumer(subscription)
+    run_housekeeping()
+    first = open_consumer(subscription)
     batch = first.batch()
-    consumer(subscription)
+    open_consumer(subscription)
     assert problem(api.get(f"/subscriptions/{subscription['id']}/events"), 409).endswith("Total slots: 2")
     place = (REDRIVE, "0")
     assert cursors(api, subscription)[place] == "001-0001--1"
@@ -85,30 +85,30 @@ def test_what_is_attached(api, consumer, look_around, subscription):
     assert "don't belong" in problem(api.post(f"/subscriptions/{subscription['id']}/events", json=wanted), 422)
 
 
-def test_attaching_leaves_offsets_alone(api, consumer, look_around, subscription):
+def test_attaching_leaves_offsets_alone(api, open_consumer, run_housekeeping, subscription):
     """Consumed events are not sent again when more arrive, and existing offsets stay. (S274)"""
     redrive(api, subscription["id"], 1)
-    look_around()
-    with consumer(subscription) as stream:
+    run_housekeeping()
+    with open_consumer(subscription) as stream:
         stream.consumed(1)
     redrive(api, subscription["id"], 2)
-    look_around()
-    assert [each["n"] for each in consumer(subscription).consumed(1)] == [2]
+    run_housekeeping()
+    assert [each["n"] for each in open_consumer(subscription).consumed(1)] == [2]
 
 
-def test_tags_of_no_one_are_passed_over(api, look_around, subscription):
+def test_tags_of_no_one_are_passed_over(api, run_housekeeping, subscription):
     """A tag that names no subscription is ignored. (S279)"""
     redrive(api, "70779f46-950d-4e48-9fca-10c413845e7f", 1)
     redrive(api, subscription["id"], 2)
-    look_around()
+    run_housekeeping()
     assert (REDRIVE, "0") in cursors(api, subscription)
 
 
-def test_the_feature_switches_it_off(api, look_around, switched_on, subscription):
+def test_the_feature_switches_it_off(api, run_housekeeping, switch_on, subscription):
     """The feature that bears the job's name switches the job off, as operators know it. (S278, S307)"""
-    switched_on(JOB)
+    switch_on(JOB)
     redrive(api, subscription["id"], 1)
-    look_around()
+    run_housekeeping()
     assert cursors(api, subscription) == {}
 
 
@@ -120,10 +120,10 @@ def test_the_event_type_keeps_its_partitions(api, subscription):
     assert api.put(f"/event-types/{REDRIVE}/partition-count", json={"partition_count": 1}).status_code == 204
 
 
-def test_the_event_type_stays_while_it_is_read(api, look_around, subscription):
+def test_the_event_type_stays_while_it_is_read(api, run_housekeeping, subscription):
     """While it is attached to a subscription, the redrive event type cannot be deleted. (S290)"""
     redrive(api, subscription["id"], 1)
-    look_around()
+    run_housekeeping()
     refusal = f"Can't remove event type {REDRIVE}, as it has subscriptions"
     assert problem(api.delete(f"/event-types/{REDRIVE}"), 409) == refusal
     assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204

@@ -24,28 +24,28 @@ def _eid(number):
     return f"70779f46-950d-4e48-9fca-{number:012d}"
 
 
-def failed_attempt(consumer, subscription):
+def failed_attempt(open_consumer, subscription):
     """Read until the stream ends, and commit nothing; the numbers in the first batch."""
-    with consumer(subscription, batch_limit=3, commit_timeout=1, max_uncommitted_events=3) as opened:
+    with open_consumer(subscription, batch_limit=3, commit_timeout=1, max_uncommitted_events=3) as opened:
         batch = opened.batch()
         assert opened.debug_at_the_end() == ["Commit timeout reached"]
     return [each["n"] for each in batch["events"]]
 
 
 @pytest.mark.parametrize("policy", ["SKIP_EVENT", "DEAD_LETTER_QUEUE"])
-def test_a_poisonous_event_goes(api, consumer, policy):
+def test_a_poisonous_event_goes(api, open_consumer, policy):
     """Sent twice in a batch and twice alone without a commit, an event is dropped, others arrive, and with the queue a
     dead letter describes it. (S254, S257, S258, S259, S260, S261, S265, S266, S268, S270, S271)"""
     subscription = a_subscription_with_policy(api, policy)
-    failed = [failed_attempt(consumer, subscription) for _ in range(4)]
+    failed = [failed_attempt(open_consumer, subscription) for _ in range(4)]
     assert failed == [[0, 1, 2], [0, 1, 2], [0], [0]]
-    last = consumer(subscription, batch_limit=3, batch_flush_timeout=1, max_uncommitted_events=10)
+    last = open_consumer(subscription, batch_limit=3, batch_flush_timeout=1, max_uncommitted_events=10)
     batches = [_commit_next_batch(last) for _ in range(3)]
     assert batches == [[1], [2], [3, 4]]
     if policy == "DEAD_LETTER_QUEUE":
-        until(lambda: letters(api, subscription))
+        until(lambda: read_dead_letters(api, subscription))
     else:
-        assert letters(api, subscription) == []
+        assert read_dead_letters(api, subscription) == []
 
 
 def _commit_next_batch(stream):
@@ -54,7 +54,7 @@ def _commit_next_batch(stream):
     return [each["n"] for each in batch["events"]]
 
 
-def letters(api, subscription):
+def read_dead_letters(api, subscription):
     """The dead letters of a subscription."""
     mine = [
         each for each in own_events(api, "nakadi.dead.letter.queue") if each["subscription_id"] == subscription["id"]
@@ -63,14 +63,14 @@ def letters(api, subscription):
     return mine
 
 
-def test_an_event_is_parked_and_redriven(api, consumer):
+def test_an_event_is_parked_and_redriven(api, open_consumer):
     """Sent twice in batches and twice alone without a commit, an event is parked with those of its key, while others
     are sent; redriven, they come in their order before later ones."""
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
     publish_events(api, name, "a1", "b1", "a2")
     fail_until_parked(api, subscription, "a1")
-    with consumer(subscription) as stream:
+    with open_consumer(subscription) as stream:
         assert [each["event"] for each in stream.consumed(1)] == ["b1"]
         first, second = wait_until_parked(api, subscription, 2)
         assert (first["failed_commits"], second["failed_commits"]) == (2, 0)
@@ -78,7 +78,7 @@ def test_an_event_is_parked_and_redriven(api, consumer):
     assert api.get(f"{target}/{first['id']}").json()["event"]["event"] == "a1"
     assert api.post(f"{target}/{first['id']}/redrive").status_code == 204
     publish_events(api, name, "a3")
-    assert [each["event"] for each in consumer(subscription).consumed(3)] == ["a1", "a2", "a3"]
+    assert [each["event"] for each in open_consumer(subscription).consumed(3)] == ["a1", "a2", "a3"]
     wait_until_parked(api, subscription, 0)
 
 

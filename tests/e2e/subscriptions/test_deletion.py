@@ -38,9 +38,9 @@ def test_a_new_one_with_the_same_key_begins_anew(api):
     assert cursors(api, second.json()) == {}
 
 
-def test_a_read_only_registry_deletes_nothing(api, switched_on):
+def test_a_read_only_registry_deletes_nothing(api, switch_on):
     """In read-only mode deletion is 503, also of a missing subscription. (S73, S307)"""
-    switched_on("disable_db_write_operations")
+    switch_on("disable_db_write_operations")
     assert problem(api.delete("/subscriptions/unknown"), 503) == "Database is currently in read-only mode"
 
 
@@ -57,7 +57,7 @@ def test_subscriptions_keep_their_event_types(api):
     assert api.delete(f"/event-types/{name}").status_code == 200
 
 
-def test_subscriptions_may_go_with_their_event_types(api, switched_on):
+def test_subscriptions_may_go_with_their_event_types(api, switch_on):
     """With the feature on, subscriptions go with an event type, those to further event types and all offsets too.
     (S291, S292, R133)
 
@@ -66,7 +66,7 @@ def test_subscriptions_may_go_with_their_event_types(api, switched_on):
     both = create_subscription(api, name, create_event_type(api)["name"])
     many = [create_subscription(api, name) for _ in range(30)]
     reset(api, both)
-    switched_on("delete_event_type_with_subscriptions")
+    switch_on("delete_event_type_with_subscriptions")
     assert api.delete(f"/event-types/{name}").status_code == 200
     for each in (both, *many):
         assert api.get(f"/subscriptions/{each['id']}").status_code == 404

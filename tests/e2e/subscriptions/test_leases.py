@@ -16,7 +16,7 @@ from tests.support.subscriptions import create_subscription, publish
 
 
 @pytest.fixture
-def running(monkeypatch):
+def running_broker(monkeypatch):
     """A separate broker that renews its lease all the time."""
     monkeypatch.setattr(streams, "LEASE_RENEWAL_INTERVAL_SECONDS", 0.02)
     with ServedBroker() as broker:
@@ -24,14 +24,14 @@ def running(monkeypatch):
 
 
 @pytest.fixture
-def services(running):
+def services(running_broker):
     """Its inner parts."""
-    return running.services
+    return running_broker.services
 
 
 @pytest.fixture
-def api(running):
-    with check_against_description(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
+def api(running_broker):
+    with check_against_description(httpx.Client(base_url=running_broker.url, timeout=PATIENCE)) as client:
         yield client
 
 
@@ -46,10 +46,10 @@ def sessions(services, subscription):
 
 @pytest.mark.parametrize("error", [RuntimeError("a mistake"), Unavailable("not now"), OSError("no such file")])
 def test_the_lease_is_renewed_again_whatever_happened(
-    services, api, subscription, consumer, monkeypatch, caplog, error
+    services, api, subscription, open_consumer, monkeypatch, caplog, error
 ):
     """After any error in renewing the lease, the log says so, the renewal is retried, and streams continue. (S318)"""
-    stream = consumer(subscription, batch_flush_timeout=1)
+    stream = open_consumer(subscription, batch_flush_timeout=1)
     errors, renewed, renew = [error] * 3, threading.Event(), services.coordination.renew_lease
 
     def unreliable(*lease):
@@ -67,9 +67,9 @@ def test_the_lease_is_renewed_again_whatever_happened(
     assert str(error) in caplog.text
 
 
-def test_the_lease_is_renewed_while_all_threads_wait(services, subscription, consumer, monkeypatch):
+def test_the_lease_is_renewed_while_all_threads_wait(services, subscription, open_consumer, monkeypatch):
     """Streams that wait for a log that does not answer take no thread from the lease. (S318)"""
-    consumer(subscription)
+    open_consumer(subscription)
     answered = threading.Event()
     for _ in range(streams.CALL_THREAD_COUNT):
         services.subscription_streams._threads.submit(answered.wait, PATIENCE)
@@ -83,41 +83,43 @@ def test_a_stream_that_could_not_be_opened_leaves_no_session(services, api, subs
     """After any failure behind a session's join, it does not stay without a stream. (S223)"""
     offsets, joined = services.coordination.committed_offsets, threading.Event()
 
-    def failing_once(subscription_id):
+    def fail_after_joining(subscription_id):
         if sessions(services, subscription) and not joined.is_set():
             joined.set()
             raise ZeroDivisionError
         return offsets(subscription_id)
 
-    monkeypatch.setattr(services.coordination, "committed_offsets", failing_once)
+    monkeypatch.setattr(services.coordination, "committed_offsets", fail_after_joining)
     problem(api.get(f"/subscriptions/{subscription['id']}/events"), 500)
     assert joined.is_set()
     assert sessions(services, subscription) == ()
 
 
-def test_the_log_says_why_a_stream_ended(api, subscription, consumer, caplog):
+def test_the_log_says_why_a_stream_ended(api, subscription, open_consumer, caplog):
     """The entry has its id, its subscription, and the reason in words."""
     caplog.set_level("INFO")
     publish(api, *subscription["event_types"])
-    with consumer(subscription, stream_limit=1) as stream:
+    with open_consumer(subscription, stream_limit=1) as stream:
         stream.consumed(1)
         stream.rest()
     soon(lambda: f"of subscription {subscription['id']} ended: stream_limit events were sent" in caplog.text, PATIENCE)
 
 
-def test_a_session_that_cannot_be_removed_is_removed_later(services, api, subscription, consumer, monkeypatch):
+def test_a_session_that_cannot_be_removed_is_removed_later(services, api, subscription, open_consumer, monkeypatch):
     """A session whose removal fails, for any reason, is removed in one of the next rounds. (S227)"""
-    other = consumer(create_subscription(api, create_event_type(api)["name"], read_from="begin"), batch_flush_timeout=1)
+    other = open_consumer(
+        create_subscription(api, create_event_type(api)["name"], read_from="begin"), batch_flush_timeout=1
+    )
     write, failing, failed = services.coordination.replace_assignment, threading.Event(), threading.Event()
 
-    def unless_failing(*args, **more):
+    def write_or_fail(*args, **more):
         if failing.is_set():
             failed.set()
             raise RuntimeError("a mistake")
         return write(*args, **more)
 
-    stream = consumer(subscription, batch_flush_timeout=1)
-    monkeypatch.setattr(services.coordination, "replace_assignment", unless_failing)
+    stream = open_consumer(subscription, batch_flush_timeout=1)
+    monkeypatch.setattr(services.coordination, "replace_assignment", write_or_fail)
     failing.set()
     stream.close()
     assert failed.wait(PATIENCE)
@@ -128,7 +130,9 @@ def test_a_session_that_cannot_be_removed_is_removed_later(services, api, subscr
     other.consumed(1)
 
 
-def test_a_stream_that_cannot_watch_its_subscription_tries_again(services, api, subscription, consumer, monkeypatch):
+def test_a_stream_that_cannot_watch_its_subscription_tries_again(
+    services, api, subscription, open_consumer, monkeypatch
+):
     """A stream whose watch fails is neither stuck nor cut off: it watches when the store answers again. (S223)"""
     errors, watch = [Unavailable("not now")] * 2, services.coordination.add_change_listener
 
@@ -138,7 +142,7 @@ def test_a_stream_that_cannot_watch_its_subscription_tries_again(services, api, 
         return watch(*listener)
 
     monkeypatch.setattr(services.coordination, "add_change_listener", unreliable)
-    stream = consumer(subscription, batch_flush_timeout=1)
+    stream = open_consumer(subscription, batch_flush_timeout=1)
     publish(api, *subscription["event_types"])
     stream.consumed(1)
     assert errors == []

@@ -19,16 +19,16 @@ def extend(api, stream):
     return datetime.fromisoformat(answer.json()["commit_by"])
 
 
-def test_a_client_that_leaves_gives_its_partitions_back_at_once(api, consumer):
+def test_a_client_that_leaves_gives_its_partitions_back_at_once(api, open_consumer):
     """In the middle of a batch a client leaves: its answer ends properly, the next stream has the partition and the
     events at once, and later commits of the first one are refused. (S324, S227, S206, S115)"""
     subscription = subscribe_from_beginning(api, events=2)
-    one = consumer(subscription)
+    one = open_consumer(subscription)
     batch = one.batch()
     assert api.head(events_url(subscription)).status_code == 409
     answer = leave(api, one)
     assert (answer.status_code, answer.content) == (204, b"")
-    with consumer(subscription) as two:
+    with open_consumer(subscription) as two:
         assert two.status == 200
         assert two.batch()["events"] == batch["events"]
     assert one.debug_at_the_end() == []
@@ -36,13 +36,13 @@ def test_a_client_that_leaves_gives_its_partitions_back_at_once(api, consumer):
     assert problem(one.commit(batch), 422) == f"Session with stream id {one.id} not found"
 
 
-def test_other_streams_get_what_a_client_leaves(api, consumer):
+def test_other_streams_get_what_a_client_leaves(api, open_consumer):
     """Commits stay, and uncommitted events come to a stream that is already open. (S324, S235, S245)"""
     subscription = subscribe_from_beginning(api, partitions=2, events=20)
-    one = consumer(subscription, batch_limit=1, max_uncommitted_events=1, batch_flush_timeout=1)
+    one = open_consumer(subscription, batch_limit=1, max_uncommitted_events=1, batch_flush_timeout=1)
     [done] = one.consumed(1)
     pending = one.batch()
-    two = consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
+    two = open_consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
     assert leave(api, one).status_code == 204
     until(lambda: set(owners(api, subscription).values()) == {two.id})
     got = [each["n"] for each in two.consumed(19)]
@@ -50,9 +50,9 @@ def test_other_streams_get_what_a_client_leaves(api, consumer):
     assert pending["events"][0]["n"] in got
 
 
-def test_leaving_can_be_repeated(api, consumer):
+def test_leaving_can_be_repeated(api, open_consumer):
     """A stream that has ended, and one that never was, have been left already. (S326)"""
-    stream = consumer(subscribe_from_beginning(api))
+    stream = open_consumer(subscribe_from_beginning(api))
     for _ in range(2):
         assert leave(api, stream).status_code == 204
     nothing = f"/subscriptions/{stream.subscription['id']}/streams/{uuid4()}"
@@ -60,12 +60,12 @@ def test_leaving_can_be_repeated(api, consumer):
     assert problem(api.post(f"{nothing}/extend"), 404).startswith("Session with stream id ")
 
 
-def test_a_lost_connection_releases_partitions_if_the_client_wants_it(api, consumer):
+def test_a_lost_connection_releases_partitions_if_the_client_wants_it(api, open_consumer):
     """With `on_disconnect=release` nobody waits for the commit timeout of a client that is gone. (S329)"""
     subscription = subscribe_from_beginning(api, events=1)
     [name] = subscription["event_types"]
     for parameters in ({}, {"partitions": [(name, "0")]}):
-        stream = consumer(subscription, on_disconnect="release", **parameters)
+        stream = open_consumer(subscription, on_disconnect="release", **parameters)
         batch = stream.batch()
         stream.close()
         until(lambda: api.head(events_url(subscription)).status_code == 200)
@@ -79,9 +79,9 @@ def test_a_stream_does_one_of_two_things_at_a_disconnect(api):
     assert problem(answer, 422) == "on_disconnect has to be one of: wait, release"
 
 
-def test_a_client_that_needs_longer_gets_more_time(api, consumer):
+def test_a_client_that_needs_longer_gets_more_time(api, open_consumer):
     """An extension starts the commit timeout again, and the answer tells until when. (S330)"""
-    stream = consumer(subscribe_from_beginning(api, events=1), commit_timeout=50)
+    stream = open_consumer(subscribe_from_beginning(api, events=1), commit_timeout=50)
     batch = stream.batch()
     before = datetime.now(UTC)
     first = extend(api, stream)
@@ -90,10 +90,10 @@ def test_a_client_that_needs_longer_gets_more_time(api, consumer):
     assert stream.commit(batch).status_code == 204
 
 
-def test_a_commit_that_comes_too_late_is_told_so(api, consumer):
+def test_a_commit_that_comes_too_late_is_told_so(api, open_consumer):
     """A client whose commit timeout has passed learns that, and when; so does one that asks for more time. (S333,
     S203)"""
-    stream = consumer(subscribe_from_beginning(api, events=1), commit_timeout=1)
+    stream = open_consumer(subscribe_from_beginning(api, events=1), commit_timeout=1)
     before = datetime.now(UTC)
     batch = stream.batch()
     assert stream.debug_at_the_end() == ["Commit timeout reached"]
@@ -104,12 +104,12 @@ def test_a_commit_that_comes_too_late_is_told_so(api, consumer):
     assert problem(api.post(f"/subscriptions/{stream.subscription['id']}/streams/{stream.id}/extend"), 404) == refused
 
 
-def test_a_consumer_whose_batch_is_not_full_yet_is_not_stalled(api, consumer):
+def test_a_consumer_whose_batch_is_not_full_yet_is_not_stalled(api, open_consumer):
     """An event that has waited for longer than the commit timeout was not sent yet if its batch waits for others.
     (S340)"""
     subscription = subscribe_from_beginning(api, events=1)
     query = {"show_time_lag": True}
-    with consumer(subscription, commit_timeout=1, batch_limit=2, batch_flush_timeout=3600):
+    with open_consumer(subscription, commit_timeout=1, batch_limit=2, batch_flush_timeout=3600):
 
         def find_partition():
             return api.get(f"/subscriptions/{subscription['id']}/stats", params=query).json()["items"][0]["partitions"][
@@ -122,7 +122,7 @@ def test_a_consumer_whose_batch_is_not_full_yet_is_not_stalled(api, consumer):
         assert "stalled" not in found
 
 
-def test_a_consumer_that_fails_at_one_event_is_stalled(api, consumer):
+def test_a_consumer_that_fails_at_one_event_is_stalled(api, open_consumer):
     """Streams end without a commit at the same event, by the commit timeout or because their client leaves: the
     partition is stalled between them, too, until a commit. (S340)"""
     subscription = subscribe_from_beginning(api, events=2)
@@ -131,16 +131,16 @@ def test_a_consumer_that_fails_at_one_event_is_stalled(api, consumer):
         [found] = api.get(f"/subscriptions/{subscription['id']}/stats").json()["items"]
         return found["partitions"][0].get("stalled", False)
 
-    with consumer(subscription, commit_timeout=1) as stream:
+    with open_consumer(subscription, commit_timeout=1) as stream:
         stream.batch()
         assert stream.debug_at_the_end() == ["Commit timeout reached"]
     for _ in range(2):
         assert not is_stalled()
-        with consumer(subscription) as stream:
+        with open_consumer(subscription) as stream:
             stream.batch()
             assert leave(api, stream).status_code == 204
             assert stream.debug_at_the_end() == []
     assert is_stalled()
-    with consumer(subscription) as stream:
+    with open_consumer(subscription) as stream:
         assert stream.commit(stream.batch()).status_code == 204
         assert not is_stalled()

@@ -13,7 +13,7 @@ def list_subscriptions(api, **query):
     return answer.json()
 
 
-def ids(page):
+def listed_ids(page):
     return [each["id"] for each in page["items"]]
 
 
@@ -28,8 +28,10 @@ def test_the_newest_come_first(api, five_subscriptions):
     """Subscriptions are listed unchanged, from the newest to the oldest. (S39, S43)"""
     name, subscriptions = five_subscriptions
     assert list_subscriptions(api, event_type=name) == {"items": subscriptions, "_links": {}}
-    everything = ids(list_subscriptions(api, limit=1000))
-    assert [each for each in everything if each in ids({"items": subscriptions})] == ids({"items": subscriptions})
+    everything = listed_ids(list_subscriptions(api, limit=1000))
+    assert [each for each in everything if each in listed_ids({"items": subscriptions})] == listed_ids(
+        {"items": subscriptions}
+    )
 
 
 def test_nothing_is_a_page_too(api):
@@ -42,7 +44,7 @@ def test_applications_are_matched_exactly(api):
     application = a_name("owner")
     subscription = create_subscription(api, owning_application=application)
     create_subscription(api, owning_application=application + "x")
-    assert ids(list_subscriptions(api, owning_application=application)) == [subscription["id"]]
+    assert listed_ids(list_subscriptions(api, owning_application=application)) == [subscription["id"]]
 
 
 @pytest.mark.parametrize("separately", [True, False])
@@ -53,7 +55,7 @@ def test_several_event_types_have_to_be_there_all(api, separately):
     all_three = create_subscription(api, third, first, second)
     create_subscription(api, first)
     wanted = [first, second] if separately else f"{first},{second}"
-    assert ids(list_subscriptions(api, event_type=wanted)) == [all_three["id"], both["id"]]
+    assert listed_ids(list_subscriptions(api, event_type=wanted)) == [all_three["id"], both["id"]]
 
 
 def test_readers_are_matched_literally(api):
@@ -65,15 +67,17 @@ def test_readers_are_matched_literally(api):
     create_subscription(api, name, authorization=wild)
     create_subscription(api, name, authorization=a_subscription_authorization(admins="bob", readers="ann"))
     create_subscription(api, name)
-    assert ids(list_subscriptions(api, event_type=name, reader="user:bob")) == [mine["id"]]
+    assert listed_ids(list_subscriptions(api, event_type=name, reader="user:bob")) == [mine["id"]]
 
 
 def test_filters_add_up(api, five_subscriptions):
     """A listed subscription fulfils every filter. (S47)"""
     name, subscriptions = five_subscriptions
     application = subscriptions[2]["owning_application"]
-    assert ids(list_subscriptions(api, event_type=name, owning_application=application)) == [subscriptions[2]["id"]]
-    assert ids(list_subscriptions(api, event_type=name, owning_application=application, reader="user:x")) == []
+    assert listed_ids(list_subscriptions(api, event_type=name, owning_application=application)) == [
+        subscriptions[2]["id"]
+    ]
+    assert listed_ids(list_subscriptions(api, event_type=name, owning_application=application, reader="user:x")) == []
 
 
 @pytest.mark.parametrize(
@@ -202,10 +206,10 @@ def test_empty_pages_lead_back(api, five_subscriptions, letter, at, way, back):
     assert api.get(page["_links"][way]["href"]).json()["items"] == [ordered[each] for each in back]
 
 
-def test_tokens_can_be_the_rule(api, five_subscriptions, switched_on):
+def test_tokens_can_be_the_rule(api, five_subscriptions, switch_on):
     """With the feature on, a request for the first page gets tokens; one with an offset continues with offsets. (S51,
     S307)"""
-    switched_on("token_subscriptions_iteration")
+    switch_on("token_subscriptions_iteration")
     name, _ = five_subscriptions
     assert "token=F" in list_subscriptions(api, event_type=name, limit=2)["_links"]["next"]["href"]
     assert "offset=3" in list_subscriptions(api, event_type=name, limit=2, offset=1)["_links"]["next"]["href"]
@@ -252,22 +256,22 @@ def test_statistics_of_a_whole_page_are_reported(api):
         assert each["status"] == api.get(f"/subscriptions/{each['id']}/stats").json()["items"]
     assert without["_links"]["next"]["href"] == f"/subscriptions?event_type={name}&show_stats=true&offset=2&limit=2"
     first = list_subscriptions(api, event_type=name, show_stats=True, show_time_lag=True, limit=1000, token="new")
-    assert [each["id"] for each in first["items"]] == ids(page)
+    assert [each["id"] for each in first["items"]] == listed_ids(page)
 
 
-def test_everyone_sees_all_definitions(ann, bob):
+def test_everyone_sees_all_definitions(ann_client, bob_client):
     """Lists do not hide a subscription from the listing. (S54)"""
-    subscription = create_subscription(ann, authorization=a_subscription_authorization("ann", "ann"))
-    assert ids(list_subscriptions(bob, event_type=subscription["event_types"][0])) == [subscription["id"]]
+    subscription = create_subscription(ann_client, authorization=a_subscription_authorization("ann", "ann"))
+    assert listed_ids(list_subscriptions(bob_client, event_type=subscription["event_types"][0])) == [subscription["id"]]
 
 
-def test_status_of_what_one_may_not_see_is_left_out(ann, bob):
+def test_status_of_what_one_may_not_see_is_left_out(ann_client, bob_client):
     """An event type that the caller may not see is missing from the status; the list is answered. (S56)
 
     The listing is not refused as a whole because of one of its subscriptions."""
-    hidden = create_event_type(ann, authorization=an_authorization("ann", "ann", "ann"))["name"]
-    subscription = create_subscription(ann, hidden)
-    [mine] = list_subscriptions(ann, event_type=hidden, show_status=True)["items"]
-    [his] = list_subscriptions(bob, event_type=hidden, show_status=True)["items"]
+    hidden = create_event_type(ann_client, authorization=an_authorization("ann", "ann", "ann"))["name"]
+    subscription = create_subscription(ann_client, hidden)
+    [mine] = list_subscriptions(ann_client, event_type=hidden, show_status=True)["items"]
+    [his] = list_subscriptions(bob_client, event_type=hidden, show_status=True)["items"]
     assert [each["event_type"] for each in mine["status"]] == [hidden]
     assert (his["id"], his["status"]) == (subscription["id"], [])

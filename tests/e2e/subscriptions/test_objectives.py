@@ -16,7 +16,7 @@ from tests.support.subscriptions import (
 OBJECTIVE = {"percent": 99, "within_seconds": 30}
 
 
-def place_of(subscription):
+def objective_url(subscription):
     return f"/subscriptions/{subscription['id']}/objective"
 
 
@@ -26,20 +26,20 @@ def test_an_objective_is_set_shown_and_removed(api):
     assert subscription["objective"] == OBJECTIVE | {"set_at": subscription["created_at"]}
     assert api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription)).status_code == 204
     assert api.get(f"/subscriptions/{subscription['id']}").json()["objective"] == subscription["objective"]
-    changed = api.put(place_of(subscription), json={"percent": 99.9, "within_seconds": 5})
+    changed = api.put(objective_url(subscription), json={"percent": 99.9, "within_seconds": 5})
     assert changed.status_code == 200
     assert (changed.json()["percent"], changed.json()["within_seconds"]) == (99.9, 5)
     for _ in range(2):
-        assert api.delete(place_of(subscription)).status_code == 204
+        assert api.delete(objective_url(subscription)).status_code == 204
     assert "objective" not in api.get(f"/subscriptions/{subscription['id']}").json()
-    assert problem(api.get(place_of(subscription)), 404) == "The subscription has no objective"
+    assert problem(api.get(objective_url(subscription)), 404) == "The subscription has no objective"
 
 
 def test_the_same_objective_goes_on(api):
     """A client that repeats a request does not start over. (O4)"""
     subscription = create_subscription(api, objective=OBJECTIVE)
-    assert api.put(place_of(subscription), json=OBJECTIVE).json() == subscription["objective"]
-    other = api.put(place_of(subscription), json=OBJECTIVE | {"percent": 98}).json()
+    assert api.put(objective_url(subscription), json=OBJECTIVE).json() == subscription["objective"]
+    other = api.put(objective_url(subscription), json=OBJECTIVE | {"percent": 98}).json()
     assert other["set_at"] > subscription["objective"]["set_at"]
 
 
@@ -57,12 +57,12 @@ def test_the_same_objective_goes_on(api):
 def test_an_objective_has_to_be_possible(api, given, path):
     """All of the events can never be promised, and none need not be; a week is the longest time. (O1)"""
     subscription = create_subscription(api)
-    assert fields(api.put(place_of(subscription), json=OBJECTIVE | given)) == [path]
+    assert refused_fields(api.put(objective_url(subscription), json=OBJECTIVE | given)) == [path]
     request = a_request(create_event_type(api)["name"], objective=OBJECTIVE | given)
-    assert fields(api.post("/subscriptions", json=request)) == [f"objective.{path}"]
+    assert refused_fields(api.post("/subscriptions", json=request)) == [f"objective.{path}"]
 
 
-def fields(answer):
+def refused_fields(answer):
     return [each.split('"')[1] for each in violations(answer)]
 
 
@@ -70,44 +70,46 @@ def fields(answer):
 def test_a_percentage_is_a_number(api, percent):
     """A text is none, and neither is what no calculation could use. (O1)"""
     body = f'{{"within_seconds": 1, "percent": {percent}}}'
-    answer = api.put(place_of(create_subscription(api)), content=body, headers={"Content-Type": "application/json"})
+    answer = api.put(
+        objective_url(create_subscription(api)), content=body, headers={"Content-Type": "application/json"}
+    )
     assert "Cannot read a number from" in problem(answer, 400)
 
 
-def test_commits_are_counted_against_the_objective(api, consumer, monkeypatch):
+def test_commits_are_counted_against_the_objective(api, open_consumer, monkeypatch):
     """Statistics have the events that were consumed in time once the process has reported them, which it does when its
     last stream of the subscription ends. (O3, O5, O6)"""
     # Brokers in this process make no other report.
     monkeypatch.setattr(streams, "REPORT_INTERVAL_SECONDS", 3600)
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name, objective=OBJECTIVE)
-    stream = consumer(subscription, batch_limit=5)
+    stream = open_consumer(subscription, batch_limit=5)
     publish(api, name, 5)
     batch = stream.batch()
     assert stream.commit(batch).status_code in (200, 204)
     stream.close()
-    until(lambda: [each["events"] for each in windows(api, subscription)] == [5, 5])
-    assert [(each["minutes"], each["late"], each["burn_rate"]) for each in windows(api, subscription)] == [
+    until(lambda: [each["events"] for each in objective_windows(api, subscription)] == [5, 5])
+    assert [(each["minutes"], each["late"], each["burn_rate"]) for each in objective_windows(api, subscription)] == [
         (5, 0, 0),
         (60, 0, 0),
     ]
-    status = api.get(place_of(subscription)).json()
+    status = api.get(objective_url(subscription)).json()
     assert (status["pressure"], "slowest_partition" in status) == (0, False)
 
 
-def windows(api, subscription):
+def objective_windows(api, subscription):
     return api.get(f"/subscriptions/{subscription['id']}/stats").json()["objective"]["windows"]
 
 
-def test_who_may_see_and_who_may_set_an_objective(broker_with_tokens, ann):
+def test_who_may_see_and_who_may_set_an_objective(broker_with_tokens, ann_client):
     """Seeing it needs VIEW on the subscription, changing it ADMIN. (O2)"""
     subscription = create_subscription(
-        ann, authorization=a_subscription_authorization("ann", "bob"), objective=OBJECTIVE
+        ann_client, authorization=a_subscription_authorization("ann", "bob"), objective=OBJECTIVE
     )
     denied = f"subscription:{subscription['id']} denied"
     with broker_with_tokens.client("bob") as bob, broker_with_tokens.client("carl") as carl:
-        assert bob.get(place_of(subscription)).status_code == 200
-        assert problem(bob.put(place_of(subscription), json=OBJECTIVE), 403) == f"Access on ADMIN {denied}"
-        assert problem(bob.delete(place_of(subscription)), 403) == f"Access on ADMIN {denied}"
-        assert problem(carl.get(place_of(subscription)), 403) == f"Access on VIEW {denied}"
-    assert ann.put(place_of(subscription), json=OBJECTIVE).status_code == 200
+        assert bob.get(objective_url(subscription)).status_code == 200
+        assert problem(bob.put(objective_url(subscription), json=OBJECTIVE), 403) == f"Access on ADMIN {denied}"
+        assert problem(bob.delete(objective_url(subscription)), 403) == f"Access on ADMIN {denied}"
+        assert problem(carl.get(objective_url(subscription)), 403) == f"Access on VIEW {denied}"
+    assert ann_client.put(objective_url(subscription), json=OBJECTIVE).status_code == 200

@@ -17,19 +17,19 @@ from tests.support.subscriptions import a_cursor, a_subscription_authorization, 
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
-def running(request, tmp_path_factory):
+def running_broker(request, tmp_path_factory):
     with ServedBroker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:
         yield broker
 
 
 @pytest.fixture
-def subscription(api, running):
+def subscription(api, running_broker):
     """A subscription whose first event, which belongs to a, is about to be given up."""
     subscription = create_subscription(
         api, create_event_type(api, a_keyed_definition())["name"], read_from="begin", annotations=PARKING
     )
     publish_events(api, *subscription["event_types"], "a1", "b1", "a2", "b2", "a3")
-    give_up_on_the_next(running.services, api, subscription)
+    give_up_on_the_next(running_broker.services, api, subscription)
     return subscription
 
 
@@ -48,18 +48,18 @@ def receive_and_commit(stream, count):
     return [each["event"] for each in stream.consumed(count)]
 
 
-def items(api, subscription):
+def list_parked_events(api, subscription):
     return api.get(f"/subscriptions/{subscription['id']}/parked-events").json()["items"]
 
 
-def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
+def test_a_key_is_parked_and_others_flow(api, open_consumer, subscription):
     """Later events of a parked key are parked after it, and others are sent."""
     [name] = subscription["event_types"]
-    stream = consumer(subscription, batch_flush_timeout=1)
+    stream = open_consumer(subscription, batch_flush_timeout=1)
     assert receive_and_commit(stream, 2) == ["b1", "b2"]
     publish_events(api, name, "a4", "b3")
     assert receive_and_commit(stream, 1) == ["b3"]
-    assert [(each["key"], each["failed_commits"], each["state"]) for each in items(api, subscription)] == [
+    assert [(each["key"], each["failed_commits"], each["state"]) for each in list_parked_events(api, subscription)] == [
         ("a", 2, "parked"),
         *[("a", 0, "parked")] * 3,
     ]
@@ -94,15 +94,15 @@ def test_a_parked_event_can_be_looked_at(api, parked_subscription):
     assert (found["event"]["event"], found["key"], found["failed_commits"]) == ("a1", "a", 2)
 
 
-def test_parked_events_are_whole(api, running, consumer):
+def test_parked_events_are_whole(api, running_broker, open_consumer):
     """A projection holds for streams only, and for a parked event when it is sent again. (D12)"""
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(
         api, name, read_from="begin", annotations=PARKING, reads=["key"], projection=True
     )
     publish_events(api, name, "a1", "b1")
-    give_up_on_the_next(running.services, api, subscription)
-    stream = consumer(subscription, batch_flush_timeout=1)
+    give_up_on_the_next(running_broker.services, api, subscription)
+    stream = open_consumer(subscription, batch_flush_timeout=1)
     assert stream.consumed(1) == [{"key": "b"}]
     until(lambda: parked_ids(api, subscription))
     [parked_id] = parked_ids(api, subscription)
@@ -119,10 +119,10 @@ def test_what_is_not_parked_is_not_found(api, parked_id):
         assert problem(answer, 404) == f'There is no parked event "{parked_id}"'
 
 
-def test_a_skipped_key_flows_again(api, consumer, subscription):
+def test_a_skipped_key_flows_again(api, open_consumer, subscription):
     """When the last parked event of a key is removed, later ones are sent again, within the same stream. (S337)"""
     [name] = subscription["event_types"]
-    stream = consumer(subscription, batch_flush_timeout=1)
+    stream = open_consumer(subscription, batch_flush_timeout=1)
     assert receive_and_commit(stream, 2) == ["b1", "b2"]
     until(lambda: len(parked_ids(api, subscription)) == 3)
     for parked_id in parked_ids(api, subscription):
@@ -134,7 +134,7 @@ def test_a_skipped_key_flows_again(api, consumer, subscription):
 
 
 @pytest.mark.parametrize("everything", [False, True])
-def test_a_redriven_key_comes_before_what_follows_it(api, consumer, parked_subscription, everything):
+def test_a_redriven_key_comes_before_what_follows_it(api, open_consumer, parked_subscription, everything):
     """Redriven events come again in their order, before later ones of their key, and others come once. (S338)"""
     [name] = parked_subscription["event_types"]
     target = f"/subscriptions/{parked_subscription['id']}/parked-events"
@@ -144,57 +144,57 @@ def test_a_redriven_key_comes_before_what_follows_it(api, consumer, parked_subsc
         assert stream.keep_alive()
         assert api.post(f"{target}/redrive" if everything else f"{target}/{third}/redrive").status_code == 204
         assert stream.debug_at_the_end() == ["Resetting subscription cursors"]
-    assert [(each["id"], each["state"]) for each in items(api, parked_subscription)] == [
+    assert [(each["id"], each["state"]) for each in list_parked_events(api, parked_subscription)] == [
         (first, "redriving"),
         (third, "redriving"),
     ]
     publish_events(api, name, "a4", "b3")
-    assert receive_and_commit(consumer(parked_subscription), 4) == ["a1", "a3", "a4", "b3"]
+    assert receive_and_commit(open_consumer(parked_subscription), 4) == ["a1", "a3", "a4", "b3"]
     until(lambda: parked_ids(api, parked_subscription) == [])
     assert cursors(api, parked_subscription)[name, "0"] == f"001-0001-{6:018d}"
 
 
-def test_a_key_that_fails_again_is_parked_again(api, running, consumer, parked_subscription):
+def test_a_key_that_fails_again_is_parked_again(api, running_broker, open_consumer, parked_subscription):
     """An event that consumers fail at once more is parked again, and all of its key with it, in order."""
     [name] = parked_subscription["event_types"]
     before = parked_ids(api, parked_subscription)
     assert api.post(f"/subscriptions/{parked_subscription['id']}/parked-events/{before[0]}/redrive").status_code == 204
-    give_up_on_the_next(running.services, api, parked_subscription)
+    give_up_on_the_next(running_broker.services, api, parked_subscription)
     publish_events(api, name, "b3", "a4")
-    assert receive_and_commit(consumer(parked_subscription, batch_flush_timeout=1), 1) == ["b3"]
+    assert receive_and_commit(open_consumer(parked_subscription, batch_flush_timeout=1), 1) == ["b3"]
     until(lambda: parked_ids(api, parked_subscription) == [*before, f"{name}:0:001-0001-{6:018d}"])
-    until(lambda: {each["state"] for each in items(api, parked_subscription)} == {"parked"})
-    assert [each["failed_commits"] for each in items(api, parked_subscription)] == [2, 0, 0, 0]
+    until(lambda: {each["state"] for each in list_parked_events(api, parked_subscription)} == {"parked"})
+    assert [each["failed_commits"] for each in list_parked_events(api, parked_subscription)] == [2, 0, 0, 0]
 
 
-def test_a_reset_leaves_parked_events_alone(api, consumer, parked_subscription):
+def test_a_reset_leaves_parked_events_alone(api, open_consumer, parked_subscription):
     """After the cursor was put back, events that are not parked come once more; parked ones stay, once."""
     [name] = parked_subscription["event_types"]
     before = parked_ids(api, parked_subscription)
     assert reset(api, parked_subscription, a_cursor(name, "0", "BEGIN")).status_code == 204
-    assert receive_and_commit(consumer(parked_subscription), 2) == ["b1", "b2"]
+    assert receive_and_commit(open_consumer(parked_subscription), 2) == ["b1", "b2"]
     assert parked_ids(api, parked_subscription) == before
 
 
-def test_events_without_a_key_are_parked_alone(api, running, consumer):
+def test_events_without_a_key_are_parked_alone(api, running_broker, open_consumer):
     """If events have no key, one that cannot be processed is parked, and nothing follows it."""
     name = create_event_type(api, a_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
     publish_events(api, name, "a1", "a2")
-    give_up_on_the_next(running.services, api, subscription)
+    give_up_on_the_next(running_broker.services, api, subscription)
     with Consumer(api, subscription) as stream:
         assert receive_and_commit(stream, 1) == ["a2"]
-    [found] = items(api, subscription)
+    [found] = list_parked_events(api, subscription)
     assert "key" not in found
     assert api.post(f"/subscriptions/{subscription['id']}/parked-events/{found['id']}/redrive").status_code == 204
-    assert receive_and_commit(consumer(subscription), 1) == ["a1"]
+    assert receive_and_commit(open_consumer(subscription), 1) == ["a1"]
     until(lambda: parked_ids(api, subscription) == [])
 
 
-def test_who_may_see_and_who_may_change(broker_with_tokens, ann):
+def test_who_may_see_and_who_may_change(broker_with_tokens, ann_client):
     """Readers see parked events, admins skip and redrive; only those learn whether an event exists. (S338, S339)"""
     subscription = create_subscription(
-        ann, annotations=PARKING, authorization=a_subscription_authorization("ann", "ann bob")
+        ann_client, annotations=PARKING, authorization=a_subscription_authorization("ann", "ann bob")
     )
     all_ = f"/subscriptions/{subscription['id']}/parked-events"
     one = f"{all_}/order:0:001-0001-000000000000000012"
@@ -206,8 +206,8 @@ def test_who_may_see_and_who_may_change(broker_with_tokens, ann):
             assert problem(answer, 403) == f"Access on ADMIN {denied}"
         for answer in (mallory.get(all_), mallory.get(one), mallory.delete(one)):
             assert problem(answer, 403) == f"Access on VIEW {denied}"
-    assert problem(ann.delete(one), 404)
-    assert ann.post(f"{all_}/redrive").status_code == 204
+    assert problem(ann_client.delete(one), 404)
+    assert ann_client.post(f"{all_}/redrive").status_code == 204
 
 
 def test_a_subscription_has_to_be_there(api):
@@ -216,9 +216,9 @@ def test_a_subscription_has_to_be_there(api):
         assert problem(answer, 404) == 'Subscription with id "x" does not exist'
 
 
-def test_skips_and_redrives_are_audited(api, parked_subscription, switched_on):
+def test_skips_and_redrives_are_audited(api, parked_subscription, switch_on):
     """A skipped event is recorded as one that is gone, a redrive with where the cursors were and where they are."""
-    switched_on("audit_log_collection")
+    switch_on("audit_log_collection")
     target = f"/subscriptions/{parked_subscription['id']}/parked-events"
     first, second, _ = parked_ids(api, parked_subscription)
     assert api.delete(f"{target}/{second}").status_code == 204

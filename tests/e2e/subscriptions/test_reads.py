@@ -45,13 +45,13 @@ def with_member(name, member):
 FRACTIONAL_ID = with_member("customer", CUSTOMER | {"properties": {**CUSTOMER["properties"], "id": {"type": "number"}}})
 
 
-def submit(api, event_type, schema, **parameters):
+def submit_schema(api, event_type, schema, **parameters):
     draft = {"type": "json_schema", "schema": json.dumps(schema)}
     return api.post(f"/event-types/{event_type['name']}/schemas", json=draft, params=parameters)
 
 
 def forecast(api, event_type, schema, **parameters):
-    answer = submit(api, event_type, schema, dry_run="true", **parameters)
+    answer = submit_schema(api, event_type, schema, dry_run="true", **parameters)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -60,7 +60,7 @@ def get_subscription(api, subscription):
     return api.get(f"/subscriptions/{subscription['id']}").json()
 
 
-def change(api, subscription, **changes):
+def update_subscription(api, subscription, **changes):
     return api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription, **changes))
 
 
@@ -69,7 +69,7 @@ def publish(api, event_type, *events):
     assert answer.status_code == 200, answer.text
 
 
-def version(api, event_type):
+def schema_version(api, event_type):
     return api.get(f"/event-types/{event_type['name']}").json()["schema"]["version"]
 
 
@@ -91,16 +91,16 @@ def test_a_declaration_is_shown_changed_and_withdrawn(api, event_type):
     created = create_subscription(api, event_type["name"], reads=["order_number", "items", "items"], projection=True)
     assert (created["reads"], created["projection"]) == (["order_number", "items"], True)
 
-    assert change(api, created, labels={"a": "b"}).status_code == 204
+    assert update_subscription(api, created, labels={"a": "b"}).status_code == 204
     assert (get_subscription(api, created)["reads"], get_subscription(api, created)["projection"]) == (
         ["order_number", "items"],
         True,
     )
 
-    assert change(api, created, reads=[]).status_code == 204
+    assert update_subscription(api, created, reads=[]).status_code == 204
     assert (get_subscription(api, created)["reads"], get_subscription(api, created)["projection"]) == ([], True)
 
-    assert change(api, created, reads=None).status_code == 204
+    assert update_subscription(api, created, reads=None).status_code == 204
     assert {"reads", "projection"}.isdisjoint(get_subscription(api, created))
 
 
@@ -134,29 +134,29 @@ def test_many_unknown_paths_are_refused_at_once(api):
     assert len(violations(api.post("/subscriptions", json=a_request(event_type["name"], reads=declared)))) == 10
 
 
-def test_who_may_not_see_an_event_type_does_not_learn_its_members(ann, bob):
+def test_who_may_not_see_an_event_type_does_not_learn_its_members(ann_client, bob_client):
     """The administrator of a subscription may keep, withdraw and change it, but not learn the content of a schema.
     (D3)"""
-    hidden = create_event_type(ann, schema=ORDER, authorization=an_authorization())
+    hidden = create_event_type(ann_client, schema=ORDER, authorization=an_authorization())
     section = a_subscription_authorization(admins="ann bob", readers="ann bob")
-    subscription = create_subscription(ann, hidden["name"], reads=READS, authorization=section)
+    subscription = create_subscription(ann_client, hidden["name"], reads=READS, authorization=section)
     path = f"/subscriptions/{subscription['id']}"
     for declared in (["custmer.id"], READS):
-        refused = bob.put(path, json=change_request(subscription, authorization=section, reads=declared))
+        refused = bob_client.put(path, json=change_request(subscription, authorization=section, reads=declared))
         assert problem(refused, 403) == f"Access on VIEW event-type:{hidden['name']} denied"
-    assert bob.put(path, json=change_request(subscription, authorization=section)).status_code == 204
-    assert bob.put(path, json=change_request(subscription, authorization=section, reads=None)).status_code == 204
+    assert bob_client.put(path, json=change_request(subscription, authorization=section)).status_code == 204
+    assert bob_client.put(path, json=change_request(subscription, authorization=section, reads=None)).status_code == 204
 
 
-def test_who_may_not_see_an_event_type_does_not_learn_what_changed_in_it(ann, bob):
+def test_who_may_not_see_an_event_type_does_not_learn_what_changed_in_it(ann_client, bob_client):
     """The administrator of a subscription sees the rest of it. (D10)"""
-    hidden = create_event_type(ann, schema=ORDER, compatibility_mode="none", authorization=an_authorization())
+    hidden = create_event_type(ann_client, schema=ORDER, compatibility_mode="none", authorization=an_authorization())
     section = a_subscription_authorization(admins="ann bob", readers="ann bob")
-    subscription = create_subscription(ann, hidden["name"], reads=["customer.id"], authorization=section)
-    assert submit(ann, hidden, FRACTIONAL_ID).status_code == 200
+    subscription = create_subscription(ann_client, hidden["name"], reads=["customer.id"], authorization=section)
+    assert submit_schema(ann_client, hidden, FRACTIONAL_ID).status_code == 200
 
-    assert [each["change"] for each in get_subscription(ann, subscription)["changed_reads"]] == ["retyped"]
-    assert "changed_reads" not in get_subscription(bob, subscription)
+    assert [each["change"] for each in get_subscription(ann_client, subscription)["changed_reads"]] == ["retyped"]
+    assert "changed_reads" not in get_subscription(bob_client, subscription)
 
 
 def test_a_path_is_in_the_schema_of_one_of_the_event_types(api, event_type):
@@ -180,7 +180,7 @@ def test_a_projection_needs_a_declaration(api, event_type):
 
 def test_a_schema_that_changes_what_is_read_is_refused(api, event_type, subscription):
     """The Problem names the subscription, its owner and the change, and nothing happens. (D5, D9)"""
-    answer = submit(api, event_type, FRACTIONAL_ID)
+    answer = submit_schema(api, event_type, FRACTIONAL_ID)
 
     owner, group = subscription["owning_application"], subscription["consumer_group"]
     assert problem(answer, 422).startswith(
@@ -198,7 +198,7 @@ def test_a_schema_that_changes_what_is_read_is_refused(api, event_type, subscrip
     assert answer.json()["readers"] == [affected]
     [reason] = answer.json()["reasons"]
     assert (reason["rule"], reason["path"]) == ("MEMBER_READ", "customer.id")
-    assert version(api, event_type) == "1.0.0"
+    assert schema_version(api, event_type) == "1.0.0"
     assert "changed_reads" not in get_subscription(api, subscription)
 
     found = forecast(api, event_type, FRACTIONAL_ID)
@@ -218,7 +218,7 @@ def test_a_change_of_the_event_type_is_refused_in_the_same_way(api, event_type, 
 
 def test_what_the_mode_refuses_names_the_readers_too(api, event_type, subscription):
     """The mode's message stays. (D5)"""
-    answer = submit(api, event_type, schema_without("order_number"))
+    answer = submit_schema(api, event_type, schema_without("order_number"))
     assert problem(answer, 422).startswith(
         "Invalid schema: #/properties/order_number: schema properties cannot be removed"
     )
@@ -230,10 +230,10 @@ def test_what_the_mode_refuses_names_the_readers_too(api, event_type, subscripti
 @pytest.mark.usefixtures("subscription")
 def test_what_nobody_reads_is_judged_by_the_mode_alone(api, event_type):
     """Neither refusal nor dry run name readers. (D5, D9)"""
-    assert "readers" not in submit(api, event_type, schema_without("prices")).json()
+    assert "readers" not in submit_schema(api, event_type, schema_without("prices")).json()
     larger = with_member("note", {"type": "string"})
     assert "readers" not in forecast(api, event_type, larger)
-    assert "warning" not in submit(api, event_type, larger).headers
+    assert "warning" not in submit_schema(api, event_type, larger).headers
 
 
 ITEM_WITH_ANY_SKU = ITEM | {"properties": ITEM["properties"] | {"sku": {}}}
@@ -265,7 +265,7 @@ def test_a_schema_that_takes_from_readers_gets_a_proposal(api, event_type, subsc
     again = forecast(api, event_type, patched)
     assert (again["accepted"], again.get("readers", [])) == (True, [])
     assert ("added" in patched["properties"]) is adds
-    assert submit(api, event_type, patched).status_code == 200
+    assert submit_schema(api, event_type, patched).status_code == 200
 
 
 def test_a_forced_change_needs_no_proposal(api, event_type, subscription):
@@ -276,18 +276,18 @@ def test_a_forced_change_needs_no_proposal(api, event_type, subscription):
 def test_force_lets_a_change_pass(api, event_type, subscription):
     """If it names all affected subscriptions, the schema is stored, and the answer warns. (D7, D8)"""
     other = create_subscription(api, event_type["name"], reads=["customer"])
-    assert other["id"] in problem(submit(api, event_type, FRACTIONAL_ID, force=subscription["id"]), 422)
+    assert other["id"] in problem(submit_schema(api, event_type, FRACTIONAL_ID, force=subscription["id"]), 422)
     both = f"{subscription['id']},{other['id']}"
     assert forecast(api, event_type, FRACTIONAL_ID, force=both)["accepted"]
 
-    answer = submit(api, event_type, FRACTIONAL_ID, force=both)
+    answer = submit_schema(api, event_type, FRACTIONAL_ID, force=both)
 
     assert answer.status_code == 200, answer.text
     warning = answer.headers["warning"]
     assert warning.startswith('299 nakadi "The schema changes what subscriptions read: ')
     assert f"{subscription['id']} ({subscription['owning_application']})" in warning
     assert other["id"] in warning
-    assert version(api, event_type) != "1.0.0"
+    assert schema_version(api, event_type) != "1.0.0"
 
 
 @pytest.mark.parametrize(
@@ -305,21 +305,23 @@ def test_force_lifts_the_mode_for_what_is_read(api, schema, kind, mode):
     declared = create_subscription(api, event_type["name"], reads=["order_number"])
     silent = create_subscription(api, event_type["name"])
 
-    answer = submit(api, event_type, schema, force=declared["id"])
+    answer = submit_schema(api, event_type, schema, force=declared["id"])
     assert problem(answer, 422).startswith("Invalid schema: ")
     readers = {each["subscription_id"]: [one["change"] for one in each["changes"]] for each in answer.json()["readers"]}
     assert readers == {declared["id"]: [kind], silent["id"]: []}
 
     both = [declared["id"], silent["id"]]
     assert forecast(api, event_type, schema, force=both)["accepted"]
-    assert submit(api, event_type, schema, force=both).status_code == 200
-    assert version(api, event_type) == "2.0.0"
+    assert submit_schema(api, event_type, schema, force=both).status_code == 200
+    assert schema_version(api, event_type) == "2.0.0"
 
 
 def test_force_lifts_nothing_else(api, event_type):
     """Members that the affected subscriptions do not read stay protected. (D7)"""
     subscription = create_subscription(api, event_type["name"], reads=["order_number"])
-    answer = submit(api, event_type, schema_without("prices", schema_without("order_number")), force=subscription["id"])
+    answer = submit_schema(
+        api, event_type, schema_without("prices", schema_without("order_number")), force=subscription["id"]
+    )
     assert problem(answer, 422).startswith("Invalid schema: #/properties/prices")
     assert "order_number" not in problem(answer, 422)
 
@@ -330,7 +332,7 @@ def test_in_mode_none_the_answer_warns(api):
     subscription = create_subscription(api, event_type["name"], reads=["customer.name"])
     found = forecast(api, event_type, schema_without("customer"))
     assert (found["accepted"], [each["subscription_id"] for each in found["readers"]]) == (True, [subscription["id"]])
-    answer = submit(api, event_type, schema_without("customer"))
+    answer = submit_schema(api, event_type, schema_without("customer"))
     assert answer.status_code == 200
     assert f"{subscription['id']} ({subscription['owning_application']})" in answer.headers["warning"]
 
@@ -340,13 +342,13 @@ def test_in_mode_none_the_answer_warns(api):
     assert "The schema changes what subscriptions read: " in answer.headers["warning"]
 
 
-def test_owners_find_what_changed(api, switched_on):
+def test_owners_find_what_changed(api, switch_on):
     """In the subscription until it is declared again, and in the audit log. (D10)"""
     event_type = create_event_type(api, schema=ORDER, compatibility_mode="none")
     subscription = create_subscription(api, event_type["name"], reads=["order_number", "items.sku"])
-    switched_on("audit_log_collection")
+    switch_on("audit_log_collection")
     renamed = with_member("number", ORDER["properties"]["order_number"])
-    assert submit(api, event_type, schema_without("order_number", renamed)).status_code == 200
+    assert submit_schema(api, event_type, schema_without("order_number", renamed)).status_code == 200
 
     changed = {
         "event_type": event_type["name"],
@@ -363,7 +365,7 @@ def test_owners_find_what_changed(api, switched_on):
     assert "changed_reads" not in record["previous_object"]
     assert record["new_object"]["changed_reads"] == [changed]
 
-    assert change(api, subscription, labels={"a": "b"}, reads=["number", "items.sku"]).status_code == 204
+    assert update_subscription(api, subscription, labels={"a": "b"}, reads=["number", "items.sku"]).status_code == 204
     assert "changed_reads" not in get_subscription(api, subscription)
 
 
@@ -371,10 +373,10 @@ def test_who_declares_again_has_seen_what_changed(api):
     """Only a declaration clears changes, even one of the same members. (D10)"""
     event_type = create_event_type(api, schema=ORDER, compatibility_mode="none")
     subscription = create_subscription(api, event_type["name"], reads=["customer.id"])
-    assert submit(api, event_type, FRACTIONAL_ID).status_code == 200
-    assert change(api, subscription, labels={"a": "b"}).status_code == 204
+    assert submit_schema(api, event_type, FRACTIONAL_ID).status_code == 200
+    assert update_subscription(api, subscription, labels={"a": "b"}).status_code == 204
     assert [each["change"] for each in get_subscription(api, subscription)["changed_reads"]] == ["retyped"]
-    assert change(api, subscription, reads=["customer.id"]).status_code == 204
+    assert update_subscription(api, subscription, reads=["customer.id"]).status_code == 204
     assert "changed_reads" not in get_subscription(api, subscription)
 
 
@@ -384,8 +386,8 @@ def test_force_lifts_the_mode_for_data_change_events(api):
         api, a_definition(category="data", enrichment_strategies=["metadata_enrichment"], schema=ORDER)
     )
     subscription = create_subscription(api, event_type["name"], reads=["data.order_number"])
-    assert submit(api, event_type, schema_without("order_number")).status_code == 422
-    assert submit(api, event_type, schema_without("order_number"), force=subscription["id"]).status_code == 200
+    assert submit_schema(api, event_type, schema_without("order_number")).status_code == 422
+    assert submit_schema(api, event_type, schema_without("order_number"), force=subscription["id"]).status_code == 200
 
 
 # The projection
@@ -406,11 +408,11 @@ CUT_ORDERS = [
 ]
 
 
-def test_a_projection_sends_what_is_read(api, event_type, consumer):
+def test_a_projection_sends_what_is_read(api, event_type, open_consumer):
     """Streams get the declared members only, and low-level streams whole events. (D11, D12)"""
     subscription = create_subscription(api, event_type["name"], reads=READS, projection=True, read_from="begin")
     publish(api, event_type, *ORDERS)
-    with consumer(subscription, batch_limit=2) as stream:
+    with open_consumer(subscription, batch_limit=2) as stream:
         assert stream.batch()["events"] == CUT_ORDERS
     cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
     answer = api.get(
@@ -421,7 +423,7 @@ def test_a_projection_sends_what_is_read(api, event_type, consumer):
     assert json.loads(answer.text.splitlines()[0])["events"] == ORDERS
 
 
-def test_metadata_is_always_sent(api, consumer):
+def test_metadata_is_always_sent(api, open_consumer):
     """The other members of the envelope of data change events are also sent. (D11)"""
     schema = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
     event_type = create_event_type(
@@ -431,7 +433,7 @@ def test_metadata_is_always_sent(api, consumer):
     metadata = {"eid": "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11", "occurred_at": "2026-11-21T12:00:00Z"}
     event = {"metadata": metadata, "data_type": "person", "data_op": "C", "data": {"id": 1, "name": "Ann"}}
     publish(api, event_type, event)
-    with consumer(subscription) as stream:
+    with open_consumer(subscription) as stream:
         [found] = stream.batch()["events"]
     assert found["metadata"].items() >= metadata.items()
     assert {"data_type", "data_op", "metadata", "data"} == set(found)
@@ -458,12 +460,12 @@ def test_readers_of_an_event_type(api, event_type, subscription):
     assert api.get(f"/event-types/{other['name']}/readers").json()["unread"] == []
 
 
-def test_who_may_not_see_an_event_type_does_not_see_its_readers(ann, bob):
+def test_who_may_not_see_an_event_type_does_not_see_its_readers(ann_client, bob_client):
     """Readers are shown to subjects with VIEW on the event type, and nothing else is needed. (D13)"""
-    hidden = create_event_type(ann, authorization=an_authorization())
+    hidden = create_event_type(ann_client, authorization=an_authorization())
     path = f"/event-types/{hidden['name']}/readers"
-    assert problem(bob.get(path), 403) == f"Access on VIEW event-type:{hidden['name']} denied"
-    assert ann.get(path).json() == {"readers": [], "unread": []}
+    assert problem(bob_client.get(path), 403) == f"Access on VIEW event-type:{hidden['name']} denied"
+    assert ann_client.get(path).json() == {"readers": [], "unread": []}
 
 
 def test_readers_of_an_event_type_that_does_not_exist(api):

@@ -27,10 +27,10 @@ from tests.support.subscriptions import (
 DELETABLE = {"feature": "delete_event_type_with_subscriptions"}
 
 
-def test_slots(api, consumer):
+def test_slots(api, open_consumer):
     """A subscription has at most as many streams as partitions. (S166, S159, S169)"""
     subscription = subscribe_from_beginning(api, partitions=2)
-    streams = [consumer(subscription) for _ in range(2)]
+    streams = [open_consumer(subscription) for _ in range(2)]
     assert problem(api.get(events_url(subscription)), 409) == (
         f"No free slots for streaming available for subscription {subscription['id']}. Total slots: 2"
     )
@@ -38,13 +38,13 @@ def test_slots(api, consumer):
     until(lambda: api.head(events_url(subscription)).status_code == 200)
 
 
-def test_slots_under_contention(api, consumer):
+def test_slots_under_contention(api, open_consumer):
     """If many clients want the last slots at the same time, no more get in than there are. (S168, S317)"""
     subscription = subscribe_from_beginning(api, partitions=3)
     opened, lock = [], threading.Lock()
 
     def open_stream_and_note():
-        stream = consumer(subscription)
+        stream = open_consumer(subscription)
         with lock:
             opened.append(stream.status)
 
@@ -57,13 +57,13 @@ def test_slots_under_contention(api, consumer):
     assert opened.count(409) == 5
 
 
-def test_a_second_stream_gets_its_share(api, consumer):
+def test_a_second_stream_gets_its_share(api, open_consumer):
     """Two streams have half of the partitions each, and when one leaves the other has all; nothing that was committed
     comes again. (S235, S236, S245, S170, S242, S244)"""
     subscription = subscribe_from_beginning(api, partitions=8, events=40)
-    one = consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
+    one = open_consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
     got = one.consumed(40)
-    two = consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
+    two = open_consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
     until(lambda: sorted(map(list(owners(api, subscription).values()).count, (one.id, two.id))) == [4, 4])
     publish(api, subscription["event_types"][0], 40)
     results = []
@@ -86,14 +86,14 @@ def consume_together(stream, events, count):
             events += batch["events"]
 
 
-def test_a_partition_changes_hands_when_it_is_committed(api, consumer):
+def test_a_partition_changes_hands_when_it_is_committed(api, open_consumer):
     """A partition with events under way stays with its stream until they are committed, by that stream. (S241, S242,
     S118, S246, S240)"""
     subscription = subscribe_from_beginning(api, partitions=1, events=1)
     [name] = subscription["event_types"]
-    one = consumer(subscription)
+    one = open_consumer(subscription)
     batch = one.batch()
-    two = consumer(subscription, partitions=[(name, "0")], batch_flush_timeout=1)
+    two = open_consumer(subscription, partitions=[(name, "0")], batch_flush_timeout=1)
     until(lambda: owners(api, subscription) == {(name, "0"): f"{one.id}>"})
     assert "cannot be committed with stream id" in problem(two.commit(batch), 422)
     assert one.commit(batch).status_code == 204
@@ -102,13 +102,13 @@ def test_a_partition_changes_hands_when_it_is_committed(api, consumer):
     assert two.batch()["cursor"]["offset"] == offset_text(1)
 
 
-def test_direct_partitions(api, consumer):
+def test_direct_partitions(api, open_consumer):
     """Partitions that a client names go to that client, and to no other meanwhile; the rest is shared. (S167, S170,
     S171, S172, S284)"""
     subscription = subscribe_from_beginning(api, partitions=4)
     [name] = subscription["event_types"]
-    shared = consumer(subscription)
-    direct = consumer(subscription, partitions=[(name, "1"), (name, "2")])
+    shared = open_consumer(subscription)
+    direct = open_consumer(subscription, partitions=[(name, "1"), (name, "2")])
     wanted = {(name, "0"): shared.id, (name, "1"): direct.id, (name, "2"): direct.id, (name, "3"): shared.id}
     until(lambda: owners(api, subscription) == wanted)
     answer = api.post(
@@ -123,30 +123,32 @@ def test_direct_partitions(api, consumer):
     until(lambda: set(owners(api, subscription).values()) == {shared.id})
 
 
-def test_unclaimed_partitions_stay_unassigned(api, consumer):
+def test_unclaimed_partitions_stay_unassigned(api, open_consumer):
     """If only direct streams exist, partitions that were not asked for stay without an owner. (S173)"""
     subscription = subscribe_from_beginning(api, partitions=2)
     [name] = subscription["event_types"]
-    direct = consumer(subscription, partitions=[(name, "1")])
+    direct = open_consumer(subscription, partitions=[(name, "1")])
     assert owners(api, subscription) == {(name, "0"): "", (name, "1"): direct.id}
 
 
-def test_the_commit_timeout(api, consumer):
+def test_the_commit_timeout(api, open_consumer):
     """A client that does not commit gets a debug line and loses the stream; another one gets the same events. (S203,
     S206, S182, trap 20)"""
     subscription = subscribe_from_beginning(api, events=1)
-    opened = consumer(subscription, commit_timeout=1)
+    opened = open_consumer(subscription, commit_timeout=1)
     assert opened.batch()["events"] == [{"n": 0}]
     assert opened.debug_at_the_end() == ["Commit timeout reached"]
-    assert consumer(subscription).batch()["events"] == [{"n": 0}]
+    assert open_consumer(subscription).batch()["events"] == [{"n": 0}]
 
 
-def test_the_stream_timeout(api, consumer):
+def test_the_stream_timeout(api, open_consumer):
     """At its timeout a stream flushes its buffers, says so, and waits for the commits. (S211, S210, S128)"""
     subscription = subscribe_from_beginning(api, events=3)
     # The events have to come in that time; if the first read is a request to a service, it may take longer.
     seconds = 3 if api.get("/storages/default").json()["storage_type"] == "embedded" else 10
-    opened = consumer(subscription, batch_limit=2, stream_timeout=seconds, batch_flush_timeout=600, commit_timeout=20)
+    opened = open_consumer(
+        subscription, batch_limit=2, stream_timeout=seconds, batch_flush_timeout=600, commit_timeout=20
+    )
     batches = opened.lines(3)
     assert [each.get("events") for each in batches] == [[{"n": 0}, {"n": 1}], [{"n": 2}], None]
     assert batches[2]["info"] == {"debug": "Stream timeout reached"}
@@ -155,19 +157,19 @@ def test_the_stream_timeout(api, consumer):
     assert opened.rest() == b""
 
 
-def test_a_client_that_leaves_with_everything_committed(api, consumer):
+def test_a_client_that_leaves_with_everything_committed(api, open_consumer):
     """A connection that is dropped gives its slot back at once, if nothing was under way. (S220, S221, trap 19)"""
     subscription = subscribe_from_beginning(api)
-    opened = consumer(subscription, batch_flush_timeout=30)
+    opened = open_consumer(subscription, batch_flush_timeout=30)
     opened.close()
     until(lambda: api.head(events_url(subscription)).status_code == 200)
 
 
-def test_a_client_that_leaves_can_still_commit(api, consumer):
+def test_a_client_that_leaves_can_still_commit(api, open_consumer):
     """Events sent to a client that has left can be committed until the commit timeout; then its slot is free. (S128,
     S169, S220)"""
     subscription = subscribe_from_beginning(api, events=1)
-    opened = consumer(subscription, commit_timeout=20)
+    opened = open_consumer(subscription, commit_timeout=20)
     batch = opened.batch()
     opened.close()
     assert api.head(events_url(subscription)).status_code == 409
@@ -175,22 +177,22 @@ def test_a_client_that_leaves_can_still_commit(api, consumer):
     until(lambda: api.head(events_url(subscription)).status_code == 200)
 
 
-def test_a_reset_ends_streams(api, consumer):
+def test_a_reset_ends_streams(api, open_consumer):
     """A reset ends streams, and later streams begin where it says. (S137, S143, S138, S215)"""
     subscription = subscribe_from_beginning(api, events=5)
     [name] = subscription["event_types"]
-    opened = consumer(subscription)
+    opened = open_consumer(subscription)
     opened.consumed(5)
     assert reset(api, subscription, a_cursor(name, offset=2)).status_code == 204
     assert "Resetting subscription cursors" in opened.debug_at_the_end()
-    assert consumer(subscription).batch()["events"] == [{"n": 3}]
+    assert open_consumer(subscription).batch()["events"] == [{"n": 3}]
 
 
-def test_no_stream_begins_during_a_reset(api, consumer):
+def test_no_stream_begins_during_a_reset(api, open_consumer):
     """While a reset waits for commits, no other stream and no other reset may begin. (S141, S140, S137)"""
     subscription = subscribe_from_beginning(api, partitions=2, events=2)
     [name] = subscription["event_types"]
-    opened = consumer(subscription, commit_timeout=30)
+    opened = open_consumer(subscription, commit_timeout=30)
     batches = [opened.batch(), opened.batch()]
     resetting = threading.Thread(target=lambda: reset(api, subscription, a_cursor(name)))
     resetting.start()
@@ -203,32 +205,32 @@ def test_no_stream_begins_during_a_reset(api, consumer):
     assert cursors(api, subscription)[name, "0"] == offset_text(-1)
 
 
-def test_more_partitions_end_streams(api, consumer, switched_on):
+def test_more_partitions_end_streams(api, open_consumer, switch_on):
     """When an event type gets more partitions, streams end as with a reset, and the next have them all. (S293, S295,
     S215)"""
-    switched_on("repartitioning")
+    switch_on("repartitioning")
     subscription = subscribe_from_beginning(api)
     [name] = subscription["event_types"]
-    opened = consumer(subscription)
+    opened = open_consumer(subscription)
     assert api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2}).status_code == 204
     assert opened.debug_at_the_end() == ["Resetting subscription cursors"]
-    again = consumer(subscription)
+    again = open_consumer(subscription)
     assert owners(api, subscription) == {(name, "0"): again.id, (name, "1"): again.id}
 
 
-def test_deleting_a_subscription_ends_its_streams(api, consumer):
+def test_deleting_a_subscription_ends_its_streams(api, open_consumer):
     """The streams of a deleted subscription end without another line. (S74, trap 20)"""
     subscription = subscribe_from_beginning(api)
-    opened = consumer(subscription, batch_flush_timeout=30)
+    opened = open_consumer(subscription, batch_flush_timeout=30)
     assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     assert opened.rest() == b""
 
 
-def test_what_goes_wrong_later_is_not_reported(api, consumer):
+def test_what_goes_wrong_later_is_not_reported(api, open_consumer):
     """Once the head is sent, a stream that cannot continue just closes, without a reason. (S161, S223)"""
     subscription = subscribe_from_beginning(api)
     [name] = subscription["event_types"]
-    opened = consumer(subscription, batch_flush_timeout=30)
+    opened = open_consumer(subscription, batch_flush_timeout=30)
     assert opened.status == 200
     assert api.post("/settings/features", json=DELETABLE | {"enabled": True}).status_code == 204
     try:
@@ -244,34 +246,34 @@ def test_no_one_is_throttled(api):
     assert {api.head(url).status_code for _ in range(100)} == {200}
 
 
-def test_events_of_others_are_passed_over(ann, bob, admin):
+def test_events_of_others_are_passed_over(ann_client, bob_client, admin):
     """With owners switched on, events with another owner are not sent, and committed in passing. (S87, S228, S233)"""
     selector = {"type": "path", "name": "user", "value": "owner"}
     definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
-    name = create_event_type(ann, definition)["name"]
-    subscription = create_subscription(bob, name, read_from="begin")
+    name = create_event_type(ann_client, definition)["name"]
+    subscription = create_subscription(bob_client, name, read_from="begin")
     switch = {"feature": "event_owner_selector_authz", "enabled": True}
     assert admin.post("/settings/features", json=switch).status_code == 204
     try:
         events = [{"owner": "ann", "n": 1}, {"owner": "ann", "n": 2}]
-        assert ann.post(f"/event-types/{name}/events", json=events).status_code == 200
-        assert bob.post(f"/event-types/{name}/events", json=[{"owner": "bob", "n": 3}]).status_code == 200
-        with Consumer(bob, subscription, dict(bob.headers)) as stream:
+        assert ann_client.post(f"/event-types/{name}/events", json=events).status_code == 200
+        assert bob_client.post(f"/event-types/{name}/events", json=[{"owner": "bob", "n": 3}]).status_code == 200
+        with Consumer(bob_client, subscription, dict(bob_client.headers)) as stream:
             assert [each["n"] for each in stream.consumed(1)] == [3]
     finally:
         admin.post("/settings/features", json=switch | {"enabled": False})
 
 
-def test_who_may_no_longer_read_a_subscription_goes_on_until_the_end(ann, bob):
+def test_who_may_no_longer_read_a_subscription_goes_on_until_the_end(ann_client, bob_client):
     """A change of the subscription's own lists does not end its streams; those who come back are refused. (S71, S85)"""
-    name = create_event_type(ann)["name"]
-    subscription = create_subscription(ann, name, authorization=a_subscription_authorization("ann", "ann bob"))
-    with Consumer(bob, subscription, dict(bob.headers)) as stream:
+    name = create_event_type(ann_client)["name"]
+    subscription = create_subscription(ann_client, name, authorization=a_subscription_authorization("ann", "ann bob"))
+    with Consumer(bob_client, subscription, dict(bob_client.headers)) as stream:
         change = change_request(subscription, authorization=a_subscription_authorization("ann", "ann"))
-        assert ann.put(f"/subscriptions/{subscription['id']}", json=change).status_code == 204
-        publish(ann, name)
+        assert ann_client.put(f"/subscriptions/{subscription['id']}", json=change).status_code == 204
+        publish(ann_client, name)
         assert stream.batch()["events"] == [{"n": 0}]
-    refused = bob.get(events_url(subscription))
+    refused = bob_client.get(events_url(subscription))
     assert problem(refused, 403) == f"Access on VIEW subscription:{subscription['id']} denied"
 
 

@@ -26,7 +26,7 @@ from tests.support.http import check_against_description
 from tests.support.metrics import scrape, value
 from tests.support.parking import COUNT, PARKING, POLICY, a_keyed_definition, parked_ids, publish_events
 from tests.support.patience import PATIENCE, until
-from tests.support.receiver import ON_LOOPBACK, ON_LOOPBACK_VARIABLES, Receiver, a_sink, soon_delivered
+from tests.support.receiver import ON_LOOPBACK, ON_LOOPBACK_VARIABLES, Receiver, a_sink, delivering_quickly
 from tests.support.subscriptions import (
     a_cursor,
     a_request,
@@ -45,8 +45,8 @@ ENGINES = [*(["memory"] if everything.WANTED else []), "sqlite", *(["kafka"] if 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def hurry() -> Iterator[None]:
-    with soon_delivered():
+def speed_up_deliveries() -> Iterator[None]:
+    with delivering_quickly():
         yield
 
 
@@ -67,18 +67,18 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def path(subscription: dict[str, Any], *rest: str) -> str:
+def sink_path(subscription: dict[str, Any], *rest: str) -> str:
     return "/".join(("/subscriptions", subscription["id"], "sink", *rest))
 
 
 def register(api: httpx.Client, subscription: dict[str, Any], receiver: Receiver, **fields: Any) -> dict[str, Any]:
-    answer = api.put(path(subscription), json=a_sink(receiver, **fields))
+    answer = api.put(sink_path(subscription), json=a_sink(receiver, **fields))
     assert answer.status_code == 201, answer.text
     return answer.json()
 
 
-def deliveries(api: httpx.Client, subscription: dict[str, Any]) -> dict[str, Any]:
-    return api.get(path(subscription)).json().get("deliveries") or {}
+def delivery_report(api: httpx.Client, subscription: dict[str, Any]) -> dict[str, Any]:
+    return api.get(sink_path(subscription)).json().get("deliveries") or {}
 
 
 def numbers(events: list[Any]) -> list[int]:
@@ -117,13 +117,13 @@ def test_a_projection_holds_for_sinks(api, receiver):
     assert answer.status_code == 204, answer.text
     published = len(PEOPLE)
 
-    def is_sent_whole() -> bool:
+    def publish_and_see_whole() -> bool:
         nonlocal published
         assert api.post(f"/event-types/{name}/events", json=[PEOPLE[0]]).status_code == 200
         published += 1
         return receiver.wait_for(published - 1)[-1] == PEOPLE[0]
 
-    until(is_sent_whole)
+    until(publish_and_see_whole)
 
 
 @pytest.mark.parametrize("sink_format", ["cloudevents", "nakadi"])
@@ -162,12 +162,12 @@ def test_a_copy_needs_a_json_schema(api):
     """Events are copied as JSON, which an event type takes if it ever had a JSON schema. (X37, P75, P76)"""
     subscription = create_subscription(api)
     target = create_event_type(api, a_business_definition() | {"schema": avro.schema_draft()})["name"]
-    refused = api.put(path(subscription), json={"type": "event-type", "name": target})
+    refused = api.put(sink_path(subscription), json={"type": "event-type", "name": target})
     assert "must be an event type with a JSON schema" in problem(refused, 422)
 
     target = create_event_type(api, a_business_definition())["name"]
     assert api.post(f"/event-types/{target}/schemas", json=avro.schema_draft()).status_code == 200
-    assert api.put(path(subscription), json={"type": "event-type", "name": target}).status_code == 201
+    assert api.put(sink_path(subscription), json={"type": "event-type", "name": target}).status_code == 201
 
 
 def test_a_sink_may_come_with_its_subscription(api, receiver):
@@ -178,7 +178,7 @@ def test_a_sink_may_come_with_its_subscription(api, receiver):
     assert (made.status_code, found.status_code) == (201, 200)
     assert made.json()["sink"]["secret"].startswith("whsec_")
     assert "secret" not in found.json()["sink"]
-    until(lambda: deliveries(api, made.json()))
+    until(lambda: delivery_report(api, made.json()))
     publish(api, name, 1)
     assert numbers(receiver.wait_for(1)) == [0]
 
@@ -196,7 +196,7 @@ def test_another_event_type_gets_a_copy(api):
     name = create_event_type(api, a_business_definition())["name"]
     copy = create_event_type(api, a_business_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin")
-    answer = api.put(path(subscription), json={"type": "event-type", "name": copy, "filter": "n >= 3"})
+    answer = api.put(sink_path(subscription), json={"type": "event-type", "name": copy, "filter": "n >= 3"})
     assert (answer.status_code, answer.json().get("secret")) == (201, None), answer.text
     assert (answer.json()["type"], answer.json()["name"]) == ("event-type", copy)
     ids = [str(uuid4()) for _ in range(8)]
@@ -217,8 +217,8 @@ def test_another_event_type_gets_a_copy(api):
     assert numbers(found) == [3, 4, 5, 6, 7]
     assert [each["metadata"]["eid"] for each in found] == ids[3:]
     assert {each["metadata"]["event_type"] for each in found} == {copy}
-    assert api.post(path(subscription, "test")).json()["text"] == ""
-    problem(api.post(path(subscription, "secret", "rotate")), 422)
+    assert api.post(sink_path(subscription, "test")).json()["text"] == ""
+    problem(api.post(sink_path(subscription, "secret", "rotate")), 422)
 
 
 def test_copies_may_not_go_around_in_a_circle(api):
@@ -227,18 +227,18 @@ def test_copies_may_not_go_around_in_a_circle(api):
     subscriptions = [create_subscription(api, name) for name in names]
 
     def copy(source: int, target: int) -> httpx.Response:
-        return api.put(path(subscriptions[source]), json={"type": "event-type", "name": names[target]})
+        return api.put(sink_path(subscriptions[source]), json={"type": "event-type", "name": names[target]})
 
     assert copy(0, 1).status_code == 201
     assert copy(1, 2).status_code == 201
-    assert api.post(path(subscriptions[1], "pause")).status_code == 204
+    assert api.post(sink_path(subscriptions[1], "pause")).status_code == 204
     assert f"must not be copied back to {names[2]}" in problem(copy(2, 0), 422)
     sink = {"type": "event-type", "name": names[0]}
     request = a_request(names[2], sink=sink, consumer_group="another")
     problem(api.post("/subscriptions", json=request), 422)
     assert copy(0, 2).status_code == 200
     assert "must not be copied back" in problem(copy(2, 1), 422)
-    assert api.delete(path(subscriptions[1])).status_code == 204
+    assert api.delete(sink_path(subscriptions[1])).status_code == 204
     assert copy(2, 1).status_code == 201
 
 
@@ -259,7 +259,7 @@ def test_what_a_copy_may_not_be(api, fields, said):
     body = {"type": "event-type", **fields}
     if body.get("name") == "":
         body["name"] = subscription["event_types"][0]
-    assert said in problem(api.put(path(subscription), json=body), 422)
+    assert said in problem(api.put(sink_path(subscription), json=body), 422)
 
 
 def test_deliveries_fail_on_demand():
@@ -282,7 +282,7 @@ def test_deliveries_fail_on_demand():
         until(lambda: cursors(api, subscription)[name, "0"] == offset_text(1))
 
         def statuses() -> list[int | None]:
-            return [each["status"] for each in deliveries(api, subscription)["recent_attempts"]]
+            return [each["status"] for each in delivery_report(api, subscription)["recent_attempts"]]
 
         # It is reported some seconds later at most.
         until(lambda: statuses() == [204, None, 503, 503])
@@ -304,7 +304,7 @@ def test_a_filter_leaves_events_out_and_commits_them(api, receiver):
 def test_a_filter_is_a_condition(api, receiver):
     """Anything else is refused, with its place. (X34)"""
     subscription = create_subscription(api)
-    answer = api.put(path(subscription), json=a_sink(receiver, filter="n = 1"))
+    answer = api.put(sink_path(subscription), json=a_sink(receiver, filter="n = 1"))
     assert 'Field "filter" The condition is invalid at character 3' in problem(answer, 422)
 
 
@@ -327,14 +327,14 @@ def test_what_is_secret_is_shown_once(api, receiver):
     """Neither the secret nor the values of headers are in any later answer. (X5)"""
     subscription = create_subscription(api)
     made = register(api, subscription, receiver, headers={"authorization": "Bearer 4711"})
-    shown = api.get(path(subscription))
+    shown = api.get(sink_path(subscription))
     assert made["secret"].startswith("whsec_")
     assert "secret" not in shown.json()
     assert shown.json()["headers"] == {"authorization": "***"}
-    replaced = api.put(path(subscription), json=a_sink(receiver))
+    replaced = api.put(sink_path(subscription), json=a_sink(receiver))
     assert replaced.status_code == 200
     assert "secret" not in replaced.json()
-    own = api.put(path(subscription), json=a_sink(receiver, secret="whsec_" + "A" * 40))
+    own = api.put(sink_path(subscription), json=a_sink(receiver, secret="whsec_" + "A" * 40))
     for answer in (shown, replaced, own):
         assert "4711" not in answer.text
         assert made["secret"] not in answer.text
@@ -364,7 +364,7 @@ def test_rotation_signs_with_both_secrets(api, receiver):
     """(X4)"""
     subscription = create_subscription(api, read_from="begin")
     old = register(api, subscription, receiver)["secret"]
-    new = api.post(path(subscription, "secret", "rotate")).json()["secret"]
+    new = api.post(sink_path(subscription, "secret", "rotate")).json()["secret"]
 
     def is_signed_twice():
         # Until the process that delivers has looked at the sink again, it signs with the secret of before.
@@ -383,11 +383,11 @@ def test_a_test_delivery_has_no_events(api, receiver):
     """It is signed, and the result shows its answer. (X7)"""
     subscription = create_subscription(api)
     secret = register(api, subscription, receiver)["secret"]
-    assert api.post(path(subscription, "test")).json() == {"status": 204, "text": ""}
+    assert api.post(sink_path(subscription, "test")).json() == {"status": 204, "text": ""}
     [only] = receiver.received
     assert Webhook(secret).verify(only.body, dict(only.headers))["events"] == []
     receiver.decide = lambda _: 500
-    assert api.post(path(subscription, "test")).json() == {"status": 500, "text": "cannot read it"}
+    assert api.post(sink_path(subscription, "test")).json() == {"status": 500, "text": "cannot read it"}
 
 
 def test_failed_deliveries_are_repeated_and_reported(api, receiver):
@@ -397,8 +397,8 @@ def test_failed_deliveries_are_repeated_and_reported(api, receiver):
     [name] = subscription["event_types"]
     publish(api, name, 1)
     register(api, subscription, receiver)
-    until(lambda: deliveries(api, subscription).get("last_failure"))
-    failure = deliveries(api, subscription)["last_failure"]
+    until(lambda: delivery_report(api, subscription).get("last_failure"))
+    failure = delivery_report(api, subscription)["last_failure"]
     assert (failure["status"], failure["text"], failure["delivered"]) == (500, "cannot read it", False)
     assert (failure["event_type"], failure["partition"], failure["events"]) == (name, "0", 1)
     assert failure["first_offset"] == failure["last_offset"] == offset_text(0)
@@ -406,8 +406,8 @@ def test_failed_deliveries_are_repeated_and_reported(api, receiver):
     receiver.decide = lambda _: 200
     receiver.wait_for(1)
     assert len({each.headers["webhook-id"] for each in receiver.received}) == 1
-    until(lambda: deliveries(api, subscription).get("delivered_events") == 1)
-    newest, *before = deliveries(api, subscription)["recent_attempts"]
+    until(lambda: delivery_report(api, subscription).get("delivered_events") == 1)
+    newest, *before = delivery_report(api, subscription)["recent_attempts"]
     assert (newest["delivered"], newest["status"], newest["text"], newest["events"]) == (True, 200, "", 1)
     assert {each["status"] for each in before} == {500}
     counted = scrape(api)
@@ -448,13 +448,13 @@ def test_410_pauses_a_sink(api, receiver):
     subscription = create_subscription(api, read_from="begin")
     publish(api, subscription["event_types"][0], 1)
     register(api, subscription, receiver)
-    until(lambda: api.get(path(subscription)).json()["state"] == "paused")
-    assert api.get(path(subscription)).json()["pause"]["reason"] == "the sink answered 410"
-    until(lambda: deliveries(api, subscription).get("last_failure", {}))
+    until(lambda: api.get(sink_path(subscription)).json()["state"] == "paused")
+    assert api.get(sink_path(subscription)).json()["pause"]["reason"] == "the sink answered 410"
+    until(lambda: delivery_report(api, subscription).get("last_failure", {}))
     receiver.decide = lambda _: 200
-    assert api.post(path(subscription, "resume")).status_code == 204
+    assert api.post(sink_path(subscription, "resume")).status_code == 204
     receiver.wait_for(1)
-    assert api.get(path(subscription)).json()["state"] == "active"
+    assert api.get(sink_path(subscription)).json()["state"] == "active"
 
 
 def test_a_paused_sink_gets_nothing(api, receiver):
@@ -464,13 +464,13 @@ def test_a_paused_sink_gets_nothing(api, receiver):
     register(api, subscription, receiver)
     publish(api, name, 1)
     receiver.wait_for(1)
-    assert api.post(path(subscription, "pause")).status_code == 204
+    assert api.post(sink_path(subscription, "pause")).status_code == 204
     stats = f"/subscriptions/{subscription['id']}/stats"
     until(lambda: not api.get(stats).json()["items"][0]["partitions"][0]["stream_id"])
     publish(api, name, 1)
-    assert api.get(path(subscription)).json()["pause"]["reason"] == "it was paused"
+    assert api.get(sink_path(subscription)).json()["pause"]["reason"] == "it was paused"
     assert len(receiver.received) == 1
-    assert api.post(path(subscription, "resume")).status_code == 204
+    assert api.post(sink_path(subscription, "resume")).status_code == 204
     receiver.wait_for(2)
 
 
@@ -480,18 +480,18 @@ def test_what_was_counted_outlasts_a_pause(api, receiver):
     [name] = subscription["event_types"]
 
     def read_counts() -> dict[str, Any]:
-        return dict(api.get(path(subscription)).json().get("deliveries", {}))
+        return dict(api.get(sink_path(subscription)).json().get("deliveries", {}))
 
     register(api, subscription, receiver)
     publish(api, name, 1)
     until(lambda: read_counts().get("delivered_batches") == 1)
-    assert api.post(path(subscription, "pause")).status_code == 204
-    assert api.post(path(subscription, "resume")).status_code == 204
-    assert api.post(path(subscription, "secret", "rotate")).status_code == 200
+    assert api.post(sink_path(subscription, "pause")).status_code == 204
+    assert api.post(sink_path(subscription, "resume")).status_code == 204
+    assert api.post(sink_path(subscription, "secret", "rotate")).status_code == 200
     publish(api, name, 1)
     until(lambda: read_counts().get("delivered_batches") == 2)
     assert [each["events"] for each in read_counts()["recent_attempts"]] == [1, 1]
-    assert api.delete(path(subscription)).status_code == 204
+    assert api.delete(sink_path(subscription)).status_code == 204
     register(api, subscription, receiver)
     until(lambda: read_counts().get("delivered_batches") == 0)
 
@@ -504,11 +504,11 @@ def test_resuming_tries_at_once(api, receiver, monkeypatch):
     publish(api, subscription["event_types"][0], 1)
     register(api, subscription, receiver)
     until(lambda: len(receiver.received) >= 1)
-    before = api.get(path(subscription)).json()["updated_at"]
+    before = api.get(sink_path(subscription)).json()["updated_at"]
     receiver.decide = lambda _: 200
-    assert api.post(path(subscription, "resume")).status_code == 204
+    assert api.post(sink_path(subscription, "resume")).status_code == 204
     receiver.wait_for(1)
-    assert api.get(path(subscription)).json()["updated_at"] > before
+    assert api.get(sink_path(subscription)).json()["updated_at"] > before
 
 
 def test_a_target_that_changes_during_a_delivery(api, receiver):
@@ -531,7 +531,7 @@ def test_a_target_that_changes_during_a_delivery(api, receiver):
     register(api, subscription, receiver, batch_limit=1)
     assert begun.wait(PATIENCE)
     with Receiver() as other:
-        assert api.put(path(subscription), json=a_sink(other, batch_limit=1)).status_code == 200
+        assert api.put(sink_path(subscription), json=a_sink(other, batch_limit=1)).status_code == 200
         publish_next()
         may_answer.set()
         until(lambda: publish_next() or other.accepted)
@@ -551,28 +551,28 @@ def test_secrets_that_cannot_be_opened_are_waited_for(api, receiver, monkeypatch
         raise Unavailable("The key is refused: AccessDeniedException")
 
     register(api, subscription, receiver)
-    until(lambda: deliveries(api, subscription))
+    until(lambda: delivery_report(api, subscription))
     monkeypatch.setattr(AesSecretBox, "open", refuse)
-    assert api.post(path(subscription, "resume")).status_code == 204
-    until(lambda: "AccessDeniedException" in (deliveries(api, subscription).get("problem") or ""))
+    assert api.post(sink_path(subscription, "resume")).status_code == 204
+    until(lambda: "AccessDeniedException" in (delivery_report(api, subscription).get("problem") or ""))
     publish(api, subscription["event_types"][0], 2)
     before = len(refusals)
     until(lambda: len(refusals) > before)
     assert receiver.received == []
     monkeypatch.setattr(AesSecretBox, "open", opened)
     assert numbers(receiver.wait_for(2)) == [0, 1]
-    until(lambda: not deliveries(api, subscription).get("problem"))
+    until(lambda: not delivery_report(api, subscription).get("problem"))
 
 
 def test_a_removed_sink_gets_nothing(api, receiver):
     """Its subscription stays, and can be streamed. (X9)"""
     subscription = create_subscription(api, read_from="begin")
     register(api, subscription, receiver)
-    until(lambda: deliveries(api, subscription))
-    assert api.delete(path(subscription)).status_code == 204
-    assert api.delete(path(subscription)).status_code == 204
-    problem(api.get(path(subscription)), 404)
-    problem(api.post(path(subscription, "pause")), 404)
+    until(lambda: delivery_report(api, subscription))
+    assert api.delete(sink_path(subscription)).status_code == 204
+    assert api.delete(sink_path(subscription)).status_code == 204
+    problem(api.get(sink_path(subscription)), 404)
+    problem(api.post(sink_path(subscription, "pause")), 404)
     stats = f"/subscriptions/{subscription['id']}/stats"
     until(lambda: not api.get(stats).json()["items"][0]["partitions"][0]["stream_id"])
     publish(api, subscription["event_types"][0], 1)
@@ -583,9 +583,9 @@ def test_a_deleted_subscription_takes_its_sink_along(api, receiver):
     """(X9)"""
     subscription = create_subscription(api, read_from="begin")
     register(api, subscription, receiver)
-    until(lambda: deliveries(api, subscription))
+    until(lambda: delivery_report(api, subscription))
     assert api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
-    problem(api.get(path(subscription)), 404)
+    problem(api.get(sink_path(subscription)), 404)
     publish(api, subscription["event_types"][0], 1)
     assert not receiver.received
 
@@ -636,7 +636,7 @@ def test_a_slow_sink_shares_its_partitions_with_a_stream(api, receiver):
         events = [{"metadata": {"eid": str(uuid4()), **known}} for _ in range(60)]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
     register(api, subscription, receiver, batch_limit=1)
-    until(lambda: deliveries(api, subscription).get("in_flight") == 1)
+    until(lambda: delivery_report(api, subscription).get("in_flight") == 1)
     with Consumer(api, subscription, batch_limit=1, batch_flush_timeout=1, commit_timeout=60) as stream:
         batch = stream.batch()
         assert batch is not None
@@ -661,16 +661,16 @@ def test_by_key_one_partition_has_several_deliveries_at_once(api, receiver):
     subscription, name = a_keyed_subscription(api)
     meeting = threading.Barrier(3)
 
-    def meet(_: list[Any]) -> int:
+    def wait_for_the_others(_: list[Any]) -> int:
         meeting.wait(PATIENCE)
         return 204
 
-    receiver.decide = meet
+    receiver.decide = wait_for_the_others
     publish_events(api, name, "a1", "a2", "b1", "c1", "b2", "c2")
     register(api, subscription, receiver, parallel="key", max_in_flight=3, batch_limit=1)
     delivered = names(receiver.wait_for(6))
     assert [each for each in delivered if each[0] == "a"] == ["a1", "a2"]
-    assert api.get(path(subscription)).json()["parallel"] == "key"
+    assert api.get(sink_path(subscription)).json()["parallel"] == "key"
     until(lambda: cursors(api, subscription)[name, "0"] == offset_text(5))
 
 
@@ -683,15 +683,15 @@ def test_by_key_a_failing_key_holds_up_no_other_and_nothing_is_delivered_again(a
     register(api, subscription, receiver, parallel="key", batch_limit=1)
     assert sorted(names(receiver.wait_for(4))) == ["b1", "b2", "b3", "c1"]
     until(lambda: cursors(api, subscription)[name, "0"] == offset_text(0))
-    until(lambda: deliveries(api, subscription).get("delivered_events") == 4)
-    assert api.post(path(subscription, "pause")).status_code == 204
+    until(lambda: delivery_report(api, subscription).get("delivered_events") == 4)
+    assert api.post(sink_path(subscription, "pause")).status_code == 204
     until(
         lambda: (
             not api.get(f"/subscriptions/{subscription['id']}/stats").json()["items"][0]["partitions"][0]["stream_id"]
         )
     )
     receiver.decide = lambda _: 204
-    assert api.post(path(subscription, "resume")).status_code == 204
+    assert api.post(sink_path(subscription, "resume")).status_code == 204
     assert names(receiver.wait_for(6))[4:] == ["a1", "a2"]
     until(lambda: cursors(api, subscription)[name, "0"] == offset_text(5))
     assert reset(api, subscription, a_cursor(name, offset=2)).status_code == 204
@@ -753,12 +753,12 @@ def test_who_may_register_a_sink(tmp_path, receiver):
         name = create_event_type(ann, authorization=an_authorization("ann", "ann bob", "ann"))["name"]
         lists = a_subscription_authorization("ann bob", "ann bob eve")
         subscription = create_subscription(ann, name, read_from="begin", authorization=lists)
-        problem(eve.put(path(subscription), json=a_sink(receiver)), 403)
-        assert bob.put(path(subscription), json=a_sink(receiver)).status_code == 201
-        assert eve.get(path(subscription)).status_code == 200
+        problem(eve.put(sink_path(subscription), json=a_sink(receiver)), 403)
+        assert bob.put(sink_path(subscription), json=a_sink(receiver)).status_code == 201
+        assert eve.get(sink_path(subscription)).status_code == 200
         for operation in ("test", "pause", "resume", "secret/rotate"):
-            problem(eve.post(path(subscription, operation)), 403)
-        problem(eve.delete(path(subscription)), 403)
+            problem(eve.post(sink_path(subscription, operation)), 403)
+        problem(eve.delete(sink_path(subscription)), 403)
         publish(ann, name, 1)
         receiver.wait_for(1)
         for each in (ann, bob, eve):

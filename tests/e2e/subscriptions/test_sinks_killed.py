@@ -107,7 +107,7 @@ class Brokers:
         broker = start_broker(self._folder / "data", ON_LOOPBACK_VARIABLES, log, processes=3)
         self.program = self._stack.enter_context(broker)
 
-    def revive(self):
+    def restart_if_ended(self):
         """A broker whose workers are killed too often gives up."""
         if self.program.process.poll() is not None:
             self.start()
@@ -134,7 +134,7 @@ def publish_patiently(brokers, name, numbers):
         try:
             answer = httpx.post(f"{brokers.program.url}/event-types/{name}/events", json=events, timeout=PATIENCE)
         except httpx.TransportError:
-            brokers.revive()
+            brokers.restart_if_ended()
             return False
         return answer.status_code == 200
 
@@ -148,7 +148,7 @@ def committed_by_sinks(brokers, subscriptions):
         try:
             answer = httpx.get(f"{brokers.program.url}/subscriptions/{subscription}/cursors", timeout=PATIENCE)
         except httpx.TransportError:
-            brokers.revive()
+            brokers.restart_if_ended()
             continue
         if answer.status_code == 200:
             committed |= {(sink, each["partition"]): offset_of(each) for each in answer.json()["items"]}
@@ -188,7 +188,7 @@ def test_nothing_is_lost_or_reordered_by_processes_that_are_killed(tmp_path, rec
             publish_patiently(brokers, name, range(kill * EVENTS_A_ROUND, (kill + 1) * EVENTS_A_ROUND))
 
             def is_delivering(before=before):
-                brokers.revive()
+                brokers.restart_if_ended()
                 deliveries.read()
                 return deliveries.count >= before + SINKS
 
@@ -198,7 +198,7 @@ def test_nothing_is_lost_or_reordered_by_processes_that_are_killed(tmp_path, rec
                 brokers.kill_all()
             else:
                 brokers.kill_one(rng)
-        brokers.revive()
+        brokers.restart_if_ended()
         with httpx.Client(base_url=brokers.program.url, timeout=PATIENCE) as api:
             found = api.get(f"/event-types/{name}/partitions").json()
         ends = {each["partition"]: int(each["newest_available_offset"].rsplit("-", 1)[1]) for each in found}

@@ -4,7 +4,7 @@ from tests.support.api import create_event_type, problem
 from tests.support.subscriptions import a_cursor, create_subscription, publish, reset
 
 
-def stats(api, subscription, **query):
+def read_stats(api, subscription, **query):
     answer = api.get(f"/subscriptions/{subscription['id']}/stats", params=query)
     assert answer.status_code == 200, answer.text
     return answer.json()["items"]
@@ -14,7 +14,7 @@ def test_nothing_is_counted_before_the_first_stream(api):
     """Every partition is listed; without offsets there is no count, and no reader. (S280, S282, S283, S284, S285)"""
     name = create_event_type(api)["name"]
     publish(api, name, 3)
-    [found] = stats(api, create_subscription(api, name), show_time_lag=True)
+    [found] = read_stats(api, create_subscription(api, name), show_time_lag=True)
     assert found == {
         "event_type": name,
         "partitions": [{"partition": "0", "state": "unassigned", "stream_id": ""}],
@@ -30,17 +30,17 @@ def test_events_are_counted_from_the_committed_offset(api):
     for offset, wanted in ((None, 15), (9, 5), (14, 0), ("BEGIN", 15)):
         if offset is not None:
             reset(api, subscription, a_cursor(name, "0", offset))
-        [found] = stats(api, subscription)
+        [found] = read_stats(api, subscription)
         assert found["partitions"][0]["unconsumed_events"] == wanted
     publish(api, name, 2)
-    assert stats(api, subscription)[0]["partitions"][0]["unconsumed_events"] == 17
+    assert read_stats(api, subscription)[0]["partitions"][0]["unconsumed_events"] == 17
 
 
 def test_event_types_and_partitions_are_in_the_order_of_texts(api):
     """One entry for each event type by name, and partitions as texts. (S281, S305)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 3, "write_parallelism": 3}
     names = sorted(create_event_type(api, default_statistic=statistic)["name"] for _ in range(3))
-    found = stats(api, create_subscription(api, *reversed(names)))
+    found = read_stats(api, create_subscription(api, *reversed(names)))
     assert [each["event_type"] for each in found] == names
     assert [[each["partition"] for each in one["partitions"]] for one in found] == [["0", "1", "2"]] * 3
 
@@ -51,10 +51,10 @@ def test_lag_in_seconds_is_reported_when_asked_for(api):
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name)
     reset(api, subscription)
-    assert stats(api, subscription, show_time_lag=True)[0]["partitions"][0]["consumer_lag_seconds"] == 0
+    assert read_stats(api, subscription, show_time_lag=True)[0]["partitions"][0]["consumer_lag_seconds"] == 0
     publish(api, name, 1)
-    assert stats(api, subscription, show_time_lag=True)[0]["partitions"][0]["consumer_lag_seconds"] in (0, 1, 2)
-    assert "consumer_lag_seconds" not in stats(api, subscription)[0]["partitions"][0]
+    assert read_stats(api, subscription, show_time_lag=True)[0]["partitions"][0]["consumer_lag_seconds"] in (0, 1, 2)
+    assert "consumer_lag_seconds" not in read_stats(api, subscription)[0]["partitions"][0]
 
 
 def test_subscriptions_have_to_exist(api):

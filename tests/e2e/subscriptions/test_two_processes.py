@@ -48,7 +48,7 @@ def servers(tmp_path):
         yield [both.enter_context(a_server(tmp_path)) for _ in range(2)]
 
 
-class Worker(threading.Thread):
+class ConsumingThread(threading.Thread):
     """Consumes until it is stopped, and opens a new stream whenever one ends."""
 
     def __init__(self, api, subscription, seen):
@@ -88,7 +88,7 @@ def test_killing_one_of_two_servers_loses_nothing(servers):
     name = create_event_type(one, default_statistic=statistic)["name"]
     subscription = create_subscription(one, name, read_from="begin")
     seen = defaultdict(list)
-    workers = [Worker(api, subscription, seen) for api in (one, two)]
+    workers = [ConsumingThread(api, subscription, seen) for api in (one, two)]
     until(lambda: len(set(owners(two, subscription).values())) == 2)
     for start in range(0, 200, 10):
         if start == 100:

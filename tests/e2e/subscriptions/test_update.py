@@ -112,13 +112,13 @@ def test_duplicates_are_refused(api):
     assert "contains duplicated attribute(s): user:ann" in problem(put(api, subscription, authorization=twice), 422)
 
 
-def test_fields_are_checked_first(api, switched_on):
+def test_fields_are_checked_first(api, switch_on):
     """The body is checked before the switch, the switch before mandatory lists, those before the id. (S63, S251,
     S307, R261)"""
-    switched_on("force_subscription_authz")
+    switch_on("force_subscription_authz")
     unknown = {"id": "unknown", **OTHER}
     assert problem(put(api, unknown), 422) == "Authorization section is mandatory"
-    switched_on("disable_db_write_operations")
+    switch_on("disable_db_write_operations")
     assert problem(put(api, unknown), 503) == "Database is currently in read-only mode"
     counted = {"nakadi.zalando.org/subscription-max-event-send-count": "x"}
     assert len(violations(put(api, unknown, annotations=counted))) == 1

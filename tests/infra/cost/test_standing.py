@@ -43,7 +43,7 @@ def test_what_stands_there_is_what_the_templates_make(data, serving):
     )
 
 
-def test_what_is_added_is_counted_too(large):
+def test_what_is_added_is_counted_too(large_deployment):
     """A public balancer with its addresses and its alarm, a dashboard, canaries, and streams for themselves."""
     counted = standing(
         Counted(
@@ -57,16 +57,18 @@ def test_what_is_added_is_counted_too(large):
             sinks=1,
         )
     )
-    alarms = large.serving.all("AWS::CloudWatch::Alarm").values()
+    alarms = large_deployment.serving.all("AWS::CloudWatch::Alarm").values()
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
-    balancers = large.serving.all("AWS::ElasticLoadBalancingV2::LoadBalancer").values()
+    balancers = large_deployment.serving.all("AWS::ElasticLoadBalancingV2::LoadBalancer").values()
     zones = sum(len(each["Subnets"]) for each in balancers if each["Scheme"] == "internet-facing")
 
-    assert counted.alarm_metrics == looked_at + 2 * len(large.serving.all("AWS::ApplicationAutoScaling::ScalingPolicy"))
+    assert counted.alarm_metrics == looked_at + 2 * len(
+        large_deployment.serving.all("AWS::ApplicationAutoScaling::ScalingPolicy")
+    )
     assert counted.balancers == len(balancers)
     assert counted.addresses == counted.tasks + zones
-    assert counted.dashboards == len(large.serving.all("AWS::CloudWatch::Dashboard"))
-    assert counted.own_keys == len(large.data.all("AWS::KMS::Key"))
+    assert counted.dashboards == len(large_deployment.serving.all("AWS::CloudWatch::Dashboard"))
+    assert counted.own_keys == len(large_deployment.data.all("AWS::KMS::Key"))
 
 
 def test_a_private_network_is_counted_with_its_endpoints():
@@ -81,15 +83,15 @@ def test_metrics_of_methods_are_reported_only_when_asked_for(serving):
     assert not any(each["MetricsEnabled"] for each in serving.one("AWS::ApiGateway::Stage")["MethodSettings"])
 
 
-def test_a_stage_that_sleeps_has_what_is_counted_for_it(asleep):
+def test_a_stage_that_sleeps_has_what_is_counted_for_it(sleeping_deployment):
     """Without streams there are no tasks, balancer and network, nor their alarms."""
     counted = standing(Counted(kinesis_streams=2, shards=3, asleep=True))
-    alarms = asleep.serving.all("AWS::CloudWatch::Alarm").values()
+    alarms = sleeping_deployment.serving.all("AWS::CloudWatch::Alarm").values()
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
 
     assert (counted.tasks, counted.balancers, counted.addresses) == (0, 0, 0)
     assert counted.alarm_metrics == looked_at
-    kinds = {each["Type"].split("::")[1] for each in asleep.serving.resources.values()}
+    kinds = {each["Type"].split("::")[1] for each in sleeping_deployment.serving.resources.values()}
     assert kinds.isdisjoint({"ECS", "EC2", "ElasticLoadBalancingV2", "ApplicationAutoScaling", "ApiGatewayV2"})
 
 

@@ -12,7 +12,7 @@ FUNCTION = "arn:aws:apigateway:eu-central-1:lambda:path/2015-03-31/functions/{}/
 ANY = "x-amazon-apigateway-any-method"
 
 
-def leading_to(function, **more):
+def integrated_with(function, **more):
     return {"x-amazon-apigateway-integration": {"type": "aws_proxy", "uri": FUNCTION.format(function)}, **more}
 
 
@@ -31,11 +31,11 @@ STREAM = {
 
 BODY = {
     "paths": {
-        "/types": {"get": leading_to("types"), ANY: leading_to("types")},
-        "/types/{name}": {"get": leading_to("one", security=[{"token": []}])},
-        "/types/{name}/events": {"get": STREAM, ANY: leading_to("publish")},
-        "/types/special": {"get": leading_to("special")},
-        "/{proxy+}": {ANY: leading_to("rest")},
+        "/types": {"get": integrated_with("types"), ANY: integrated_with("types")},
+        "/types/{name}": {"get": integrated_with("one", security=[{"token": []}])},
+        "/types/{name}/events": {"get": STREAM, ANY: integrated_with("publish")},
+        "/types/special": {"get": integrated_with("special")},
+        "/{proxy+}": {ANY: integrated_with("rest")},
     },
     "components": {
         "securitySchemes": {
@@ -203,7 +203,7 @@ def test_resource_policies_decide(statements, allowed):
     assert allows(policy, "arn:api/stage/GET/types") is allowed
 
 
-def mock(status, text, **integration):
+def mock_integration(status, text, **integration):
     return {
         "type": "mock",
         "passthroughBehavior": "never",
@@ -227,7 +227,10 @@ def build_mocked_api(build_api):
     """An API, with or without its author's knowledge of bytes and templates."""
 
     def build(**integration):
-        body = {**BODY, "paths": {"/page": {"get": {INTEGRATION: mock(405, "no $context.httpMethod", **integration)}}}}
+        body = {
+            **BODY,
+            "paths": {"/page": {"get": {INTEGRATION: mock_integration(405, "no $context.httpMethod", **integration)}}},
+        }
         return build_api(Body=body, BinaryMediaTypes=["*/*"])
 
     return build

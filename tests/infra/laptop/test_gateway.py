@@ -19,7 +19,7 @@ from tests.infra.laptop.test_api import BODY
 from tests.support.patience import PATIENCE
 
 
-class Answering:
+class AnsweringFunction:
     """In the place of a function."""
 
     def __init__(self, answer):
@@ -34,7 +34,7 @@ class Answering:
         return self.answer
 
 
-def response(body="", status=200, **headers):
+def lambda_response(body="", status=200, **headers):
     return {"statusCode": status, "multiValueHeaders": {name: [value] for name, value in headers.items()}, "body": body}
 
 
@@ -45,16 +45,16 @@ POLICY = {
 }
 
 
-def rate(path, method, *, burst):
+def throttled_operation(path, method, *, burst):
     """Next to nothing comes back in the time of a test."""
     rates = {"ThrottlingRateLimit": 0.001, "ThrottlingBurstLimit": burst}
     return {"ResourcePath": path, "HttpMethod": method, **rates}
 
 
-RATES = [rate("/*", "*", burst=20), rate("/~1types~1special", "GET", burst=2)]
+RATES = [throttled_operation("/*", "*", burst=20), throttled_operation("/~1types~1special", "GET", burst=2)]
 
 
-class Service:
+class UpstreamService:
     """A streaming service that answers one request, and returns it."""
 
     def __init__(self):
@@ -76,7 +76,7 @@ class Service:
 
 @pytest.fixture
 def service():
-    with closing(Service()) as there:
+    with closing(UpstreamService()) as there:
         yield there
 
 
@@ -94,9 +94,9 @@ STACK = {
 
 @pytest.fixture
 def functions():
-    return {name: Answering(response(name)) for name in ("types", "one", "publish", "special", "rest")} | {
-        "authorizer": Answering(POLICY)
-    }
+    return {
+        name: AnsweringFunction(lambda_response(name)) for name in ("types", "one", "publish", "special", "rest")
+    } | {"authorizer": AnsweringFunction(POLICY)}
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_without_authorization_the_names_of_the_machine_are_served(tmp_path, fun
 
 def test_a_function_answers(client, functions):
     """With status, headers and body, and no statement about the connection."""
-    functions["types"].answer = response("[]", 201, etag="x", connection="close")
+    functions["types"].answer = lambda_response("[]", 201, etag="x", connection="close")
     answer = client.get("/types")
     assert (answer.status_code, answer.text, answer.headers["etag"]) == (201, "[]", "x")
     assert "connection" not in answer.headers
@@ -136,7 +136,7 @@ def test_a_function_answers(client, functions):
 
 def test_bodies_in_base64_become_bytes(client, functions):
     """The API takes everything for binary."""
-    functions["types"].answer = {**response("/w=="), "isBase64Encoded": True}
+    functions["types"].answer = {**lambda_response("/w=="), "isBase64Encoded": True}
     assert client.get("/types").content == b"\xff"
 
 

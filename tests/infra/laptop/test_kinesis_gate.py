@@ -58,7 +58,7 @@ class Kinesis:
         return {}
 
 
-class Asking:
+class GateClient:
     def __init__(self, folder):
         self.kinesis = Kinesis()
         self.now = 100.0
@@ -83,7 +83,7 @@ class Asking:
 
 @pytest.fixture
 def ask(tmp_path):
-    return Asking(tmp_path)
+    return GateClient(tmp_path)
 
 
 MEGABYTE = 1024 * 1024

@@ -16,7 +16,7 @@ from tests.support.patience import started_threads, until
 HALF = str(2**127)
 
 
-class Invoked:
+class RecordingFunction:
     """A function that records its invocations, and fails at the given records."""
 
     def __init__(self):
@@ -83,7 +83,7 @@ def put(kinesis, stream, *names):
 
 def test_records_come_in_order_also_across_a_split(kinesis, stream, source):
     """Children are read after their parents, and nothing comes twice."""
-    invoked, told = Invoked(), []
+    invoked, told = RecordingFunction(), []
     put(kinesis, stream, *map(str, range(25)))
     kinesis.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=HALF)
     wait_until_active(kinesis, stream)
@@ -97,7 +97,7 @@ def test_records_come_in_order_also_across_a_split(kinesis, stream, source):
 
 def test_a_poisonous_record_is_set_aside_and_blocks_no_one(kinesis, stream, source):
     """Its batch is split until it is alone; its place in the shard is sent to the destination."""
-    invoked, told = Invoked(), []
+    invoked, told = RecordingFunction(), []
     invoked.poison = {"3"}
     put(kinesis, stream, *map(str, range(9)))
     with source(invoked, told):
@@ -114,7 +114,7 @@ def test_a_poisonous_record_is_set_aside_and_blocks_no_one(kinesis, stream, sour
 
 def test_it_ends_when_it_is_closed(kinesis, stream, source):
     """Also when it would try again for a long time."""
-    invoked = Invoked()
+    invoked = RecordingFunction()
     invoked.poison = {"0"}
     put(kinesis, stream, "0")
     with started_threads() as started:

@@ -21,31 +21,41 @@ STREAM = "arn:aws:kinesis:eu-central-1:123456789012:stream/s"
 SIGNATURE = "AWS4-HMAC-SHA256 Credential=ann/20261122/eu-central-1/{}/aws4_request, Signature=x"
 
 
-def allowing(*actions, resource=TABLE, effect="Allow", **condition):
+def statement_allowing(*actions, resource=TABLE, effect="Allow", **condition):
     more = {"Condition": condition} if condition else {}
     return {"Effect": effect, "Action": list(actions), "Resource": resource, **more}
 
 
-OWN = allowing("dynamodb:PutItem", **{"ForAllValues:StringLike": {"dynamodb:LeadingKeys": ["topic#*", "claim#?"]}})
+OWN = statement_allowing(
+    "dynamodb:PutItem", **{"ForAllValues:StringLike": {"dynamodb:LeadingKeys": ["topic#*", "claim#?"]}}
+)
 
 
 @pytest.mark.parametrize(
     ("statements", "permission", "allowed"),
     [
         ([], Permission("dynamodb:GetItem", TABLE), False),
-        ([allowing("dynamodb:GetItem")], Permission("dynamodb:GetItem", TABLE, "k"), True),
-        ([allowing("dynamodb:getitem")], Permission("dynamodb:GetItem", TABLE), True),
-        ([allowing("dynamodb:GetItem")], Permission("dynamodb:PutItem", TABLE), False),
-        ([allowing("dynamodb:GetItem")], Permission("dynamodb:GetItem", f"{TABLE}2"), False),
-        ([allowing("dynamodb:Get*", resource=f"{TABLE}*")], Permission("dynamodb:GetItem", f"{TABLE}2"), True),
-        ([allowing("s3:Put", resource="a[b]*")], Permission("s3:Put", "a[b]c"), True),
+        ([statement_allowing("dynamodb:GetItem")], Permission("dynamodb:GetItem", TABLE, "k"), True),
+        ([statement_allowing("dynamodb:getitem")], Permission("dynamodb:GetItem", TABLE), True),
+        ([statement_allowing("dynamodb:GetItem")], Permission("dynamodb:PutItem", TABLE), False),
+        ([statement_allowing("dynamodb:GetItem")], Permission("dynamodb:GetItem", f"{TABLE}2"), False),
+        (
+            [statement_allowing("dynamodb:Get*", resource=f"{TABLE}*")],
+            Permission("dynamodb:GetItem", f"{TABLE}2"),
+            True,
+        ),
+        ([statement_allowing("s3:Put", resource="a[b]*")], Permission("s3:Put", "a[b]c"), True),
         ([OWN], Permission("dynamodb:PutItem", TABLE, "topic#1"), True),
         ([OWN], Permission("dynamodb:PutItem", TABLE, "claim#12"), False),
         ([OWN], Permission("dynamodb:PutItem", TABLE, "admins"), False),
         ([OWN], Permission("dynamodb:PutItem", TABLE), True),
-        ([allowing("a:B"), allowing("a:B", effect="Deny")], Permission("a:B", TABLE), False),
-        ([allowing("a:B", StringEquals={"x:y": "z"})], Permission("a:B", TABLE), False),
-        ([allowing("a:B"), allowing("a:B", effect="Deny", Bool={"x:y": "z"})], Permission("a:B", TABLE), False),
+        ([statement_allowing("a:B"), statement_allowing("a:B", effect="Deny")], Permission("a:B", TABLE), False),
+        ([statement_allowing("a:B", StringEquals={"x:y": "z"})], Permission("a:B", TABLE), False),
+        (
+            [statement_allowing("a:B"), statement_allowing("a:B", effect="Deny", Bool={"x:y": "z"})],
+            Permission("a:B", TABLE),
+            False,
+        ),
     ],
 )
 def test_a_policy_is_read_as_iam_reads_it(statements, permission, allowed):
@@ -183,7 +193,9 @@ ROLES = {
         "Writer": {
             "Type": "AWS::IAM::Role",
             "Properties": {
-                "Policies": [{"PolicyDocument": {"Statement": [allowing("s3:GetObject", resource="arn:aws:s3:::b/*")]}}]
+                "Policies": [
+                    {"PolicyDocument": {"Statement": [statement_allowing("s3:GetObject", resource="arn:aws:s3:::b/*")]}}
+                ]
             },
         },
     }
@@ -207,10 +219,10 @@ def cloud(tmp_path_factory):
         there.enforce(
             {
                 "Own": [OWN],
-                "Reads": [allowing("s3:GetObject", resource="arn:aws:s3:::bucket/*")],
-                "ReadsAndLists": [allowing("s3:GetObject", "s3:ListBucket", resource="arn:aws:s3:::bucket*")],
-                "Iterates": [allowing("kinesis:GetShardIterator", resource=arn)],
-                "Streams": [allowing("kinesis:Get*", "kinesis:Put*", resource=arn)],
+                "Reads": [statement_allowing("s3:GetObject", resource="arn:aws:s3:::bucket/*")],
+                "ReadsAndLists": [statement_allowing("s3:GetObject", "s3:ListBucket", resource="arn:aws:s3:::bucket*")],
+                "Iterates": [statement_allowing("kinesis:GetShardIterator", resource=arn)],
+                "Streams": [statement_allowing("kinesis:Get*", "kinesis:Put*", resource=arn)],
             }
         )
         there.stream = stream

@@ -28,9 +28,9 @@ class OffsetUnavailable(Exception):
 class EventLog(Protocol):
     """Topics with numbered partitions; in a partition events are numbered 0, 1, 2, … in the order of the log.
 
-    * Records with the fate `AppendStored` are durable. The records of one partition in one append are stored together in
-      order, or not at all; each partition succeeds or fails by itself. `AppendRefused` means that records are not
-      stored, or not known to be stored: the log may have stored them before a call timed out.
+    * Records with the fate `AppendStored` are durable. The log stores the records of one partition in one append
+      together and in order, or not at all; each partition succeeds or fails by itself. `AppendRefused` means that
+      records are not stored, or not known to be stored: the log may have stored them before a call timed out.
     * An event's offset never changes, and every reader sees the same one. Offsets are dense: deleting old events moves
       `oldest`, and compaction leaves holes that reads skip. No two events ever have the same offset.
     * A read sees everything that was stored before it began.
