@@ -39,7 +39,7 @@ from nakadi.engines.dynamodb.table_address import TableAddress
 from nakadi.local.serving import ServerThread
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, EventTypePartition, PartitionAssignment, Session
-from tests.support.aws import REGION, Aws, aws
+from tests.support.aws import REGION, EmulatedAws, aws
 
 WRITE_UNIT, READ_UNIT = 1024, 4096
 BEGUN = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -110,7 +110,7 @@ def _size(value: tuple[str, Any]) -> int:
 
 
 @contextmanager
-def metered_aws() -> Iterator[tuple[Aws, Meter]]:
+def metered_aws() -> Iterator[tuple[EmulatedAws, Meter]]:
     meter = Meter()
     with aws() as world:
         answer = world.answer

@@ -24,7 +24,7 @@ from tests.support import everything, group_ends
 settings.register_profile(
     "tests",
     deadline=None,
-    max_examples=everything.choose_count(50, 100),
+    max_examples=everything.choose_by_suite(50, 100),
     derandomize=not everything.WANTED,
     suppress_health_check=[HealthCheck.too_slow],
 )

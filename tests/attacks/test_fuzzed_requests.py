@@ -38,7 +38,7 @@ SEEDED = settings(
 Answer = tuple[int, dict[str, str], bytes | None]
 
 
-class Target:
+class FuzzedBroker:
     """A broker with something of everything; what a request deletes or changes is created again."""
 
     def __init__(self, broker: AttackedBroker) -> None:
@@ -160,11 +160,11 @@ CHANGE = {"data_op": "C", "data_type": "x", "data": {"a": 1}, "metadata": METADA
 
 
 @pytest.fixture(scope="module")
-def target(request, tmp_path_factory) -> Iterator[Target]:
+def target(request, tmp_path_factory) -> Iterator[FuzzedBroker]:
     folder = tmp_path_factory.mktemp("fuzzed")
     arguments = () if request.param == "memory" else ("--engine=sqlite", f"--data={folder}")
     with start_attacked_broker(*arguments, NAKADI_MAX_COMMIT_TIMEOUT_SECONDS="1") as broker:
-        with closing(Target(broker)) as target:
+        with closing(FuzzedBroker(broker)) as target:
             yield target
         assert broker.alive()
         assert broker.tracebacks() == []
@@ -205,7 +205,7 @@ def test_requests_from_the_description_are_answered_as_described(target, record_
     record_property("figures", describe_statuses(target.statuses - before))
 
 
-def request_by_schemathesis(case: Any, target: Target) -> HostileRequest:
+def request_by_schemathesis(case: Any, target: FuzzedBroker) -> HostileRequest:
     """The request of a case, every other one for something that there is."""
     for name, value in case.path_parameters.items():
         if name in target.names and len(value) % 2:

@@ -46,7 +46,7 @@ def post_events(wire, name, events):
     return wire.send(head, "Content-Type: application/json", f"Content-Length: {len(body)}", body=body)
 
 
-def health(broker):
+def health_status(broker):
     with a_wire(broker) as wire:
         return wire.send("GET /health HTTP/1.1").response()[0]
 
@@ -68,13 +68,13 @@ def test_the_worst_batches_hold_up_no_other_client_and_not_the_end():
 
         wires = worst_batches(broker, stack)
         for _ in range(choose_repetitions(10, 100)):
-            assert health(broker) == 200
+            assert health_status(broker) == 200
             with a_wire(broker) as small:
                 assert post_events(small, "small", [{"a": 1}]).response()[0] == 200
         assert {wire.response()[0] for wire in wires} <= {200, 422, 503}
 
         worst_batches(broker, stack)
-        assert health(broker) == 200
+        assert health_status(broker) == 200
         assert broker.end(signal.SIGTERM) == 0
         assert "cut off" not in broker.read_log()
         assert broker.tracebacks() == []
@@ -154,9 +154,9 @@ def test_a_registry_that_does_not_answer_takes_neither_health_nor_open_streams_n
         silence()
         for _ in range(STREAMS):
             stack.enter_context(a_wire(broker)).send("GET /event-types/kept/events HTTP/1.1")
-        assert [health(broker) for _ in range(20)] == [200] * 20
-        until(lambda: not_ready(broker))
-        assert health(broker) == 200
+        assert [health_status(broker) for _ in range(20)] == [200] * 20
+        until(lambda: unreadiness_problem(broker))
+        assert health_status(broker) == 200
         for _ in range(2):
             assert followed.until(b"}}\n")
 
@@ -166,7 +166,7 @@ def test_a_registry_that_does_not_answer_takes_neither_health_nor_open_streams_n
         assert "nakadi-streams in EventTypes.find" in broker.read_log()
 
 
-def not_ready(broker):
+def unreadiness_problem(broker):
     with a_wire(broker) as wire:
         status, _, body = wire.send("GET /ready HTTP/1.1").response()
     return status == 503 and json.loads(body)["detail"].startswith("The registry ")

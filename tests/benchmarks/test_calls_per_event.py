@@ -20,7 +20,7 @@ from nakadi.streaming.chunks import EventChunk
 from nakadi.streaming.formats import batch_line
 from nakadi.streaming.session import LowLevelSession, StreamLimits
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
-from tests.support.publishing import House, a_business_type, metadata
+from tests.support.publishing import PublisherInMemory, a_business_type, metadata
 from tests.support.traced_memory import trace_memory
 
 
@@ -97,7 +97,7 @@ def an_order(number):
 
 def test_a_batch_takes_no_call_and_little_memory_for_each_event():
     """From the body to the records, a hundred events take the calls of one, and little more memory than their dicts."""
-    house, text = House(), {"type": "string"}
+    house, text = PublisherInMemory(), {"type": "string"}
 
     appended = []
 

@@ -12,7 +12,7 @@ import pytest
 from nakadi_cli import __version__
 from nakadi_cli.commands import Command
 from nakadi_cli.program import nakadi
-from tests.support.cli import every_command, parses
+from tests.support.cli import count_parsed_calls, every_command
 from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT_ENVIRONMENT
 
@@ -128,7 +128,7 @@ def test_every_command_explains_itself(name, command):
     assert command.examples
     for example in command.examples:
         assert f"nakadi {name}" in example
-        assert parses(re.sub(r"^ID=\$\((.*)\)$|^source <\((.*)\)$", r"\1\2", example)) > 0
+        assert count_parsed_calls(re.sub(r"^ID=\$\((.*)\)$|^source <\((.*)\)$", r"\1\2", example)) > 0
 
 
 @pytest.mark.parametrize("arguments", [("event-types",), ("event-types", "get"), ("no-such-thing",), ("--no-option",)])

@@ -12,7 +12,7 @@ import pytest
 
 from nakadi_client import Connection, Consumer, Limits, Producer, StreamOptions, key_at
 from nakadi_client.testing import LocalNakadi, Network
-from tests.support.everything import SEED, choose_count
+from tests.support.everything import SEED, choose_by_suite
 from tests.support.patience import PATIENCE, until
 
 PARTITIONS = 3
@@ -138,7 +138,7 @@ def test_every_fault_at_once(nakadi, record_property):
         with Producer(
             gateway.connection(), "order", key=key_at("key"), limits=limits, stop_on_signals=False
         ) as producer:
-            for _ in range(choose_count(3, 40)):
+            for _ in range(choose_by_suite(3, 40)):
                 for name in rng.sample(sorted(kinds), len(kinds)):
                     seen = len(group.handled)
                     deliveries += [producer.send({"n": n, "key": str(n % 7)}) for n in islice(numbers, 60)]

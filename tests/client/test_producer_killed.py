@@ -15,7 +15,7 @@ import pytest
 
 from nakadi_client import Consumer, Limits, Producer, StreamOptions, key_at
 from nakadi_client.testing import Network
-from tests.support.everything import SEED, choose_count
+from tests.support.everything import SEED, choose_by_suite
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import run_process
 
@@ -61,7 +61,7 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path, record_property):
     """Every acknowledged event is stored and consumed, in the order of its key; reports say where copies are
     possible."""
     rng = random.Random(SEED)
-    kills = choose_count(3, 40)
+    kills = choose_by_suite(3, 40)
     life = BrokerProcess(tmp_path)
     httpx.post(f"{life.url}/event-types", json=EVENT_TYPE, timeout=PATIENCE).raise_for_status()
     subscription = httpx.post(

@@ -15,10 +15,10 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.ports.clock import SystemClock
 from tests.support.archive_until_killed import PARTITIONS, TOPIC, log_url, open_log
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 from tests.support.until_killed import lines_until_condition, lines_until_killed
 
-KILLS = choose_count(4, 8)
+KILLS = choose_by_suite(4, 8)
 SCRIPT = "archive_until_killed.py"
 
 

@@ -4,11 +4,11 @@ from collections import defaultdict
 
 from nakadi.app.engines import open_event_log
 from nakadi.ports.clock import SystemClock
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 from tests.support.publish_until_killed import PARTITIONS, TOPIC
 from tests.support.until_killed import lines_until_killed
 
-KILLS = choose_count(8, 22)
+KILLS = choose_by_suite(8, 22)
 
 
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, record_property):

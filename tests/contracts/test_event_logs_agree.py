@@ -14,7 +14,7 @@ from nakadi.model.events import Record
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 
 PARTITIONS = 2
 
@@ -139,5 +139,5 @@ def read_all(log, topic, partition):
 
 TestAgreement = TwoLogs.TestCase
 TestAgreement.settings = settings(
-    max_examples=choose_count(20, 40), stateful_step_count=25, suppress_health_check=list(HealthCheck)
+    max_examples=choose_by_suite(20, 40), stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )

@@ -23,7 +23,7 @@ from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import HOUR
 from tests.support.everything import seeds
-from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
+from tests.support.tiers import ARCHIVE_MANUALLY, TieredLogParts
 
 TOPICS = ("first", "second")
 PARTITIONS = 2
@@ -79,7 +79,7 @@ class RandomWalk:
     def open_halves(self) -> None:
         """A log of two halves, and the archiver between them, which works only on request."""
         hot, folder, clock, tiers = self.made
-        self.parts = TierParts(hot, folder, clock)
+        self.parts = TieredLogParts(hot, folder, clock)
         self.halves = self.parts.log(tiers)
         self.worker = ArchiveWorker(
             self.parts.hot, self.parts.index, self.parts.store, clock, EmptyTopicCatalog(), tiers

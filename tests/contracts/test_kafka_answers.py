@@ -14,8 +14,8 @@ from nakadi.common.waiting import run_blocking
 from nakadi.model.events import AppendRefused, AppendStored
 from tests.support import kafka
 from tests.support.engines import a_record
-from tests.support.kafka_load import WRITERS, Load, open_log, outcome
-from tests.support.kafka_proxy import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Fault, Proxy
+from tests.support.kafka_load import WRITERS, NumberedLoad, open_log, value_or_error
+from tests.support.kafka_proxy import FETCH, LIST_OFFSETS, METADATA, PRODUCE, KafkaProxy, ProxyFault
 from tests.support.patience import until
 
 pytestmark = kafka.NOT_IN_EVERY_RUN
@@ -53,7 +53,7 @@ SPOILED_READS = {
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory):
     """A server that sends its clients to the proxy in front of it."""
-    made = Proxy()
+    made = KafkaProxy()
     advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{made.port}"}
     server = kafka.OwnServer(tmp_path_factory.mktemp("kafka"), settings=advertised)
     try:
@@ -83,8 +83,8 @@ def assert_nothing_waits(log):
 @pytest.mark.parametrize("spoiled", [*NOT_STORED.values(), *STORED.values()], ids=[*NOT_STORED, *STORED])
 def test_publishers_do_not_see_an_error_that_passes(proxy, spoiled, record_property):
     """The library sends a request again, and Kafka recognizes stored records: all are acknowledged, once."""
-    with a_log(proxy, timeout=60) as log, Load(log, record_property) as load:
-        with proxy.spoiling(Fault(PRODUCE, times=3, **spoiled)) as fault:
+    with a_log(proxy, timeout=60) as log, NumberedLoad(log, record_property) as load:
+        with proxy.spoiling(ProxyFault(PRODUCE, times=3, **spoiled)) as fault:
             until(lambda: fault.seen == fault.times)
             load.goes_on()
         assert load.figures()["refused"] == 0
@@ -97,8 +97,8 @@ def test_an_error_that_lasts_is_told_in_time(proxy, spoiled, record_property):
 
     At most the request that is on its way at the end of the error may still be carried out.
     """
-    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
-        with proxy.spoiling(Fault(PRODUCE, **spoiled)):
+    with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
+        with proxy.spoiling(ProxyFault(PRODUCE, **spoiled)):
             load.is_refused()
         load.goes_on()
         assert load.figures()["refused but stored"] <= WRITERS
@@ -111,8 +111,8 @@ def test_an_error_that_lasts_is_told_in_time(proxy, spoiled, record_property):
 def test_events_without_an_answer_have_an_unknown_outcome(proxy, spoiled, record_property):
     """Events that Kafka has stored without an answer are refused when the time is over, and are still stored only
     once."""
-    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
-        with proxy.spoiling(Fault(PRODUCE, **spoiled)):
+    with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
+        with proxy.spoiling(ProxyFault(PRODUCE, **spoiled)):
             load.is_refused()
         load.goes_on()
         assert load.figures()["refused but stored"] > 0
@@ -121,8 +121,8 @@ def test_events_without_an_answer_have_an_unknown_outcome(proxy, spoiled, record
 
 def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_property):
     """Events are refused at once, and none of them is stored when publishing is allowed again."""
-    with a_log(proxy, timeout=240) as log, Load(log, record_property) as load:
-        with proxy.spoiling(Fault(PRODUCE, TOPIC_AUTHORIZATION_FAILED)):
+    with a_log(proxy, timeout=240) as log, NumberedLoad(log, record_property) as load:
+        with proxy.spoiling(ProxyFault(PRODUCE, TOPIC_AUTHORIZATION_FAILED)):
             load.is_refused()
             load.is_refused()
         load.goes_on()
@@ -133,11 +133,11 @@ def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_propert
 @pytest.mark.parametrize("spoiled", SPOILED_READS.values(), ids=SPOILED_READS)
 def test_readers_go_on_after_an_error(proxy, spoiled, record_property):
     """Whether the error passes at once or lasts until reads fail, no event is missing or read twice."""
-    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
-        with proxy.spoiling(Fault(FETCH, times=3, **spoiled)) as fault:
+    with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
+        with proxy.spoiling(ProxyFault(FETCH, times=3, **spoiled)) as fault:
             until(lambda: fault.seen == fault.times)
             load.goes_on()
-        with proxy.spoiling(Fault(FETCH, **spoiled)):
+        with proxy.spoiling(ProxyFault(FETCH, **spoiled)):
             failed = load.failed_reads
             until(lambda: load.failed_reads > failed)
         load.goes_on()
@@ -146,8 +146,8 @@ def test_readers_go_on_after_an_error(proxy, spoiled, record_property):
 
 def test_readers_go_on_after_slow_answers_about_ends(proxy, record_property):
     """A reader that does not learn where the partition ends fails in time, and continues where it was."""
-    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
-        with proxy.spoiling(Fault(LIST_OFFSETS, reaches_server=True, held_back=True)):
+    with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
+        with proxy.spoiling(ProxyFault(LIST_OFFSETS, reaches_server=True, held_back=True)):
             failed = load.failed_reads
             until(lambda: load.failed_reads > failed)
         load.goes_on()
@@ -156,21 +156,25 @@ def test_readers_go_on_after_slow_answers_about_ends(proxy, record_property):
 
 def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_property):
     """Known topics need no request; unknown ones are refused in time, and are there when the answers are."""
-    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
+    with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         log.create_topic("other", 1)
-        with proxy.spoiling(Fault(METADATA, reaches_server=True, held_back=True)):
+        with proxy.spoiling(ProxyFault(METADATA, reaches_server=True, held_back=True)):
             assert run_blocking(log.append("other", {0: [a_record("a")]})) == {0: AppendRefused("internal error")}
             load.goes_on()
-        until(lambda: outcome(lambda: run_blocking(log.append("other", {0: [a_record("a")]}))) == {0: AppendStored()})
+        until(
+            lambda: (
+                value_or_error(lambda: run_blocking(log.append("other", {0: [a_record("a")]}))) == {0: AppendStored()}
+            )
+        )
         load.figures()
 
 
 def test_a_topic_that_a_starting_server_does_not_know_is_used_again(proxy, record_property):
     """Neither writers nor readers treat the topic as deleted, and both continue when the server knows it."""
-    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
+    with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         # A reader at the end asks only how far the partition goes, which a server that it knows would answer.
-        not_leading = Fault(PRODUCE, NOT_LEADER), Fault(FETCH, NOT_LEADER), Fault(LIST_OFFSETS)
-        with proxy.spoiling(Fault(METADATA, UNKNOWN_TOPIC), *not_leading):
+        not_leading = ProxyFault(PRODUCE, NOT_LEADER), ProxyFault(FETCH, NOT_LEADER), ProxyFault(LIST_OFFSETS)
+        with proxy.spoiling(ProxyFault(METADATA, UNKNOWN_TOPIC), *not_leading):
             failed = load.failed_reads
             for _ in range(3):
                 load.is_refused()

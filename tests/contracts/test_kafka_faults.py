@@ -18,7 +18,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from tests.support import kafka
 from tests.support.engines import a_record, append_and_wait
-from tests.support.kafka_load import WRITERS, Load, open_log, outcome, retry_until_available
+from tests.support.kafka_load import WRITERS, NumberedLoad, open_log, retry_until_available, value_or_error
 from tests.support.patience import PATIENCE, until
 
 pytestmark = kafka.NOT_IN_EVERY_RUN
@@ -29,7 +29,7 @@ class TestOneServer:
         """Publishers see refusals while it is away, and continue with it; so does the reader."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
-            with Load(log, record_property) as load:
+            with NumberedLoad(log, record_property) as load:
                 server.kill()
                 server.start()
                 load.goes_on()
@@ -39,7 +39,7 @@ class TestOneServer:
         """A server that shuts down in order loses nothing either."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
-            with Load(log, record_property) as load:
+            with NumberedLoad(log, record_property) as load:
                 server.end()
                 load.is_refused()
                 server.start()
@@ -53,7 +53,7 @@ class TestOneServer:
         """
         with kafka.a_server(tmp_path) as server, open_log([server], timeout) as log:
             log.create_topic("t", 1)
-            with Load(log, record_property) as load:
+            with NumberedLoad(log, record_property) as load:
                 server.pause()
                 for _ in range(3):
                     load.is_refused()
@@ -114,12 +114,13 @@ class TestOneServer:
         with kafka.a_server(tmp_path, limited) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             log.create_topic("filled", 1)
-            with Load(log, record_property) as load:
+            with NumberedLoad(log, record_property) as load:
                 filling = Record(b'"%s"' % random.Random(1).randbytes(500_000).hex().encode())
                 until(
                     lambda: (
                         server.has_ended()
-                        or outcome(lambda: run_blocking(log.append("filled", {0: [filling]}))) != {0: AppendStored()}
+                        or value_or_error(lambda: run_blocking(log.append("filled", {0: [filling]})))
+                        != {0: AppendStored()}
                     )
                 )
                 load.is_refused()
@@ -144,21 +145,21 @@ class TestOneServer:
             begun, answers = time.monotonic(), []
 
             def append_is_unknown():
-                answers.append(outcome(lambda: run_blocking(log.append(topic, {0: [a_record("b")]}))))
+                answers.append(value_or_error(lambda: run_blocking(log.append(topic, {0: [a_record("b")]}))))
                 return answers[-1] is UnknownTopic
 
             until(append_is_unknown)
             known = time.monotonic() - begun
-            until(lambda: outcome(lambda: log.read(topic, 0, 1, wait=0.1)) is UnknownTopic)
+            until(lambda: value_or_error(lambda: log.read(topic, 0, 1, wait=0.1)) is UnknownTopic)
             assert all(isinstance(answer[0], AppendRefused) for answer in answers[:-1])
             for _ in range(20):
-                assert outcome(lambda: run_blocking(log.append(topic, {0: [a_record("c")]}))) is UnknownTopic
+                assert value_or_error(lambda: run_blocking(log.append(topic, {0: [a_record("c")]}))) is UnknownTopic
             record_property("figures", f"{topic}: refused {len(answers) - 1}, unknown after {known:.1f} s")
 
         with kafka.a_server(tmp_path) as server, open_log([server], timeout) as log:
             log.create_topic("t", 1)
             delete_and_find_unknown("gone-in-silence")
-            with Load(log, record_property) as load:
+            with NumberedLoad(log, record_property) as load:
                 delete_and_find_unknown("gone-under-load")
                 load.goes_on()
                 load.figures()
@@ -189,7 +190,11 @@ class TestOneServer:
                     assert all(isinstance(each.result(PATIENCE)[0], AppendRefused) for each in appends)
             finally:
                 server.go_on()
-            until(lambda: outcome(lambda: run_blocking(log.append("t", {0: [a_record("c")]}))) == {0: AppendStored()})
+            until(
+                lambda: (
+                    value_or_error(lambda: run_blocking(log.append("t", {0: [a_record("c")]}))) == {0: AppendStored()}
+                )
+            )
             assert set(asked) == {1}
 
 
@@ -200,7 +205,7 @@ class TestThreeServers:
         """
         with kafka.three_servers(tmp_path) as servers, open_log(servers.values(), timeout=4) as log:
             until(lambda: are_copies_possible(log))
-            with Load(log, record_property, partitions=3) as load:
+            with NumberedLoad(log, record_property, partitions=3) as load:
                 servers[2].kill()
                 load.goes_on()
                 servers[3].kill()

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nakadi_cli import failures
-from tests.support.cli import every_command, parses
+from tests.support.cli import count_parsed_calls, every_command
 from tests.support.pages import ROOT
 
 PAGE = (ROOT / "docs" / "command-line.md").read_text()
@@ -23,7 +23,7 @@ CODES = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_an_example_can_be_parsed(line):
     """Every example is a command with options and arguments that there are."""
-    assert parses(re.sub(r"^ID=\$\((.*)\)$", r"\1", re.sub(r"source <\((.*)\)", r"\1", line))) > 0
+    assert count_parsed_calls(re.sub(r"^ID=\$\((.*)\)$", r"\1", re.sub(r"source <\((.*)\)", r"\1", line))) > 0
 
 
 @pytest.mark.parametrize("name", [name for name, _ in every_command()])

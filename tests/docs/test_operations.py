@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nakadi_cli.monitoring.alerts import ALERTS
-from tests.support.cli import parses
+from tests.support.cli import count_parsed_calls
 from tests.support.pages import ROOT
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -31,4 +31,4 @@ def test_a_section_says_what_to_do(alert):
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_in_a_section_can_be_parsed(line):
     """Each command, also behind a pipe, is one that the command line has, with its options and arguments."""
-    assert parses(line) == 1 + line.count(" | nakadi ")
+    assert count_parsed_calls(line) == 1 + line.count(" | nakadi ")

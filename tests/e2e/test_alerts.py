@@ -25,7 +25,7 @@ from tests.support.api import create_event_type
 from tests.support.clock import MovableClock
 from tests.support.consumer import Consumer
 from tests.support.environment import plain_environment
-from tests.support.metrics import scrape, value
+from tests.support.metrics import sample_value, scrape
 from tests.support.open_stream import OpenStream
 from tests.support.patience import PATIENCE, until
 from tests.support.receiver import ON_LOOPBACK, Receiver, a_sink, delivering_quickly
@@ -94,7 +94,7 @@ def read_first_event(breakable_broker, event_type):
 
 
 def count_lost_streams(api):
-    return value(scrape(api), "nakadi_streams_ended_total", api="subscription", reason="released")
+    return sample_value(scrape(api), "nakadi_streams_ended_total", api="subscription", reason="released")
 
 
 def test_a_stuck_consumer_is_found(api, breakable_broker, start_alert_watch):
@@ -149,7 +149,7 @@ def test_a_sink_that_fails_is_found(monkeypatch):
         assert not before.fires("NakadiSinkFails")
         publish(api, subscription["event_types"][0], 1)
         until(lambda: before.fires("NakadiSinkFails"))
-        assert value(scrape(api), "nakadi_sink_failing_seconds", subscription=subscription["id"]) > 121
+        assert sample_value(scrape(api), "nakadi_sink_failing_seconds", subscription=subscription["id"]) > 121
         stats = f"/subscriptions/{subscription['id']}/stats"
         until(lambda: "failing_sink" in api.get(stats).json())
         failing = api.get(stats).json()["failing_sink"]
@@ -358,10 +358,10 @@ def test_an_indexer_that_is_behind_is_found(api, breakable_broker, start_alert_w
     breakable_broker.archive.mkdir(exist_ok=True)
     breakable_broker.archive.rename(aside)
     breakable_broker.archive.write_text("")
-    failed = value(scrape(api), "nakadi_archive_failures_total", operation="archiving")
+    failed = sample_value(scrape(api), "nakadi_archive_failures_total", operation="archiving")
     try:
         publish(api, name, 1)
-        until(lambda: value(scrape(api), "nakadi_archive_failures_total", operation="archiving") > failed + 1)
+        until(lambda: sample_value(scrape(api), "nakadi_archive_failures_total", operation="archiving") > failed + 1)
         assert not before.fires("NakadiIndexerIsBehind")
         breakable_broker.clock.move(700)
         assert before.fires("NakadiIndexerIsBehind")

@@ -18,7 +18,7 @@ from tests.support.consumer import Consumer, owners
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import ROOT_ENVIRONMENT, run_process
-from tests.support.subscriptions import create_subscription, cursors, offset_text
+from tests.support.subscriptions import committed_offsets, create_subscription, offset_text
 
 [SECTION] = re.findall(
     r"^### Backup and restore$(.*?)^##", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE | re.DOTALL
@@ -114,7 +114,7 @@ def test_everything_is_deleted_and_restored_and_streams_go_on(tmp_path, capsys):
         [partition] = api.get(f"/event-types/{name}/partitions").json()
         there = int(partition["newest_available_offset"][-18:]) + 1
         assert before <= there <= acknowledged
-        assert cursors(api, subscription) == {(name, "0"): offset_text(3)}
+        assert committed_offsets(api, subscription) == {(name, "0"): offset_text(3)}
         api.post(f"/event-types/{name}/events", json=[{"n": "new"}]).raise_for_status()
         with Consumer(api, subscription, batch_limit=100, batch_flush_timeout=1) as stream:
             assert [each["n"] for each in stream.consumed(there - 3)] == [*range(4, there), "new"]

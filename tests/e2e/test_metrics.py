@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from tests.support.api import a_business_definition, a_definition, create_event_type
 from tests.support.consumer import Consumer
 from tests.support.http import check_against_description
-from tests.support.metrics import PROMETHEUS, TEXT, scrape, value
+from tests.support.metrics import PROMETHEUS, TEXT, sample_value, scrape
 from tests.support.open_stream import OpenStream
 from tests.support.parking import (
     COUNT,
@@ -50,7 +50,7 @@ def measure_change(api):
     before = scrape(api)
 
     def difference(name, **labels):
-        return value(scrape(api), name, **labels) - value(before, name, **labels)
+        return sample_value(scrape(api), name, **labels) - sample_value(before, name, **labels)
 
     return difference
 
@@ -78,8 +78,8 @@ def test_the_older_text_format_is_there_too(api):
     answer = api.get("/metrics", headers={"accept": TEXT})
 
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert value(scrape(api), "nakadi_http_requests_total", operation="get_metrics", status="200") >= 1
-    assert value(scrape(api), "process_resident_memory_bytes") > 0
+    assert sample_value(scrape(api), "nakadi_http_requests_total", operation="get_metrics", status="200") >= 1
+    assert sample_value(scrape(api), "process_resident_memory_bytes") > 0
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_subscription_reports_how_far_its_consumers_are(api, measure_change, c
     batch = stream.batch()
     mine = {"subscription": subscription["id"]}
     # The stream of another test may just be giving its partitions back.
-    until(lambda: value(scrape(api), "nakadi_partitions_held") == 1)
+    until(lambda: sample_value(scrape(api), "nakadi_partitions_held") == 1)
     assert measure_change("nakadi_subscription_uncommitted_events", **mine) == 2
     assert measure_change("nakadi_subscription_lag_seconds", **mine) > 0
     assert measure_change("nakadi_lease_renewals_total", outcome="renewed") >= 1
@@ -240,7 +240,7 @@ def test_partitions_that_change_hands_are_counted(api, measure_change, consumer)
     assert second.keep_alive()
 
     assert measure_change("nakadi_partitions_handed_over_total") == 1
-    until(lambda: value(scrape(api), "nakadi_partitions_held") == 2)
+    until(lambda: sample_value(scrape(api), "nakadi_partitions_held") == 2)
 
 
 def test_a_removed_stream_loses_its_partitions(api, measure_change, consumer):
@@ -298,12 +298,12 @@ def test_the_archive_is_counted(api, measure_change, running_broker):
     for _ in range(5):
         publish(api, name)
     until(lambda: measure_change("nakadi_archive_events_written_total") >= 5)
-    until(lambda: value(scrape(api), "nakadi_archive_partitions_waiting") == 0)
+    until(lambda: sample_value(scrape(api), "nakadi_archive_partitions_waiting") == 0)
     running_broker.log.archive()
 
     assert measure_change("nakadi_archive_segments_written_total") >= 1
     assert measure_change("nakadi_archive_bytes_written_total") > 0
-    assert value(scrape(api), "nakadi_archive_lag_seconds") == 0
+    assert sample_value(scrape(api), "nakadi_archive_lag_seconds") == 0
     begin = {"X-nakadi-cursors": '[{"partition": "0", "offset": "BEGIN"}]'}
 
     def asks_the_cache():
@@ -325,7 +325,7 @@ def test_an_objective_is_reported_while_streams_are_open(api):
     subscription = create_subscription(api, name, objective={"percent": 99, "within_seconds": 30})
     mine = {"subscription": subscription["id"]}
     with Consumer(api, subscription):
-        until(lambda: value(scrape(api), "nakadi_subscription_objective_ratio", **mine) == 0.99)
+        until(lambda: sample_value(scrape(api), "nakadi_subscription_objective_ratio", **mine) == 0.99)
 
 
 def test_housekeeping_is_counted(api, measure_change, running_broker):
@@ -348,7 +348,7 @@ def test_rehearsals_are_counted(api, measure_change):
     assert measure_change("nakadi_rehearsed_events_total", verdict="accepted") == 1
     assert measure_change("nakadi_rehearsed_events_total", verdict="refused") == 2
     until(lambda: measure_change("nakadi_rehearsals_ended_total", state="finished") == 1)
-    until(lambda: value(scrape(api), "nakadi_rehearsals_running") == 0)
+    until(lambda: sample_value(scrape(api), "nakadi_rehearsals_running") == 0)
 
 
 def test_json_reports_the_same(api):
@@ -419,4 +419,4 @@ def test_deleted_event_types_are_not_reported():
 
         name = create_event_type(api, a_definition())["name"]
         publish(api, name, 1)
-        assert value(scrape(api), "nakadi_events_published_total", event_type=name) == 1
+        assert sample_value(scrape(api), "nakadi_events_published_total", event_type=name) == 1

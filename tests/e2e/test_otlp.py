@@ -10,7 +10,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from nakadi.model.outcomes import BadSetting
 from tests.support.api import create_event_type, problem
-from tests.support.metrics import scrape, value
+from tests.support.metrics import sample_value, scrape
 from tests.support.otlp import OtlpReceiver
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE, until
@@ -70,7 +70,7 @@ def test_the_metrics_that_prometheus_reads_are_sent(receiver):
         assert not stored.HasField("min")
         assert math.isclose(
             stored.sum,
-            value(samples, "nakadi_http_request_duration_seconds_sum", operation="publish_events"),
+            sample_value(samples, "nakadi_http_request_duration_seconds_sum", operation="publish_events"),
         )
 
         def names_with_values():

@@ -13,7 +13,7 @@ from tests.support.api import create_event_type, problem
 from tests.support.consumer import Consumer
 from tests.support.http import check_against_description
 from tests.support.patience import PATIENCE
-from tests.support.subscriptions import a_cursor, create_subscription, cursors, publish, reset
+from tests.support.subscriptions import a_cursor, committed_offsets, create_subscription, publish, reset
 
 STRICT = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
 LENIENT = {"type": "object"}
@@ -89,7 +89,7 @@ def test_offsets_are_set_in_the_event_type_that_there_is(two_clients):
     second = create_subscription(one, name, read_from="begin")
     problem(reset(two, second, a_cursor(name, offset=4)), 422)
     assert reset(two, second, a_cursor(name, offset=1)).status_code == 204
-    assert cursors(one, second)[name, "0"].endswith("-000000000000000001")
+    assert committed_offsets(one, second)[name, "0"].endswith("-000000000000000001")
 
 
 def test_a_deleted_subscription_is_not_streamed(two_clients):
@@ -97,6 +97,6 @@ def test_a_deleted_subscription_is_not_streamed(two_clients):
     one, two = two_clients
     name = create_event_type(one)["name"]
     subscription = create_subscription(one, name)
-    assert cursors(two, subscription) == {}
+    assert committed_offsets(two, subscription) == {}
     assert one.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     problem(two.get(f"/subscriptions/{subscription['id']}/events"), 404)

@@ -17,8 +17,8 @@ from tests.support.environment import plain_environment
 from tests.support.laptop import FAST_SETTINGS, OPEN, STRICTNESS
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import ROOT_ENVIRONMENT
-from tests.support.stages import FIRST, NAME, SECOND, StageResources, a_cloud
-from tests.support.subscriptions import create_subscription, cursors, offset_text
+from tests.support.stages import FIRST, NAME, SECOND, EmulatedStage, a_cloud
+from tests.support.subscriptions import committed_offsets, create_subscription, offset_text
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def wait(monkeypatch):
 def test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on(tmp_path, capsys, wait, kind):
     """In another region, nothing is missing that was acknowledged before the backup began, and a stream goes on after
     the cursor that was committed before it, with events that are published there. (B15, B19, B21)"""
-    first = StageResources(FIRST)
+    first = EmulatedStage(FIRST)
     place = str(tmp_path / "backups") if kind == "folder" else first.create_bucket("backups")
     with first.broker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         name = create_event_type(api)["name"]
@@ -76,7 +76,7 @@ def test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on(tmp_path
         assert backup.main([place, "--stage", NAME, "--region", FIRST]) == 0
     assert backup.main([place, "--stage", NAME, "--verify"]) == 0
     first.delete()
-    second = StageResources(SECOND, shards=1)
+    second = EmulatedStage(SECOND, shards=1)
     capsys.readouterr()
 
     assert restore.main([place, "--stage", NAME, "--region", SECOND]) == 0
@@ -85,7 +85,7 @@ def test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on(tmp_path
     assert re.search(r"acknowledged before \S+\. What was published or committed later is lost\.", said)
     with second.broker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         assert newest(api, name) == offset_text(10)
-        assert cursors(api, subscription) == {(name, "0"): offset_text(3)}
+        assert committed_offsets(api, subscription) == {(name, "0"): offset_text(3)}
         publish(api, name, "new")
         assert newest(api, name) == offset_text(11)
         assert consume(api, subscription, 8) == [4, 5, 6, 7, 8, 9, "later", "new"]
@@ -100,7 +100,7 @@ def test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on(tmp_path
 @pytest.mark.usefixtures("emulated_aws")
 def test_what_an_event_type_went_through_comes_along(tmp_path, wait):
     """Several timelines, more partitions, removed events and remembered ids are as they were. (B15, B21)"""
-    first = StageResources(FIRST)
+    first = EmulatedStage(FIRST)
     wait(first.index)
     event = {"metadata": {"eid": "00000000-0000-4000-8000-000000000001", "occurred_at": "2026-11-27T10:00:00Z"}}
     with first.broker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
@@ -115,7 +115,7 @@ def test_what_an_event_type_went_through_comes_along(tmp_path, wait):
         before = [api.get(f"/event-types/{each}/partitions").json() for each in (name, once)]
         assert backup.main([str(tmp_path), "--stage", NAME, "--region", FIRST]) == 0
     first.delete()
-    second = StageResources(SECOND)
+    second = EmulatedStage(SECOND)
 
     assert restore.main([str(tmp_path), "--stage", NAME, "--region", SECOND]) == 0
 

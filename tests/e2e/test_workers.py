@@ -20,7 +20,7 @@ from tests.support import http
 from tests.support.alerts import AlertWatch
 from tests.support.api import a_definition, create_event_type
 from tests.support.consumer import Consumer
-from tests.support.metrics import scrape, value
+from tests.support.metrics import sample_value, scrape
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import is_listening
 from tests.support.subscriptions import create_subscription
@@ -43,12 +43,12 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="it
 def count_published(program):
     """How many events the broker says were published; 0 if it does not say. Late processes count as last seen."""
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
-        return value(scrape(api), "nakadi_events_published_total", event_type="kept.thing")
+        return sample_value(scrape(api), "nakadi_events_published_total", event_type="kept.thing")
 
 
 def processor_seconds(program):
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
-        return value(scrape(api), "process_cpu_seconds_total")
+        return sample_value(scrape(api), "process_cpu_seconds_total")
 
 
 def process_state(process):
@@ -315,12 +315,12 @@ def outlive_a_worker(program, publishers):
     counted, used = count_published(program), processor_seconds(program)
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
         before = AlertWatch(api)
-        restarts = value(scrape(api), "nakadi_worker_restarts_total")
+        restarts = sample_value(scrape(api), "nakadi_worker_restarts_total")
         killed = program.workers[0]
         os.kill(killed, signal.SIGKILL)
         until(lambda: killed not in (there := program.workers) and len(there) == 2)
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
-        until(lambda: value(scrape(api), "nakadi_worker_restarts_total") == restarts + 1)
+        until(lambda: sample_value(scrape(api), "nakadi_worker_restarts_total") == restarts + 1)
         before.api = api
         assert before.fires("NakadiWorkersDie")
         assert not AlertWatch(api).fires("NakadiWorkersDie")

@@ -6,7 +6,7 @@ import boto3
 import pytest
 
 from nakadi.engines.kinesis import tails
-from tests.support.aws import REGION, Aws, error_before_effect, refusal_fault, timeout_before_effect
+from tests.support.aws import REGION, EmulatedAws, error_before_effect, refusal_fault, timeout_before_effect
 from tests.support.functions import load_recorded_event
 from tests.support.kinesis import ON_MOTO, create_stream
 
@@ -16,7 +16,7 @@ SOME = pytest.mark.parametrize("fault", [THROTTLED, EXPIRED], ids=["throttled", 
 
 
 @pytest.fixture
-def kinesis_event_type(broker: Aws, environment, functions, monkeypatch):
+def kinesis_event_type(broker: EmulatedAws, environment, functions, monkeypatch):
     """An event type whose events go to a stream."""
     stream = create_stream(boto3.client("kinesis", region_name=REGION), shards=1)
     bucket = {"CreateBucketConfiguration": {"LocationConstraint": REGION}}
@@ -49,7 +49,7 @@ def unavailable_problem(answer: dict) -> dict:
     return told
 
 
-def inject_faults(broker: Aws, operations: list[str], fault) -> None:
+def inject_faults(broker: EmulatedAws, operations: list[str], fault) -> None:
     for operation in operations:
         broker.goes_wrong(operation, *[fault] * 60)
 

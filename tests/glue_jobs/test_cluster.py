@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.bytes_left import files_in, find_files_with_text
+from tests.support.bytes_left import find_files_with_text, list_files_in
 from tests.support.jobs import order
 from tests.support.patience import until
 from tests.support.spark_cluster import cluster_in_driver, open_cluster
@@ -65,7 +65,7 @@ class Orders:
         return written - known
 
     def files_with(self, name):
-        return find_files_with_text(name, {**files_in(self.data.folder), **files_in(self.folder)})
+        return find_files_with_text(name, {**list_files_in(self.data.folder), **list_files_in(self.folder)})
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from nakadi_jobs.erasure import Rewriter
 from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.tables import Change, Table
 from tests.support.api import a_definition
-from tests.support.bytes_left import files_in, find_files_with_text, list_file_kinds, objects_in
+from tests.support.bytes_left import find_files_with_text, list_file_kinds, list_files_in, objects_in
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
 from tests.support.jobs import DataFolder, Jobs, open_reading_session, order
 from tests.support.patience import PATIENCE, until
@@ -82,7 +82,9 @@ def table_after_killed_run(jobs, data, tables):
 
 def all_files(data, *folders):
     return {
-        f"{folder}/{name}": content for folder in (data.folder, *folders) for name, content in files_in(folder).items()
+        f"{folder}/{name}": content
+        for folder in (data.folder, *folders)
+        for name, content in list_files_in(folder).items()
     }
 
 
@@ -156,14 +158,14 @@ def test_the_data_file_of_a_running_broker_keeps_nothing(jobs, data, running_bro
     for number, customer in enumerate(("before", NAME + "x" * 20_000, "between", NAME)):
         assert running_broker.post(events, json=[order(number, customer={"id": customer})]).status_code == 200
     until(lambda: archive_names(data, definition["name"], 4))
-    assert find_files_with_text(NAME, files_in(data.folder)) != []
+    assert find_files_with_text(NAME, list_files_in(data.folder)) != []
 
     path = ("--do", "erase", "--event-type", definition["name"], "--path", "customer.id")
     jobs.drop_before(*path, "--value", NAME + "x" * 20_000)
     told = jobs.drop_before(*path, "--value", NAME)
     jobs.drop_before("--grace-hours", "0")
 
-    assert find_files_with_text(NAME, files_in(data.folder)) == []
+    assert find_files_with_text(NAME, list_files_in(data.folder)) == []
     assert (told.code, "nakadi.db: wiped" in told.told) == (0, True), told.told
     cursor = json.dumps([{"partition": "0", "offset": "BEGIN"}])
     parameters = {"stream_limit": 2, "batch_flush_timeout": 1}
@@ -195,7 +197,7 @@ def test_what_is_not_archived_yet_is_not_called_gone(jobs, data):
         until(lambda: archive_names(data, definition["name"], 1))
         told = jobs.drop_before(*erasure)
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert find_files_with_text(NAME, files_in(data.folder)) == []
+    assert find_files_with_text(NAME, list_files_in(data.folder)) == []
 
 
 class LaterClock(SystemClock):
@@ -256,7 +258,7 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
     run.gen.close()
     objects = objects_in(s3, PREFIX)
     assert set(list_file_kinds(objects)) >= EVERYTHING
-    assert find_files_with_text(NAME[:16], {**objects, **files_in(data.folder)}) == []
+    assert find_files_with_text(NAME[:16], {**objects, **list_files_in(data.folder)}) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2), (0, 3)]
 
 
@@ -277,7 +279,7 @@ def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned_bucket):
     before = referenced_bytes(data, others)
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert find_files_with_text(NAME[:16], {**objects_in(s3, PREFIX), **files_in(data.folder)}) == []
+    assert find_files_with_text(NAME[:16], {**objects_in(s3, PREFIX), **list_files_in(data.folder)}) == []
     assert referenced_bytes(data, others) == before
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
 
@@ -360,14 +362,14 @@ def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tabl
     replace_row(jobs, data)
     jobs.spark().sql(f"ALTER TABLE nakadi.{jobs.database}.customer_changed CREATE TAG mine")
     folder = tables / jobs.database
-    before = find_files_with_text(NAME[:16], files_in(folder))
+    before = find_files_with_text(NAME[:16], list_files_in(folder))
     assert [name for name in before if name.startswith("customer_changed/metadata/")]
     assert [name for name in before if name.startswith("customer_changed__latest/data/")]
 
     told = jobs.drop_before(*ERASE_CUSTOMER)
 
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert find_files_with_text(NAME[:16], files_in(folder)) == []
+    assert find_files_with_text(NAME[:16], list_files_in(folder)) == []
     assert jobs.rows("customer_changed", "nakadi_offset", "name") == [(1, "Ann"), (2, "Bob"), (3, "Ann")]
     assert jobs.rows("customer_changed__latest", "nakadi_offset", "name") == [(2, "Bob"), (3, "Ann")]
 
@@ -432,7 +434,7 @@ def test_nothing_is_left_in_objects_that_others_share(jobs, data, tmp_path):
     before = referenced_bytes(data, others)
     told = jobs.drop_before(*ERASE_NAME, "--report", str(tmp_path / "reports"))
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
+    assert find_files_with_text(NAME, list_files_in(data.folder / "archive")) == []
     assert referenced_bytes(data, others) == before
     [report] = (tmp_path / "reports").iterdir()
     assert len(json.loads(report.read_text())["removed_objects"]) == 2
@@ -455,7 +457,7 @@ def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp
 
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
+    assert find_files_with_text(NAME, list_files_in(data.folder / "archive")) == []
 
 
 @pytest.mark.long
@@ -470,7 +472,7 @@ def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, s
         raise AssertionError("it was not killed")
     told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
+    assert find_files_with_text(NAME, list_files_in(data.folder / "archive")) == []
     assert referenced_bytes(data, others) == before
 
 
@@ -482,7 +484,7 @@ def test_what_is_dead_beside_others_goes_with_expiry(jobs, data):
     data.delete("order.placed")
     assert "2 objects go with the next run" in jobs.drop_before("--grace-hours", "0").told
     jobs.drop_before("--grace-hours", "0")
-    assert find_files_with_text(NAME, files_in(data.folder / "archive")) == []
+    assert find_files_with_text(NAME, list_files_in(data.folder / "archive")) == []
     assert referenced_bytes(data, others) == before
 
 
@@ -492,4 +494,4 @@ def test_what_the_last_event_type_left_goes_with_expiry(jobs, data):
     for name in ("order.placed", "order.paid", "order.sent"):
         data.delete(name)
     jobs.drop_before("--grace-hours", "0")
-    assert files_in(data.folder / "archive") == {}
+    assert list_files_in(data.folder / "archive") == {}

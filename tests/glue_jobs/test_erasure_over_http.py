@@ -15,12 +15,12 @@ from nakadi_jobs.erasure import Rewriter
 from nakadi_jobs.tables import Change
 from tests.support import everything, workers
 from tests.support.api import a_business_definition, a_definition
-from tests.support.bytes_left import files_in, find_files_with_text, list_file_kinds, objects_in
+from tests.support.bytes_left import find_files_with_text, list_file_kinds, list_files_in, objects_in
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
 from tests.support.jobs import DataFolder, Jobs, open_reading_session, order
 from tests.support.patience import PATIENCE, until
 from tests.support.s3_files import buckets_in_spark
-from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
+from tests.support.tiers import ARCHIVE_MANUALLY, TieredLogParts
 
 # No other test has it: all tests of the jobs share the folder of tables, and some leave their erased values.
 NAME = "customer-4712-erased-over-http"
@@ -39,8 +39,8 @@ EVENT_TYPES = (
 ERASURE = ("--do", "erase", "--event-type", ORDERS, "--path", "customer.id", "--value", NAME)
 BATCH = 10
 
-KILLS_OF_BROKER = everything.choose_count(1, 5)
-ROUNDS_WHILE_IT_LIVES = everything.choose_count(20, 60)
+KILLS_OF_BROKER = everything.choose_by_suite(1, 5)
+ROUNDS_WHILE_IT_LIVES = everything.choose_by_suite(20, 60)
 """Each leaves a small segment or two; enough of them are merged."""
 
 KILLED_AT = (
@@ -74,9 +74,9 @@ class FilesOfDeployment:
 
     def files(self):
         """Every file, object and version."""
-        found = dict(files_in(self.folder))
+        found = dict(list_files_in(self.folder))
         if self.s3 is None:
-            return found | {f"tables/{name}": content for name, content in files_in(self.tables).items()}
+            return found | {f"tables/{name}": content for name, content in list_files_in(self.tables).items()}
         return found | objects_in(self.s3, PREFIX)
 
 
@@ -152,7 +152,7 @@ def delivered_events(api, name, partitions):
 
 def compact_log(place):
     """Let the log forget every customer that another one with the key follows."""
-    with closing(TierParts("sqlite", place.data.folder, SystemClock()).log(ARCHIVE_MANUALLY)) as log:
+    with closing(TieredLogParts("sqlite", place.data.folder, SystemClock()).log(ARCHIVE_MANUALLY)) as log:
         now = SystemClock().now()
         [(topic, partition)] = partitions_of(place.data, CUSTOMERS)
         log.compact(topic, partition, stored_before=now, tombstones_before=now)

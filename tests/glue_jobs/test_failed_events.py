@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.support.api import a_definition, create_event_type
-from tests.support.bytes_left import files_in, find_files_with_text
+from tests.support.bytes_left import find_files_with_text, list_files_in
 from tests.support.consumer import Consumer
 from tests.support.parking import COUNT, PARKING, POLICY, a_keyed_definition, give_up_on_the_next, parked_ids
 from tests.support.patience import PATIENCE, until
@@ -113,7 +113,7 @@ def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_
         told, report = erase(jobs, event_type, tmp_path)
         assert (told.code, report["verified_gone"]) == (0, True), told.told
     until(lambda: letters_about(api) == [])
-    until(lambda: find_files_with_text(NAME, files_in(data.folder)) == [])
+    until(lambda: find_files_with_text(NAME, list_files_in(data.folder)) == [])
 
 
 def test_a_parked_event_for_redriving_is_named(jobs, data, broker, api, tmp_path):

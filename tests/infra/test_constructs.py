@@ -13,7 +13,7 @@ from hatchling.bridge.app import Application
 from hatch_build import ConsoleHook
 from tests.support.environment import plain_environment
 from tests.support.functions import ROOT
-from tests.support.installed import build, lean_environment
+from tests.support.installed import build_distribution, lean_environment
 from tests.support.templates import Template
 
 EXAMPLE = ROOT / "docs" / "examples" / "pipeline.py"
@@ -26,11 +26,11 @@ WITHOUT_A_NETWORK = json.dumps({"aws:cdk:bundling-stacks": []})
 def python(tmp_path_factory):
     """The Python of an environment with the requirements of `[cdk]`, and a wheel built from the source distribution."""
     folder = tmp_path_factory.mktemp("installed")
-    with tarfile.open(build("sdist", ROOT, folder / "sdist")) as archive:
+    with tarfile.open(build_distribution("sdist", ROOT, folder / "sdist")) as archive:
         # The archive is our own: Python before 3.11.4 knows no filters.
         archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     [source] = (each.parent for each in folder.glob("*/pyproject.toml"))
-    return lean_environment(folder / "env", build("wheel", source, folder / "wheel"), "cdk")
+    return lean_environment(folder / "env", build_distribution("wheel", source, folder / "wheel"), "cdk")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from nakadi_client import __version__
 from nakadi_client.testing import LocalNakadi
 from tests.support.environment import plain_environment
 from tests.support.functions import ROOT
-from tests.support.installed import build, closure, link, read_requirements
+from tests.support.installed import build_distribution, link_distribution, read_requirements, required_distributions
 from tests.support.patience import PATIENCE
 
 PACKAGE = ROOT / "nakadi_client"
@@ -43,7 +43,7 @@ with Consumer(sys.argv[1], sys.argv[2]) as consumer:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    return build("wheel", PACKAGE, tmp_path_factory.mktemp("wheel"))
+    return build_distribution("wheel", PACKAGE, tmp_path_factory.mktemp("wheel"))
 
 
 def test_it_works_without_the_broker(wheel, tmp_path):
@@ -54,8 +54,8 @@ def test_it_works_without_the_broker(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     [info] = site.glob("nakadi_client-*.dist-info")
-    for each in closure(read_requirements(PathDistribution(info))):
-        link(each, site)
+    for each in required_distributions(read_requirements(PathDistribution(info))):
+        link_distribution(each, site)
     with LocalNakadi() as nakadi:
         nakadi.create_event_type("order")
         done = subprocess.run(
@@ -81,10 +81,10 @@ def test_the_wheel_has_every_module_and_says_that_it_is_typed(wheel):
 
 def test_the_source_distribution_builds_the_same_wheel(wheel, tmp_path):
     """The build needs nothing outside the package's folder."""
-    archive = build("sdist", PACKAGE, tmp_path)
+    archive = build_distribution("sdist", PACKAGE, tmp_path)
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
-    again = build("wheel", tmp_path / archive.name.removesuffix(".tar.gz"), tmp_path / "again")
+    again = build_distribution("wheel", tmp_path / archive.name.removesuffix(".tar.gz"), tmp_path / "again")
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
         assert sorted(first.namelist()) == sorted(second.namelist())
 

@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from tests.support.environment import plain_environment
-from tests.support.installed import build
+from tests.support.installed import build_distribution
 from tests.support.pages import ROOT
 
 # Never later than a build, and not the time of a checkout.
@@ -23,7 +23,7 @@ def name_and_digest(path):
 @pytest.fixture(scope="module")
 def first_build(tmp_path_factory):
     """The wheel and the source distribution of this checkout."""
-    return {kind: build(kind, ROOT, tmp_path_factory.mktemp(kind)) for kind in ("wheel", "sdist")}
+    return {kind: build_distribution(kind, ROOT, tmp_path_factory.mktemp(kind)) for kind in ("wheel", "sdist")}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def build_elsewhere(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_two_builds_are_the_same(first_build, build_elsewhere, tmp_path, kind):
     """A second build in another checkout has the same name and the same bytes."""
-    assert name_and_digest(build(kind, build_elsewhere, tmp_path)) == name_and_digest(first_build[kind])
+    assert name_and_digest(build_distribution(kind, build_elsewhere, tmp_path)) == name_and_digest(first_build[kind])
 
 
 @pytest.mark.long
@@ -60,4 +60,6 @@ def test_the_wheel_of_a_source_distribution_is_the_same(first_build, tmp_path):
         archive.extractall(tmp_path / "unpacked", filter="data")
     [folder] = (tmp_path / "unpacked").iterdir()
 
-    assert name_and_digest(build("wheel", folder, tmp_path / "built")) == name_and_digest(first_build["wheel"])
+    assert name_and_digest(build_distribution("wheel", folder, tmp_path / "built")) == name_and_digest(
+        first_build["wheel"]
+    )

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from nakadi_relay import Feed, FeedUnusable, Relay
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 from tests.support.patience import until
 
 TYPE = "customer.changed"
@@ -176,7 +176,7 @@ def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, fo
     for writer in writers:
         writer.start()
     until(lambda: database.execute(f"SELECT count(*) > 15 FROM {customers}").fetchone() == (True,))
-    for _ in range(choose_count(3, 30)):
+    for _ in range(choose_by_suite(3, 30)):
         followed_table()
         before = len(events())
         until(lambda: len(events()) > before + 20)  # noqa: B023

@@ -14,7 +14,7 @@ from nakadi_client import Connection
 from nakadi_relay import OutboxNames, Relay, outbox_schema
 from nakadi_relay.outbox import Outbox
 from tests.relay.network import StallingNetwork
-from tests.support.everything import SEED, choose_count
+from tests.support.everything import SEED, choose_by_suite
 from tests.support.patience import until
 from tests.support.postgres import PostgresServer, running_server
 
@@ -57,7 +57,7 @@ def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_
         running.start()
         writer.start()
         try:
-            for number in range(choose_count(12, 300)):
+            for number in range(choose_by_suite(12, 300)):
                 before = relay.status.published
                 # Each fault meets a relay that has got over the last one.
                 until(lambda: relay.status.published > before, 120)  # noqa: B023

@@ -16,13 +16,13 @@ import pytest
 from infra.laptop.kinesis_local import free_port
 from nakadi_relay import outbox_schema
 from tests.support.environment import plain_environment
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 from tests.support.pages import ROOT
 from tests.support.patience import until
 from tests.support.postgres import PostgresServer, running_server
 
 SHOP = ROOT / "docs/examples/shop"
-ORDERS = choose_count(800, 30_000)
+ORDERS = choose_by_suite(800, 30_000)
 # Each kill costs the start of a process or two.
 PATIENCE = 180
 DEFINITION = {
@@ -119,7 +119,7 @@ def test_the_books_balance_whatever_is_killed(database, start, tmp_path):
     ]
 
     draw = random.Random(2)
-    for _ in range(choose_count(5, 300)):
+    for _ in range(choose_by_suite(5, 300)):
         before = count(database, "entries")
         # Whichever is killed, it had begun to work again, and the others continue.
         until(lambda: keep_up(parts) and (count(database, "entries") > before or before == ORDERS), PATIENCE)  # noqa: B023

@@ -10,7 +10,7 @@ import threading
 import psycopg
 
 from tests.support.environment import plain_environment
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 from tests.support.pages import ROOT
 from tests.support.patience import until
 
@@ -32,7 +32,7 @@ def test_nothing_is_lost_when_relays_are_killed(
     server, database, table, broker, api, event_type, count_waiting_rows, read_stored_events
 ):
     """However often relays are killed, each event is published, and the first copies of a key are in their order."""
-    name, draw, kills = event_type(), random.Random(27), choose_count(5, 200)
+    name, draw, kills = event_type(), random.Random(27), choose_by_suite(5, 200)
     database.execute(f"ALTER TABLE {table} ADD COLUMN ignored int")  # a table may have columns of the application's own
     done = threading.Event()
     written: list[int] = []

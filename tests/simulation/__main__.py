@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 
 from nakadi.model.sink import Parallel
-from tests.simulation.history import Broken
+from tests.simulation.history import PromiseBroken
 from tests.simulation.world import run
 from tests.support.sink_world import SinkWorld
 
@@ -30,7 +30,7 @@ def failures(first: int, count: int) -> list[str]:
             run(seed)
             if seed % SEEDS_PER_SINK_WORLD == 0:
                 run_sink_world(seed)
-        except Broken as broken:
+        except PromiseBroken as broken:
             found.append(str(broken))
         except AssertionError as broken:
             found.append(f"seed {seed}, a world with a sink: {broken}")
@@ -51,7 +51,7 @@ def first_failure(count: int) -> int:
     for seed in range(count):
         try:
             run(seed)
-        except Broken as broken:
+        except PromiseBroken as broken:
             print(broken)
             return 1
     return 0

@@ -9,7 +9,7 @@ START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 @dataclass(slots=True)
-class Time:
+class SimulatedTime:
     """`behind` is by how much the time of day has been set back, everywhere at once; steady clocks do not notice."""
 
     seconds: float = 0.0
@@ -23,7 +23,7 @@ class Time:
 class SkewedClock:
     """A machine's clock: its time of day is off by `skew` seconds, its steady clock began whenever it liked."""
 
-    time: Time
+    time: SimulatedTime
     skew: float = 0.0
     booted: float = 1000.0
 

@@ -12,13 +12,13 @@ from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePart
 Place = EventTypePartition
 
 
-class Broken(AssertionError):
+class PromiseBroken(AssertionError):
     """Raised when a promise was broken; the message says which, and how."""
 
 
-def promise(name: str, holds: bool, how: str) -> None:
+def check_promise(name: str, holds: bool, how: str) -> None:
     if not holds:
-        raise Broken(f"{name}: {how}")
+        raise PromiseBroken(f"{name}: {how}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,62 +71,70 @@ class History:
 
     # Sending
 
-    def was_told(self, session: str, offsets: Mapping[Place, CommittedOffset]) -> None:
+    def note_heard_offsets(self, session: str, offsets: Mapping[Place, CommittedOffset]) -> None:
         """A session has heard how far its partitions are committed."""
         for place, offset in offsets.items():
             if offset.owner == session:
                 self.heard[session, place] = offset.position.offset
 
-    def was_sent(self, session: str, place: Place, offsets: list[int]) -> None:
+    def check_sent_events(self, session: str, place: Place, offsets: list[int]) -> None:
         owner = self.offsets[place].owner
-        promise("I1", owner == session, f"{session} sends {place.partition}:{offsets}, which belongs to {owner}")
+        check_promise("I1", owner == session, f"{session} sends {place.partition}:{offsets}, which belongs to {owner}")
         key = (session, place)
-        promise("I4", offsets[0] > self.begun[key], f"{session} sends {offsets[0]}, committed was {self.begun[key]}")
+        check_promise(
+            "I4", offsets[0] > self.begun[key], f"{session} sends {offsets[0]}, committed was {self.begun[key]}"
+        )
         heard = self.heard.get(key, -1)
-        promise("once committed", offsets[0] > heard, f"{session} sends {offsets[0]}, and knows of a commit of {heard}")
+        check_promise(
+            "once committed", offsets[0] > heard, f"{session} sends {offsets[0]}, and knows of a commit of {heard}"
+        )
         last = self.sent.get(key, self.begun[key])
-        promise("order", offsets == sorted(set(offsets)) and offsets[0] > last, f"{offsets} come behind {last}")
+        check_promise("order", offsets == sorted(set(offsets)) and offsets[0] > last, f"{offsets} come behind {last}")
         reached = max(last, self.offsets[place].position.offset)
         left_out = [
             each
             for each in range(reached + 1, offsets[-1])
             if each not in offsets and self._is_due(place, each) and each not in self.excused[place]
         ]
-        promise("order", not left_out, f"{session} is not sent {left_out} before {offsets[-1]} of {place.partition}")
-        self._check_lot(session, place, offsets)
+        check_promise(
+            "order", not left_out, f"{session} is not sent {left_out} before {offsets[-1]} of {place.partition}"
+        )
+        self._check_parked_keys(session, place, offsets)
         foreign = [each for each in offsets if not self.events[place][each].ours]
-        promise("filter", not foreign, f"{session} is sent {foreign}, which are not for it")
+        check_promise("filter", not foreign, f"{session} is sent {foreign}, which are not for it")
         self.sent[key] = offsets[-1]
         self.delivered[place].update(offsets)
 
-    def _check_lot(self, session: str, place: Place, offsets: list[int]) -> None:
+    def _check_parked_keys(self, session: str, place: Place, offsets: list[int]) -> None:
         """No event of a key is sent while an earlier one of it is parked."""
         events = self.events[place]
         waiting = {events[each].key: each for each in sorted(self.parked[place], reverse=True)}
         for each in offsets:
             before = waiting.get(events[each].key, each) if events[each].key is not None else each
-            promise("parking", before >= each, f"{session} is sent {each}, and {before} of its key is parked")
+            check_promise("parking", before >= each, f"{session} is sent {each}, and {before} of its key is parked")
 
     def _is_due(self, place: Place, offset: int) -> bool:
         return self.events[place][offset].ours and offset >= self.oldest[place]
 
     # Writing
 
-    def was_written(
+    def check_written_assignment(
         self, actor: str, new: Assignment, offsets: Mapping[Place, CommittedOffset], *, handing_over: bool
     ) -> None:
         """An assignment was stored by a process, perhaps as a hand-over of the session that is called `actor`."""
         old = self.assignment
-        promise("deletion", not self.deleted, "something is written of a subscription that is gone")
+        check_promise("deletion", not self.deleted, "something is written of a subscription that is gone")
         self._check_owners(actor, old, new, handing_over=handing_over)
-        self._check_admission(old, new)
+        self._check_new_sessions(old, new)
         for place, offset in offsets.items():
             before = self.offsets.get(place)
             if before is None:
                 self._check_beginning(place, offset.position, initialised=old.initialised)
             elif before.position != offset.position:
-                promise("I3", not old.sessions and old.reset is not None, f"{place} is set while there are sessions")
-                self.excuse(place, before.position, offset.position)
+                check_promise(
+                    "I3", not old.sessions and old.reset is not None, f"{place} is set while there are sessions"
+                )
+                self.excuse_from_delivery(place, before.position, offset.position)
             if offset.owner is not None and (before is None or before.owner != offset.owner):
                 self.begun[offset.owner, place] = offset.position.offset
                 self.sent.pop((offset.owner, place), None)
@@ -136,38 +144,46 @@ class History:
 
     def _check_beginning(self, place: Place, position: Position, *, initialised: bool) -> None:
         """A partition has its first offset: the subscription begins there, unless the partition is newer."""
-        promise("I8", not initialised or position.offset == -1, f"{place} is new, and begins at {position.offset}")
-        self.excuse(place, Position(position.timeline, -1), position)
+        check_promise(
+            "I8", not initialised or position.offset == -1, f"{place} is new, and begins at {position.offset}"
+        )
+        self.excuse_from_delivery(place, Position(position.timeline, -1), position)
 
     def _check_owners(self, actor: str, old: Assignment, new: Assignment, *, handing_over: bool) -> None:
         places = [entry.partition for entry in new.entries]
-        promise("I1", len(places) == len(set(places)), "a partition has two entries")
+        check_promise("I1", len(places) == len(set(places)), "a partition has two entries")
         for each in {each.id for each in old.sessions} - {each.id for each in new.sessions}:
-            promise("I7", each == actor or not self.able(each), f"{each} is removed while it could send")
+            check_promise("I7", each == actor or not self.able(each), f"{each} is removed while it could send")
         staying = {each.id: each for each in new.sessions}
         for entry in new.entries:
             before = old.entry(entry.partition)
-            promise("I1", entry.owner is None or entry.owner in staying, f"{entry} belongs to nobody who takes part")
+            check_promise(
+                "I1", entry.owner is None or entry.owner in staying, f"{entry} belongs to nobody who takes part"
+            )
             asked = staying[entry.owner].requested_partitions if entry.owner else ()
-            promise("I6", not asked or entry.partition in asked, f"{entry} belongs to somebody who did not ask for it")
+            check_promise(
+                "I6", not asked or entry.partition in asked, f"{entry} belongs to somebody who did not ask for it"
+            )
             if before is None or before.owner is None or before.owner == entry.owner or before.owner not in staying:
                 continue
-            promise("I2", handing_over and actor == before.owner, f"{entry.partition} is taken from {before.owner}")
+            check_promise(
+                "I2", handing_over and actor == before.owner, f"{entry.partition} is taken from {before.owner}"
+            )
             sent = self.sent.get((before.owner, entry.partition), -1)
             committed = self.offsets[entry.partition].position.offset
-            promise("I5", sent <= committed, f"{before.owner} lets go at {sent}, committed is {committed}")
+            check_promise("I5", sent <= committed, f"{before.owner} lets go at {sent}, committed is {committed}")
 
-    def _check_admission(self, old: Assignment, new: Assignment) -> None:
+    def _check_new_sessions(self, old: Assignment, new: Assignment) -> None:
         added = [each for each in new.sessions if old.session(each.id) is None]
         if not added:
             return
-        promise("I3", not self._is_being_reset(old.reset), "a session begins while offsets are being set")
+        check_promise("I3", not self._is_being_reset(old.reset), "a session begins while offsets are being set")
         claims = [place for each in new.sessions for place in each.requested_partitions]
-        promise("I6", len(claims) == len(set(claims)), "a partition is claimed twice")
+        check_promise("I6", len(claims) == len(set(claims)), "a partition is claimed twice")
         sharing = [each for each in new.sessions if not each.requested_partitions]
         if any(not each.requested_partitions for each in added):
             room = len(new.entries) - len(claims)
-            promise("I6", len(sharing) <= room, f"{len(sharing)} sessions share {room} partitions")
+            check_promise("I6", len(sharing) <= room, f"{len(sharing)} sessions share {room} partitions")
 
     def _is_being_reset(self, reset: Reset | None) -> bool:
         """Whether offsets are being set. One that began in the future did so before the clock was set back: they do not
@@ -180,13 +196,15 @@ class History:
     def record_commit(self, place: Place, offset: CommittedOffset) -> None:
         """An offset has moved by a commit."""
         before = self.offsets[place]
-        promise("I3", offset.position > before.position, f"{place} goes from {before.position} to {offset.position}")
+        check_promise(
+            "I3", offset.position > before.position, f"{place} goes from {before.position} to {offset.position}"
+        )
         lost = [
             each
             for each in range(before.position.offset + 1, min(offset.position.offset + 1, len(self.events[place])))
             if self._is_due(place, each) and each not in self.delivered[place] and each not in self.excused[place]
         ]
-        promise("at least once", not lost, f"{lost} of {place.partition} are committed and were never delivered")
+        check_promise("at least once", not lost, f"{lost} of {place.partition} are committed and were never delivered")
         self.offsets[place] = offset
 
     def record_parked(self, place: Place, offsets: Iterable[int]) -> None:
@@ -194,7 +212,7 @@ class History:
         self.parked[place].update(offsets)
         self.excused[place].update(offsets)
 
-    def excuse(self, place: Place, first: Position, last: Position) -> None:
+    def excuse_from_delivery(self, place: Place, first: Position, last: Position) -> None:
         """No one wanted the events after the first position, up to the second."""
         self.excused[place].update(range(first.offset + 1, last.offset + 1))
 

@@ -126,8 +126,8 @@ MUTANTS = (
         "time to commit",
         "a session closes for others before its client's commit timeout ends",
         "subscriptions/stream/session.py",
-        "partition.see_that_it_is_wanted(now + self._limits.commit_seconds)",
-        "partition.see_that_it_is_wanted(now + 0.9 * self._limits.commit_seconds)",
+        "partition.note_waiting_session(now + self._limits.commit_seconds)",
+        "partition.note_waiting_session(now + 0.9 * self._limits.commit_seconds)",
     ),
     Mutant(
         "progress",

@@ -14,7 +14,7 @@ from nakadi.subscriptions.api.lease_watch import LeaseWatch
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
-from tests.simulation.wire import Wire
+from tests.simulation.wire import UnreliableCoordination
 from tests.support.builders import a_timeline, an_event_type
 
 SUBSCRIPTION = "the subscription"
@@ -32,7 +32,7 @@ def a_subscription(read_from: ReadFrom) -> Subscription:
     )
 
 
-class Topic:
+class SimulatedEventType:
     """The event type, as `EventTypes` and `CursorResolver` show it."""
 
     def __init__(self, history: History, partitions: int) -> None:
@@ -55,7 +55,9 @@ class Topic:
         return {each: Position(1, len(self._history.events[_place(each)]) - 1) for each in event_type.partitions}
 
 
-def initialisation(topic: Topic, wire: Wire, clock: SkewedClock) -> OffsetInitialisation:
+def make_offset_initialisation(
+    topic: SimulatedEventType, wire: UnreliableCoordination, clock: SkewedClock
+) -> OffsetInitialisation:
     known: Any = topic
     coordination: Any = wire
     return OffsetInitialisation(event_types=known, cursor_resolver=known, coordination=coordination, clock=clock)
@@ -65,11 +67,13 @@ def _place(partition: str) -> Place:
     return Place(EVENT_TYPE, partition)
 
 
-class Resetting:
+class ResetOperator:
     """A reset, or the end of all streams when there are no positions. Some callers leave before its end."""
 
-    def __init__(self, wire: Wire, clock: SkewedClock, positions: dict[Place, Position], *, stays: bool = True) -> None:
-        self._fulfilment = fulfilment(wire, clock)
+    def __init__(
+        self, wire: UnreliableCoordination, clock: SkewedClock, positions: dict[Place, Position], *, stays: bool = True
+    ) -> None:
+        self._fulfilment = make_reset_execution(wire, clock)
         self._resets = ResetRequests(execution=self._fulfilment, max_commit_timeout=5.0)
         self._clock = clock
         self._reset = ""
@@ -98,24 +102,26 @@ class Resetting:
         return "waiting"
 
 
-def fulfilment(wire: Wire, clock: SkewedClock) -> ResetExecution:
+def make_reset_execution(wire: UnreliableCoordination, clock: SkewedClock) -> ResetExecution:
     coordination: Any = wire
     return ResetExecution(
         coordination=coordination, leases=LeaseWatch(coordination, clock), clock=clock, plan_replays=lambda *_: {}
     )
 
 
-class Repartitioning:
+class RepartitioningOperator:
     """One more partition. The operator asks again until there is an answer."""
 
-    def __init__(self, subscription: Subscription, topic: Topic, wire: Wire, clock: SkewedClock) -> None:
+    def __init__(
+        self, subscription: Subscription, topic: SimulatedEventType, wire: UnreliableCoordination, clock: SkewedClock
+    ) -> None:
         self._subscription = subscription
         self._topic = topic
         self._wire = wire
         self._clock = clock
-        self._initialisation = initialisation(topic, wire, clock)
+        self._initialisation = make_offset_initialisation(topic, wire, clock)
         self._count = len(topic.get(EVENT_TYPE).partitions) + 1
-        self._closing: Resetting | None = None
+        self._closing: ResetOperator | None = None
         self.state = "new"
 
     def step(self) -> None:
@@ -135,5 +141,5 @@ class Repartitioning:
         )
         if not extended:
             return "over"
-        self._closing = Resetting(self._wire, self._clock, {})
+        self._closing = ResetOperator(self._wire, self._clock, {})
         return "closing"

@@ -37,20 +37,25 @@ from nakadi.subscriptions.stream.members import FULL_READ_INTERVAL_SECONDS, Shar
 from nakadi.subscriptions.stream.parking import ParkingService
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.simulation.clocks import START, SkewedClock
-from tests.simulation.history import History, Place, promise
-from tests.simulation.operators import SUBSCRIPTION, Topic, fulfilment, initialisation
-from tests.simulation.wire import Wire
-from tests.support.chunks import Rules
+from tests.simulation.history import History, Place, check_promise
+from tests.simulation.operators import (
+    SUBSCRIPTION,
+    SimulatedEventType,
+    make_offset_initialisation,
+    make_reset_execution,
+)
+from tests.simulation.wire import UnreliableCoordination
+from tests.support.chunks import ReadingRules
 
 MOST_EVENTS_READ = 4
 
 
-class Stream:
+class SimulatedStream:
     """A stream as the driver carries it. `received` are the events that its client has got and can commit, and
     `client_is_there` until it leaves."""
 
     def __init__(
-        self, process: Process, session_id: str, limits: SubscriptionStreamLimits, lease: ProcessLease
+        self, process: SimulatedProcess, session_id: str, limits: SubscriptionStreamLimits, lease: ProcessLease
     ) -> None:
         self.process = process
         self.limits = limits
@@ -59,13 +64,15 @@ class Stream:
             measure_distance=lambda _, first, last: last.offset - first.offset,
             is_deliverable=lambda _, record: record.directed_to is None,
             lease=lease,
-            reading_rules=Rules(),
+            reading_rules=ReadingRules(),
         )
         policy = process.policy
         self.session = SubscriptionSession(session_id, limits, process.clock.monotonic(), context, policy)
         store: Any = ParkedEventStore(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
         parking = ParkingService(store, process.clock, parks_keys=policy is not None and policy.parks_keys)
-        self.executor = SessionCallExecutor(process.members, self.session, process.beginning, process.handle, parking)
+        self.executor = SessionCallExecutor(
+            process.members, self.session, process.find_partition_start, process.handle, parking
+        )
         self.facts: deque[ApplySessionFact] = deque()
         self.calls: deque[SessionCall] = deque()
         self.reads: dict[Place, int] = {}
@@ -81,7 +88,7 @@ class Stream:
     def is_able(self) -> bool:
         return self.session.end is None and self.process.alive and self.lease.is_valid(self.process.clock.monotonic())
 
-    def turn(self) -> None:
+    def run_driver_round(self) -> None:
         """One round of the driver."""
         now = self.process.clock.monotonic()
         while self.facts:
@@ -100,7 +107,7 @@ class Stream:
         self._check_hand_overs(now)
         if self.session.end and self.session.departure_record().has_timed_out:
             early = self.granted_until - now
-            promise("extension", early <= 0, f"{self.session.id} ends {early:.1f} s before what it has granted")
+            check_promise("extension", early <= 0, f"{self.session.id} ends {early:.1f} s before what it has granted")
 
     def _check_nothing_is_due(self, now: float) -> None:
         """A tick before the session asked for it finds nothing to do; so `next_tick_at` leaves no deadline out.
@@ -113,7 +120,7 @@ class Stream:
         early = self.session.tick(now)
         due = [each for each in early if not isinstance(each, SendBatch)]
         is_quiet = not due and self.session.end is None
-        promise("deadline", is_quiet, f"{self.session.id} did not ask to be woken for {due or self.session.end}")
+        check_promise("deadline", is_quiet, f"{self.session.id} did not ask to be woken for {due or self.session.end}")
         self._carry_out_actions(early)
 
     def _check_hand_overs(self, now: float) -> None:
@@ -123,14 +130,16 @@ class Stream:
             if now >= since + patience:
                 late = self.late.setdefault(place, now)
                 over = self.session.end is not None or now < late + patience
-                promise("hand-over", over, f"{self.session.id} keeps {place.partition}, wanted for {now - since:.1f} s")
+                check_promise(
+                    "hand-over", over, f"{self.session.id} keeps {place.partition}, wanted for {now - since:.1f} s"
+                )
 
     def _check_time_to_commit(self, now: float) -> None:
         """A session closes for others only when its client had a whole commit timeout for the events that they wait
         for."""
         since = min(self.wanted.values(), default=inf)
         had = f"its client had {now - since:.1f} s to commit what others wait for"
-        promise("time to commit", now >= since + self.limits.commit_seconds, f"{self.session.id} closes; {had}")
+        check_promise("time to commit", now >= since + self.limits.commit_seconds, f"{self.session.id} closes; {had}")
 
     def call(self) -> None:
         """One call of the clerk; without an answer, it is tried again the next time."""
@@ -168,8 +177,10 @@ class Stream:
         if self.session._seen == shared.assignment.revision:
             own = shared.assignment.session(self.session.id)
             leaves = own is not None and own.is_leaving
-            promise("leaving", not leaves or self.session.end is not None, f"{self.session.id} was left, and goes on")
-            self.process.history.was_told(self.session.id, shared.offsets)
+            check_promise(
+                "leaving", not leaves or self.session.end is not None, f"{self.session.id} was left, and goes on"
+            )
+            self.process.history.note_heard_offsets(self.session.id, shared.offsets)
             wanted = [
                 each.partition
                 for each in shared.assignment.entries
@@ -182,7 +193,7 @@ class Stream:
     def handle_disconnect(self, now: float) -> Sequence[SessionAction]:
         actions = self.session.handle_disconnect(now)
         released = self.session.end is not None or not self.limits.releases_on_disconnect
-        promise("release", released, f"{self.session.id} goes on without a client")
+        check_promise("release", released, f"{self.session.id} goes on without a client")
         return actions
 
     def _begin_reading(self, opening: OpenPartition, beginning: PartitionStart, now: float) -> Sequence[SessionAction]:
@@ -198,7 +209,7 @@ class Stream:
             match action:
                 case SendBatch(place, _, runs):
                     offsets = [run.chunk.events[index].offset for run in runs for index in range(run.first, run.last)]
-                    self.process.history.was_sent(self.session.id, place, offsets)
+                    self.process.history.check_sent_events(self.session.id, place, offsets)
                     self.received.setdefault(place, []).extend(offsets)
                 case SendKeepAlive():
                     pass
@@ -224,22 +235,22 @@ class Stream:
 
 
 @dataclass
-class Process:
+class SimulatedProcess:
     name: str
     clock: SkewedClock
-    wire: Wire
+    wire: UnreliableCoordination
     history: History
-    topic: Topic
+    topic: SimulatedEventType
     random: Random
     policy: RetryPolicy | None
-    streams: list[Stream] = field(default_factory=list)
+    streams: list[SimulatedStream] = field(default_factory=list)
     alive: bool = True
     paused_until: float = 0.0
 
     def __post_init__(self) -> None:
         names = iter(range(10_000))
         self.wire.alive = lambda: self.alive
-        execute_reset = fulfilment(self.wire, self.clock).try_to_execute
+        execute_reset = make_reset_execution(self.wire, self.clock).try_to_execute
         self.members = SubscriptionSessions(self.wire, SUBSCRIPTION, self.clock, execute_reset, pause=lambda _: None)  # type: ignore[arg-type]
         self.host = LeaseKeeper(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
         self.news: set[SubscriptionChangeNotice] = set()
@@ -267,10 +278,10 @@ class Process:
 
     def open(
         self, subscription: Subscription, session_id: str, limits: SubscriptionStreamLimits, requested: Sequence[Place]
-    ) -> Stream | None:
+    ) -> SimulatedStream | None:
         """The work of the door before the driver; returns the stream, if one began."""
         try:
-            initialisation(self.topic, self.wire, self.clock).ensure_initialised(subscription)
+            make_offset_initialisation(self.topic, self.wire, self.clock).ensure_initialised(subscription)
         except Unavailable:
             return None
         try:
@@ -289,12 +300,12 @@ class Process:
             return None
         except Conflict:
             return None
-        stream = Stream(self, session_id, limits, lease)
+        stream = SimulatedStream(self, session_id, limits, lease)
         self.streams.append(stream)
         self.news.add(SubscriptionChange.ASSIGNMENT)
         return stream
 
-    def look(self) -> None:
+    def read_news(self) -> None:
         """Read the news once for all existing streams."""
         streams = tuple(self.streams)
         news = set(self.news)
@@ -316,7 +327,7 @@ class Process:
         except Unavailable:
             return
 
-    def beginning(self, place: Place, stored: Position) -> PartitionStart:
+    def find_partition_start(self, place: Place, stored: Position) -> PartitionStart:
         start = max(stored, Position(1, self.history.oldest[place] - 1))
         event_type: Any = None
         return PartitionStart(event_type, start, start.offset - stored.offset)

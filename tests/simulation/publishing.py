@@ -61,7 +61,7 @@ class SkewedClock(Struct):
         self.time.sleep(seconds)
 
 
-class Broken(AssertionError):
+class PromiseBroken(AssertionError):
     """Raised when a world has broken a promise."""
 
 
@@ -194,7 +194,7 @@ class World:
                 each.move()
             self.check()
         else:
-            raise Broken("A publisher is never told that its events are stored.")
+            raise PromiseBroken("A publisher is never told that its events are stored.")
 
     # Invariants
 
@@ -214,12 +214,12 @@ class World:
         for times in map(sorted, self.stored_times().values()):
             for earlier, later in pairwise(times):
                 if later - earlier < self.window - timedelta(seconds=2 * self.max_skew):
-                    raise Broken(f"An event is stored at {earlier}, and at {later} again.")
+                    raise PromiseBroken(f"An event is stored at {earlier}, and at {later} again.")
 
-    def check_told(self, eid: uuid.UUID, asked_at: datetime) -> None:
+    def check_duplicate_claim(self, eid: uuid.UUID, asked_at: datetime) -> None:
         times = self.stored_times().get(eid.bytes, [])
         if not times or asked_at - max(times) > self.window + MAX_CONFIRMATION_DELAY:
-            raise Broken("An event that is not there is called stored.")
+            raise PromiseBroken("An event that is not there is called stored.")
 
 
 class Publisher:
@@ -311,7 +311,7 @@ class Publisher:
         told = list(fates_of_events(self.partition_of, fates))
         for eid, fate in zip(self.batch, told, strict=True):
             if fate is None or isinstance(fate, DuplicateEvent):
-                self.world.check_told(eid, self.begun_at)
+                self.world.check_duplicate_claim(eid, self.begun_at)
         if any(isinstance(fate, AppendRefused) for fate in told):
             self.begin_attempt()
         else:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nakadi.subscriptions.stream.session import SubscriptionSession
-from tests.simulation.history import Broken
+from tests.simulation.history import PromiseBroken
 from tests.simulation.mutants import MUTANTS, PACKAGE, apply_mutation
 from tests.simulation.world import World, run
 from tests.support.engines import COORDINATIONS, a_coordination
@@ -56,7 +56,7 @@ def test_worlds_in_dynamodb_keep_their_promises(tmp_path):
 def test_broken_promises_are_found(monkeypatch):
     """A session that continues without a lease is found, and its seed is reported with the events before. (S318)"""
     monkeypatch.setattr(SubscriptionSession, "_is_over", lambda self, _: self.end is not None)
-    with pytest.raises(Broken, match=r"(?s)seed (\d+): (?:I[17]|hand-over): .* SEEDS=1 FIRST=\1$"):
+    with pytest.raises(PromiseBroken, match=r"(?s)seed (\d+): (?:I[17]|hand-over): .* SEEDS=1 FIRST=\1$"):
         run_many(500)
 
 

@@ -44,11 +44,11 @@ class Faults:
         self.call_lost = self.answer_lost = self.sent_twice = self.news_lost = 0.0
 
 
-class Died(BaseException):
+class ProcessCrashed(BaseException):
     """Raised within any work of a process that crashes; it cannot be caught there."""
 
 
-class Wire:
+class UnreliableCoordination:
     """A `Coordination`. `meanwhile` lets the rest of the world make moves; `actor` is the session that is calling, if
     one is, and `letting_go` whether it hands over. The owner of the wire sets `alive`."""
 
@@ -81,7 +81,7 @@ class Wire:
 
         def read_written() -> Assignment:
             stored = self._store.replace_assignment(subscription, old, new, now, positions)
-            self._history.was_written(
+            self._history.check_written_assignment(
                 actor, stored, self._store.committed_offsets(subscription), handing_over=letting_go
             )
             return stored
@@ -168,7 +168,7 @@ class Wire:
             self.meanwhile()
             self.actor, self.letting_go = context
             if not self.alive():
-                raise Died
+                raise ProcessCrashed
         fate = self._random.random()
         if fate < faults.call_lost:
             raise Unavailable("the call was lost")

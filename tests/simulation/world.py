@@ -22,11 +22,18 @@ from nakadi.model.subscription import Assignment, CommitResult, ReadFrom
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.actions import SubscriptionStreamLimits
-from tests.simulation.clocks import SkewedClock, Time
-from tests.simulation.history import Broken, Event, History, Place, promise
-from tests.simulation.operators import SUBSCRIPTION, Repartitioning, Resetting, Topic, a_subscription, fulfilment
-from tests.simulation.processes import Process, Stream
-from tests.simulation.wire import Died, Faults, Wire
+from tests.simulation.clocks import SimulatedTime, SkewedClock
+from tests.simulation.history import Event, History, Place, PromiseBroken, check_promise
+from tests.simulation.operators import (
+    SUBSCRIPTION,
+    RepartitioningOperator,
+    ResetOperator,
+    SimulatedEventType,
+    a_subscription,
+    make_reset_execution,
+)
+from tests.simulation.processes import SimulatedProcess, SimulatedStream
+from tests.simulation.wire import Faults, ProcessCrashed, UnreliableCoordination
 
 MOVES = 150
 MOST_SKEW_SECONDS = 0.9
@@ -49,24 +56,24 @@ class World:
 
     def __init__(self, seed: int, store: Any = None) -> None:
         self.random = random = Random(seed)
-        self.time = Time()
+        self.time = SimulatedTime()
         self._numbers = iter(range(100_000))
         self.trail: list[str] = []
         self.store = store or MemoryCoordination()
-        self.history = History(able=self._able, now=self._now, steady=lambda: self.time.seconds)
+        self.history = History(able=self._is_stream_able, now=self._now, steady=lambda: self.time.seconds)
         self.faults = Faults() if random.random() < 0.8 else Faults(0.0, 0.0, 0.0, 0.0)
         self.faults.others_move = random.choice([0.05, 0.15, 0.15, 0.4])
         self._stalls = random.choice([0.02, 0.05, 0.05, 0.3])
         self.poison: set[tuple[Place, int]] = set()
         kind = random.choice([None, None, None, None, UnprocessablePolicy.SKIP_EVENT, UnprocessablePolicy.PARK_KEY])
         self.policy = RetryPolicy(kind, 2) if kind else None
-        self.topic = Topic(self.history, random.randint(1, 4))
+        self.topic = SimulatedEventType(self.history, random.randint(1, 4))
         self.subscription = a_subscription(random.choice([ReadFrom.BEGIN, ReadFrom.BEGIN, ReadFrom.END]))
         self.processes = [self._new_process() for _ in range(random.randint(1, MOST_PROCESSES))]
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, SimulatedStream] = {}
         self.clients = self._wire()
-        self.reset: Resetting | None = None
-        self.repartitioning: Repartitioning | None = None
+        self.reset: ResetOperator | None = None
+        self.repartitioning: RepartitioningOperator | None = None
 
         self._depth = 0
         self._busy: set[str] = set()
@@ -82,7 +89,7 @@ class World:
             self._turn: 26,
             self._call: 14,
             self._commit: 10,
-            self._tend: 6,
+            self._renew_and_clean_up: 6,
             self._pass_time: 6,
             self._client_goes: 2,
             self._client_leaves: 1,
@@ -106,14 +113,14 @@ class World:
     def run(self) -> None:
         for _ in range(MOVES):
             self.move()
-        self._calm_down()
+        self._end_faults_and_settle()
 
     def move(self) -> None:
         [move] = self.random.choices(self._moves, cum_weights=self._weights)
         self.time.move(self.random.expovariate(10))
         move()
 
-    def _meanwhile(self, process: Process | None = None) -> None:
+    def _let_others_move(self, process: SimulatedProcess | None = None) -> None:
         """The actions of others while a call is under way, which takes long if its process is paused."""
         if self._depth < 2:
             self._depth += 1
@@ -125,7 +132,7 @@ class World:
                 self.move()
             self._depth -= 1
 
-    def _calm_down(self) -> None:
+    def _end_faults_and_settle(self) -> None:
         self.faults.end()
         self.faults.others_move = 0.0
         self._note("nothing goes wrong from here on")
@@ -133,18 +140,18 @@ class World:
         for process in self.processes:
             process.paused_until = 0.0
         if self.random.random() < 0.2:
-            self._neglect()
+            self._neglect_waiting_sessions()
             end, left = self.time.seconds + PATIENCE_SECONDS, self._count_left()
         if self.random.random() < 0.05:
             self._delete()
         while not self._is_quiet():
             if self.time.seconds > end:
-                raise Broken(f"progress: {self._describe_rest()}")
+                raise PromiseBroken(f"progress: {self._describe_rest()}")
             self._everybody_moves()
             if (less := self._count_left()) < left:
                 end, left = self.time.seconds + PATIENCE_SECONDS, less
 
-    def _neglect(self) -> None:
+    def _neglect_waiting_sessions(self) -> None:
         """Clients commit one event at a time, always before their time is over, and nothing in a partition that
         another session waits for. It changes hands nevertheless."""
         self._note("nobody commits what others wait for")
@@ -158,7 +165,9 @@ class World:
             asked = {each: asked.get(each, self.time.seconds) for each in wanted}
             for (place, owner), since in asked.items():
                 waited = self.time.seconds - since
-                promise("hand-over", waited < HAND_OVER_SECONDS, f"{owner} keeps {place.partition} for {waited:.1f} s")
+                check_promise(
+                    "hand-over", waited < HAND_OVER_SECONDS, f"{owner} keeps {place.partition} for {waited:.1f} s"
+                )
 
     def _wanted_partitions(self) -> set[tuple[Place, str]]:
         """The partitions that others wait for, and who has them."""
@@ -166,10 +175,10 @@ class World:
         return {
             (each.partition, each.owner)
             for each in entries
-            if each.owner and each.next_owner and self._able(each.owner)
+            if each.owner and each.next_owner and self._is_stream_able(each.owner)
         }
 
-    def _commit_one(self, stream: Stream) -> None:
+    def _commit_one(self, stream: SimulatedStream) -> None:
         """Commit the next event of a partition that no other session waits for."""
         offsets, wanted = self.history.offsets, {place for place, _ in self._wanted_partitions()}
         latest = max(
@@ -186,7 +195,7 @@ class World:
     def _count_left(self) -> int:
         return sum(self.history.count_left().values())
 
-    def _everybody_moves(self, seconds: float = 1.5, commit: Callable[[Stream], None] | None = None) -> None:
+    def _everybody_moves(self, seconds: float = 1.5, commit: Callable[[SimulatedStream], None] | None = None) -> None:
         self.time.move(seconds)
         if self.reset is not None:
             self._reset()
@@ -197,7 +206,7 @@ class World:
             if process.has_duties:
                 process.renew_and_clean_up()
             if process.should_read_state:
-                process.look()
+                process.read_news()
             for stream in tuple(process.streams):
                 self._stream_moves(stream)
                 (commit or self._commit_everything)(stream)
@@ -206,15 +215,17 @@ class World:
         if not any(process.awake for process in self.processes):
             self.processes.append(self._new_process())
         sessions = self.store.assignment(SUBSCRIPTION).sessions
-        if not self.history.deleted and all(each.requested_partitions or not self._able(each.id) for each in sessions):
+        if not self.history.deleted and all(
+            each.requested_partitions or not self._is_stream_able(each.id) for each in sessions
+        ):
             self._open_in(self.random.choice([each for each in self.processes if each.awake]), requested=[])
 
-    def _stream_moves(self, stream: Stream) -> None:
+    def _stream_moves(self, stream: SimulatedStream) -> None:
         self._one_turn(stream)
         while stream.calls and not stream.left:
             stream.call()
 
-    def _commit_everything(self, stream: Stream) -> None:
+    def _commit_everything(self, stream: SimulatedStream) -> None:
         for place in tuple(stream.received):
             self._commit_all(stream, place)
 
@@ -233,7 +244,7 @@ class World:
         assignment = self.store.assignment(SUBSCRIPTION)
         balanced = assignments.with_rebalanced_partitions(assignment) == assignment
         settled = all(entry.next_owner is None for entry in assignment.entries)
-        alive = all(self._able(each.id) and not each.is_leaving for each in assignment.sessions)
+        alive = all(self._is_stream_able(each.id) and not each.is_leaving for each in assignment.sessions)
         return balanced and settled and alive
 
     @property
@@ -263,7 +274,7 @@ class World:
             requested = self.random.sample(places, min(len(places), self.random.randint(1, 2))) if direct else []
             self._open_in(process, requested)
 
-    def _open_in(self, process: Process, requested: list[Place]) -> None:
+    def _open_in(self, process: SimulatedProcess, requested: list[Place]) -> None:
         random = self.random
         limits = SubscriptionStreamLimits(
             batch_limit=random.choice([1, 2, 5]),
@@ -278,7 +289,7 @@ class World:
         self._do_exclusively(session_id, lambda: self._open_stream(process, session_id, limits, requested))
 
     def _open_stream(
-        self, process: Process, session_id: str, limits: SubscriptionStreamLimits, requested: list[Place]
+        self, process: SimulatedProcess, session_id: str, limits: SubscriptionStreamLimits, requested: list[Place]
     ) -> None:
         stream = process.open(self.subscription, session_id, limits, requested)
         if stream is not None:
@@ -288,18 +299,18 @@ class World:
     def _let_a_process_read_news(self) -> None:
         process = self._some_process()
         if process is not None and process.should_read_state:
-            self._do_exclusively(f"{process.name} looks", process.look)
+            self._do_exclusively(f"{process.name} looks", process.read_news)
 
     def _turn(self) -> None:
         stream = self._some_stream()
         if stream is not None:
             self._do_exclusively(f"{stream.session.id} turns", lambda: self._one_turn(stream))
 
-    def _one_turn(self, stream: Stream) -> None:
+    def _one_turn(self, stream: SimulatedStream) -> None:
         if stream.left:
             return
         before = {place: len(got) for place, got in stream.received.items()}
-        stream.turn()
+        stream.run_driver_round()
         got = {place.partition: got[before.get(place, 0) :] for place, got in stream.received.items()}
         if any(got.values()):
             self._note(f"{stream.session.id} got {got}")
@@ -313,7 +324,7 @@ class World:
         if stream is not None and stream.calls:
             self._do_exclusively(f"{stream.session.id} calls", lambda: self._one_call(stream))
 
-    def _one_call(self, stream: Stream) -> None:
+    def _one_call(self, stream: SimulatedStream) -> None:
         self._note(f"{stream.session.id} calls {stream.calls[0]}")
         stream.call()
 
@@ -332,7 +343,7 @@ class World:
         elif not self.policy:
             self._commit_unsent(stream, place)
 
-    def _commit_all(self, stream: Stream, place: Place) -> None:
+    def _commit_all(self, stream: SimulatedStream, place: Place) -> None:
         """Commit everything before the first event that this consumer cannot digest."""
         got = stream.received[place]
         bad = [
@@ -342,7 +353,7 @@ class World:
         if digested:
             self._commit_upto(stream, place, digested[-1])
 
-    def _commit_upto(self, stream: Stream, place: Place, offset: int) -> None:
+    def _commit_upto(self, stream: SimulatedStream, place: Place, offset: int) -> None:
         with contextlib.suppress(Unavailable):
             verdicts = run_blocking(
                 self.clients.commit(SUBSCRIPTION, stream.session.id, {place: Position(1, offset)}, self._now())
@@ -350,14 +361,14 @@ class World:
             if verdicts[place] is CommitResult.COMMITTED:
                 self._note(f"{stream.session.id} commits {place.partition}:{offset}")
 
-    def _commit_unsent(self, stream: Stream, place: Place) -> None:
+    def _commit_unsent(self, stream: SimulatedStream, place: Place) -> None:
         offset = self.random.randrange(len(self.history.events[place]))
         before = self.history.offsets[place]
         if before.owner == stream.session.id:
-            self.history.excuse(place, before.position, Position(1, offset))
+            self.history.excuse_from_delivery(place, before.position, Position(1, offset))
             self._commit_upto(stream, place, offset)
 
-    def _tend(self) -> None:
+    def _renew_and_clean_up(self) -> None:
         process = self._some_process()
         if process is not None and process.has_duties and not process.takes_lease:
             self._do_exclusively(f"{process.name} tends", process.renew_and_clean_up)
@@ -381,7 +392,7 @@ class World:
         sessions = self.store.assignment(SUBSCRIPTION).sessions
         if sessions:
             session_id = self.random.choice(sessions).id
-            execution = fulfilment(self.clients, self._clock())
+            execution = make_reset_execution(self.clients, self._clock())
             with contextlib.suppress(Unavailable, TryLater):
                 execution.change_assignment(SUBSCRIPTION, lambda old: request(old, session_id))
                 self._note(f"the client of {session_id} {what}")
@@ -415,7 +426,7 @@ class World:
                 each: Position(1, self.random.randint(self.history.oldest[each], len(self.history.events[each])) - 1)
                 for each in places
             }
-            self.reset = Resetting(self._wire(), self._clock(), positions, stays=self.random.random() < 0.6)
+            self.reset = ResetOperator(self._wire(), self._clock(), positions, stays=self.random.random() < 0.6)
         self._do_exclusively("somebody resets", self._next_of_reset)
 
     def _next_of_reset(self) -> None:
@@ -427,7 +438,7 @@ class World:
 
     def _repartition(self) -> None:
         if self.repartitioning is None and len(self.history.events) < MOST_PARTITIONS:
-            self.repartitioning = Repartitioning(self.subscription, self.topic, self._wire(), self._clock())
+            self.repartitioning = RepartitioningOperator(self.subscription, self.topic, self._wire(), self._clock())
         if self.repartitioning is not None:
             self._do_exclusively("somebody repartitions", self._next_of_repartitioning)
 
@@ -440,15 +451,15 @@ class World:
 
     # Making things
 
-    def _new_process(self) -> Process:
+    def _new_process(self) -> SimulatedProcess:
         wire = self._wire()
         name = f"p{next(self._numbers)}"
-        process = Process(name, self._clock(), wire, self.history, self.topic, self.random, self.policy)
-        wire.meanwhile = lambda: self._meanwhile(process)
+        process = SimulatedProcess(name, self._clock(), wire, self.history, self.topic, self.random, self.policy)
+        wire.meanwhile = lambda: self._let_others_move(process)
         return process
 
-    def _wire(self) -> Wire:
-        return Wire(self.store, self.history, self.faults, self.random, self._meanwhile)
+    def _wire(self) -> UnreliableCoordination:
+        return UnreliableCoordination(self.store, self.history, self.faults, self.random, self._let_others_move)
 
     def _clock(self) -> SkewedClock:
         skew = self.random.uniform(-MOST_SKEW_SECONDS, MOST_SKEW_SECONDS)
@@ -462,20 +473,20 @@ class World:
             return
         self._busy.add(what)
         try:
-            with contextlib.suppress(Died):
+            with contextlib.suppress(ProcessCrashed):
                 move()
         finally:
             self._busy.discard(what)
 
-    def _some_process(self) -> Process | None:
+    def _some_process(self) -> SimulatedProcess | None:
         awake = [each for each in self.processes if each.awake]
         return self.random.choice(awake) if awake else None
 
-    def _some_stream(self) -> Stream | None:
+    def _some_stream(self) -> SimulatedStream | None:
         process = self._some_process()
         return self.random.choice(process.streams) if process is not None and process.streams else None
 
-    def _able(self, session_id: str) -> bool:
+    def _is_stream_able(self, session_id: str) -> bool:
         stream = self.streams.get(session_id)
         return stream is not None and stream.is_able
 
@@ -497,8 +508,8 @@ def run(seed: int) -> None:
     world = World(seed)
     try:
         world.run()
-        promise("I8", world._is_quiet(), "the world is not at rest")
+        check_promise("I8", world._is_quiet(), "the world is not at rest")
     except Exception as error:
         trail = "\n".join(world.trail[-80:])
         again = f"The same once more: make simulate SEEDS=1 FIRST={seed}"
-        raise Broken(f"seed {seed}: {error}\n{trail}\n{again}") from error
+        raise PromiseBroken(f"seed {seed}: {error}\n{trail}\n{again}") from error

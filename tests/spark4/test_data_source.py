@@ -14,7 +14,7 @@ import pytest
 from nakadi_client import read
 from tests.support.api import a_business_definition, create_event_type
 from tests.support.environment import plain_environment
-from tests.support.everything import SEED, choose_count
+from tests.support.everything import SEED, choose_by_suite
 from tests.support.patience import PATIENCE, until
 from tests.support.served import ServedBroker
 
@@ -35,7 +35,7 @@ SCHEMA = {
         "texts": {"type": "object", "additionalProperties": {"type": "string"}},
     },
 }
-KILLS = choose_count(3, 50)
+KILLS = choose_by_suite(3, 50)
 
 
 class Orders:

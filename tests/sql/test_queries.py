@@ -141,13 +141,13 @@ def test_a_query_has_its_time():
 def test_a_query_that_begins_after_its_time_ends():
     """A source may take all the time, so that nothing runs when the time ends: the query ends nevertheless. (Q7)"""
 
-    class Slow(NoEvents):
+    class SlowSource(NoEvents):
         def events(self, _event_type):
             threading.Event().wait(0.1)
             return iter(())
 
     query = f"with x as ({ENDLESS}) select * from x, (select count(*) from order_placed)"
-    with pytest.raises(QueryStopped), ask(query, Slow(), None, Limits(seconds=0.01)) as answer:
+    with pytest.raises(QueryStopped), ask(query, SlowSource(), None, Limits(seconds=0.01)) as answer:
         [*answer.rows()]
 
 

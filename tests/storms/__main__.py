@@ -6,13 +6,13 @@ Then the same number of seeds, and a tenth of the steps, of days without indexin
 import sys
 
 from tests.storms.outages import days_of
-from tests.storms.voyage import voyage
+from tests.storms.voyage import run_storm
 
 
 def main(steps: int = 1000, first: int = 0, seeds: int = 1) -> int:
     bad = 0
     for seed in range(first, first + seeds):
-        figures = voyage(seed, steps)
+        figures = run_storm(seed, steps)
         bad += figures.lost + figures.doubled + figures.torn + figures.changed + figures.misled + len(figures.unclear)
         print(f"seed {seed}: {figures}")
         print(

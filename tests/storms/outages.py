@@ -28,7 +28,7 @@ from nakadi.model.log_index import RecordPosition
 from nakadi.model.outcomes import Conflict, Outcome, Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.kinesis_forgetful import StoredRecord
-from tests.support.kinesis_hours import Hours, hours
+from tests.support.kinesis_hours import HoursOfKinesis, run_in_hours
 
 BEGIN = Position(1, -1)
 CHUNK = 0.9
@@ -84,7 +84,7 @@ class Consumer:
     seen: set[int] = field(default_factory=set)
 
 
-class Interrupted:
+class InterruptedIndex:
     """The log index, with others working between two calls."""
 
     def __init__(self, index: Any, between: Callable[[], None]) -> None:
@@ -101,13 +101,13 @@ class Interrupted:
         return intercept
 
 
-class Outages:
-    def __init__(self, seed: int, world: Hours) -> None:
+class OutageSimulation:
+    def __init__(self, seed: int, world: HoursOfKinesis) -> None:
         self.chance = random.Random(seed)
         self.figures = Figures()
         self.world = world
         self._plain_index = world.index
-        world.index = Interrupted(world.index, self._interrupt)  # type: ignore[assignment]
+        world.index = InterruptedIndex(world.index, self._interrupt)  # type: ignore[assignment]
         self._interrupting = 0.0
         self._inside = False
         self._publishing = False
@@ -127,7 +127,7 @@ class Outages:
         self._consumers = [
             Consumer((name, partition))
             for name in self._names
-            for partition in range(self._type(name).timeline.partitions)
+            for partition in range(self._get_event_type(name).timeline.partitions)
         ]
         self._consumers += [Consumer(each.place) for each in self._consumers]
         self._keeper.lost_events_recovery.run()  # the deployment reads its stream at once
@@ -145,7 +145,7 @@ class Outages:
             self.reshard,
             self.restart,
             self.switch,
-            self.turn,
+            self.toggle_participant,
         )
         act = self.chance.choices(steps, (8, 8, 4, 6, 2, 1, 1, 3))[0]
         self._attempt(act)
@@ -161,7 +161,7 @@ class Outages:
     def publish(self) -> None:
         """Publish to where the event type was not long ago, as those do who remember it for a moment."""
         name = self.chance.choice(self._names)
-        event_type = self._cached.get(name) or self._type(name)
+        event_type = self._cached.get(name) or self._get_event_type(name)
         partition = self.chance.randrange(event_type.timeline.partitions)
         values = [self._next() for _ in range(self.chance.randint(1, 3))]
         batches = {partition: [Record(b"%d" % value) for value in values]}
@@ -175,7 +175,7 @@ class Outages:
         finally:
             self._publishing = False
             if self.chance.random() < 0.5:
-                self._cached[name] = self._type(name)
+                self._cached[name] = self._get_event_type(name)
         if fates[partition] == AppendStored():
             for value in values:
                 known = self._acknowledged[name, partition]
@@ -238,7 +238,7 @@ class Outages:
         except Conflict:
             self.figures.unavailable += 1
 
-    def turn(self) -> None:
+    def toggle_participant(self) -> None:
         """Someone goes away, or comes back."""
         if self.chance.random() < 0.7:
             self.indexer_is_here = not self.indexer_is_here
@@ -307,18 +307,20 @@ class Outages:
             self._attempt(lambda consumer=consumer: self._go_on(consumer, self.chance.choice(self._tasks)))  # type: ignore[misc]
             self.figures.missed += len(found[consumer.place] - consumer.seen)
         for consumer, position, before, after in self._leaps:
-            self._judge_leap(consumer, position, before, after, found[consumer.place])
+            self._judge_skipped_events(consumer, position, before, after, found[consumer.place])
         self.figures.left += len(self._keeper.logs.for_storage("default").gaps())  # type: ignore[attr-defined]
         self.figures.new_timelines = sum(
-            timeline.after_loss for name in self._names for timeline in self._type(name).timelines
+            timeline.after_loss for name in self._names for timeline in self._get_event_type(name).timelines
         )
         return self.figures
 
-    def _judge_leap(self, consumer: Consumer, position: Position, before: int, after: int, found: set[int]) -> None:
+    def _judge_skipped_events(
+        self, consumer: Consumer, position: Position, before: int, after: int, found: set[int]
+    ) -> None:
         """Within a timeline, only events that are nowhere any more may be left out, and only if the timeline is
         closed."""
         passed = [value for value in self._acknowledged[consumer.place] if before < value < after]
-        timeline = positions.timeline_with_order(self._type(consumer.place[0]), position.timeline)
+        timeline = positions.timeline_with_order(self._get_event_type(consumer.place[0]), position.timeline)
         if timeline is None or not timeline.closed or found & set(passed) or not set(passed) <= self._forgotten:
             self.figures.skipped += 1
         else:
@@ -329,7 +331,7 @@ class Outages:
     def _go_on(self, consumer: Consumer, log: KinesisLog, at_once: int = 1000) -> None:
         name, partition = consumer.place
         while True:
-            event_type = self._type(name)
+            event_type = self._get_event_type(name)
             timeline, offset = positions.next_event_location(event_type, consumer.position, partition)
             try:
                 piece = log.read(timeline.topic, partition, offset, limit=at_once)
@@ -357,14 +359,14 @@ class Outages:
 
     def _look(self, task: KinesisLog) -> None:
         for name in self._names:
-            timeline = self._type(name).timeline
+            timeline = self._get_event_type(name).timeline
             task.bounds(timeline.topic, range(timeline.partitions))
 
     def _next(self) -> int:
         self._number += 1
         return self._number
 
-    def _type(self, name: str) -> EventType:
+    def _get_event_type(self, name: str) -> EventType:
         return self.world.broker.event_types.get(name)
 
     def _note_forgotten(self, shard: str, record: StoredRecord) -> None:
@@ -376,19 +378,19 @@ class Outages:
 
 
 @contextmanager
-def outages(seed: int) -> Iterator[Outages]:
+def start_outages(seed: int) -> Iterator[OutageSimulation]:
     names = random.Random(seed)
     with (
-        hours(strict=bool(seed % 2)) as world,
+        run_in_hours(strict=bool(seed % 2)) as world,
         patch("nakadi.event_types.timelines.uuid4", lambda: UUID(int=names.getrandbits(128))),
     ):
         random.seed(seed)
-        yield Outages(seed, world)
+        yield OutageSimulation(seed, world)
 
 
 def days_of(seed: int, steps: int) -> Figures:
     """In the middle of the steps the indexer is away for more than a day, for any seed."""
-    with outages(seed) as made:
+    with start_outages(seed) as made:
         for number in range(steps):
             if number == steps // 2:
                 made.long_outage()

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tests.storms.outages import days_of, outages
+from tests.storms.outages import days_of, start_outages
 
 STEPS = 40
 
@@ -28,7 +28,7 @@ def test_outages_of_every_length_skip_nothing_that_is_left(seed, caplog):
 def test_no_timeline_is_begun_while_someone_looks(caplog):
     """Shards that are idle for days, split and merge are no gap, as long as the indexer and housekeeping run."""
     caplog.set_level(logging.CRITICAL)
-    with outages(11) as days:
+    with start_outages(11) as days:
         for _ in range(STEPS):
             days.indexer_is_here = days.keeper_is_here = True
             days.step()

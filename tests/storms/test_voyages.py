@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tests.storms.voyage import voyage
+from tests.storms.voyage import run_storm
 
 STEPS = 90
 
@@ -15,7 +15,7 @@ def test_nothing_is_lost_in_a_storm(seed, caplog):
     acknowledged events are there once, whole, in order and at their offsets, and each failure was reported clearly.
     """
     caplog.set_level(logging.CRITICAL)
-    figures = voyage(seed, STEPS)
+    figures = run_storm(seed, STEPS)
     print(f"seed {seed}: {figures}")
     assert (figures.lost, figures.doubled, figures.torn, figures.changed, figures.misled) == (0, 0, 0, 0, 0)
     assert figures.unclear == []
@@ -27,4 +27,4 @@ def test_nothing_is_lost_in_a_storm(seed, caplog):
 @pytest.mark.long
 def test_a_storm_comes_again():
     """The same seed is the same storm: findings can be investigated."""
-    assert voyage(3, 25) == voyage(3, 25)
+    assert run_storm(3, 25) == run_storm(3, 25)

@@ -27,7 +27,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument
-from tests.storms.weather import Time, Weather
+from tests.storms.weather import AwsFaults, ReplacedTime
 from tests.support.aws import REGION, aws
 from tests.support.kinesis import create_stream, session, use_fast_clients
 
@@ -74,15 +74,15 @@ class Figures:
         )
 
 
-class Refusing:
+class RefusingClient:
     """A Kinesis client that refuses some records of a call by the weather."""
 
-    def __init__(self, client: Any, weather: Weather) -> None:
+    def __init__(self, client: Any, weather: AwsFaults) -> None:
         self._client = client
         self._weather = weather
 
     def put_records(self, **asked: Any) -> dict[str, Any]:
-        refused = self._weather.some(range(len(asked["Records"])))
+        refused = self._weather.refuse_some_records(range(len(asked["Records"])))
         taken = [record for at, record in enumerate(asked["Records"]) if at not in refused]
         answers = iter(self._client.put_records(**{**asked, "Records": taken})["Records"]) if taken else iter(())
         return {
@@ -99,8 +99,8 @@ class Refusing:
         return getattr(self._client, name)
 
 
-class Voyage:
-    def __init__(self, seed: int, weather: Weather, client: Any, stream: str) -> None:
+class StormSimulation:
+    def __init__(self, seed: int, weather: AwsFaults, client: Any, stream: str) -> None:
         self.chance = random.Random(seed)
         self.weather = weather
         self.figures = Figures()
@@ -148,7 +148,7 @@ class Voyage:
         ends = log.bounds(TOPIC, [place])[place]
         start = self.chance.randint(0, ends.next_offset)
         for event in log.read(TOPIC, place, start, limit=self.chance.choice((1, 5, 1000))).events:
-            self._see(place, event.offset, event.record.value)
+            self._check_unchanged(place, event.offset, event.record.value)
 
     def index(self) -> None:
         """Some of the shard's records, as Lambda would deliver them: again, too early, or cut in two."""
@@ -160,7 +160,7 @@ class Voyage:
         key = self.chance.choice(KEYS)
         revision, possible = self._documents[key]
         if len(possible) > 1:
-            revision = self._looked_up(key)
+            revision = self._registry_revision(key)
         self._documents[key] = (revision, [revision])
         self._number += 1
         body = {"n": self._number}
@@ -193,7 +193,7 @@ class Voyage:
         self.weather.badness = 0.0
         self._indexer.catch_up(self._shard)
         for key, (_, possible) in self._documents.items():
-            self.figures.misled += self._looked_up(key) not in possible
+            self.figures.misled += self._registry_revision(key) not in possible
         anew = MemoryLogIndex()
         anew.create_topic(TOPIC, PARTITIONS)
         logs = [self._a_log(), KinesisLog(self._a_stream(), anew, None, SystemClock()), *self._logs]
@@ -201,7 +201,7 @@ class Voyage:
             values = self._archived_values(place)
             for log in logs:
                 for offset, value in enumerate(_read_all(log, place)):
-                    self._see(place, offset, value)
+                    self._check_unchanged(place, offset, value)
                     values += [value] if offset >= len(values) else []
                     self.figures.changed += values[offset] != value
             self._compare(place, values)
@@ -237,14 +237,14 @@ class Voyage:
 
     # Their tools
 
-    def _see(self, place: int, offset: int, value: bytes | None) -> None:
+    def _check_unchanged(self, place: int, offset: int, value: bytes | None) -> None:
         self.figures.changed += self._seen.setdefault((place, offset), value) != value
 
     def _a_record(self) -> Record:
         self._number += 1
         return Record(b'{"n":%d}' % self._number)
 
-    def _looked_up(self, key: str) -> int:
+    def _registry_revision(self, key: str) -> int:
         found = self._registry.get(KIND, key)
         return found.revision if found else ABSENT_REVISION
 
@@ -286,21 +286,21 @@ def _are_consecutive(offsets: Sequence[int]) -> bool:
 
 
 @contextmanager
-def start_voyage(seed: int) -> Iterator[Voyage]:
-    clock = Time()
-    with clock.instead(), aws() as world, use_fast_clients():
+def start_storm(seed: int) -> Iterator[StormSimulation]:
+    clock = ReplacedTime()
+    with clock.replace_clocks(), aws() as world, use_fast_clients():
         random.seed(seed)
-        weather = Weather(random.Random(seed), clock)
-        with weather.over(world):
+        weather = AwsFaults(random.Random(seed), clock)
+        with weather.inject_into(world):
             world.made_tables("sea")
             s3 = session().create_client("s3", REGION)
             s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
-            client = Refusing(opening.new_kinesis_client({"region": REGION}), weather)
-            yield Voyage(seed, weather, client, create_stream(client, shards=1))
+            client = RefusingClient(opening.new_kinesis_client({"region": REGION}), weather)
+            yield StormSimulation(seed, weather, client, create_stream(client, shards=1))
 
 
-def voyage(seed: int, steps: int) -> Figures:
-    with start_voyage(seed) as voyage:
+def run_storm(seed: int, steps: int) -> Figures:
+    with start_storm(seed) as voyage:
         for _ in range(steps):
             voyage.step()
         return voyage.check_after_storm()

@@ -16,7 +16,7 @@ from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 from moto.core.botocore_stubber import MockRawResponse
 
 from tests.support import aws
-from tests.support.aws import Aws, Effect, Fault
+from tests.support.aws import Effect, EmulatedAws, Fault
 
 LITTLE = 0.001
 """Seconds that pass whenever somebody looks at the clock: nothing takes no time at all."""
@@ -45,7 +45,7 @@ DYNAMODB = {
 }
 
 
-class Time:
+class ReplacedTime:
     """Replaces all clocks of this thread. Other threads of this process keep their own clocks."""
 
     def __init__(self) -> None:
@@ -63,14 +63,16 @@ class Time:
         self._passed += max(seconds, 0.0)
 
     @contextmanager
-    def instead(self) -> Iterator[None]:
+    def replace_clocks(self) -> Iterator[None]:
         with ExitStack() as patches:
             for ours in (self.sleep, self.monotonic, self.time):
-                patches.enter_context(patch(f"time.{ours.__name__}", _here(ours, getattr(time, ours.__name__))))
+                patches.enter_context(
+                    patch(f"time.{ours.__name__}", _in_this_thread(ours, getattr(time, ours.__name__)))
+                )
             yield
 
 
-def _here(ours: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+def _in_this_thread(ours: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[..., Any]:
     here = threading.get_ident()
 
     def intercept(*values: Any) -> Any:
@@ -79,17 +81,17 @@ def _here(ours: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callable[.
     return intercept
 
 
-class Weather:
+class AwsFaults:
     """The faults of requests: none, or one of its service's faults. `met` counts them."""
 
-    def __init__(self, chance: random.Random, clock: Time) -> None:
+    def __init__(self, chance: random.Random, clock: ReplacedTime) -> None:
         self._chance = chance
         self._clock = clock
         self._s3 = _faults_of_s3(clock)
         self.badness = 0.0
         self.met: Counter[tuple[str, str]] = Counter()
 
-    def over(self, world: Aws) -> Any:
+    def inject_into(self, world: EmulatedAws) -> Any:
         """Every request of this world meets the weather."""
         usual = world.answer
 
@@ -103,7 +105,7 @@ class Weather:
 
         return patch.object(world, "answer", answer)
 
-    def some(self, places: Sequence[int]) -> dict[int, str]:
+    def refuse_some_records(self, places: Sequence[int]) -> dict[int, str]:
         """The records of a call that are refused, and why."""
         if self._chance.random() >= self.badness:
             return {}
@@ -125,7 +127,7 @@ def _target(request: AWSPreparedRequest) -> str:
     return target.decode() if isinstance(target, bytes) else str(target)
 
 
-def _faults_of_s3(clock: Time) -> dict[str, Fault]:
+def _faults_of_s3(clock: ReplacedTime) -> dict[str, Fault]:
     def slow(fault: Fault) -> Fault:
         def late(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
             clock.sleep(10)

@@ -30,7 +30,7 @@ Effect = Callable[[], AWSResponse | None]
 Fault = Callable[[AWSPreparedRequest, Effect], AWSResponse | None]
 
 
-class Aws:
+class EmulatedAws:
     """Calls are counted; `goes_wrong` lets the next calls of an operation meet these faults, one each."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Aws:
 
 
 @contextmanager
-def aws_with_tables() -> Iterator[Aws]:
+def aws_with_tables() -> Iterator[EmulatedAws]:
     """With the tables of a deployment that is called `test`."""
     with aws() as world:
         world.made_tables("test")
@@ -71,8 +71,8 @@ def aws_with_tables() -> Iterator[Aws]:
 
 
 @contextmanager
-def aws() -> Iterator[Aws]:
-    world = Aws()
+def aws() -> Iterator[EmulatedAws]:
+    world = EmulatedAws()
     stubbed = BotocoreStubber.__call__
 
     def answered(stubber: BotocoreStubber, event_name: str, request: AWSPreparedRequest, **more: Any) -> Any:

@@ -13,7 +13,7 @@ from nakadi.local.backups.taking import DataFolder, take_backup
 from nakadi.model.events import Record
 from tests.support.clock import HandMovedClock
 from tests.support.tiered_world import QUIET, TopicNames
-from tests.support.tiers import TierParts
+from tests.support.tiers import TieredLogParts
 
 TOPIC = "t"
 
@@ -26,7 +26,7 @@ class BusyFolder:
         self.clock = HandMovedClock()
         self._random = random.Random(1)
         path.mkdir()
-        self.log = TierParts("sqlite", path, self.clock).log(QUIET, TopicNames())
+        self.log = TieredLogParts("sqlite", path, self.clock).log(QUIET, TopicNames())
         self.log.create_topic(TOPIC, 2)
         self.marker = Marker(path / "nakadi.db", self.clock.now)
         read_or_make_key(path / "nakadi.db.key")
@@ -57,7 +57,7 @@ class BusyFolder:
 
 def count_in(folder: Path) -> int:
     """How many events a data folder has, all of which can be read."""
-    log = TierParts("sqlite", folder, HandMovedClock()).log(QUIET, TopicNames())
+    log = TieredLogParts("sqlite", folder, HandMovedClock()).log(QUIET, TopicNames())
     try:
         count = 0
         while found := log.read(TOPIC, 0, count).events:

@@ -15,7 +15,7 @@ import zstandard
 SYNC_BYTES = 16
 
 
-def files_in(folder: Path) -> Mapping[str, bytes]:
+def list_files_in(folder: Path) -> Mapping[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

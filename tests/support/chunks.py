@@ -9,7 +9,7 @@ from nakadi.streaming.chunks import EventChunk, EventRun
 STORED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
-class Rules:
+class ReadingRules:
     """The rules for reading that sessions ask for."""
 
     skips_misplaced_events = False

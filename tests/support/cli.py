@@ -19,7 +19,7 @@ def every_command() -> list[tuple[str, click.Command]]:
     return list(_commands(nakadi, ""))
 
 
-def parses(line: str) -> int:
+def count_parsed_calls(line: str) -> int:
     """Parse each call of `nakadi` in a line for a shell without running it, and return how many there were."""
     calls = 0
     words: list[str] = []

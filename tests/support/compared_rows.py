@@ -23,7 +23,7 @@ BROKER_FIELDS = {
 """What the broker puts into the metadata of an event beside what its publisher has there."""
 
 
-def compare(row: Row, text: str | None, *, has_metadata: bool) -> None:
+def assert_row_is_as_published(row: Row, text: str | None, *, has_metadata: bool) -> None:
     """Raise `AssertionError` unless a row has the published values, in columns or in the text, and nothing else.
 
     The broker adds to the metadata of an event that has some.
@@ -88,7 +88,7 @@ def _spelling(value: Any) -> Any:
     return value
 
 
-def _agrees(found: Any, published: Any) -> bool:  # noqa: PLR0911  # one for each type of value
+def _is_as_published(found: Any, published: Any) -> bool:  # noqa: PLR0911  # one for each type of value
     """Whether each existing value is the published one, in another notation perhaps."""
     match found:
         case None:
@@ -99,7 +99,11 @@ def _agrees(found: Any, published: Any) -> bool:  # noqa: PLR0911  # one for eac
             # A column of names with texts has all of them.
             return isinstance(published, dict) and (found == published or _agrees_with_object(found, published))
         case list():
-            return isinstance(published, list) and len(found) == len(published) and all(map(_agrees, found, published))
+            return (
+                isinstance(published, list)
+                and len(found) == len(published)
+                and all(map(_is_as_published, found, published))
+            )
         case bool():
             return found is published
         case float():
@@ -120,7 +124,7 @@ def _agrees_with_object(found: Mapping[str, Any], published: Mapping[str, Any]) 
 def _agrees_at(name: str, value: Any, published: Mapping[str, Any]) -> bool:
     """The column a__string has texts of the property a, unless a property has that name."""
     source = name.rpartition("__")[0]
-    return any(each in published and _agrees(value, published[each]) for each in (name, source))
+    return any(each in published and _is_as_published(value, published[each]) for each in (name, source))
 
 
 def _moment(text: str) -> datetime | None:

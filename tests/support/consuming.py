@@ -25,7 +25,7 @@ from nakadi.subscriptions.stream.actions import (
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from nakadi.subscriptions.stream.stream_memory import StreamMemory
 from tests.support.builders import A_MOMENT
-from tests.support.chunks import Rules, some_events
+from tests.support.chunks import ReadingRules, some_events
 from tests.support.coordination import a_place, a_session, entry
 
 ME = "me"
@@ -63,7 +63,7 @@ class SessionHarness:
     ) -> None:
         self.now = 0.0
         self.lease = ProcessLease("", 1e9)
-        self.rules = Rules()
+        self.rules = ReadingRules()
         self.opening = opening
         self.starts: dict[EventTypePartition, tuple[Position, int]] = {}
         self.lines: list[str] = []
@@ -85,11 +85,11 @@ class SessionHarness:
         self.offsets = {
             each.partition: CommittedOffset(at(-1), each.owner, A_MOMENT) for each in self.assignment.entries
         }
-        self.look()
+        self.pass_shared_state()
 
     # Facts
 
-    def look(self, *, resetting: bool = False) -> None:
+    def pass_shared_state(self, *, resetting: bool = False) -> None:
         self._take(self.session.handle_state(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
 
     def change(self, *entries: PartitionAssignment) -> None:
@@ -102,11 +102,11 @@ class SessionHarness:
         for each in entries:
             before = self.offsets.get(each.partition, CommittedOffset(at(-1), None, A_MOMENT))
             self.offsets[each.partition] = replace(before, owner=each.owner)
-        self.look()
+        self.pass_shared_state()
 
     def commit(self, offset: int, partition: int = 0) -> None:
         self.offsets[a_place(partition)] = CommittedOffset(at(offset), ME, A_MOMENT)
-        self.look()
+        self.pass_shared_state()
 
     def arrive(self, events: EventRun | int, start: int = 0, partition: int = 0) -> None:
         """Pass events of a partition to the session: this number, beginning at an offset, or these."""

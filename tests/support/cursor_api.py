@@ -14,7 +14,7 @@ from nakadi.model.authorization import Operation, Resource, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import NotFound
 from tests.support.http import make_client
-from tests.support.places import Generation, an_event_type_with_past
+from tests.support.places import TimelineWithPast, an_event_type_with_past
 
 NAME = "order.created"
 TIMELINE_NOT_FOUND = (
@@ -44,7 +44,7 @@ class DenyingPermissions:
 class Api:
     """The operations on one event type with a past."""
 
-    def __init__(self, *generations: Generation, refused: Sequence[Operation] = ()) -> None:
+    def __init__(self, *generations: TimelineWithPast, refused: Sequence[Operation] = ()) -> None:
         event_type, self.logs = an_event_type_with_past(*generations, name=NAME)
         found = routes.routes(OneEventType(event_type), DenyingPermissions(refused), CursorResolver(self.logs))
         self._client = make_client(Application(found))

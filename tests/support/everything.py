@@ -21,14 +21,14 @@ SEED = int(os.environ.get("SEED", "0"))
 """Where random tests begin: 0 in `make test`, and a new number in each `make test-all`."""
 
 
-def choose_count(few: int, many: int) -> int:
+def choose_by_suite(few: int, many: int) -> int:
     """How many examples a test tries: a few in every run, and many if all tests run."""
     return many if WANTED else few
 
 
 def seeds(few: int, many: int) -> range:
     """The seeds that a test tries."""
-    return range(SEED, SEED + choose_count(few, many))
+    return range(SEED, SEED + choose_by_suite(few, many))
 
 
 def is_skipped(item: pytest.Item) -> bool:

@@ -63,28 +63,28 @@ CURSORS = (
 
 
 @dataclass(frozen=True)
-class Literal:
+class RawJson:
     """JSON that is written down as it stands."""
 
     text: str
 
 
 LITERALS = (
-    *(Literal(each) for each in NUMBERS),
-    *(Literal('"' + "x" * size + '"') for size in (70_000, 1_100_000)),
-    *(Literal("[" * depth + "]" * depth) for depth in (100, 1_100, 100_000)),
-    *(Literal('{"a":' * depth + "1" + "}" * depth) for depth in (100, 1_100)),
+    *(RawJson(each) for each in NUMBERS),
+    *(RawJson('"' + "x" * size + '"') for size in (70_000, 1_100_000)),
+    *(RawJson("[" * depth + "]" * depth) for depth in (100, 1_100, 100_000)),
+    *(RawJson('{"a":' * depth + "1" + "}" * depth) for depth in (100, 1_100)),
     *(
-        Literal(each)
+        RawJson(each)
         for each in ('"\\ud800"', '"\\udfff\\ud800"', '"\\u0000"', '"\x01"', '"\\x"', '"', "[", "{", "tru")
     ),
-    *(Literal(each) for each in ('{"a":1,"a":2}', '{"\\ud800":1}', '{"":null}', '{"\\u0000":0}', "[null]", "[[]]", "")),
+    *(RawJson(each) for each in ('{"a":1,"a":2}', '{"\\ud800":1}', '{"":null}', '{"\\u0000":0}', "[null]", "[[]]", "")),
 )
 
 # The values that broke code most often.
 EDGE_VALUES = (
     *("\ud800", "\u0000", "a\udfffb", "", " ", None, [], {}, True, -1, "0001-01-01T00:00:00+23:59", "9" * 5000, 2**63),
-    *map(Literal, ("1e400", "-1e400", "9" * 30, "9" * 5000, '{"\\ud800":1}', '{"\\u0000":"\\ud800"}', "[" * 100_000)),
+    *map(RawJson, ("1e400", "-1e400", "9" * 30, "9" * 5000, '{"\\ud800":1}', '{"\\u0000":"\\ud800"}', "[" * 100_000)),
 )
 
 texts = some.sampled_from(WORDS) | some.sampled_from(NUMBERS) | some.text(max_size=20)
@@ -218,7 +218,7 @@ def encode_json(value: Any) -> bytes:
 
 def _encode_value(value: Any) -> str:
     match value:
-        case Literal():
+        case RawJson():
             return value.text
         case dict():
             return "{" + ",".join(f"{json.dumps(str(key))}:{_encode_value(each)}" for key, each in value.items()) + "}"

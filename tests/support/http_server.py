@@ -11,7 +11,7 @@ H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: A
 JSON = "Content-Type: application/json"
 
 
-class Streams:
+class StreamHandlers:
     """Streams for tests: their calls, and how to feed them."""
 
     def __init__(self):

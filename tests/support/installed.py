@@ -74,7 +74,7 @@ def find_unpromised_modules(extra: str) -> tuple[str, ...]:
     )
 
 
-def build(kind: str, of: Path, into: Path) -> Path:
+def build_distribution(kind: str, of: Path, into: Path) -> Path:
     """Build the `wheel` or the `sdist` of a checkout or a source distribution."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(into)]
     subprocess.run(command, cwd=of, env=plain_environment(), check=True, capture_output=True)
@@ -83,7 +83,7 @@ def build(kind: str, of: Path, into: Path) -> Path:
 
 
 def build_wheel(into: Path) -> Path:
-    return build("wheel", ROOT, into)
+    return build_distribution("wheel", ROOT, into)
 
 
 def lean_environment(folder: Path, wheel: Path, extra: str = PLAIN, *more: str) -> Path:
@@ -95,8 +95,8 @@ def lean_environment(folder: Path, wheel: Path, extra: str = PLAIN, *more: str) 
         archive.extractall(site)
     [info] = site.glob("nakadi_serverless-*.dist-info")
     wanted = [*read_requirements(PathDistribution(info), extra), *map(Requirement, more)]
-    for each in closure(wanted):
-        link(each, site)
+    for each in required_distributions(wanted):
+        link_distribution(each, site)
     return folder / "bin" / "python"
 
 
@@ -109,7 +109,7 @@ def read_requirements(found: Distribution, *extras: str) -> Iterator[Requirement
             yield requirement
 
 
-def closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
+def required_distributions(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
     """The distributions that are installed here and required, directly or by others."""
     waiting = list(requirements)
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -128,9 +128,9 @@ def closure(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
             yield found
 
 
-def link(found: Distribution, site: Path) -> None:
+def link_distribution(found: Distribution, site: Path) -> None:
     """Put a distribution into another environment; of a folder that several share, such as `aws_cdk`, its own parts."""
-    for entry in entries(found):
+    for entry in top_level_paths(found):
         parts = (
             entry.parts[:2] if count_shared_files()[entry.parts[0]] > 1 and len(entry.parts) > 1 else entry.parts[:1]
         )
@@ -143,10 +143,10 @@ def link(found: Distribution, site: Path) -> None:
 @cache
 def count_shared_files() -> Counter[str]:
     """How many distributions have files in each folder."""
-    return Counter(top for each in distributions() for top in {entry.parts[0] for entry in entries(each)})
+    return Counter(top for each in distributions() for top in {entry.parts[0] for entry in top_level_paths(each)})
 
 
-def entries(found: Distribution) -> Iterator[PurePosixPath]:
+def top_level_paths(found: Distribution) -> Iterator[PurePosixPath]:
     """The first two parts of the path of each file, without programs and compiled modules."""
     if found.read_text("RECORD") is None:
         # Without `wheel`, older versions of pip install pyspark in a way that keeps no list of its files.

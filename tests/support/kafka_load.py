@@ -28,7 +28,7 @@ def open_log(servers, timeout=2, prefix=""):
         yield log
 
 
-class Load:
+class NumberedLoad:
     """Writers that append numbered events one by one, never the same one again, and a reader that follows them.
 
     `record` is pytest's `record_property`: the summary of the run shows the fates of the events.
@@ -144,7 +144,7 @@ def retry_until_available(ask):
     return found[0]
 
 
-def outcome(ask):
+def value_or_error(ask):
     try:
         return ask()
     except (UnknownTopic, Unavailable, OffsetUnavailable) as error:

@@ -21,7 +21,7 @@ NEWEST = {PRODUCE: 7, FETCH: 11, METADATA: 8}
 
 
 @dataclass(eq=False)
-class Fault:
+class ProxyFault:
     """The fault of requests of one kind, `times` of them, or all while it lasts.
 
     They are answered with the error `code`; without one, the connection is cut in place of the answer, or the answer
@@ -43,14 +43,14 @@ class Fault:
         return True
 
 
-class Proxy:
+class KafkaProxy:
     """A proxy before a Kafka server. It listens at once; the server may start later."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._server = 0
-        self._faults: Sequence[Fault] = ()
+        self._faults: Sequence[ProxyFault] = ()
         self._lock = threading.Lock()
         self._connections: list[_Connection] = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)
@@ -70,7 +70,7 @@ class Proxy:
             each.end()
 
     @contextmanager
-    def spoiling(self, *faults: Fault) -> Iterator[Fault]:
+    def spoiling(self, *faults: ProxyFault) -> Iterator[ProxyFault]:
         """The answer that is passed on is the first of them."""
         with self._lock:
             self._faults = faults
@@ -82,7 +82,7 @@ class Proxy:
             for each in faults:
                 each.ended.set()
 
-    def fault_of(self, kind: int) -> Fault | None:
+    def fault_of(self, kind: int) -> ProxyFault | None:
         with self._lock:
             return next((each for each in self._faults if each.takes(kind)), None)
 
@@ -101,13 +101,13 @@ class Proxy:
 
 
 class _Connection:
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, proxy: KafkaProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
         for each in (client, server):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._answering = threading.Lock()
         self._about_versions: set[int] = set()
-        self._spoiled: dict[int, tuple[Fault, bytes]] = {}
+        self._spoiled: dict[int, tuple[ProxyFault, bytes]] = {}
 
         self._threads = [
             threading.Thread(target=self._run_until_cut, args=(work,), daemon=True)
@@ -158,7 +158,7 @@ class _Connection:
             else:
                 self._spoil(fault, request, frame)
 
-    def _spoil(self, fault: Fault, request: bytes, answer: bytes) -> None:
+    def _spoil(self, fault: ProxyFault, request: bytes, answer: bytes) -> None:
         if fault.code is not None:
             self._answer(_refusal(request, fault.code))
         elif fault.held_back:

@@ -23,7 +23,7 @@ from nakadi.model.event_type import Category, CleanupPolicy, EventType
 from nakadi_jobs import compaction as finishing
 from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
 from nakadi_jobs.session import open_spark
-from tests.support.bytes_left import files_in, find_files_with_text
+from tests.support.bytes_left import find_files_with_text, list_files_in
 from tests.support.environment import plain_environment
 from tests.support.jobs import STORED_AT, DataFolder
 from tests.support.patience import until
@@ -123,7 +123,7 @@ class KilledJobs:
         rows = spark.table(f"nakadi.nakadi.{table}").selectExpr(*columns)
         return sorted((tuple(row) for row in rows.collect()), key=str)
 
-    def latest(self) -> list[tuple[str, str]]:
+    def newest_names_by_key(self) -> list[tuple[str, str]]:
         newest = dict(self.expected)
         return sorted((key, name) for key, name in newest.items() if name is not None)
 
@@ -159,7 +159,7 @@ def kill_follow(killed: KilledJobs, kills: int) -> None:
 def check_tables(killed: KilledJobs) -> None:
     wanted = [(offset, key, name) for offset, (key, name) in enumerate(killed.expected)]
     assert killed.rows("customer_changed", "nakadi_offset", "nakadi_key", "name") == sorted(wanted, key=str)
-    assert killed.rows("customer_changed__latest", "nakadi_key", "name") == killed.latest()
+    assert killed.rows("customer_changed__latest", "nakadi_key", "name") == killed.newest_names_by_key()
 
 
 def kill_statistics(killed: KilledJobs, kills: int) -> None:
@@ -191,7 +191,7 @@ def kill_retention(killed: KilledJobs, kills: int) -> None:
     }
     assert archived == {offset for offset, _, _ in left}
     killed.run("retention", "--grace-hours", "0", kill=False)
-    assert find_files_with_text("name 3", files_in(killed.data.folder)) == []
+    assert find_files_with_text("name 3", list_files_in(killed.data.folder)) == []
 
 
 JOBS: dict[str, Callable[[KilledJobs, int], None]] = {

@@ -19,7 +19,7 @@ from nakadi.engines.kinesis.stream import OutgoingRecord, Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
-from tests.support.aws import Aws, aws
+from tests.support.aws import EmulatedAws, aws
 from tests.support.clock import HandMovedClock
 from tests.support.kinesis import REGION, create_stream, use_fast_clients
 from tests.support.shared import keep_open
@@ -87,7 +87,7 @@ class FaultyClient:
 class FaultyKinesis:
     """A stream on moto, with an index and an archive that outlive the logs; each log represents a process."""
 
-    def __init__(self, faults: Aws) -> None:
+    def __init__(self, faults: EmulatedAws) -> None:
         self.faults = faults
         self.client = FaultyClient(opening.new_kinesis_client({"region": REGION}))
         self.name = create_stream(self.client, shards=1)

@@ -20,7 +20,7 @@ from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.ports.log_index import LogIndex
-from tests.storms.weather import Time
+from tests.storms.weather import ReplacedTime
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.kinesis_forgetful import ForgetfulKinesis
 from tests.support.shared import keep_open
@@ -29,7 +29,7 @@ HOUR = 3600.0
 OPTIONS = KinesisOptions(lease=2.0, shared_for=0.0, give_up_after=1.0)
 
 
-class Now:
+class ReplacedClock:
     """The time of day that is in force while a test has its own."""
 
     def now(self) -> datetime:
@@ -42,10 +42,10 @@ class Now:
         time.sleep(seconds)
 
 
-class Hours:
+class HoursOfKinesis:
     """One stream, its index and its archive, a registry, and a broker that keeps house."""
 
-    def __init__(self, clock: Time, *, strict: bool = False, window_bytes: int = OPTIONS.window_bytes) -> None:
+    def __init__(self, clock: ReplacedTime, *, strict: bool = False, window_bytes: int = OPTIONS.window_bytes) -> None:
         self.clock = clock
         self.kinesis = ForgetfulKinesis(clock.time, strict=strict)
         self.index: LogIndex = keep_open(MemoryLogIndex())
@@ -57,15 +57,15 @@ class Hours:
     def a_broker(self, index: LogIndex | None = None) -> BrokerServices:
         settings = Settings()
         log = self.a_log(index=index)
-        watch = ChangeWatch(self._registry.change_counters, Now())
+        watch = ChangeWatch(self._registry.change_counters, ReplacedClock())
         return BrokerServices(
             settings=settings,
-            clock=Now(),
+            clock=ReplacedClock(),
             registry=self._registry,
             watch=watch,
             event_log=log,
             wrap_log=lambda log: log,
-            authenticate=make_authentication(settings, Now()),
+            authenticate=make_authentication(settings, ReplacedClock()),
             metrics=Metrics(),
         )
 
@@ -79,7 +79,7 @@ class Hours:
             give_up_after=OPTIONS.give_up_after,
             window_bytes=window_bytes or self.window_bytes,
         )
-        return KinesisLog(self._stream(), index or self.index, self.archive, Now(), options)
+        return KinesisLog(self._stream(), index or self.index, self.archive, ReplacedClock(), options)
 
     def an_indexer(self, index: LogIndex | None = None) -> Indexer:
         stream = self._stream()
@@ -104,7 +104,7 @@ class Hours:
 
 
 @contextmanager
-def hours(*, strict: bool = False, window_bytes: int = OPTIONS.window_bytes) -> Iterator[Hours]:
-    clock = Time()
-    with clock.instead():
-        yield Hours(clock, strict=strict, window_bytes=window_bytes)
+def run_in_hours(*, strict: bool = False, window_bytes: int = OPTIONS.window_bytes) -> Iterator[HoursOfKinesis]:
+    clock = ReplacedTime()
+    with clock.replace_clocks():
+        yield HoursOfKinesis(clock, strict=strict, window_bytes=window_bytes)

@@ -30,7 +30,7 @@ Message = tuple[str, str, dict[str, Any]]
 HEARTBEAT = 0.1
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     def __init__(self, code: str, message: str = "no") -> None:
         super().__init__(message)
         self.code = code
@@ -81,11 +81,11 @@ class PushingKinesis:
                     return {}
                 case "ListStreamConsumers":
                     return {"Consumers": list(self.consumers.values())}
-        raise Refused("UnknownOperationException", operation)
+        raise CallRefused("UnknownOperationException", operation)
 
     def _describe_consumer(self, asked: dict[str, Any]) -> dict[str, Any]:
         if len(self.consumers) >= self.most:
-            raise Refused("LimitExceededException")
+            raise CallRefused("LimitExceededException")
         arn = f"{asked['StreamARN']}/consumer/{asked['ConsumerName']}:1"
         self.consumers[arn] = {
             "ConsumerARN": arn,
@@ -97,7 +97,7 @@ class PushingKinesis:
 
     def _find_consumer(self, asked: dict[str, Any]) -> dict[str, Any]:
         if asked["ConsumerARN"] not in self.consumers:
-            raise Refused("ResourceNotFoundException")
+            raise CallRefused("ResourceNotFoundException")
         return self.consumers[asked["ConsumerARN"]]
 
     def registered_at(self, moment: datetime) -> None:
@@ -114,10 +114,10 @@ class PushingKinesis:
         me = object()
         with self._lock:
             if self._find_consumer(asked)["ConsumerStatus"] != "ACTIVE" or not self.pushes:
-                raise Refused("ResourceInUseException")
+                raise CallRefused("ResourceInUseException")
             _, since = self._changes_to_subscribe.get((arn, shard), (None, float("-inf")))
             if now - since < self.replaceable_after:
-                raise Refused("ResourceInUseException")
+                raise CallRefused("ResourceInUseException")
             self._changes_to_subscribe[arn, shard] = (me, now)
         place = asked["StartingPosition"]
         behind = {"StartingSequenceNumber": place["SequenceNumber"]} if "SequenceNumber" in place else {}
@@ -126,7 +126,7 @@ class PushingKinesis:
                 StreamName=_stream_of(arn), ShardId=shard, ShardIteratorType=place["Type"], **behind
             )["ShardIterator"]
         except self._stream.exceptions.ClientError as error:
-            raise Refused(error.response["Error"]["Code"]) from error
+            raise CallRefused(error.response["Error"]["Code"]) from error
         return self._count_messages(
             (arn, shard), self._messages(me, arn, shard, iterator, place.get("SequenceNumber", "0"))
         )
@@ -211,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(200, self.kinesis.answer(operation, asked))
                 return
             messages = self.kinesis.subscribe_to_shard(asked)
-        except Refused as refused:
+        except CallRefused as refused:
             self._send(400, {"__type": refused.code, "message": str(refused)})
             return
         self.send_response(200)

@@ -44,6 +44,6 @@ def collect_samples(metrics: Metrics) -> Samples:
     return parse_samples(text_of(PLAIN_MEDIA_TYPE)[0].decode())
 
 
-def value(samples: Samples, name: str, **labels: str) -> float:
+def sample_value(samples: Samples, name: str, **labels: str) -> float:
     """Zero if there is no such sample: it has not happened yet."""
     return samples.get((name, frozenset(labels.items())), 0)

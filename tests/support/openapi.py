@@ -42,7 +42,7 @@ def operation_at(method: str, path: str) -> str | None:
     """The operation that a request asks for by its method and its path, None if there is none."""
     wanted = "GET" if method == "HEAD" else method
     segments = path.partition("?")[0].strip("/").split("/")
-    found = [each for each in _templates().get((wanted, len(segments)), ()) if _fits(each[0], segments)]
+    found = [each for each in _templates().get((wanted, len(segments)), ()) if _matches_template(each[0], segments)]
     # If several match, the one with the fewest parameters counts: /storages/default/x is no /storages/{id}/….
     return min(found, key=lambda each: sum(part.startswith("{") for part in each[0]))[1] if found else None
 
@@ -126,16 +126,18 @@ def _values(media_type: str, schema: Mapping[str, Any], body: bytes) -> list[tup
     if media_type in (JSON_MEDIA_TYPE, PROBLEM_MEDIA_TYPE):
         return [(schema, orjson.loads(body))]
     if media_type == STREAM:
-        return [_line(line) for line in body.splitlines()]
+        return [_batch_or_problem(line) for line in body.splitlines()]
     if media_type == CLOUD_EVENTS:
         lines = [orjson.loads(line) for line in body.splitlines()]
         return [({"$ref": "#/components/schemas/CloudEvent"}, each) for line in lines for each in line]
     if media_type == EVENT_STREAM:
-        return [_line(line.removeprefix(b"data: ")) for line in body.splitlines() if line.startswith(b"data: ")]
+        return [
+            _batch_or_problem(line.removeprefix(b"data: ")) for line in body.splitlines() if line.startswith(b"data: ")
+        ]
     return [(schema, body.decode())]
 
 
-def _line(line: bytes) -> tuple[Mapping[str, Any], Any]:
+def _batch_or_problem(line: bytes) -> tuple[Mapping[str, Any], Any]:
     """A batch; the last line of a stream may be a Problem instead."""
     value = orjson.loads(line)
     return {"$ref": f"#/components/schemas/{'EventStreamBatch' if 'cursor' in value else 'Problem'}"}, value
@@ -169,5 +171,5 @@ def _templates() -> dict[tuple[str, int], list[tuple[list[str], str]]]:
     return table
 
 
-def _fits(template: list[str], segments: list[str]) -> bool:
+def _matches_template(template: list[str], segments: list[str]) -> bool:
     return all(mine.startswith("{") or mine == other for mine, other in zip(template, segments, strict=True))

@@ -41,7 +41,7 @@ from nakadi.subscriptions.stream.members import SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService, empty_run_ending_at, event_runs
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import an_event_type
-from tests.support.chunks import Rules, a_chunk
+from tests.support.chunks import ReadingRules, a_chunk
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_place, a_session
 
@@ -127,7 +127,7 @@ class ParkingSimulation:
             self.begin()
         consumer = self.consumer
         assert consumer is not None
-        moves = [self.look, self.call, self.hear, self.feed, self.consume]
+        moves = [self.pass_shared_state, self.call, self.hear, self.feed, self.consume]
         move = self.chance.choice([self.wait] if consumer.stuck else [*moves, *moves, self.wait])
         if move == self.call:
             self.call(consumer, faults=faults)
@@ -150,7 +150,7 @@ class ParkingSimulation:
             measure_distance=lambda _, first, last: last.offset - first.offset,
             is_deliverable=lambda _, record: record.value is not None,
             lease=ProcessLease("", 1e12),
-            reading_rules=Rules(),
+            reading_rules=ReadingRules(),
         )
         session = SubscriptionSession(stored.id, limits, self.clock.monotonic(), context, POLICY)
         parking = ParkingService(self.store, self.clock, parks_keys=True)

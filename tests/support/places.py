@@ -13,7 +13,7 @@ from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 
 
 @dataclass(frozen=True)
-class Generation:
+class TimelineWithPast:
     """A timeline in which partition n ever had `events[n]` events, `expired[n]` of which are no longer there."""
 
     events: Sequence[int]
@@ -53,7 +53,7 @@ class KnownLogs:
         return next((n for n, at in enumerate(stored) if n >= bounds.oldest and at >= moment), bounds.next_offset)
 
 
-def an_event_type_with_past(*generations: Generation, **changes: Any) -> tuple[EventType, KnownLogs]:
+def an_event_type_with_past(*generations: TimelineWithPast, **changes: Any) -> tuple[EventType, KnownLogs]:
     """An event type whose newest timeline is the last generation, and the logs that know its events.
 
     The events of each generation were stored an hour after the earlier generation's.
@@ -69,7 +69,7 @@ def an_event_type_with_past(*generations: Generation, **changes: Any) -> tuple[E
     return an_event_type(timelines=tuple(timelines), **changes), logs
 
 
-def _timeline(order: int, generation: Generation, *, closed: bool) -> Timeline:
+def _timeline(order: int, generation: TimelineWithPast, *, closed: bool) -> Timeline:
     latest = {number: count - 1 for number, count in enumerate(generation.events)}
     return a_timeline(
         order=order,

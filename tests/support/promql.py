@@ -109,7 +109,7 @@ class _Evaluation:
         found: dict[Labels, list[tuple[float, float]]] = defaultdict(list)
         for at, samples in self._history:
             for (name, labels), value in samples.items():
-                if name == selector.name and at >= self._now - seconds and _fits(dict(labels), selector):
+                if name == selector.name and at >= self._now - seconds and _matches_selector(dict(labels), selector):
                     found[labels].append((at, value))
         return found
 
@@ -164,7 +164,7 @@ def _apply_operator(op: str, left: Vector | float, right: Vector | float) -> Ite
             yield labels, one
 
 
-def _fits(labels: Mapping[str, str], selector: VectorSelector) -> bool:
+def _matches_selector(labels: Mapping[str, str], selector: VectorSelector) -> bool:
     return all(_matches(labels.get(each.name, ""), each) for each in selector.matchers.matchers)
 
 

@@ -39,12 +39,12 @@ from nakadi_jobs.places import LATEST_SUFFIX
 from nakadi_jobs.session import open_spark
 from nakadi_jobs.tables import Change, Table
 from tests.support.api import a_definition, create_event_type
-from tests.support.compared_rows import compare
+from tests.support.compared_rows import assert_row_is_as_published
 from tests.support.jobs import DataFolder, Jobs
 from tests.support.patience import PATIENCE, until
 from tests.support.shapes import Shape, Shapes
 from tests.support.table_readers import assert_read_alike
-from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
+from tests.support.tiers import ARCHIVE_MANUALLY, TieredLogParts
 
 EVENT_KEYS = ("k1", "k2", "k3", "k,4", '"5')
 WRITERS = ("w1", "w2", "w3", "w4")
@@ -63,7 +63,7 @@ MOMENTS = (
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-class Published(NamedTuple):
+class PublishedEvent(NamedTuple):
     """An event, or a tombstone, which has no text."""
 
     text: str | None
@@ -92,7 +92,7 @@ class TableComparison:
 
     def _define(self) -> None:
         """The events that are published to a new event type."""
-        self._published: list[Published] = []
+        self._published: list[PublishedEvent] = []
         self._erased: set[int] = set()
         # Events that the log may have forgotten before a table had them.
         self._forgotten: set[int] = set()
@@ -115,10 +115,10 @@ class TableComparison:
             for _ in range(rounds):
                 self._publish(api)
                 self._wait_until_archived()
-                for happens in self._drawn.sample(self._happenings(api), 2):
+                for happens in self._drawn.sample(self._possible_actions(api), 2):
                     happens()
         self._compact()
-        self._fold()
+        self._update_current_state()
         self.happened["events"] += len(self._published)
         rows = self._compare_table()
         if self._category != "undefined":
@@ -139,7 +139,7 @@ class TableComparison:
 
     # Incidents
 
-    def _happenings(self, api: httpx.Client) -> Sequence[Callable[[], None]]:
+    def _possible_actions(self, api: httpx.Client) -> Sequence[Callable[[], None]]:
         found = [self._compact, self._compact_cut_short, self._compact_cut_short, self._erase, self._expire]
         if self._category == "business":
             found += [self._compact_archive, self._compact_archive]
@@ -176,7 +176,7 @@ class TableComparison:
         """Erase a random value. The current state of each key comes from tables, so these are complete then."""
         if self._category != "undefined":
             self._compact()
-        self._fold()
+        self._update_current_state()
         writer = self._drawn.choice(WRITERS)
         path = "data.who" if self._category == "data" else "who"
         self._job(
@@ -196,7 +196,7 @@ class TableComparison:
     def _compact_archive(self) -> None:
         """The log forgets every event that another one of its key follows."""
         newest = {event.key: number for number, event in enumerate(self._published)}
-        with closing(TierParts("sqlite", self._folder, SystemClock()).log(ARCHIVE_MANUALLY)) as log:
+        with closing(TieredLogParts("sqlite", self._folder, SystemClock()).log(ARCHIVE_MANUALLY)) as log:
             now = SystemClock().now()
             log.compact(self._event_type().timeline.topic, 0, stored_before=now, tombstones_before=LONG_AGO)
         self._forgotten |= {*range(len(self._published))} - {*newest.values()}
@@ -228,7 +228,7 @@ class TableComparison:
         self._published += events
         if self._category == "business" and (keys := self._drawn.sample(EVENT_KEYS, self._drawn.randrange(3))):
             self._send(api, "deleted-events", [f"{{{self._metadata(key)[0]}}}" for key in keys])
-            self._published += [Published(None, key, deletes=True) for key in keys]
+            self._published += [PublishedEvent(None, key, deletes=True) for key in keys]
 
     def _register(self, api: httpx.Client) -> Shape:
         """Create the event type, or change its schema: to any other one, or where that is not permitted, by adding."""
@@ -256,18 +256,18 @@ class TableComparison:
         )
         assert answer.status_code == 200, (texts, answer.text)
 
-    def _event(self, payload: str) -> Published:
+    def _event(self, payload: str) -> PublishedEvent:
         key, writer = self._drawn.choice(EVENT_KEYS), self._drawn.choice(WRITERS)
         separator = "" if payload == "{}" else ","
         if self._category == "undefined":
-            return Published(f'{{"who":"{writer}"{separator}{payload[1:]}', writer=writer)
+            return PublishedEvent(f'{{"who":"{writer}"{separator}{payload[1:]}', writer=writer)
         if self._category == "business":
             metadata, eid = self._metadata(key)
-            return Published(f'{{{metadata},"who":"{writer}"{separator}{payload[1:]}', key, False, writer, eid)
+            return PublishedEvent(f'{{{metadata},"who":"{writer}"{separator}{payload[1:]}', key, False, writer, eid)
         operation, (metadata, eid) = self._drawn.choice("CUSD"), self._metadata()
         payload = f'{{"key":{json.dumps(key)},"who":"{writer}"{separator}{payload[1:]}'
         text = f'{{{metadata},"data_type":"thing","data_op":"{operation}","data":{payload}}}'
-        return Published(text, key, operation == "D", writer, eid)
+        return PublishedEvent(text, key, operation == "D", writer, eid)
 
     def _metadata(self, key: str | None = None) -> tuple[str, str]:
         """The metadata of an event, and its eid."""
@@ -303,7 +303,7 @@ class TableComparison:
 
     # Comparing
 
-    def _fold(self) -> None:
+    def _update_current_state(self) -> None:
         """Apply the events published since the last time to the current state of each key."""
         for number, event in enumerate(self._published[self._folded :], self._folded):
             if event.deletes:
@@ -333,7 +333,7 @@ class TableComparison:
         assert len({*found}) == len(found)
         for row, number in zip(rows, found, strict=True):
             published = self._published[number]
-            compare(row, published.text, has_metadata=self._category != "undefined")
+            assert_row_is_as_published(row, published.text, has_metadata=self._category != "undefined")
             assert row["nakadi_key"] == published.key
         assert_read_alike(table, self._tables / self._database / name)
         return {*found}
@@ -376,7 +376,7 @@ def compare_hostile(seed: int, folder: Path, tables: Path) -> int:
         assert ran.code == 0, ran.told
         rows = jobs.table("hostile").orderBy("nakadi_offset").collect()
         for row, text in zip(rows, texts, strict=True):
-            compare(row, text, has_metadata=False)
+            assert_row_is_as_published(row, text, has_metadata=False)
     return len(texts)
 
 

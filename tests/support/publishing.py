@@ -87,7 +87,7 @@ class UnreliableLog:
         return getattr(self._log, name)
 
 
-class House:
+class PublisherInMemory:
     """`pauses` has the publisher's waits; while it waits, the clock moves and `while_waiting` is called. `told` has the
     figures that the house wrote when it closed."""
 
@@ -177,7 +177,7 @@ def as_body(body: Any) -> bytes:
     return body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
-def steps(outcome: BatchOutcome) -> list[tuple[str, str]]:
+def statuses_and_steps(outcome: BatchOutcome) -> list[tuple[str, str]]:
     return [(item.publishing_status.value, item.step.value) for item in outcome.items]
 
 

@@ -41,7 +41,7 @@ class ModelOutcome(NamedTuple):
     stored: dict[int, list[ModelRecord]] = {}  # noqa: RUF012  # never changed
 
 
-class _Rejected(Exception):
+class _BatchRejected(Exception):
     def __init__(self, step: str, index: int, detail: str, prior: str, partitions: Sequence[int] = ()) -> None:
         super().__init__(detail)
         self.step, self.index, self.detail, self.prior, self.partitions = step, index, detail, prior, partitions
@@ -136,7 +136,7 @@ class PublishingModel:
             owners = self._owners(events, subject)
             self._validate(sent)
             partitions, keys = self._choose_partitions(events, draws)
-        except _Rejected as rejected:
+        except _BatchRejected as rejected:
             return ModelOutcome("rejected", tuple(self._items(events, rejected)))
         if self._event_type.cleanup_policy.compacts:
             keys = [event["metadata"]["partition_compaction_key"] for event in events]
@@ -149,7 +149,7 @@ class PublishingModel:
         return ModelOutcome("stored", stored=stored)
 
     def _items(
-        self, events: Sequence[dict[str, Any]], rejected: _Rejected
+        self, events: Sequence[dict[str, Any]], rejected: _BatchRejected
     ) -> list[tuple[str, str, str, str, str | None]]:
         return [
             (
@@ -169,7 +169,7 @@ class PublishingModel:
         for index, owner in enumerate(found):
             if owner is not None and not subject.trusted and owner not in subject.attributes:
                 detail = f"Access on WRITE event:{_eid(events[index])} denied"
-                raise _Rejected("validating", index, detail, "none")
+                raise _BatchRejected("validating", index, detail, "none")
         return found
 
     def _owner(self, event: dict[str, Any]) -> Attribute | None:
@@ -184,13 +184,13 @@ class PublishingModel:
         for index, (event, text) in enumerate(sent):
             problem = self._validator.explain(event)
             if problem != NO_EXPLANATION_MESSAGE:
-                raise _Rejected("validating", index, problem, prior)
+                raise _BatchRejected("validating", index, problem, prior)
             if self._has_metadata and (found := timestamp_problem(event["metadata"]["occurred_at"])) is not None:
-                raise _Rejected("validating", index, f"#/metadata/occurred_at:{found}", prior)
+                raise _BatchRejected("validating", index, f"#/metadata/occurred_at:{found}", prior)
             size = len(text.encode())
             if size > self._max_event_bytes:
                 detail = f"Event too large: {size} bytes, max size is {self._max_event_bytes} bytes"
-                raise _Rejected("validating", index, detail, prior)
+                raise _BatchRejected("validating", index, detail, prior)
 
     def _choose_partitions(
         self, events: Sequence[dict[str, Any]], draws: list[float]
@@ -224,7 +224,7 @@ class PublishingModel:
             return int(wanted)
         else:
             detail += f"Invalid partition specified when publishing event: {wanted}"
-        raise _Rejected("partitioning", index, detail, "validating", partitions)
+        raise _BatchRejected("partitioning", index, detail, "validating", partitions)
 
     def _key(self, event: dict[str, Any], field: str, index: int, partitions: list[int]) -> str:
         path = field.split(".")
@@ -234,7 +234,7 @@ class PublishingModel:
         for name in path:
             value = value.get(name, missing) if isinstance(value, dict) else missing
             if value is missing:
-                raise _Rejected("partitioning", index, f"field {name} doesn't exist.", "validating", partitions)
+                raise _BatchRejected("partitioning", index, f"field {name} doesn't exist.", "validating", partitions)
         return java_text(value)
 
     def _enrich(self, metadata: dict[str, Any], subject: Subject, flow_id: str, partition: int) -> dict[str, Any]:

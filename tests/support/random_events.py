@@ -24,13 +24,13 @@ FORMATS = (
 )
 
 
-class Spelled(str):
+class SpelledNumber(str):
     """A number as it is written."""
 
     __slots__ = ()
 
 
-class Part(NamedTuple):
+class SchemaWithValues(NamedTuple):
     """A schema, and a maker of values that it accepts, unless the surrounding schema requires more."""
 
     schema: dict[str, Any]
@@ -48,7 +48,7 @@ class RandomSchemas:
         self._names = names
         self._definitions: dict[str, Any] = {}
 
-    def root(self) -> Part:
+    def root(self) -> SchemaWithValues:
         """The schema of an event type. Most are of an object with a few properties."""
         self._definitions = {}
         part = self._object(3, properties=self._draw.randint(1, 4))
@@ -62,14 +62,14 @@ class RandomSchemas:
             schema = {"allOf": [schema, {"minProperties": 1}]}
         if self._definitions:
             schema["definitions"] = self._definitions
-        return Part(schema, part.make)
+        return SchemaWithValues(schema, part.make)
 
     def anything(self, levels: int) -> Any:
         kinds = (self._text, self._number, self._constant, *((self._list, self._members) if levels else ()))
         kind = self._draw.choice(kinds)
         return kind(levels) if kind in (self._list, self._members) else kind()
 
-    def part(self, levels: int) -> Part:
+    def part(self, levels: int) -> SchemaWithValues:
         simple = (self._string, self._enum, self._mixed_enum, self._numeric, self._plain_type, self._several_types)
         nested = (self._object, self._array, self._combination, self._reference, self._any_part, self._recursion)
         kind = self._draw.choice((*simple, *nested) if levels else simple)
@@ -80,8 +80,8 @@ class RandomSchemas:
     def _text(self) -> str:
         return self._draw.choice(TEXTS)
 
-    def _number(self) -> Spelled:
-        return Spelled(self._draw.choice(NUMBERS))
+    def _number(self) -> SpelledNumber:
+        return SpelledNumber(self._draw.choice(NUMBERS))
 
     def _constant(self) -> bool | None:
         return self._draw.choice((True, False, None))
@@ -94,47 +94,51 @@ class RandomSchemas:
 
     # Schemas of one value
 
-    def _string(self, _: int) -> Part:
+    def _string(self, _: int) -> SchemaWithValues:
         match self._draw.randrange(5):
             case 0:
                 pattern, text = self._draw.choice(PATTERNS)
-                return Part({"type": "string", "pattern": pattern}, lambda: text)
+                return SchemaWithValues({"type": "string", "pattern": pattern}, lambda: text)
             case 1:
                 form, text = self._draw.choice(FORMATS)
-                return Part({"type": "string", "format": form}, lambda: text)
+                return SchemaWithValues({"type": "string", "format": form}, lambda: text)
             case 2:
-                return Part({"type": "string", "minLength": 1, "maxLength": 4}, lambda: self._draw.choice("abé"))
+                return SchemaWithValues(
+                    {"type": "string", "minLength": 1, "maxLength": 4}, lambda: self._draw.choice("abé")
+                )
             case _:
-                return Part({"type": "string"}, self._text)
+                return SchemaWithValues({"type": "string"}, self._text)
 
-    def _enum(self, _: int) -> Part:
+    def _enum(self, _: int) -> SchemaWithValues:
         texts = list(dict.fromkeys(self._draw.choices(TEXTS, k=3)))
-        return Part({"type": "string", "enum": texts}, lambda: self._draw.choice(texts))
+        return SchemaWithValues({"type": "string", "enum": texts}, lambda: self._draw.choice(texts))
 
-    def _mixed_enum(self, _: int) -> Part:
+    def _mixed_enum(self, _: int) -> SchemaWithValues:
         values: list[Any] = [*self._draw.sample(("a", "é", None, True, False, 0, 1, 2.5, [1], {"a": 1}), 3)]
-        return Part({"enum": values}, lambda: self._draw.choice(values))
+        return SchemaWithValues({"enum": values}, lambda: self._draw.choice(values))
 
-    def _numeric(self, _: int) -> Part:
+    def _numeric(self, _: int) -> SchemaWithValues:
         kind = self._draw.choice(("integer", "number"))
         match self._draw.randrange(4):
             case 0:
-                return Part({"type": kind, "minimum": 0, "maximum": 100}, lambda: self._draw.randint(0, 100))
+                return SchemaWithValues(
+                    {"type": kind, "minimum": 0, "maximum": 100}, lambda: self._draw.randint(0, 100)
+                )
             case 1:
-                return Part({"type": kind, "multipleOf": 3}, lambda: 3 * self._draw.randint(-3, 3))
+                return SchemaWithValues({"type": kind, "multipleOf": 3}, lambda: 3 * self._draw.randint(-3, 3))
             case 2:
                 schema = {"type": "number", "multipleOf": 0.01, "minimum": 0, "exclusiveMinimum": True}
-                return Part(schema, lambda: Spelled(f"{self._draw.randint(1, 999) / 100}"))
+                return SchemaWithValues(schema, lambda: SpelledNumber(f"{self._draw.randint(1, 999) / 100}"))
             case _:
                 spelled = ("0", "-0", "7", "9223372036854775807", "-9223372036854775808")
-                return Part({"type": kind}, lambda: Spelled(self._draw.choice(spelled)))
+                return SchemaWithValues({"type": kind}, lambda: SpelledNumber(self._draw.choice(spelled)))
 
-    def _plain_type(self, _: int) -> Part:
+    def _plain_type(self, _: int) -> SchemaWithValues:
         if self._draw.random() < 0.5:
-            return Part({"type": "boolean"}, lambda: self._draw.random() < 0.5)
-        return Part({"type": "null"}, lambda: None)
+            return SchemaWithValues({"type": "boolean"}, lambda: self._draw.random() < 0.5)
+        return SchemaWithValues({"type": "null"}, lambda: None)
 
-    def _several_types(self, levels: int) -> Part:
+    def _several_types(self, levels: int) -> SchemaWithValues:
         kinds = self._draw.sample(("string", "integer", "boolean", "null", "array", "object"), 2)
         made: Mapping[str, Callable[[], Any]] = {
             "string": self._text,
@@ -148,14 +152,14 @@ class RandomSchemas:
         def make() -> Any:
             return made[self._draw.choice(kinds)]()
 
-        return Part({"type": kinds}, make)
+        return SchemaWithValues({"type": kinds}, make)
 
-    def _any_part(self, levels: int) -> Part:
-        return Part({}, lambda: self.anything(levels))
+    def _any_part(self, levels: int) -> SchemaWithValues:
+        return SchemaWithValues({}, lambda: self.anything(levels))
 
     # Schemas with others in them
 
-    def _array(self, levels: int) -> Part:
+    def _array(self, levels: int) -> SchemaWithValues:
         items = self.part(levels - 1)
         schema: dict[str, Any] = {"type": "array", "items": items.schema}
         most = 4
@@ -166,12 +170,12 @@ class RandomSchemas:
             schema |= {"minItems": 1, "maxItems": 4}
         if self._draw.random() < 0.1:
             second = self.part(levels - 1)
-            return Part(
+            return SchemaWithValues(
                 {**schema, "items": [items.schema, second.schema]}, lambda: [items.make(), second.make()][:most]
             )
-        return Part(schema, lambda: [items.make() for _ in range(self._draw.randint(1, most))])
+        return SchemaWithValues(schema, lambda: [items.make() for _ in range(self._draw.randint(1, most))])
 
-    def _object(self, levels: int, properties: int = 2) -> Part:
+    def _object(self, levels: int, properties: int = 2) -> SchemaWithValues:
         parts = {name: self.part(levels - 1) for name in self._draw.sample(self._names, properties)}
         required = [name for name in parts if self._draw.random() < 0.4]
         schema: dict[str, Any] = {"type": "object", "properties": {name: each.schema for name, each in parts.items()}}
@@ -199,26 +203,30 @@ class RandomSchemas:
             kept = {name: each.make() for name, each in parts.items() if name in required or self._draw.random() < 0.7}
             return {**(further() if self._draw.random() < 0.4 else {}), **kept}
 
-        return Part(schema, make)
+        return SchemaWithValues(schema, make)
 
-    def _combination(self, levels: int) -> Part:
+    def _combination(self, levels: int) -> SchemaWithValues:
         first, second = self.part(levels - 1), self.part(levels - 1)
         keyword = self._draw.choice(("anyOf", "oneOf", "allOf", "not"))
         match keyword:
             case "allOf":
-                return Part({"allOf": [first.schema, {}]}, first.make)
+                return SchemaWithValues({"allOf": [first.schema, {}]}, first.make)
             case "not":
-                return Part({"not": {"type": "object", "required": ["never"]}}, lambda: self.anything(levels))
+                return SchemaWithValues(
+                    {"not": {"type": "object", "required": ["never"]}}, lambda: self.anything(levels)
+                )
             case _:
-                return Part({keyword: [first.schema, second.schema]}, self._draw.choice((first, second)).make)
+                return SchemaWithValues(
+                    {keyword: [first.schema, second.schema]}, self._draw.choice((first, second)).make
+                )
 
-    def _reference(self, levels: int) -> Part:
+    def _reference(self, levels: int) -> SchemaWithValues:
         target = self.part(levels - 1)
         name = f"d{len(self._definitions)}"
         self._definitions[name] = target.schema
-        return Part({"$ref": f"#/definitions/{name}"}, target.make)
+        return SchemaWithValues({"$ref": f"#/definitions/{name}"}, target.make)
 
-    def _recursion(self, _: int) -> Part:
+    def _recursion(self, _: int) -> SchemaWithValues:
         self._definitions["node"] = {
             "type": "object",
             "properties": {
@@ -231,7 +239,7 @@ class RandomSchemas:
             node: dict[str, Any] = {"of": [tree(levels - 1) for _ in range(self._draw.randint(0, 2))]} if levels else {}
             return {**node, **({"metadata": {"eid": self._text()}} if self._draw.random() < 0.3 else {})}
 
-        return Part({"$ref": "#/definitions/node"}, lambda: tree(3))
+        return SchemaWithValues({"$ref": "#/definitions/node"}, lambda: tree(3))
 
 
 class Spelling(NamedTuple):
@@ -257,7 +265,7 @@ def spell(draw: Random, value: Any, spelling: Spelling) -> str:
     """A value as JSON, its members in their order."""
     blank = spelling.blanks
     match value:
-        case Spelled():
+        case SpelledNumber():
             return value
         case str():
             return f'"{"".join(_spelled_character(draw, each, spelling.escapes) for each in value)}"'

@@ -36,7 +36,7 @@ def delivering_quickly() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedDelivery:
     headers: Mapping[str, str]
     body: bytes
     status: int
@@ -52,7 +52,7 @@ class Receiver:
 
     def __init__(self, decide: Callable[[list[Any]], int] = lambda _: 204) -> None:
         self.decide = decide
-        self.received: list[Received] = []
+        self.received: list[ReceivedDelivery] = []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -63,7 +63,7 @@ class Receiver:
                 parsed = json.loads(body)
                 status = receiver.decide(parsed["events"] if isinstance(parsed, dict) else parsed)
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                receiver.received.append(Received(headers, body, status))
+                receiver.received.append(ReceivedDelivery(headers, body, status))
                 answer = b"" if status < 300 else b"cannot read it"
                 self.send_response(status)
                 if status != 204:

@@ -16,7 +16,7 @@ def settings_document(key: str) -> SettingsDocument:
     return SettingsDocument(MemoryRegistry(), key, Cache(HandMovedClock(), 1.0))
 
 
-def meanwhile(registry: MemoryRegistry, *actions: Callable[[], object]) -> None:
+def act_before_next_writes(registry: MemoryRegistry, *actions: Callable[[], object]) -> None:
     """Others are quicker: each action is carried out right before one of the registry's next writes."""
     write, waiting = registry.write, list(actions)
     racing = False

@@ -31,7 +31,7 @@ EXTRA_STEPS = 60
 
 
 @dataclass(frozen=True)
-class End:
+class SignalledEnd:
     """How a process ended that got `how` at a step of its start."""
 
     step: int
@@ -64,7 +64,7 @@ def _end(how, step, more, module, arguments, environment):
     command = [sys.executable, "-W", "error", "-m", "tests.support.signalled", *numbers, module, *arguments]
     with run_process(command, {**ENVIRONMENT, **(environment or {})}, ROOT) as process:
         said, complained = process.communicate(timeout=PATIENCE)
-        return End(step, how, process.returncode, said, complained)
+        return SignalledEnd(step, how, process.returncode, said, complained)
 
 
 class _Steps:

@@ -227,7 +227,7 @@ class SinkWorld:
         under_way = {self.order_of(event) for each in self.in_flight for event in events_of(each.batch)}
         assert under_way.isdisjoint(map(self.order_of, events_of(batch))), f"seed {self.seed}: two at once"
         assert batch.count <= self.limits.batch_limit, f"seed {self.seed}: too many events"
-        self.in_flight.append(Attempt(action.number, batch, self.ask_sink(batch)))
+        self.in_flight.append(Attempt(action.number, batch, self.attempt_at_sink(batch)))
         assert len(self.in_flight) <= self.limits.max_in_flight, f"seed {self.seed}: too many at once"
         self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
         # An id means the same events, so that a receiver can leave out what it has.
@@ -238,7 +238,7 @@ class SinkWorld:
         """What has to come one after the other."""
         return event[0], self.keys[event] if self.parallel is Parallel.KEY else None
 
-    def ask_sink(self, batch: DeliveryBatch) -> Answer:
+    def attempt_at_sink(self, batch: DeliveryBatch) -> Answer:
         rng, partition = self.rng, batch.partition
         if not self.called_at:
             self.down_until = self.now + self.outage_seconds

@@ -85,7 +85,7 @@ def _kill_executor() -> NoReturn:
     raise AssertionError
 
 
-def answer(asked: dict[str, object]) -> dict[str, object]:
+def run_ordered_job(asked: dict[str, object]) -> dict[str, object]:
     told = StringIO()
     module = import_module(f"nakadi_jobs.{asked['job']}")
     fault = partial(FAULTS[str(asked["fault"])], Path(str(asked["marks"])))
@@ -110,7 +110,7 @@ def main() -> None:
         plain_files.MIN_TASK_BYTES = file_counts.MIN_TASK_BYTES = plain_files.SHARE_BYTES = 1
         in_tasks.MIN_TASK_WORK = (1, 1)
     for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)
+        print(json.dumps(run_ordered_job(json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ ACCOUNT = "123456789012"
 FIRST, SECOND = "eu-central-1", "eu-west-1"
 
 
-class StageResources:
+class EmulatedStage:
     """The tables, the stream and the bucket that the data stack creates."""
 
     def __init__(self, region: str, shards: int = 2) -> None:

@@ -47,11 +47,11 @@ class ObservedLog:
         self.watchers += 1
         stop = self._log.add_change_listener(changed)
 
-        def ended() -> None:
+        def stop_noting() -> None:
             self.watchers -= 1
             stop()
 
-        return ended
+        return stop_noting
 
 
 class NullFigures:

@@ -45,7 +45,7 @@ def offset_text(offset: int, timeline: int = 1) -> str:
     return f"001-{timeline:04x}-{offset:018d}" if offset >= 0 else f"001-{timeline:04x}-{offset}"
 
 
-def cursors(api: httpx.Client, subscription: dict[str, Any]) -> dict[tuple[str, str], str]:
+def committed_offsets(api: httpx.Client, subscription: dict[str, Any]) -> dict[tuple[str, str], str]:
     """How far each partition is committed."""
     items = api.get(f"/subscriptions/{subscription['id']}/cursors").json()["items"]
     return {(each["event_type"], each["partition"]): each["offset"] for each in items}

@@ -26,14 +26,14 @@ class FailingStore(MemoryStore):
         self.out_of_reach = False
 
     def put(self, key: str, content: bytes) -> None:
-        self.see()
+        self.check_in_reach()
         super().put(key, content)
 
     def read_range(self, location):
-        self.see()
+        self.check_in_reach()
         return super().read_range(location)
 
-    def see(self) -> None:
+    def check_in_reach(self) -> None:
         if self.out_of_reach:
             raise Unavailable("The archive: on purpose")
 

@@ -32,10 +32,10 @@ def open_tiered_log(
     directory: TopicCatalog | None = None,
 ) -> TieredLog:
     """A log whose hot half is in memory, in Kafka, or in a file in this folder with its archive beside it."""
-    return TierParts(hot, folder, clock, index=index, store=store).log(tiers, directory)
+    return TieredLogParts(hot, folder, clock, index=index, store=store).log(tiers, directory)
 
 
-class TierParts:
+class TieredLogParts:
     """The hot half, the index and the archive of a log, for those who look at each."""
 
     def __init__(

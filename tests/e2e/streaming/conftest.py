@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.api import create_event_type
-from tests.support.metrics import scrape, value
+from tests.support.metrics import sample_value, scrape
 from tests.support.open_stream import OpenStream
 from tests.support.stream_lines import event
 
@@ -52,4 +52,4 @@ def open_stream(running_broker, event_type):
 @pytest.fixture
 def count_open_streams(api):
     """How many low-level streams the broker serves."""
-    return lambda: value(scrape(api), "nakadi_open_streams", api="low-level")
+    return lambda: sample_value(scrape(api), "nakadi_open_streams", api="low-level")

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.api import create_event_type, problem, violations
-from tests.support.subscriptions import a_cursor, create_subscription, cursors, offset_text, publish, reset
+from tests.support.subscriptions import a_cursor, committed_offsets, create_subscription, offset_text, publish, reset
 
 STREAM = "70779f46-950d-4e48-9fca-10c413845e7f"
 
@@ -58,7 +58,7 @@ def test_a_reset_without_cursors_fixes_the_beginning(api, read_from, wanted):
     assert (answer.status_code, answer.content) == (204, b"")
     publish(api, name, 1)
     assert reset(api, subscription).status_code == 204
-    assert cursors(api, subscription) == {(name, "0"): wanted}
+    assert committed_offsets(api, subscription) == {(name, "0"): wanted}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_initial_cursors_are_reported_as_what_they_mean(api, offset, wanted):
     cursor = {"event_type": name, "partition": "0", "offset": offset}
     subscription = create_subscription(api, name, read_from="cursors", initial_cursors=[cursor])
     reset(api, subscription)
-    assert cursors(api, subscription) == {(name, "0"): offset_text(wanted)}
+    assert committed_offsets(api, subscription) == {(name, "0"): offset_text(wanted)}
 
 
 # Setting cursors
@@ -97,7 +97,10 @@ def test_a_reset_moves_in_both_directions(api):
         ignored = a_cursor(name, partition, 0)
         answer = reset(api, subscription, ignored, a_cursor(name, partition, offset))
         statuses.append(answer.status_code)
-        assert cursors(api, subscription) == {(name, partition): offset_text(wanted), (name, other): offset_text(-1)}
+        assert committed_offsets(api, subscription) == {
+            (name, partition): offset_text(wanted),
+            (name, other): offset_text(-1),
+        }
     assert statuses == [200, *[204] * 5]
 
 
@@ -110,7 +113,7 @@ def test_a_reset_gives_the_other_partitions_their_beginning(api):
     publish(api, other, 3)
     subscription = create_subscription(api, name, other)
     assert reset(api, subscription, a_cursor(name, "0", 0)).status_code == 204
-    assert cursors(api, subscription) == {(name, "0"): offset_text(0), (other, "0"): offset_text(2)}
+    assert committed_offsets(api, subscription) == {(name, "0"): offset_text(0), (other, "0"): offset_text(2)}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ def test_places_that_are_not_there_are_refused(api, cursor, detail):
     reset(api, subscription)
     answer = reset(api, subscription, a_cursor(name, "0", 0), a_cursor(cursor[0] or name, *cursor[1:]))
     assert problem(answer, 422).startswith(detail.format(name))
-    assert cursors(api, subscription) == {(name, "0"): offset_text(2)}
+    assert committed_offsets(api, subscription) == {(name, "0"): offset_text(2)}
 
 
 def test_foreign_event_types_cannot_be_reset(api):

@@ -6,7 +6,7 @@ from tests.e2e.conftest import engine_settings
 from tests.support.api import a_definition, create_event_type, problem
 from tests.support.consumer import owners
 from tests.support.served import ServedBroker
-from tests.support.subscriptions import a_cursor, create_subscription, cursors, publish, reset
+from tests.support.subscriptions import a_cursor, committed_offsets, create_subscription, publish, reset
 
 REDRIVE = "nakadi.dead.letter.redrive"
 JOB = "dlq_redrive_event_type_attachment_job"
@@ -75,9 +75,9 @@ def test_what_is_attached(api, open_consumer, run_housekeeping, subscription):
     open_consumer(subscription)
     assert problem(api.get(f"/subscriptions/{subscription['id']}/events"), 409).endswith("Total slots: 2")
     place = (REDRIVE, "0")
-    assert cursors(api, subscription)[place] == "001-0001--1"
+    assert committed_offsets(api, subscription)[place] == "001-0001--1"
     assert first.commit(batch).status_code == 204
-    assert cursors(api, subscription)[place] == f"001-0001-{0:018d}"
+    assert committed_offsets(api, subscription)[place] == f"001-0001-{0:018d}"
     assert [name for name, _ in owners(api, subscription)] == subscription["event_types"]
     refused = reset(api, subscription, a_cursor(REDRIVE, "0", "BEGIN"))
     assert problem(refused, 422) == f"Event type does not belong to subscription: [{REDRIVE}]"
@@ -101,7 +101,7 @@ def test_tags_of_no_one_are_passed_over(api, run_housekeeping, subscription):
     redrive(api, "70779f46-950d-4e48-9fca-10c413845e7f", 1)
     redrive(api, subscription["id"], 2)
     run_housekeeping()
-    assert (REDRIVE, "0") in cursors(api, subscription)
+    assert (REDRIVE, "0") in committed_offsets(api, subscription)
 
 
 def test_the_feature_switches_it_off(api, run_housekeeping, switch_on, subscription):
@@ -109,7 +109,7 @@ def test_the_feature_switches_it_off(api, run_housekeeping, switch_on, subscript
     switch_on(JOB)
     redrive(api, subscription["id"], 1)
     run_housekeeping()
-    assert cursors(api, subscription) == {}
+    assert committed_offsets(api, subscription) == {}
 
 
 def test_the_event_type_keeps_its_partitions(api, subscription):

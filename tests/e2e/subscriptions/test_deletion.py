@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.api import create_event_type, problem
-from tests.support.subscriptions import a_request, create_subscription, cursors, offset_text, publish, reset
+from tests.support.subscriptions import a_request, committed_offsets, create_subscription, offset_text, publish, reset
 
 
 def delete(api, subscription):
@@ -35,7 +35,7 @@ def test_a_new_one_with_the_same_key_begins_anew(api):
     second = api.post("/subscriptions", json=request)
     assert second.status_code == 201
     assert second.json()["id"] != first["id"]
-    assert cursors(api, second.json()) == {}
+    assert committed_offsets(api, second.json()) == {}
 
 
 def test_a_read_only_registry_deletes_nothing(api, switch_on):
@@ -125,8 +125,8 @@ def test_new_partitions_are_consumed_from_their_beginning(api):
         reset(api, each)
     repartition(api, name, 3)
     new = {(name, "1"): offset_text(-1), (name, "2"): offset_text(-1)}
-    assert cursors(api, at_end) == {(name, "0"): offset_text(2), **new}
-    assert cursors(api, at_cursor) == {(name, "0"): offset_text(1), **new}
+    assert committed_offsets(api, at_end) == {(name, "0"): offset_text(2), **new}
+    assert committed_offsets(api, at_cursor) == {(name, "0"): offset_text(1), **new}
     assert api.get(f"/subscriptions/{at_cursor['id']}").json()["initial_cursors"] == [cursor]
 
 
@@ -137,8 +137,8 @@ def test_subscriptions_that_were_never_streamed_get_their_offsets(api):
     at_end, at_begin = create_subscription(api, name), create_subscription(api, name, read_from="begin")
     repartition(api, name, 2)
     publish(api, name, 3)
-    assert cursors(api, at_end) == {(name, "0"): offset_text(2), (name, "1"): offset_text(-1)}
-    assert cursors(api, at_begin) == {(name, "0"): offset_text(-1), (name, "1"): offset_text(-1)}
+    assert committed_offsets(api, at_end) == {(name, "0"): offset_text(2), (name, "1"): offset_text(-1)}
+    assert committed_offsets(api, at_begin) == {(name, "0"): offset_text(-1), (name, "1"): offset_text(-1)}
 
 
 def test_a_repartition_may_pass_the_limit(api):
@@ -149,4 +149,4 @@ def test_a_repartition_may_pass_the_limit(api):
     ]
     subscription = create_subscription(api, *names)
     repartition(api, names[-1], 8)
-    assert len(cursors(api, subscription)) == 104
+    assert len(committed_offsets(api, subscription)) == 104

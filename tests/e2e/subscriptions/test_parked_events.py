@@ -13,7 +13,13 @@ from tests.support.own_events import own_events
 from tests.support.parking import PARKING, a_keyed_definition, give_up_on_the_next, parked_ids, publish_events
 from tests.support.patience import until
 from tests.support.served import ServedBroker
-from tests.support.subscriptions import a_cursor, a_subscription_authorization, create_subscription, cursors, reset
+from tests.support.subscriptions import (
+    a_cursor,
+    a_subscription_authorization,
+    committed_offsets,
+    create_subscription,
+    reset,
+)
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
@@ -63,7 +69,7 @@ def test_a_key_is_parked_and_others_flow(api, open_consumer, subscription):
         ("a", 2, "parked"),
         *[("a", 0, "parked")] * 3,
     ]
-    until(lambda: cursors(api, subscription)[name, "0"] == f"001-0001-{6:018d}")
+    until(lambda: committed_offsets(api, subscription)[name, "0"] == f"001-0001-{6:018d}")
 
 
 def test_parked_events_are_listed_page_by_page(api, parked_subscription):
@@ -151,7 +157,7 @@ def test_a_redriven_key_comes_before_what_follows_it(api, open_consumer, parked_
     publish_events(api, name, "a4", "b3")
     assert receive_and_commit(open_consumer(parked_subscription), 4) == ["a1", "a3", "a4", "b3"]
     until(lambda: parked_ids(api, parked_subscription) == [])
-    assert cursors(api, parked_subscription)[name, "0"] == f"001-0001-{6:018d}"
+    assert committed_offsets(api, parked_subscription)[name, "0"] == f"001-0001-{6:018d}"
 
 
 def test_a_key_that_fails_again_is_parked_again(api, running_broker, open_consumer, parked_subscription):

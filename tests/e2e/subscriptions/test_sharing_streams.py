@@ -15,8 +15,8 @@ from tests.support.subscriptions import (
     a_cursor,
     a_subscription_authorization,
     change_request,
+    committed_offsets,
     create_subscription,
-    cursors,
     events_url,
     offset_text,
     publish,
@@ -202,7 +202,7 @@ def test_no_stream_begins_during_a_reset(api, open_consumer):
     assert "already in progress" in problem(reset(api, subscription, a_cursor(name, partition="1")), 409)
     assert opened.commit(*batches).status_code == 204
     resetting.join()
-    assert cursors(api, subscription)[name, "0"] == offset_text(-1)
+    assert committed_offsets(api, subscription)[name, "0"] == offset_text(-1)
 
 
 def test_more_partitions_end_streams(api, open_consumer, switch_on):

@@ -23,7 +23,7 @@ from tests.support import avro, everything, kafka
 from tests.support.api import a_business_definition, an_authorization, create_event_type, problem
 from tests.support.consumer import Consumer
 from tests.support.http import check_against_description
-from tests.support.metrics import scrape, value
+from tests.support.metrics import sample_value, scrape
 from tests.support.parking import COUNT, PARKING, POLICY, a_keyed_definition, parked_ids, publish_events
 from tests.support.patience import PATIENCE, until
 from tests.support.receiver import ON_LOOPBACK, ON_LOOPBACK_VARIABLES, Receiver, a_sink, delivering_quickly
@@ -32,8 +32,8 @@ from tests.support.subscriptions import (
     a_request,
     a_subscription_authorization,
     change_request,
+    committed_offsets,
     create_subscription,
-    cursors,
     offset_text,
     publish,
     reset,
@@ -92,7 +92,7 @@ def test_events_are_delivered_in_order_signed_and_committed(api, receiver):
     publish(api, name, 250)
     sink = register(api, subscription, receiver, headers={"x-team": "shop"})
     assert numbers(receiver.wait_for(250)) == list(range(250))
-    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(249))
+    until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(249))
     for each in receiver.received:
         verified = Webhook(sink["secret"]).verify(each.body, dict(each.headers))
         assert len(verified["events"]) <= 100
@@ -111,7 +111,7 @@ def test_a_projection_holds_for_sinks(api, receiver):
     register(api, subscription, receiver, filter="name == 'Ann'")
     assert api.post(f"/event-types/{name}/events", json=PEOPLE).status_code == 200
     assert receiver.wait_for(2) == [{"n": 0}, {"n": 2}]
-    until(lambda: cursors(api, subscription).get((name, "0")) == offset_text(2))
+    until(lambda: committed_offsets(api, subscription).get((name, "0")) == offset_text(2))
 
     answer = api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription, projection=False))
     assert answer.status_code == 204, answer.text
@@ -155,7 +155,7 @@ def test_events_in_avro_are_delivered_as_json(api, receiver, sink_format):
 
     event = delivered if sink_format == "nakadi" else delivered["data"]
     assert (event["id"], event["lines"]) == ("b", [1])
-    until(lambda: cursors(api, subscription).get((name, "0")) == offset_text(2))
+    until(lambda: committed_offsets(api, subscription).get((name, "0")) == offset_text(2))
 
 
 def test_a_copy_needs_a_json_schema(api):
@@ -212,7 +212,7 @@ def test_another_event_type_gets_a_copy(api):
         )
         return [each for line in found.text.splitlines() for each in json.loads(line).get("events", ())]
 
-    until(lambda: cursors(api, subscription).get((name, "0")) == offset_text(7))
+    until(lambda: committed_offsets(api, subscription).get((name, "0")) == offset_text(7))
     found = read()
     assert numbers(found) == [3, 4, 5, 6, 7]
     assert [each["metadata"]["eid"] for each in found] == ids[3:]
@@ -279,7 +279,7 @@ def test_deliveries_fail_on_demand():
         register(api, subscription, receiver)
         assert numbers(receiver.wait_for(4)) == [0, 1, 0, 1]
         assert len({each.headers["webhook-id"] for each in receiver.received}) == 1
-        until(lambda: cursors(api, subscription)[name, "0"] == offset_text(1))
+        until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(1))
 
         def statuses() -> list[int | None]:
             return [each["status"] for each in delivery_report(api, subscription)["recent_attempts"]]
@@ -297,7 +297,7 @@ def test_a_filter_leaves_events_out_and_commits_them(api, receiver):
     assert sink["filter"] == "n >= 10 and n < 20 or n == 30"
     assert numbers(receiver.wait_for(11)) == [*range(10, 20), 30]
     # Also those after the last one that was delivered.
-    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(49))
+    until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(49))
     assert [len(each.events) for each in receiver.received] == [5, 5, 1]
 
 
@@ -402,7 +402,9 @@ def test_failed_deliveries_are_repeated_and_reported(api, receiver):
     assert (failure["status"], failure["text"], failure["delivered"]) == (500, "cannot read it", False)
     assert (failure["event_type"], failure["partition"], failure["events"]) == (name, "0", 1)
     assert failure["first_offset"] == failure["last_offset"] == offset_text(0)
-    assert (name, "0") not in cursors(api, subscription) or cursors(api, subscription)[name, "0"] != offset_text(0)
+    assert (name, "0") not in committed_offsets(api, subscription) or committed_offsets(api, subscription)[
+        name, "0"
+    ] != offset_text(0)
     receiver.decide = lambda _: 200
     receiver.wait_for(1)
     assert len({each.headers["webhook-id"] for each in receiver.received}) == 1
@@ -411,9 +413,9 @@ def test_failed_deliveries_are_repeated_and_reported(api, receiver):
     assert (newest["delivered"], newest["status"], newest["text"], newest["events"]) == (True, 200, "", 1)
     assert {each["status"] for each in before} == {500}
     counted = scrape(api)
-    assert value(counted, "nakadi_sink_attempts_total", outcome="failed") >= 1
-    assert value(counted, "nakadi_sink_attempts_total", outcome="delivered") >= 1
-    assert value(counted, "nakadi_sinks_served") >= 1
+    assert sample_value(counted, "nakadi_sink_attempts_total", outcome="failed") >= 1
+    assert sample_value(counted, "nakadi_sink_attempts_total", outcome="delivered") >= 1
+    assert sample_value(counted, "nakadi_sinks_served") >= 1
 
 
 def test_an_event_that_the_sink_cannot_process_is_parked_with_its_key(api, receiver):
@@ -536,7 +538,7 @@ def test_a_target_that_changes_during_a_delivery(api, receiver):
         may_answer.set()
         until(lambda: publish_next() or other.accepted)
         count = next(published)
-        until(lambda: cursors(api, subscription)[name, "0"] == offset_text(count - 1))
+        until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(count - 1))
     assert numbers(receiver.accepted + other.accepted) == list(range(count))
 
 
@@ -671,7 +673,7 @@ def test_by_key_one_partition_has_several_deliveries_at_once(api, receiver):
     delivered = names(receiver.wait_for(6))
     assert [each for each in delivered if each[0] == "a"] == ["a1", "a2"]
     assert api.get(sink_path(subscription)).json()["parallel"] == "key"
-    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(5))
+    until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(5))
 
 
 def test_by_key_a_failing_key_holds_up_no_other_and_nothing_is_delivered_again(api, receiver):
@@ -682,7 +684,7 @@ def test_by_key_a_failing_key_holds_up_no_other_and_nothing_is_delivered_again(a
     publish_events(api, name, "b1", "a1", "b2", "c1", "a2", "b3")
     register(api, subscription, receiver, parallel="key", batch_limit=1)
     assert sorted(names(receiver.wait_for(4))) == ["b1", "b2", "b3", "c1"]
-    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(0))
+    until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(0))
     until(lambda: delivery_report(api, subscription).get("delivered_events") == 4)
     assert api.post(sink_path(subscription, "pause")).status_code == 204
     until(
@@ -693,7 +695,7 @@ def test_by_key_a_failing_key_holds_up_no_other_and_nothing_is_delivered_again(a
     receiver.decide = lambda _: 204
     assert api.post(sink_path(subscription, "resume")).status_code == 204
     assert names(receiver.wait_for(6))[4:] == ["a1", "a2"]
-    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(5))
+    until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(5))
     assert reset(api, subscription, a_cursor(name, offset=2)).status_code == 204
     assert sorted(names(receiver.wait_for(9))[6:]) == ["a2", "b3", "c1"]
 
@@ -717,7 +719,7 @@ def test_a_sink_that_is_down_does_not_fill_the_memory(tmp_path, monkeypatch):
         register(api, subscription, receiver, parallel="key", max_in_flight=3, batch_limit=2)
 
         def read_held_bytes():
-            return value(scrape(api), "nakadi_sink_bytes_held")
+            return sample_value(scrape(api), "nakadi_sink_bytes_held")
 
         until(lambda: read_held_bytes() >= 100_000)
         until(lambda: len(receiver.received) >= 6)
@@ -735,7 +737,7 @@ def test_by_key_an_event_is_parked_with_its_key_and_sent_again(api, receiver):
     register(api, subscription, receiver, parallel="key", max_in_flight=2, batch_limit=1)
     until(lambda: len(parked_ids(api, subscription)) == 2)
     assert sorted(names(receiver.wait_for(3))) == ["b1", "b2", "c1"]
-    until(lambda: cursors(api, subscription)[name, "0"] == offset_text(4))
+    until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(4))
     receiver.decide = lambda _: 204
     answer = api.post(f"/subscriptions/{subscription['id']}/parked-events/redrive")
     assert answer.status_code == 204, answer.text

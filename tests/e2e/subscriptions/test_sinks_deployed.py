@@ -16,7 +16,7 @@ from tests.support.laptop import OPEN
 from tests.support.parking import a_keyed_definition, publish_events
 from tests.support.patience import PATIENCE, until
 from tests.support.receiver import ON_LOOPBACK_VARIABLES, Receiver
-from tests.support.subscriptions import create_subscription, cursors, offset_text, publish
+from tests.support.subscriptions import committed_offsets, create_subscription, offset_text, publish
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +64,13 @@ def test_the_deployment_keeps_what_is_delivered_ahead_of_a_key_that_fails(api):
         sink = {"type": "http", "url": receiver.url, "parallel": "key", "max_in_flight": 3, "batch_limit": 1}
         assert api.put(path, json=sink).status_code == 201
         assert sorted(each["event"] for each in receiver.wait_for(4)) == ["b1", "b2", "b3", "c1"]
-        until(lambda: cursors(api, subscription)[name, "0"] == offset_text(0))
+        until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(0))
         until(lambda: count_delivered(api, path) == 4)
         receiver.decide = lambda _: 204
         # Another stream begins.
         assert api.post(f"{path}/resume").status_code == 204
         assert [each["event"] for each in receiver.wait_for(6)[4:]] == ["a1", "a2"]
-        until(lambda: cursors(api, subscription)[name, "0"] == offset_text(5))
+        until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(5))
         assert len(receiver.accepted) == 6
 
 

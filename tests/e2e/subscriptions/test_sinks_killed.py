@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.support.api import a_business_definition, create_event_type
-from tests.support.everything import SEED, choose_count
+from tests.support.everything import SEED, choose_by_suite
 from tests.support.patience import PATIENCE, until
 from tests.support.receiver import ON_LOOPBACK_VARIABLES, Receiver, a_sink
 from tests.support.subscriptions import create_subscription
@@ -159,7 +159,7 @@ def committed_by_sinks(brokers, subscriptions):
 def test_nothing_is_lost_or_reordered_by_processes_that_are_killed(tmp_path, record_property):
     """Only uncommitted events come again, in the order of partitions and of keys. (X11, X31, X32, X33, X60, X61)"""
     rng = random.Random(SEED)
-    kills = choose_count(10, 50)
+    kills = choose_by_suite(10, 50)
     with ExitStack() as stack:
         receiver = stack.enter_context(Receiver())
         brokers = Brokers(tmp_path, stack)

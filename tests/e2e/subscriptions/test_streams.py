@@ -10,8 +10,8 @@ from tests.support.consumer import Consumer
 from tests.support.patience import until
 from tests.support.subscriptions import (
     a_cursor,
+    committed_offsets,
     create_subscription,
-    cursors,
     events_url,
     offset_text,
     publish,
@@ -257,7 +257,7 @@ def test_events_for_others_are_passed_over(api, open_consumer, monkeypatch):
         assert api.post(f"/event-types/{name}/events", json=[{"n": number}], headers=headers).status_code == 200
     opened = open_consumer(ours)
     assert opened.consumed(1) == [{"n": 1}]
-    until(lambda: cursors(api, ours)[name, "0"] == offset_text(2))
+    until(lambda: committed_offsets(api, ours)[name, "0"] == offset_text(2))
 
 
 def test_misplaced_events_are_passed_over(api, open_consumer, switch_on):

@@ -5,13 +5,13 @@ import shutil
 from nakadi.app.disks import add_disk_metrics
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 
 
 def read_sample(name, place, **settings):
     metrics = Metrics()
     add_disk_metrics(Settings(**settings), metrics)
-    return value(collect_samples(metrics), name, place=place)
+    return sample_value(collect_samples(metrics), name, place=place)
 
 
 def test_the_disks_of_data_file_and_archive_are_measured(tmp_path, monkeypatch):

@@ -12,13 +12,13 @@ TOKEN = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl-_x"
 
 
 @pytest.fixture
-def flow():
+def flow_id():
     token = current_flow_id.set("flow-1")
     yield
     current_flow_id.reset(token)
 
 
-def record(message, *arguments, exc_info=None):
+def log_record(message, *arguments, exc_info=None):
     return logging.LogRecord("nakadi.test", logging.ERROR, __file__, 1, message, arguments, exc_info)
 
 
@@ -27,10 +27,10 @@ def exception_info(message):
     return RuntimeError, error, error.__traceback__
 
 
-@pytest.mark.usefixtures("flow")
+@pytest.mark.usefixtures("flow_id")
 def test_a_line_for_machines_is_json():
     """A line is one JSON object with time, level, logger, message and the flow id of the request."""
-    fields = json.loads(JsonFormatter().format(record("%s failed\n%s", "it", "badly")))
+    fields = json.loads(JsonFormatter().format(log_record("%s failed\n%s", "it", "badly")))
 
     assert fields.pop("time").endswith("+00:00")
     assert fields == {"level": "ERROR", "logger": "nakadi.test", "message": "it failed\nbadly", "flow_id": "flow-1"}
@@ -38,17 +38,17 @@ def test_a_line_for_machines_is_json():
 
 def test_a_fault_is_in_the_same_line():
     """A trace is a member of the object, not lines behind it."""
-    line = JsonFormatter().format(record("oh", exc_info=exception_info("broken")))
+    line = JsonFormatter().format(log_record("oh", exc_info=exception_info("broken")))
 
     assert "\n" not in line
     assert "RuntimeError: broken" in json.loads(line)["exception"]
     assert "flow_id" not in json.loads(line)
 
 
-@pytest.mark.usefixtures("flow")
+@pytest.mark.usefixtures("flow_id")
 def test_a_line_for_people_is_readable():
     """A line has time, level and message; the flow id is at its end, before the trace."""
-    first, *trace = TextFormatter().format(record("oh", exc_info=exception_info("broken"))).split("\n")
+    first, *trace = TextFormatter().format(log_record("oh", exc_info=exception_info("broken"))).split("\n")
 
     assert first.endswith(" ERROR   oh  [flow-1]")
     assert trace[-1] == "RuntimeError: broken"
@@ -67,7 +67,7 @@ def test_a_line_for_people_is_readable():
 )
 def test_secrets_are_never_written(form, said):
     """A token is cut out of every line, should it ever get into one, of the message and of the trace."""
-    line = form.format(record("%s", said, exc_info=exception_info(said)))
+    line = form.format(log_record("%s", said, exc_info=exception_info(said)))
 
     assert not any(secret in line for secret in (TOKEN, "YW5uOnNlY3JldA", "opaque-token-123"))
     assert "***" in line

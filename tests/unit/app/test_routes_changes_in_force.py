@@ -53,7 +53,7 @@ OTHERS = {
 
 
 @dataclass(frozen=True)
-class Processes:
+class TwoProcesses:
     """A process that changes documents and one that caches them, with the same clock."""
 
     writer: BrokerServices
@@ -81,18 +81,18 @@ class Processes:
 
 
 @pytest.fixture
-def processes(tmp_path) -> Iterator[Processes]:
+def processes(tmp_path) -> Iterator[TwoProcesses]:
     clock = HandMovedClock()
     settings = Settings(registry=TABLES, event_log=f"sqlite:///{tmp_path}/events.db", max_partitions=8)
     with aws_with_tables(), ExitStack() as closed:
         writer, reader = (closed.enter_context(closing(open_broker(settings, clock))) for _ in "wr")
-        both = Processes(writer, reader, clock)
+        both = TwoProcesses(writer, reader, clock)
         both.change("POST", "/event-types", a_definition(name=NAME))
         yield both
 
 
 @dataclass(frozen=True)
-class Change:
+class ExpectedChange:
     """A request, the value that the other process follows, and its expected value once the request is answered."""
 
     method: str
@@ -100,7 +100,7 @@ class Change:
     look: Callable[[BrokerServices], object]
     after: object
     body: object = None
-    before: Callable[[Processes], Mapping[str, str]] = lambda _: {}
+    before: Callable[[TwoProcesses], Mapping[str, str]] = lambda _: {}
     """Makes what the request is about, and says what in its path is not known before."""
 
 
@@ -146,23 +146,23 @@ def chosen_storage(broker: BrokerServices) -> str:
 SUBSCRIPTION = {"owning_application": "shop", "event_types": [NAME]}
 
 
-def subscribe(processes: Processes) -> Mapping[str, str]:
+def subscribe(processes: TwoProcesses) -> Mapping[str, str]:
     made = json.loads(processes.change("POST", "/subscriptions", SUBSCRIPTION).body)
     return {"subscription": made["id"]}
 
 
-def add_storage(processes: Processes) -> Mapping[str, str]:
+def add_storage(processes: TwoProcesses) -> Mapping[str, str]:
     body = {"id": "other", "storage_type": "embedded", "embedded_configuration": {}}
     processes.change("POST", "/storages", body)
     return {}
 
 
-def switched_on(processes: Processes) -> Mapping[str, str]:
+def switched_on(processes: TwoProcesses) -> Mapping[str, str]:
     processes.change("POST", "/settings/features", {"feature": "disable_event_type_creation", "enabled": True})
     return {}
 
 
-def is_blocked_everywhere(processes: Processes) -> Mapping[str, str]:
+def is_blocked_everywhere(processes: TwoProcesses) -> Mapping[str, str]:
     processes.change("PUT", "/settings/blacklist/PRODUCER_APP/robber")
     return {}
 
@@ -172,25 +172,29 @@ SAME_SCHEMA = {"type": "json_schema", "schema": a_definition()["schema"]["schema
 LISTS = {each: [{"data_type": "user", "value": "ann"}] for each in ("admins", "readers", "writers")}
 
 CHANGES = {
-    "set_partition_count": Change("PUT", f"/event-types/{NAME}/partition-count", partitions, 8, {"partition_count": 8}),
-    "update_event_type": Change(
+    "set_partition_count": ExpectedChange(
+        "PUT", f"/event-types/{NAME}/partition-count", partitions, 8, {"partition_count": 8}
+    ),
+    "update_event_type": ExpectedChange(
         "PUT",
         f"/event-types/{NAME}",
         audience,
         "component-internal",
         a_definition(name=NAME, audience="component-internal"),
     ),
-    "add_schema": Change("POST", f"/event-types/{NAME}/schemas", schema_version, "1.1.0", OTHER_SCHEMA),
-    "create_timeline": Change("POST", f"/event-types/{NAME}/timelines", timelines, 2, {"storage_id": "default"}),
-    "delete_event_type": Change("DELETE", f"/event-types/{NAME}", is_there, False),
-    "set_feature": Change(
+    "add_schema": ExpectedChange("POST", f"/event-types/{NAME}/schemas", schema_version, "1.1.0", OTHER_SCHEMA),
+    "create_timeline": ExpectedChange(
+        "POST", f"/event-types/{NAME}/timelines", timelines, 2, {"storage_id": "default"}
+    ),
+    "delete_event_type": ExpectedChange("DELETE", f"/event-types/{NAME}", is_there, False),
+    "set_feature": ExpectedChange(
         "POST",
         "/settings/features",
         is_creation_disabled,
         True,
         {"feature": "disable_event_type_creation", "enabled": True},
     ),
-    "set_feature off": Change(
+    "set_feature off": ExpectedChange(
         "POST",
         "/settings/features",
         is_creation_disabled,
@@ -198,19 +202,19 @@ CHANGES = {
         {"feature": "disable_event_type_creation", "enabled": False},
         switched_on,
     ),
-    "set_admins": Change("POST", "/settings/admins", writers, ["nakadi_admin", "ann"], LISTS),
-    "block": Change("PUT", "/settings/blacklist/PRODUCER_APP/robber", is_blocked, True),
-    "unblock": Change(
+    "set_admins": ExpectedChange("POST", "/settings/admins", writers, ["nakadi_admin", "ann"], LISTS),
+    "block": ExpectedChange("PUT", "/settings/blacklist/PRODUCER_APP/robber", is_blocked, True),
+    "unblock": ExpectedChange(
         "DELETE", "/settings/blacklist/PRODUCER_APP/robber", is_blocked, False, None, is_blocked_everywhere
     ),
-    "create_storage": Change(
+    "create_storage": ExpectedChange(
         "POST",
         "/storages",
         chosen_storage,
         "other",
         {"id": "other", "storage_type": "embedded", "embedded_configuration": {}, "default": True},
     ),
-    "set_default_storage": Change("PUT", "/storages/default/other", chosen_storage, "other", None, add_storage),
+    "set_default_storage": ExpectedChange("PUT", "/storages/default/other", chosen_storage, "other", None, add_storage),
 }
 
 
@@ -219,11 +223,11 @@ def test_an_acknowledged_change_is_in_force_in_every_process(processes, operatio
     """A process that caches the earlier state follows the change as soon as its request is answered. (R295)"""
     change = CHANGES[operation]
     change.before(processes)
-    assert change.look(processes.reader) != change.after
+    assert change.pass_shared_state(processes.reader) != change.after
 
     processes.change(change.method, change.path, change.body)
 
-    assert change.look(processes.reader) == change.after
+    assert change.pass_shared_state(processes.reader) == change.after
 
 
 def test_a_changed_subscription_is_in_force_in_every_process(processes):
@@ -268,7 +272,7 @@ def test_a_broker_whose_processes_hear_of_changes_waits_for_none(tmp_path):
     """A broker on a data file acknowledges its changes at once: its workers share the count of them. (R295)"""
     clock, file = HandMovedClock(), f"sqlite:///{tmp_path}/nakadi.db"
     with closing(open_broker(Settings(registry=file, event_log=file), clock)) as broker:
-        processes = Processes(broker, broker, clock)
+        processes = TwoProcesses(broker, broker, clock)
         processes.change("PUT", "/settings/blacklist/PRODUCER_APP/robber")
 
     assert clock.monotonic() == 0

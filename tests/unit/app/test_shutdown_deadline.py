@@ -11,7 +11,7 @@ from nakadi.app.shutdown import EXIT_CODE_TIMED_OUT, ShutdownDeadline, describe_
 from tests.support.patience import PATIENCE, started_threads, until
 
 
-class Ended:
+class RecordedExit:
     """Notes how a process would have ended."""
 
     def __init__(self):
@@ -49,7 +49,7 @@ def stuck_threads(number=3):
 
 def test_a_process_whose_time_is_over_ends(caplog):
     """A process that does not end in time is cut off, and the log names the work that still ran."""
-    ended = Ended()
+    ended = RecordedExit()
     with stuck_threads(), ShutdownDeadline(0, end=ended) as grace:
         grace.begin_countdown()
         assert ended.event.wait(PATIENCE)
@@ -62,7 +62,7 @@ def test_a_process_whose_time_is_over_ends(caplog):
 
 def test_the_time_runs_from_the_signal_on():
     """As long as nothing asks for the end, the time does not run."""
-    ended = Ended()
+    ended = RecordedExit()
     with ShutdownDeadline(0, end=ended):
         assert not ended.event.wait(0.01)
     assert ended.codes == []
@@ -70,7 +70,7 @@ def test_the_time_runs_from_the_signal_on():
 
 def test_a_process_that_ends_in_time_is_left_alone():
     """Once everything is closed there is nothing to cut off."""
-    ended = Ended()
+    ended = RecordedExit()
     with started_threads() as started:
         with ShutdownDeadline(PATIENCE, end=ended) as grace:
             grace.begin_countdown()
@@ -81,7 +81,7 @@ def test_a_process_that_ends_in_time_is_left_alone():
 def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
     """The process ends though its last words cannot be said."""
     monkeypatch.setattr("nakadi.app.shutdown.LAST_LOG_TIMEOUT_SECONDS", 0.01)
-    freed, ended = threading.Event(), Ended()
+    freed, ended = threading.Event(), RecordedExit()
     monkeypatch.setattr("nakadi.app.shutdown.log.warning", lambda *_: freed.wait(PATIENCE))
     with ShutdownDeadline(0, end=ended) as grace:
         grace.begin_countdown()

@@ -8,7 +8,7 @@ import pytest
 from nakadi.app.shutdown import SignalHandler
 
 
-class Ended(BaseException):
+class ProcessExit(BaseException):
     """Raised where the process would end at once, with its exit code."""
 
 
@@ -23,7 +23,7 @@ def signals(monkeypatch, steps_taken):
     """The handlers of a program, put back afterwards."""
 
     def end(code):
-        raise Ended(code)
+        raise ProcessExit(code)
 
     monkeypatch.setattr(os, "_exit", end)
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -36,7 +36,7 @@ def signals(monkeypatch, steps_taken):
 
 def code_of(number):
     """The exit code with which a signal ends the process at once."""
-    with pytest.raises(Ended) as end:
+    with pytest.raises(ProcessExit) as end:
         signal.raise_signal(number)
     return end.value.args[0]
 

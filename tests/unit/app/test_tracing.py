@@ -14,7 +14,7 @@ from nakadi.delivery.answers import Answer
 SAMPLED = b'{"metadata":{"span_ctx":{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}}'
 
 
-class Receiver:
+class AnsweringSender:
     """A sender whose sink gives the same answer each time."""
 
     def __init__(self, answer):
@@ -39,7 +39,7 @@ def an_attempt(*events):
 def deliver(attempt, answer):
     """The answer that the broker gets, and the spans."""
     exporter = InMemorySpanExporter()
-    sender = TracedSender(Receiver(answer), OpenTelemetryTracer(SimpleSpanProcessor(exporter), ratio=1))
+    sender = TracedSender(AnsweringSender(answer), OpenTelemetryTracer(SimpleSpanProcessor(exporter), ratio=1))
     return asyncio.run(sender.deliver(attempt)), exporter.get_finished_spans()
 
 
@@ -64,7 +64,7 @@ def test_other_attempts_have_none(attempt):
 
 def test_the_sender_is_closed():
     """Closing passes through."""
-    receiver = Receiver(Answer(200))
+    receiver = AnsweringSender(Answer(200))
     tracer = OpenTelemetryTracer(SimpleSpanProcessor(InMemorySpanExporter()), ratio=1)
     asyncio.run(TracedSender(receiver, tracer).close())
 

@@ -255,11 +255,11 @@ def decoded_tokens(monkeypatch):
     seen = []
     decode = jwt.decode
 
-    def counting(token, *arguments, **more):
+    def decode_and_count(token, *arguments, **more):
         seen.append(token)
         return decode(token, *arguments, **more)
 
-    monkeypatch.setattr(jwt, "decode", counting)
+    monkeypatch.setattr(jwt, "decode", decode_and_count)
     return seen
 
 

@@ -87,7 +87,7 @@ def test_strangers_cannot_fill_the_memory():
 KIND = "event-types"
 
 
-class Case:
+class CacheCase:
     """A registry that counts its calls, and caches that watch it."""
 
     def __init__(self) -> None:
@@ -118,13 +118,13 @@ class Case:
 
 @pytest.fixture
 def case():
-    made = Case()
+    made = CacheCase()
     made.write(1)
     return made
 
 
 class TestWithAWatch:
-    def test_a_value_is_not_read_again_while_nothing_changes(self, case: Case):
+    def test_a_value_is_not_read_again_while_nothing_changes(self, case: CacheCase):
         """However many values are remembered, staying up to date takes one question each time they are too old."""
         for key in ("a", "b", "c"):
             case.write(1, key)
@@ -133,7 +133,7 @@ class TestWithAWatch:
             case.clock.move(2)
         assert case.asked == {"changes": 10, "a": 1, "b": 1, "c": 1}
 
-    def test_a_function_that_stood_still_asks_again(self, case: Case):
+    def test_a_function_that_stood_still_asks_again(self, case: CacheCase):
         """Values from before a process stood still are forgotten, though its steady clock stood still with it."""
         case.get()
         case.clock.stand_still(3600)
@@ -142,7 +142,7 @@ class TestWithAWatch:
         case.watch.forget_snapshot_from_before_pause(1.0)
         assert case.get() == 2
 
-    def test_a_function_that_did_not_stand_still_asks_nothing(self, case: Case):
+    def test_a_function_that_did_not_stand_still_asks_nothing(self, case: CacheCase):
         """A look from the invocation before is good while it is young by both clocks."""
         case.get()
         case.clock.move(0.9)
@@ -150,7 +150,7 @@ class TestWithAWatch:
         case.get()
         assert case.asked == {"changes": 1, "a": 1}
 
-    def test_a_time_of_day_that_was_put_back_proves_nothing(self, case: Case):
+    def test_a_time_of_day_that_was_put_back_proves_nothing(self, case: CacheCase):
         """A look of the future is forgotten: nobody knows how long ago it was."""
         case.get()
         case.clock.set_back(60)
@@ -158,14 +158,14 @@ class TestWithAWatch:
         case.watch.forget_snapshot_from_before_pause(1.0)
         assert case.get() == 2
 
-    def test_nothing_is_asked_while_everything_is_fresh(self, case: Case):
+    def test_nothing_is_asked_while_everything_is_fresh(self, case: CacheCase):
         """Within the time that a value may be old, there are no questions."""
         case.get()
         case.clock.move(0.9)
         case.get()
         assert case.asked == {"changes": 1, "a": 1}
 
-    def test_quick_work_is_never_interrupted_by_all_at_once(self, case: Case):
+    def test_quick_work_is_never_interrupted_by_all_at_once(self, case: CacheCase):
         """Before the cache is too old, one piece of quick work goes to a thread, which reads again."""
         case.get()
         case.clock.move(0.6)
@@ -183,14 +183,14 @@ class TestWithAWatch:
             with pytest.raises(NeedsThread):
                 run_without_blocking(case.get)
 
-    def test_quick_work_does_not_read(self, case: Case):
+    def test_quick_work_does_not_read(self, case: CacheCase):
         """A thread reads values that are not cached."""
         case.get("a")
         with pytest.raises(NeedsThread):
             run_without_blocking(lambda: case.get("b"))
         assert case.asked["b"] == 0
 
-    def test_a_change_is_seen_in_time(self, case: Case):
+    def test_a_change_is_seen_in_time(self, case: CacheCase):
         """Changes and removals by another process are seen as soon as the cache is too old."""
         assert case.get() == 1
         case.write(2)
@@ -200,7 +200,7 @@ class TestWithAWatch:
         case.clock.move(1)
         assert case.get() is None
 
-    def test_a_change_releases_what_it_is_about(self, case: Case):
+    def test_a_change_releases_what_it_is_about(self, case: CacheCase):
         """If one of many values changes, few are read again."""
         keys = [f"key-{each}" for each in range(50)]
         for key in keys:
@@ -212,7 +212,7 @@ class TestWithAWatch:
         assert [case.get(key) for key in keys] == [2, *[1] * 49]
         assert 51 <= sum(case.asked[key] for key in keys) < 55
 
-    def test_a_change_between_the_question_and_the_reading_is_seen(self, case: Case):
+    def test_a_change_between_the_question_and_the_reading_is_seen(self, case: CacheCase):
         """A value that was read before a change is read again, although the change came after the request."""
 
         def read_and_meet_a_change(_: str) -> int:
@@ -224,27 +224,27 @@ class TestWithAWatch:
         case.clock.move(1)
         assert case.get() == 2
 
-    def test_what_is_forgotten_is_read_again_at_once(self, case: Case):
+    def test_what_is_forgotten_is_read_again_at_once(self, case: CacheCase):
         """A process sees its own writes at once."""
         case.get()
         case.write(2)
         case.cache.invalidate("a")
         assert case.get() == 2
 
-    def test_all_caches_share_the_question(self, case: Case):
+    def test_all_caches_share_the_question(self, case: CacheCase):
         """Another cache goes by the same answer."""
         case.get()
         case.a_cache("settings").get("x", lambda _: 0)
         assert case.asked["changes"] == 1
 
-    def test_a_value_is_read_again_some_day(self, case: Case):
+    def test_a_value_is_read_again_some_day(self, case: CacheCase):
         """A change that was not counted, made by a process of an older version, is seen within an hour."""
         case.get()
         case.clock.move(MAX_CACHE_ENTRY_AGE_SECONDS)
         case.get()
         assert case.asked["a"] == 2
 
-    def test_an_unanswered_look_confirms_no_entry(self, case: Case):
+    def test_an_unanswered_look_confirms_no_entry(self, case: CacheCase):
         """While the cache cannot read the changes, it does not use entries that are too old."""
         case.get()
         case.registry.close()
@@ -254,13 +254,13 @@ class TestWithAWatch:
         with pytest.raises(Unavailable):
             case.get()
 
-    def test_documents_whose_changes_are_not_counted_cannot_be_remembered(self, case: Case):
+    def test_documents_whose_changes_are_not_counted_cannot_be_remembered(self, case: CacheCase):
         """A cache for a kind that the registry does not count is a mistake that shows at once."""
         with pytest.raises(AssertionError):
             case.a_cache("measured")
 
 
-class Slow:
+class SlowRegistry:
     """Answers when the test lets it."""
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ class TestLooks:
     @pytest.mark.parametrize("fails", [False, True])
     def test_are_shared_by_those_who_need_one_at_once(self, fails):
         """If many threads ask at once, one asks the store and all get its answer, even an empty one."""
-        slow = Slow()
+        slow = SlowRegistry()
         slow.fails = fails
         watch = ChangeWatch(slow, HandMovedClock())
         with ThreadPoolExecutor(8) as threads:
@@ -293,7 +293,7 @@ class TestLooks:
 
     def test_that_began_too_early_are_not_shared(self):
         """A caller that needs the present state does not use the result of an earlier read."""
-        slow = Slow()
+        slow = SlowRegistry()
         watch = ChangeWatch(slow, HandMovedClock())
         with ThreadPoolExecutor(2) as threads:
             looks = [threads.submit(watch.read_counters, 0.0) for _ in range(2)]
@@ -303,7 +303,7 @@ class TestLooks:
 
     def test_that_failed_are_made_again(self):
         """A read without a result is repeated by the next caller."""
-        slow = Slow()
+        slow = SlowRegistry()
         slow.may_answer.set()
         slow.fails = True
         watch = ChangeWatch(slow, HandMovedClock())

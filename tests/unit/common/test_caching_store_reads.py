@@ -17,7 +17,7 @@ from nakadi.model.outcomes import NotPermitted
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from nakadi.publishing.batch import BatchStatus
 from nakadi.streaming.access import AccessBlocked, MonitoredReaders, StreamAccessMonitor
-from tests.support.aws import Aws, aws
+from tests.support.aws import EmulatedAws, aws
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.kinesis import REGION, create_stream, session, use_fast_clients
@@ -42,7 +42,7 @@ class MachineTime:
 class BrokersOnAws:
     """AWS, and brokers whose clocks the test moves."""
 
-    def __init__(self, service: Aws, stream: str, monkeypatch) -> None:
+    def __init__(self, service: EmulatedAws, stream: str, monkeypatch) -> None:
         self.service = service
         self.stream = stream
         self.clock = HandMovedClock()

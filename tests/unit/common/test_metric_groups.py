@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.common.metrics import Metrics
 from tests.support.clock import HandMovedClock
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def metrics():
 
 
 def read_ratio(metrics, event_type="order"):
-    return value(collect_samples(metrics), "nakadi_busiest_partition_ratio", event_type=event_type)
+    return sample_value(collect_samples(metrics), "nakadi_busiest_partition_ratio", event_type=event_type)
 
 
 def publish(metrics, partitions, *, event_type="order", **by_partition):

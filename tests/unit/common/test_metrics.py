@@ -45,7 +45,7 @@ from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
 from tests.support.engines import append_and_wait
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 from tests.support.patience import PATIENCE, until
 
 
@@ -55,7 +55,7 @@ def metrics():
 
 
 def read_sample(metrics, name, **labels):
-    return value(collect_samples(metrics), name, **labels)
+    return sample_value(collect_samples(metrics), name, **labels)
 
 
 # Counting
@@ -66,7 +66,7 @@ def test_threads_that_count_at_once_lose_nothing(metrics):
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
-    class Yielding(str):
+    class YieldingText(str):
         """Lets other threads run in the middle of counting, during the look-up of a label."""
 
         __slots__ = ()
@@ -78,7 +78,7 @@ def test_threads_that_count_at_once_lose_nothing(metrics):
         __eq__ = str.__eq__
 
     def count():
-        label = Yielding("low-level")
+        label = YieldingText("low-level")
         for _ in range(500):
             metrics.streams_opened.add(1, label)
             metrics.stored("a", 2, 10)
@@ -193,7 +193,7 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
     """While the writer is busy, the waiting appends have a number and bytes."""
     busy, free = threading.Event(), threading.Event()
 
-    class Held(HandMovedClock):
+    class HeldClock(HandMovedClock):
         """Keeps the writer in its first commit."""
 
         def now(self) -> datetime:
@@ -201,7 +201,7 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
             assert free.wait(PATIENCE)
             return super().now()
 
-    with closing(SqliteLog(tmp_path / "nakadi.db", Held(), metrics)) as log:
+    with closing(SqliteLog(tmp_path / "nakadi.db", HeldClock(), metrics)) as log:
         log.create_topic("t", 1)
         threads = [threading.Thread(target=append_and_wait, args=(log, "t", {0: []})) for _ in range(2)]
         threads[0].start()
@@ -221,7 +221,7 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
     """A topic that could not be archived counts as a failure of archiving, and goes on waiting: its lag grows over all
     attempts, until one succeeds."""
 
-    class OutOfReach(MemoryStore):
+    class UnreachableStore(MemoryStore):
         reachable = False
 
         def put(self, key, content):
@@ -229,7 +229,7 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
                 raise Unavailable("on purpose")
             super().put(key, content)
 
-    clock, store = HandMovedClock(), OutOfReach()
+    clock, store = HandMovedClock(), UnreachableStore()
     hot = MemoryLog(clock)
     hot.create_topic("t", 1)
     worker = ArchiveWorker(
@@ -237,7 +237,7 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
         MemoryLogIndex(),
         store,
         clock,
-        Names(),
+        OneTopicCatalog(),
         ArchivePolicy(hot_retention=0, unreferenced_grace=0),
         metrics,
     )
@@ -257,7 +257,7 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
     assert read_sample(metrics, "nakadi_archive_lag_seconds") == 0
 
 
-class Names:
+class OneTopicCatalog:
     def topics(self):
         return [("t", 1)]
 
@@ -293,11 +293,11 @@ def test_segments_that_cannot_be_read_are_counted():
 def test_renewals_that_fail_are_counted(metrics):
     """A lease that cannot be renewed counts as failed."""
 
-    class Silent(MemoryCoordination):
+    class SilentCoordination(MemoryCoordination):
         def renew_lease(self, _holder, _until):
             raise Unavailable("no")
 
-    host = LeaseKeeper(Silent(), HandMovedClock(), metrics=metrics)
+    host = LeaseKeeper(SilentCoordination(), HandMovedClock(), metrics=metrics)
     with pytest.raises(Unavailable):
         host.renew()
 
@@ -307,7 +307,7 @@ def test_renewals_that_fail_are_counted(metrics):
 def test_dead_letters_that_are_not_stored_are_counted(metrics):
     """An attempt to publish a dead letter that fails counts as such."""
 
-    class Nothing:
+    class NothingToDo:
         def ensure_exists(self, _name):
             pass
 
@@ -315,8 +315,8 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
             raise Unavailable("no")
 
     letters = DeadLetterPublisher(
-        system_event_types=Nothing(),
-        publisher=Nothing(),
+        system_event_types=NothingToDo(),
+        publisher=NothingToDo(),
         clock=HandMovedClock(),
         event_type_name="dead",
         metrics=metrics,
@@ -422,12 +422,12 @@ def test_requests_in_work_are_reported_with_their_memory(metrics):
 def test_index_lag_is_reported_once_it_was_measured():
     """The housekeeping measures how late the log indexer is, if there is one."""
 
-    class Late(MemoryLog):
+    class LateIndexLog(MemoryLog):
         def measure_index_lag(self):
             return timedelta(seconds=7)
 
     clock = HandMovedClock()
-    with closing(open_broker(Settings(), clock, wrap_log=lambda _: Late(clock))) as broker:
+    with closing(open_broker(Settings(), clock, wrap_log=lambda _: LateIndexLog(clock))) as broker:
         assert not broker.metrics.index_lag.rows()
         assert broker.run_housekeeping() == timedelta(seconds=7)
         assert read_sample(broker.metrics, "nakadi_index_lag_seconds") == 7

@@ -7,7 +7,7 @@ from nakadi.common.timed_registry import TimedRegistry
 from nakadi.engines.memory.registry import MemoryRegistry
 from nakadi.ports.registry import ChangedMeanwhile, PutDocument
 from tests.support.clock import HandMovedClock
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 
 
 class SlowRegistry(MemoryRegistry):
@@ -38,7 +38,7 @@ def registry(metrics):
 
 
 def read_seconds(metrics, call):
-    return value(collect_samples(metrics), "nakadi_registry_call_duration_seconds_sum", call=call)
+    return sample_value(collect_samples(metrics), "nakadi_registry_call_duration_seconds_sum", call=call)
 
 
 def test_each_call_is_timed(registry, metrics):
@@ -51,7 +51,7 @@ def test_each_call_is_timed(registry, metrics):
     assert [read_seconds(metrics, call) for call in ("get", "write", "list")] == [3, 7, 0]
     samples = collect_samples(metrics)
     for call in ("get", "list", "write", "change_counters"):
-        assert value(samples, "nakadi_registry_call_duration_seconds_count", call=call) == 1
+        assert sample_value(samples, "nakadi_registry_call_duration_seconds_count", call=call) == 1
 
 
 def test_a_call_that_fails_is_timed_too(registry, metrics):

@@ -33,9 +33,9 @@ def raise_trouble(*_):
     raise Trouble
 
 
-def run_begun(task):
+def run_begun(awaiting_task):
     outcome = Future()
-    begin_task(task, outcome.set_result)
+    begin_task(awaiting_task, outcome.set_result)
     return outcome.result(PATIENCE)
 
 
@@ -53,7 +53,7 @@ def test_a_task_goes_on_with_what_it_has_waited_for(threads, run):
 
 @pytest.mark.parametrize("run", [run_blocking, run_begun])
 def test_what_fails_raises_where_it_is_awaited(threads, run):
-    async def task():
+    async def awaiting_task():
         seen = []
         for wait in (call_from_thread(Trouble("a")), Callback(raise_trouble), ThreadCall(threads, raise_trouble)):
             try:
@@ -62,35 +62,35 @@ def test_what_fails_raises_where_it_is_awaited(threads, run):
                 seen.append(str(error))
         return seen
 
-    assert run(task()) == ["a", "", ""]
+    assert run(awaiting_task()) == ["a", "", ""]
 
 
 def test_what_a_task_raises_is_its_outcome(threads):
-    async def task():
+    async def awaiting_task():
         await ThreadCall(threads, raise_trouble)
 
     with pytest.raises(Trouble):
-        run_blocking(task())
-    assert isinstance(run_begun(task()), Trouble)
+        run_blocking(awaiting_task())
+    assert isinstance(run_begun(awaiting_task()), Trouble)
 
 
 def test_only_who_does_not_wait_needs_a_thread(threads):
     """A Lambda function makes its calls itself."""
 
-    async def task():
+    async def awaiting_task():
         return await ThreadCall(threads, thread_name)
 
-    assert run_blocking(task()) == thread_name()
-    assert run_begun(task()) == "called"
+    assert run_blocking(awaiting_task()) == thread_name()
+    assert run_begun(awaiting_task()) == "called"
 
 
 def test_a_begun_task_has_returned_before_its_end():
     held, ended = [], []
 
-    async def task():
+    async def awaiting_task():
         return await Callback(held.append)
 
-    begin_task(task(), ended.append)
+    begin_task(awaiting_task(), ended.append)
     assert ended == []
     held[0]("stored")
     assert ended == ["stored"]

@@ -114,9 +114,9 @@ class Process:
         live_holders = LeaseWatch(coordination, clock).live_holders
         self._dispatcher = Dispatcher(SinkRepository(registry), parts, live_holders)
 
-    def look(self):
+    def look_up_sinks(self):
         """The names of its sinks."""
-        found = self._dispatcher._found = self._dispatcher._look()
+        found = self._dispatcher._found = self._dispatcher._look_up_sinks()
         return set(found.sinks)
 
 
@@ -137,14 +137,14 @@ def test_a_sink_without_a_process_is_found_with_the_next_look(two_processes):
     registry, clock, (first, second) = two_processes
     assert 2 * LOOK_INTERVAL_SECONDS <= 5
     for each in (first, second, first):
-        each.check_up()
+        each.look_up_sinks()
     names = {f"subscription-{number}" for number in range(20)}
     for each in names:
         stored_sink(SinkRepository(registry), a_sink(SinkType.HTTP, "https://example.org/"), each)
     clock.move(LOOK_INTERVAL_SECONDS)
     # The first two: each of the processes has to see the other's lease.
-    first.check_up()
-    found = second.check_up(), first.check_up()
+    first.look_up_sinks()
+    found = second.look_up_sinks(), first.check_up()
     assert found[0] | found[1] == names
     assert found[0].isdisjoint(found[1])
     assert min(map(len, found)) > 0
@@ -152,7 +152,7 @@ def test_a_sink_without_a_process_is_found_with_the_next_look(two_processes):
     # The second one is killed.
     lease_seconds = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
     looks = 0
-    while first.check_up() != names:
+    while first.look_up_sinks() != names:
         clock.move(LOOK_INTERVAL_SECONDS)
         looks += 1
         assert looks <= lease_seconds / LOOK_INTERVAL_SECONDS + 1

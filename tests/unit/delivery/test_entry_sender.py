@@ -30,7 +30,7 @@ FIFO = {"FifoQueue": "true"}
 
 
 @contextmanager
-def answering(status, code):
+def serve_errors(status, code):
     """The address of a server that answers each request with this error, or with something that is none."""
     text = {None: b"<html>\xff", "{}": b"{}"}.get(code) or json.dumps({"__type": code, "message": "no"}).encode()
 
@@ -180,7 +180,7 @@ def test_a_queue_that_is_missing_is_waited_for(clients):
 # With answers that moto does not give.
 
 
-class Answers:
+class AnsweringQueue:
     """Calls whose client is `self`, which answers as a queue does."""
 
     meta = SimpleNamespace(endpoint_url="https://sqs.example.org")
@@ -208,7 +208,7 @@ ORDERS = a_sink(SinkType.SQS, f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders.fifo")
 @pytest.mark.parametrize(("is_blamed", "verdict"), [(True, Verdict.FAILED), (False, Verdict.LATER)])
 def test_nothing_is_sent_behind_an_entry_that_fails(is_blamed, verdict):
     """No event of its group gets in front of it. (X43, X44)"""
-    queue = Answers(lambda sent: {1: is_blamed} if 1 in sent else {})
+    queue = AnsweringQueue(lambda sent: {1: is_blamed} if 1 in sent else {})
     answer = deliver(queue, ORDERS, events("a", "b", "a", "b"))
     assert queue.sent == [[0, 1]]
     assert (answer.verdict, answer.delivered) == (verdict, 1)
@@ -220,13 +220,13 @@ def test_nothing_is_sent_behind_an_entry_that_fails(is_blamed, verdict):
 def test_permissions_and_rates_are_faults_of_no_event(code):
     """SQS says that the sender is at fault, and means the broker. (X15, X44)"""
 
-    class Refusing(Answers):
+    class RefusingQueue(AnsweringQueue):
         def send_message_batch(self, **request):
             ids = [each["Id"] for each in request["Entries"]]
             failed = {"Id": ids[1], "Code": code, "SenderFault": True}
             return {"Successful": [{"Id": ids[0]}], "Failed": [failed]}
 
-    answer = deliver(Refusing(None), ORDERS, events("a", "b"))
+    answer = deliver(RefusingQueue(None), ORDERS, events("a", "b"))
     assert (answer.verdict, answer.delivered) == (Verdict.LATER, 1)
 
 
@@ -242,13 +242,13 @@ def test_permissions_and_rates_are_faults_of_no_event(code):
 def test_what_an_answer_leaves_out_is_not_delivered(said):
     """An answer may be wrong: an event is lost if silence counts as success. (X44)"""
 
-    class Silent(Answers):
+    class SilentQueue(AnsweringQueue):
         def send_message_batch(self, **_):
             return said
 
-    answer = deliver(Silent(None), ORDERS, events("a", "b"))
+    answer = deliver(SilentQueue(None), ORDERS, events("a", "b"))
     assert (answer.verdict, answer.delivered) == (Verdict.LATER, int("Successful" in said))
-    bus = Bus()
+    bus = AnsweringEventBus()
     assert deliver(bus, BUS, events("a")).verdict is Verdict.LATER
 
 
@@ -268,7 +268,7 @@ WRONG_ANSWERS = {
 def test_an_answer_that_is_wrong_blames_no_event(kind, wrong, monkeypatch):
     """Through the SDK, from a server that answers everything like this: events wait, and none counts as delivered.
     (X15, X44)"""
-    with answering(*WRONG_ANSWERS[wrong]) as address, closing(AwsClients()) as calls:
+    with serve_errors(*WRONG_ANSWERS[wrong]) as address, closing(AwsClients()) as calls:
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
@@ -284,7 +284,7 @@ def test_a_request_that_is_refused_as_a_whole_is_sent_entry_by_entry():
             raise CallFailed("too long", status=400, blames_request=True)
         return {}
 
-    queue = Answers(refuse)
+    queue = AnsweringQueue(refuse)
     answer = deliver(queue, ORDERS, events("a", "b", "c"))
     assert queue.sent == [[0, 1, 2], [0], [1]]
     assert (answer.verdict, answer.delivered, answer.text) == (Verdict.FAILED, 1, "too long")
@@ -298,13 +298,13 @@ def test_no_request_begins_when_the_time_is_over():
         clock.move(20)
         return {}
 
-    queue = Answers(take_time)
+    queue = AnsweringQueue(take_time)
     answer = deliver(queue, ORDERS, events("a", "a", "a"), clock=clock)
     assert queue.sent == [[0], [1]]
     assert (answer.verdict, answer.delivered) == (Verdict.LATER, 2)
 
 
-class Bus:
+class AnsweringEventBus:
     """Calls whose client is `self`, which answers as EventBridge does."""
 
     def __init__(self, *codes):
@@ -330,7 +330,7 @@ BUS = a_sink(SinkType.EVENTBRIDGE, f"arn:aws:events:{REGION}:{ACCOUNT}:event-bus
 
 def test_a_bus_gets_the_event_type_and_the_event():
     """(X46)"""
-    bus = Bus(None)
+    bus = AnsweringEventBus(None)
     assert deliver(bus, BUS, events("a")).verdict is Verdict.DELIVERED
     [entry] = bus.entries
     assert entry.pop("Time").year == 2026
@@ -340,5 +340,5 @@ def test_a_bus_gets_the_event_type_and_the_event():
 @pytest.mark.parametrize(("code", "verdict"), [("MalformedDetail", Verdict.FAILED), ("Throttling", Verdict.LATER)])
 def test_what_a_bus_does_not_take_is_sent_again(code, verdict):
     """(X44, X46)"""
-    answer = deliver(Bus(None, code, None), BUS, events("a", "b", "c"))
+    answer = deliver(AnsweringEventBus(None, code, None), BUS, events("a", "b", "c"))
     assert (answer.verdict, answer.delivered) == (verdict, 1)

@@ -266,7 +266,7 @@ def test_a_fact_without_a_place_is_an_error():
     )
     assert lane.state is LaneState.READY
     with pytest.raises(UnexpectedFact):
-        lane.see_that_it_is_due()
+        lane.mark_due()
 
 
 def test_what_a_sink_has_taken_in_is_committed_and_the_next_event_goes_by_itself():
@@ -339,7 +339,7 @@ def a_session_by_key(**limits):
     return a_session(**{"batch_limit": 1, "max_in_flight": 3, "parallel": Parallel.KEY, **limits})
 
 
-def sent(actions):
+def sent_values(actions):
     return [values(each.batch.runs) for each in actions if isinstance(each, BeginAttempt)]
 
 
@@ -347,9 +347,11 @@ def test_by_key_deliveries_of_a_partition_go_at_the_same_time_and_those_of_a_key
     """A sink has as many deliveries at once as may be in flight. Events without a key are in order, too. (X60)"""
     session = a_session_by_key()
     begun = session.receive(FIRST, [keyed_events("a", "a", None, "b", None, "c")], 0)
-    assert sent(begun) == [[b"0"], [b"2"], [b"3"]]
-    assert sent(session.handle_answer(begun[1].number, Answer(200), 0)) == [[b"4"]], "the first of its key by now"
-    assert sent(session.handle_answer(begun[0].number, Answer(200), 0)) == [[b"1"]]
+    assert sent_values(begun) == [[b"0"], [b"2"], [b"3"]]
+    assert sent_values(session.handle_answer(begun[1].number, Answer(200), 0)) == [[b"4"]], (
+        "the first of its key by now"
+    )
+    assert sent_values(session.handle_answer(begun[0].number, Answer(200), 0)) == [[b"1"]]
 
 
 def test_by_key_a_batch_has_the_next_events_of_several_keys():
@@ -358,7 +360,7 @@ def test_by_key_a_batch_has_the_next_events_of_several_keys():
     [first] = session.receive(FIRST, [keyed_events("a", "b")], 0)
     [second] = session.receive(FIRST, [keyed_events("a", "c", "c", "d", start=2)], 0)
     assert values(second.batch.runs) == [b"3", b"4", b"5"]
-    assert sent(session.handle_answer(first.number, Answer(200), 0)) == [[b"2"]]
+    assert sent_values(session.handle_answer(first.number, Answer(200), 0)) == [[b"2"]]
 
 
 def test_by_key_other_events_between_the_same_two_are_another_batch():

@@ -9,7 +9,7 @@ from nakadi.model.event_type import Deduplication
 from nakadi.model.outcomes import Invalid
 from nakadi.ports.deduplication import DeduplicatingLog
 from tests.support.builders import an_event_type
-from tests.support.publishing import House, a_business_type
+from tests.support.publishing import PublisherInMemory, a_business_type
 
 ONCE = Deduplication(window_seconds=300)
 REFUSAL = "deduplication is not available in storage kafka-1: it does not know events by their eid"
@@ -19,7 +19,7 @@ class OnlyDefault:
     """Logs among which only the default storage's knows events by their ids."""
 
     def find(self, storage_id: str) -> DeduplicatingLog | None:
-        return House().publisher.deduplication.find(storage_id) if storage_id == "default" else None
+        return PublisherInMemory().publisher.deduplication.find(storage_id) if storage_id == "default" else None
 
 
 def test_a_storage_has_to_know_events_by_their_eid():

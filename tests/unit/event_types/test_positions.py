@@ -7,12 +7,12 @@ from nakadi.event_types.cursors import CursorError
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Invalid
 from tests.support.builders import a_timeline, an_event_type
-from tests.support.places import Generation, an_event_type_with_past
+from tests.support.places import TimelineWithPast, an_event_type_with_past
 
 
 def event_type_with(*counts: int):
     """One partition; each count is the number of events in a timeline."""
-    return an_event_type_with_past(*[Generation([count]) for count in counts])[0]
+    return an_event_type_with_past(*[TimelineWithPast([count]) for count in counts])[0]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_distance_adds_up_timelines_between(first, last, distance):
 def test_distance_of_expired_timelines_is_still_known():
     """Events that are gone are counted: a timeline keeps its size when its events go. (C39, C57)"""
     event_type, _ = an_event_type_with_past(
-        Generation([3], deleted=True), Generation([4], deleted=True), Generation([1])
+        TimelineWithPast([3], deleted=True), TimelineWithPast([4], deleted=True), TimelineWithPast([1])
     )
     assert positions.count_events_between(event_type, "0", Position(1, 0), Position(3, 0)) == 7
 
@@ -79,7 +79,7 @@ def test_distance_across_timelines_needs_the_partition():
 
 def test_a_partition_that_was_added_later_is_empty_before():
     """A partition that was added later counts as empty in the timelines before. (C43)"""
-    event_type, _ = an_event_type_with_past(Generation([5]), Generation([5, 3]))
+    event_type, _ = an_event_type_with_past(TimelineWithPast([5]), TimelineWithPast([5, 3]))
     assert positions.count_events_between(event_type, "1", Position(1, -1), Position(2, 2)) == 3
 
 
@@ -131,7 +131,7 @@ def test_a_shift_back_needs_an_earlier_timeline(counts, start, shift):
 
 def test_a_shift_ignores_retention():
     """A place whose event is gone is a place; also in a timeline whose events all went. (C63)"""
-    event_type, _ = an_event_type_with_past(Generation([3], deleted=True), Generation([4], expired=[4]))
+    event_type, _ = an_event_type_with_past(TimelineWithPast([3], deleted=True), TimelineWithPast([4], expired=[4]))
     assert positions.shifted_position(event_type, "0", Position(2, 3), -6) == Position(1, 0)
 
 
@@ -190,7 +190,10 @@ def test_the_next_event_is_in_the_next_timeline_that_has_events(position, order,
 def test_the_next_event_is_not_in_a_deleted_timeline():
     """Behind a place in a timeline that is gone comes the first timeline that is not. (L67)"""
     event_type, _ = an_event_type_with_past(
-        Generation([3], deleted=True), Generation([3], deleted=True), Generation([4]), Generation([0])
+        TimelineWithPast([3], deleted=True),
+        TimelineWithPast([3], deleted=True),
+        TimelineWithPast([4]),
+        TimelineWithPast([0]),
     )
     timeline, following = positions.next_event_location(event_type, Position(1, 0), 0)
     assert (timeline.order, following) == (3, 0)
@@ -217,7 +220,7 @@ def test_next_events_are_all_events_in_order(counts):
 
 def test_a_position_before_a_partition_was_added_is_moved_to_its_first_timeline():
     """The start of a timeline that did not have the partition yet is the start of the one that has. (C7, C71)"""
-    event_type, _ = an_event_type_with_past(Generation([5]), Generation([5, 3]))
+    event_type, _ = an_event_type_with_past(TimelineWithPast([5]), TimelineWithPast([5, 3]))
     assert positions.canonical_position(event_type, Position(1, -1), 1) == Position(2, -1)
     timeline, following = positions.next_event_location(event_type, Position(1, -1), 1)
     assert (timeline.order, following) == (2, 0)

@@ -18,7 +18,7 @@ from nakadi.model.outcomes import Invalid
 METADATA = EnrichmentStrategy.METADATA
 
 
-def refusal(check, *arguments, **options) -> str:
+def refusal_detail(check, *arguments, **options) -> str:
     with pytest.raises(Invalid) as refused:
         check(*arguments, **options)
     return refused.value.detail
@@ -33,7 +33,7 @@ def test_retention_within_limits(milliseconds):
 @pytest.mark.parametrize(("milliseconds", "words"), [(21, "more than 20"), (9, "less than 10"), (-1, "less than 10")])
 def test_retention_beyond_limits(milliseconds, words):
     """A retention time beyond a limit is refused, with the limit in the message. (R78)"""
-    message = refusal(rules.check_retention, milliseconds, minimum=10, maximum=20)
+    message = refusal_detail(rules.check_retention, milliseconds, minimum=10, maximum=20)
     assert message == f'Field "options.retention_time" can not be {words}'
 
 
@@ -42,7 +42,7 @@ def test_retention_beyond_limits(milliseconds, words):
 def test_compaction_needs_metadata(policy, category):
     """Events without metadata have no key to compact by. (R98)"""
     if category is Category.UNDEFINED and policy is not CleanupPolicy.DELETE:
-        assert refusal(rules.check_cleanup_policy, policy, category) == (
+        assert refusal_detail(rules.check_cleanup_policy, policy, category) == (
             "cleanup_policy 'compact' and 'compact_and_delete' is not available for 'undefined' event type category"
         )
     else:
@@ -66,7 +66,7 @@ def test_metadata_is_enriched_in_all_categories_that_have_it(category, strategie
     if message is None:
         rules.check_enrichment(strategies, category)
     else:
-        assert refusal(rules.check_enrichment, strategies, category) == message
+        assert refusal_detail(rules.check_enrichment, strategies, category) == message
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_valid_partition_strategies(name, key_fields, category):
 )
 def test_invalid_partition_strategies_are_refused(name, category, message):
     """A strategy that is unknown, or lacks its fields, is refused. (R71, R100, R126)"""
-    assert refusal(rules.partition_strategy, name, (), category) == message
+    assert refusal_detail(rules.partition_strategy, name, (), category) == message
 
 
 def selector(kind, value=None):
@@ -110,7 +110,7 @@ def test_an_owner_in_the_metadata_has_no_value():
     """An owner selector of type `metadata` has no value, and is accepted so. (R74, deviation)"""
     for fine in (None, selector("metadata"), selector("path", "a"), selector("static", "a")):
         rules.check_owner_selector(fine)
-    assert refusal(rules.check_owner_selector, selector("metadata", "a")) == (
+    assert refusal_detail(rules.check_owner_selector, selector("metadata", "a")) == (
         "event_owner_selector specifying value for type 'metadata' is not supported"
     )
 
@@ -157,7 +157,7 @@ def test_named_fields_in_the_schema_are_valid(fields):
 )
 def test_named_fields_absent_in_the_schema_are_refused(fields, message):
     """Fields that events do not have are refused by name, the owner's first. (R75, R82, R84, R157)"""
-    assert refusal(rules.check_fields_in_schema, EventTypeDraft(**fields), EFFECTIVE) == message
+    assert refusal_detail(rules.check_fields_in_schema, EventTypeDraft(**fields), EFFECTIVE) == message
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.support.api import a_definition, problem
 from tests.support.http import make_client
 
 
-class Unwilling(LongWorkQueue):
+class RefusingTurns(LongWorkQueue):
     """Turns that are never free."""
 
     def wait_for_turn(self, gone):  # noqa: ARG002  # as a real one takes it
@@ -86,7 +86,7 @@ def test_long_schemas_are_checked_in_turns(broker, api, monkeypatch):
     definition = a_definition()
     path = f"/event-types/{definition['name']}"
     assert api.post("/event-types", json=definition).status_code == 201
-    monkeypatch.setattr(broker.registration.long_work_queue, "wait_for_turn", Unwilling().wait_for_turn)
+    monkeypatch.setattr(broker.registration.long_work_queue, "wait_for_turn", RefusingTurns().wait_for_turn)
     with make_client(make_application(broker, "event_types")) as busy:
         long = a_definition(schema=long_schema("long"))
         assert problem(busy.post("/event-types", json=long), 503) == "Not now"

@@ -9,7 +9,7 @@ from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.ports.registry import ChangedMeanwhile, PutDocument
 from tests.support.clock import HandMovedClock
-from tests.support.registry import meanwhile
+from tests.support.registry import act_before_next_writes
 
 KAFKA = Storage(id="k", type=StorageType.KAFKA, configuration={"bootstrap_servers": "k:9092"})
 
@@ -97,7 +97,7 @@ def change_storage(registry):
 def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
     """Whichever of its writes loses against another change, the storage is removed in the end. (R238)"""
     storages.add(KAFKA)
-    meanwhile(registry, *[lambda: None] * before, lambda: change_storage(registry))
+    act_before_next_writes(registry, *[lambda: None] * before, lambda: change_storage(registry))
 
     storages.remove("k", lambda _: False)
 
@@ -107,7 +107,7 @@ def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
 def test_a_removal_that_always_loses_is_refused_as_temporary(storages, registry):
     """A storage that is changed repeatedly stays unchanged, and the client may retry. (R238)"""
     storages.add(KAFKA)
-    meanwhile(registry, *[lambda: change_storage(registry)] * 100)
+    act_before_next_writes(registry, *[lambda: change_storage(registry)] * 100)
 
     with pytest.raises(TryLater, match="please repeat request"):
         storages.remove("k", lambda _: False)

@@ -28,7 +28,7 @@ from nakadi.model.objective import MinuteCounts, minute_of
 from nakadi.ports.registry import PutDocument, RemoveDocument
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 
 JOB = "nakadi-test-compaction"
 
@@ -182,32 +182,32 @@ def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(s
     lags, others = setup.seen_by_jobs(always=True), setup.seen_by_jobs(always=True)
     event_type = setup.event_type("busy")
 
-    def starts():
+    def job_starts():
         for each in (lags, others):
             each.measure()
         return [each.claim_job_start(JOB, 600) for each in (lags, others)]
 
-    assert starts() == [False, False], "without events"
+    assert job_starts() == [False, False], "without events"
     setup.archive_events(event_type, 1, 0)
     setup.clock.move(599)
-    assert starts() == [False, False], "they do not wait for long yet"
+    assert job_starts() == [False, False], "they do not wait for long yet"
     setup.clock.move(1)
-    assert starts() == [True, False]
+    assert job_starts() == [True, False]
     setup.clock.move(599)
-    assert starts() == [False, False]
+    assert job_starts() == [False, False]
     setup.clock.move(1)
-    assert starts() == [True, False]
+    assert job_starts() == [True, False]
 
     setup.clock.move(4 * 3600)
-    assert starts() == [True, False]
+    assert job_starts() == [True, False]
     setup.clock.move(3600)
-    assert starts() == [False, False], "four hours behind, it is not tried each ten minutes"
+    assert job_starts() == [False, False], "four hours behind, it is not tried each ten minutes"
     setup.clock.move(1600)
-    assert starts() == [True, False]
+    assert job_starts() == [True, False]
 
     setup.has(event_type, p0=1)
     setup.clock.move(10_000)
-    assert starts() == [False, False]
+    assert job_starts() == [False, False]
 
 
 def test_only_one_of_two_processes_starts_a_job(setup):
@@ -216,7 +216,7 @@ def test_only_one_of_two_processes_starts_a_job(setup):
     setup.archive_events(setup.event_type("busy"), 1, 3600)
     lags.measure()
 
-    class Late(MemoryRegistry):
+    class RegistryWithLateWrite(MemoryRegistry):
         """Between its read and its write another process starts the job."""
 
         def get(self, kind, key):
@@ -229,7 +229,7 @@ def test_only_one_of_two_processes_starts_a_job(setup):
 
     late = TableLagMonitor(
         event_types=setup.event_types,
-        registry=Late(),
+        registry=RegistryWithLateWrite(),
         log_index=setup.index,
         clock=setup.clock,
         measures_without_tables=True,
@@ -293,15 +293,18 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
             ("nakadi_table_missing_events", 1),
             ("nakadi_table_objective_pressure", 2),
         ):
-            assert value(collect_samples(broker.metrics), name, event_type="a.b") == expected
+            assert sample_value(collect_samples(broker.metrics), name, event_type="a.b") == expected
         for minutes, expected in (("60", 0), ("1440", 3)):
             samples = collect_samples(broker.metrics)
             name = "nakadi_table_objective_burn_rate"
-            assert value(samples, name, event_type="a.b", minutes=minutes) == expected
+            assert sample_value(samples, name, event_type="a.b", minutes=minutes) == expected
 
         def defects():
             samples = collect_samples(broker.metrics)
-            return [value(samples, "nakadi_table_defects", event_type="a.b", kind=kind) for kind in ("late", "misfit")]
+            return [
+                sample_value(samples, "nakadi_table_defects", event_type="a.b", kind=kind)
+                for kind in ("late", "misfit")
+            ]
 
         assert defects() == [3, 2]
         clock.move(3560)

@@ -20,7 +20,7 @@ from nakadi.ports.event_log import SealedTopic
 from nakadi.ports.registry import PutDocument
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
-from tests.support.registry import meanwhile
+from tests.support.registry import act_before_next_writes
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def change_label(broker, name):
 def test_a_change_of_the_event_type_does_not_break_a_switch(broker, event_type, before):
     """An owner may change the event type at any moment of a switch: both come about. (R242, R243)"""
     name = event_type.name
-    meanwhile(broker.registry, *[lambda: None] * before, lambda: change_label(broker, name))
+    act_before_next_writes(broker.registry, *[lambda: None] * before, lambda: change_label(broker, name))
 
     broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
 
@@ -161,7 +161,7 @@ def test_two_processes_may_finish_a_switch(broker, event_type):
     def finished_by_another():
         broker.timelines.complete_switch(broker.event_types.get(name))
 
-    meanwhile(broker.registry, lambda: None, finished_by_another)
+    act_before_next_writes(broker.registry, lambda: None, finished_by_another)
 
     broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
 
@@ -171,7 +171,9 @@ def test_two_processes_may_finish_a_switch(broker, event_type):
 def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_type):
     """When the event type goes while its timeline is switched, it is not found. (R242)"""
     name = event_type.name
-    meanwhile(broker.registry, lambda: None, lambda: broker.registration.deletion.delete(name, UNAUTHENTICATED))
+    act_before_next_writes(
+        broker.registry, lambda: None, lambda: broker.registration.deletion.delete(name, UNAUTHENTICATED)
+    )
 
     with pytest.raises(NotFound):
         broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
@@ -216,7 +218,9 @@ def spare_storage(broker):
 def test_a_storage_may_change_while_an_event_type_is_created(broker):
     """An event type is still created if its storage changes meanwhile. (R104)"""
     document = broker.registry.get("storages", "spare")
-    meanwhile(broker.registry, lambda: broker.registry.write(PutDocument("storages", "spare", document.body)))
+    act_before_next_writes(
+        broker.registry, lambda: broker.registry.write(PutDocument("storages", "spare", document.body))
+    )
 
     broker.registration.creation.create(a_draft("a.b"), UNAUTHENTICATED)
 
@@ -231,7 +235,7 @@ def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
         broker.storages.choose("default")
         broker.storages.remove("spare", lambda _: False)
 
-    meanwhile(broker.registry, list_removed)
+    act_before_next_writes(broker.registry, list_removed)
 
     broker.registration.creation.create(a_draft("a.b"), UNAUTHENTICATED)
 

@@ -7,14 +7,14 @@ from nakadi.http.message import StreamingResponse
 from nakadi.http.router import Route
 from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
-from tests.support.http_server import SlowHandler, Streams, echo
+from tests.support.http_server import SlowHandler, StreamHandlers, echo
 from tests.support.patience import PATIENCE
 from tests.support.wire import Wire
 
 
 @pytest.fixture
 def streams():
-    return Streams()
+    return StreamHandlers()
 
 
 @pytest.fixture

@@ -77,13 +77,13 @@ def test_a_body_that_is_too_long_is_refused(headers, pieces):
 def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
     """The server reads the rest of a refused request only for a moment."""
 
-    class Endless(Client):
+    class EndlessClient(Client):
         async def receive(self):
             await asyncio.sleep(0.01)
             return {"type": "http.request", "body": b"x" * 100, "more_body": True}
 
     client = get_response(
-        lambda _: None, a_scope("POST"), Endless(), RequestLimits(max_body_bytes=10, linger_timeout_seconds=0.1)
+        lambda _: None, a_scope("POST"), EndlessClient(), RequestLimits(max_body_bytes=10, linger_timeout_seconds=0.1)
     )
 
     assert (client.status, client.complete) == (413, True)
@@ -92,24 +92,24 @@ def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
 def test_a_body_that_does_not_come_is_given_up():
     """A client that is too slow with its body gets an answer, instead of being waited for."""
 
-    class Slow(Client):
+    class SlowClient(Client):
         async def receive(self):
             await asyncio.sleep(60)
 
     limits = RequestLimits(body_timeout_seconds=0.05, linger_timeout_seconds=0.05)
-    client = get_response(lambda _: pytest.fail("it was handled"), a_scope("POST"), Slow(), limits)
+    client = get_response(lambda _: pytest.fail("it was handled"), a_scope("POST"), SlowClient(), limits)
 
     assert client.status == 408
 
 
-class Leaving(Client):
+class LeavingClient(Client):
     async def receive(self):
         return await super().receive() if self.pieces else {"type": "http.disconnect"}
 
 
 def test_who_leaves_before_the_body_is_complete_is_not_answered():
     """Half a request is not handled."""
-    client = Leaving()
+    client = LeavingClient()
     client.pieces = []
 
     assert get_response(lambda _: pytest.fail("it was handled"), a_scope("POST"), client).sent == []
@@ -118,7 +118,7 @@ def test_who_leaves_before_the_body_is_complete_is_not_answered():
 # Checks before a body is read.
 
 
-class Silent(Client):
+class WaitingClient(Client):
     """Announces a body, and sends it only to those who ask for it after they have answered."""
 
     def __init__(self):
@@ -147,7 +147,7 @@ def test_nothing_of_a_body_is_read_for_who_is_refused_by_the_head(target, header
     """URL, token, path and announced size are judged before any of the body is read. (R48)"""
     route = Route(method="POST", template="/x", handler=lambda _: pytest.fail("it was handled"), operation="x")
     scope = a_scope("POST", target, headers or [("transfer-encoding", "chunked")])
-    client = get_application_response(Application([route], authenticate), scope, Silent())
+    client = get_application_response(Application([route], authenticate), scope, WaitingClient())
 
     assert (client.status, client.headers["connection"]) == (status, "close")
     assert not client.asked_before_the_answer
@@ -268,7 +268,7 @@ WAYS_OUT = {
     "a bug": (fail, Client(b"x" * 500), {}),
     "too much": (handler_taking(10_000), Client(b"x" * 500), {}),
     "too long": (handler_taking(0), Client(b"x" * 500, b"x" * 400), {"max_body": 600}),
-    "gone": (handler_taking(0), Leaving(b"x" * 500, b""), {}),
+    "gone": (handler_taking(0), LeavingClient(b"x" * 500, b""), {}),
     "bad encoding": (handler_taking(0), Client(b"x" * 500), {"headers": PACKED}),
 }
 

@@ -26,7 +26,7 @@ def a_route(lane, handler, method="GET"):
     )
 
 
-class Stuck:
+class StuckClient:
     """A handler that has its threads wait, as a registry that does not answer would."""
 
     def __init__(self):
@@ -48,7 +48,7 @@ async def open_client(edge, target, method="GET", **more):
 
 def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
     """Carry out some steps on an edge while requests of the registry's lane have taken its only thread."""
-    stuck = Stuck()
+    stuck = StuckClient()
     quick = [a_route(lane, lambda _: empty_response()) for lane in Lane if lane is not Lane.REGISTRY]
     application = Application([a_route(Lane.REGISTRY, stuck), *quick], lambda _: UNAUTHENTICATED)
 
@@ -108,7 +108,7 @@ def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
         is_half_closed, is_lost, has_whole_body = False, False, True
 
     connection, done = Connection(), []
-    stuck = Stuck()
+    stuck = StuckClient()
     routes = [a_route(Lane.REGISTRY, stuck), a_route(Lane.REGISTRY, done.append, "POST")]
     application = Application(routes, lambda _: UNAUTHENTICATED)
 
@@ -235,7 +235,7 @@ def test_a_stream_learns_that_its_client_is_gone_while_it_is_idle():
 def test_a_client_that_takes_nothing_is_given_up():
     """A write that is not read for too long ends the stream, and the connection is cut."""
 
-    class Stuck(Client):
+    class StuckClient(Client):
         async def send(self, message):
             if message.get("body"):
                 await asyncio.sleep(60)
@@ -255,7 +255,7 @@ def test_a_client_that_takes_nothing_is_given_up():
     async def serve(outlet):
         await outlet.write(b"x")
 
-    client, connection = Stuck(), Connection()
+    client, connection = StuckClient(), Connection()
     limits = RequestLimits(stalled_client_timeout_seconds=0.05, first_chunk_delay_seconds=0)
     get_response(streaming(serve), a_scope(state={"connection": connection}), client, limits)
 
@@ -265,7 +265,7 @@ def test_a_client_that_takes_nothing_is_given_up():
 def test_a_write_that_is_given_up_cuts_the_connection():
     """A stream that ends before its client read everything is cut off: its end would have to wait for room."""
 
-    class Stuck(Client):
+    class StuckClient(Client):
         async def send(self, message):
             if message.get("body"):
                 await asyncio.Event().wait()
@@ -287,7 +287,7 @@ def test_a_write_that_is_given_up_cuts_the_connection():
             async with asyncio.timeout(0.01):
                 await outlet.write(b"x")
 
-    client, connection = Stuck(), Connection()
+    client, connection = StuckClient(), Connection()
     get_response(
         streaming(serve), a_scope(state={"connection": connection}), client, RequestLimits(first_chunk_delay_seconds=0)
     )
@@ -372,11 +372,11 @@ def test_what_is_said_again_and_again_costs_no_more_each_time():
 def test_an_answer_that_cannot_be_sent_becomes_a_problem(caplog):
     """Servers would answer in their own way when an answer is not fit to be sent."""
 
-    class Unsendable(Application):
+    class UnsendableApplication(Application):
         def admit_and_begin_answer(self, _request):
             return Response(200, {"x": 5})
 
-    edge = AsgiApplication(Unsendable([], lambda _: UNAUTHENTICATED), threads=1)
+    edge = AsgiApplication(UnsendableApplication([], lambda _: UNAUTHENTICATED), threads=1)
     client = Client()
     asyncio.run(edge(a_scope(), client.receive, client.send))
 

@@ -18,7 +18,7 @@ from tests.support.http_server import SlowHandler, echo
 from tests.support.patience import PATIENCE
 
 
-class Source:
+class HandedOverConnection:
     """Gives a server the connections that a test takes out of a listening socket."""
 
     def __init__(self):
@@ -47,7 +47,7 @@ class Source:
 
 @asynccontextmanager
 async def serving(*routes):
-    source, stopping = Source(), asyncio.Event()
+    source, stopping = HandedOverConnection(), asyncio.Event()
     echoes = Route(method="POST", template="/echo", handler=echo, operation="echo", accepts_any_content_type=True)
     server = Server(Application([echoes, *routes], lambda _: UNAUTHENTICATED), threads=2, grace_seconds=PATIENCE)
     task = asyncio.create_task(server.serve(source, stopping))

@@ -49,7 +49,7 @@ class HeldLog:
         thread.join()
 
 
-class Handlers:
+class QuickHandler:
     """A handler that is quick unless it is reported to wait, and answers with the outcome of its append."""
 
     def __init__(self):
@@ -89,7 +89,7 @@ def quick_route(handlers):
 
 @pytest.fixture
 def handlers():
-    return Handlers()
+    return QuickHandler()
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def whole_page() -> str:
     return docs_page.page_html("https://nakadi.example.org")
 
 
-class Reader(HTMLParser):
+class StrictHtmlReader(HTMLParser):
     """Reads a page the way a browser does, and insists on tags that are closed."""
 
     def __init__(self, page: str) -> None:
@@ -97,7 +97,7 @@ def test_schema_is_shown(name: str) -> None:
 
 def test_links_lead_somewhere() -> None:
     """Every link within the page has its target, no target occurs twice, and every tag is closed."""
-    reader = Reader(whole_page())
+    reader = StrictHtmlReader(whole_page())
     assert not reader.open
     assert len(reader.ids) == len(set(reader.ids))
     assert {link for link in reader.links if link.startswith("#")} <= {f"#{each}" for each in reader.ids}
@@ -119,7 +119,7 @@ def test_command_line_can_be_run() -> None:
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
     """The page asks no other site: its only link that leaves it is the one to the same broker's OpenAPI document."""
-    reader = Reader(whole_page())
+    reader = StrictHtmlReader(whole_page())
     assert {link for link in reader.links if not link.startswith("#")} == {"openapi.json"}
     assert not re.search(r"url\(|@import", whole_page())
     assert not {each for each in reader.attributes if each.startswith("on") or each == "style"}

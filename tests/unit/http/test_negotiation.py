@@ -11,7 +11,7 @@ from nakadi.http.negotiation import json_media_type_for, with_preferred_problem_
 from nakadi.http.problem import problem_of_error
 from nakadi.http.router import Route
 from nakadi.model.outcomes import NotFound
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 from tests.support.patience import measure_cpu
 
 
@@ -124,7 +124,7 @@ def test_success_that_the_client_cannot_read_is_not_acceptable(accept):
     assert negotiate(accept).status == 406
 
 
-async def no_events(_outlet):
+async def serve_nothing(_outlet):
     """A stream that ends at once."""
 
 
@@ -133,7 +133,7 @@ async def no_events(_outlet):
     [
         empty_response(201, {"warning": "299"}),
         empty_response(204),
-        StreamingResponse(no_events, {"content-type": "application/x-json-stream"}),
+        StreamingResponse(serve_nothing, {"content-type": "application/x-json-stream"}),
         Response(200, {"content-type": "text/plain"}, b"OK"),
         json_response([{"publishing_status": "failed"}], 422),
         problem_of_error(NotFound("no")),
@@ -172,7 +172,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=choose_count(100, 300))
+@settings(max_examples=choose_by_suite(100, 300))
 @given(some.lists(some.sampled_from(PIECES), max_size=12).map("".join))
 def test_no_accept_header_does_harm(accept):
     """For any `Accept`, there is an answer whose content type is one line of ASCII, or a refusal. (R12)"""

@@ -16,7 +16,7 @@ from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE
 
 
-class Registry:
+class ProbedRegistry:
     """Asked by probes: counts them, and answers when it is free to."""
 
     def __init__(self, error=None):
@@ -34,7 +34,7 @@ class Registry:
 
 def test_an_answer_is_good_for_a_moment():
     """The registry is called again only when its last answer is no longer fresh."""
-    registry, clock = Registry(), HandMovedClock()
+    registry, clock = ProbedRegistry(), HandMovedClock()
     readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
     for _ in range(3):
         readiness.check()
@@ -47,7 +47,7 @@ def test_an_answer_is_good_for_a_moment():
 
 def test_a_registry_that_fails_is_reported_and_asked_again():
     """A failure is logged and reported, without its details, and is over when the registry works again."""
-    registry, clock = Registry(Unavailable("/secret/path: disk I/O error")), HandMovedClock()
+    registry, clock = ProbedRegistry(Unavailable("/secret/path: disk I/O error")), HandMovedClock()
     readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
     with pytest.raises(TryLater, match=r"^The registry cannot be reached$"):
         readiness.check()
@@ -59,7 +59,7 @@ def test_a_registry_that_fails_is_reported_and_asked_again():
 
 def test_a_registry_that_does_not_answer_holds_one_thread():
     """For any number of requests, there is one probe at a time, and no request waits longer than its patience."""
-    registry, clock = Registry(), HandMovedClock()
+    registry, clock = ProbedRegistry(), HandMovedClock()
     registry.free.clear()
     readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=0)
     before = threading.enumerate()
@@ -77,7 +77,7 @@ def test_a_registry_that_does_not_answer_holds_one_thread():
 
 def test_it_is_a_problem_not_to_be_ready():
     """`GET /ready` is 200 or 503, and a 503 says when to ask again; health is another question."""
-    registry = Registry(Unavailable("no"))
+    registry = ProbedRegistry(Unavailable("no"))
     readiness = ReadinessCheck(registry.probe, SystemClock(), timeout_seconds=30)
     application = Application(
         monitoring.routes(lambda: Metrics(0), SystemClock(), readiness, "1"), lambda _: UNAUTHENTICATED

@@ -2,7 +2,7 @@
 
 from nakadi.common.metrics import Metrics
 from nakadi.local.figures import merged_metrics, take_snapshot, totals_of_ended_processes
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 
 
 def make_figures(events: int, lag: float) -> Metrics:
@@ -79,7 +79,7 @@ def test_processor_time_is_reported_as_processes_counted_it():
             [take_snapshot(make_figures(3, 1.0)), totals_of_ended_processes([take_snapshot(make_figures(4, 1.0))], 5.0)]
         )
     )
-    assert value(reported, "process_cpu_seconds_total") == 7
+    assert sample_value(reported, "process_cpu_seconds_total") == 7
 
 
 def test_putting_together_counts_no_steps_of_this_process_twice():

@@ -1,9 +1,9 @@
 import pytest
 
-from tests.support.publishing import House
+from tests.support.publishing import PublisherInMemory
 
 
 @pytest.fixture
 def house():
     """A publisher with everything around it in memory."""
-    return House()
+    return PublisherInMemory()

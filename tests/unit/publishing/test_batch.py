@@ -11,11 +11,11 @@ from nakadi.publishing import memory, validation
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.validation import read_batch
 from nakadi.schemas import strict_json
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 
 
 @pytest.fixture(scope="module", autouse=True, params=["at once", "in pieces"])
-def way(request):
+def read_whole_or_in_pieces(request):
     """Every batch is read at once, as short ones are; and in pieces, as long ones are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in pieces":
@@ -347,7 +347,7 @@ TEXTS_OF_VALUES = some.recursive(
 )
 
 
-@settings(max_examples=choose_count(50, 300))
+@settings(max_examples=choose_by_suite(50, 300))
 @given(some.lists(some.lists(some.tuples(STRINGS, TEXTS_OF_VALUES), max_size=4).map(object_text), max_size=3))
 def test_the_fast_way_is_as_strict_as_the_slow_one(events):
     """A batch is taken if and only if a strict parser takes each of its events. (P30, P31, P32)"""
@@ -383,19 +383,19 @@ def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
     assert len(list(batch.in_pieces())) == pieces
 
 
-def test_events_can_be_gone_through_again_and_looked_up(way):
+def test_events_can_be_gone_through_again_and_looked_up(read_whole_or_in_pieces):
     """The events of a batch can be read any number of times, and one by one."""
     events = [{"number": number, "text": "x" * number} for number in range(20)]
     batch = read_batch(json.dumps(events).encode())
 
     assert list(batch.events) == list(batch.events) == events
     assert (batch.events[7], batch.events[-1], batch.events[3:5]) == (events[7], events[19], events[3:5])
-    assert (len(list(batch.in_pieces())) > 1) == (way == "in pieces")
+    assert (len(list(batch.in_pieces())) > 1) == (read_whole_or_in_pieces == "in pieces")
 
 
-def test_a_long_batch_leaves_nothing_behind(way):
+def test_a_long_batch_leaves_nothing_behind(read_whole_or_in_pieces):
     """A long batch frees its memory when it ends, without a garbage collection."""
-    if way == "at once":
+    if read_whole_or_in_pieces == "at once":
         return
     batch = read_batch(b'[{"a":1},{"b":"' + b"x" * 100 + b'"}]')
     held = weakref.ref(batch)

@@ -10,7 +10,7 @@ from nakadi.publishing.batch import (
     outcome_of_rejection,
 )
 from tests.support.builders import an_event_type
-from tests.support.publishing import House, steps
+from tests.support.publishing import PublisherInMemory, statuses_and_steps
 
 EVENTS = [{"metadata": {"eid": name}} for name in "abc"]
 
@@ -28,7 +28,7 @@ def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
     """Events before the failing one reached the same step, events after it one step less. (P116, P122, P123, P124)"""
     outcome = outcome_of_rejection(EVENTS, BatchRejected(step, 1, "why", prior_step=reached))
     assert outcome.status is BatchStatus.REJECTED
-    assert steps(outcome) == list(zip(["aborted", "failed", "aborted"], expected, strict=True))
+    assert statuses_and_steps(outcome) == list(zip(["aborted", "failed", "aborted"], expected, strict=True))
     assert [item.eid for item in outcome.items] == ["a", "b", "c"]
     assert [item.detail for item in outcome.items] == ["", "why", ""]
 
@@ -38,7 +38,7 @@ def test_a_batch_rejected_as_a_whole_fails_no_single_event():
     outcome = outcome_of_rejection(
         EVENTS, BatchRejected(PublishingStep.PARTITIONING, prior_step=PublishingStep.VALIDATING)
     )
-    assert steps(outcome) == [("aborted", "validating")] * 3
+    assert statuses_and_steps(outcome) == [("aborted", "validating")] * 3
 
 
 def test_partitions_are_reported_once_they_are_chosen():
@@ -52,7 +52,7 @@ def test_partitions_are_reported_once_they_are_chosen():
 
 def test_everything_stored_needs_no_items():
     """When all is stored there is nothing to report. (P110)"""
-    house = House()
+    house = PublisherInMemory()
     outcome = house.publish(house.add(an_event_type()), [{"a": 1}])
     assert (outcome.status, outcome.items) == (BatchStatus.STORED, ())
 
@@ -62,7 +62,11 @@ def test_storing_has_results_of_its_own_for_each_partition(reason):
     """Stored events are `submitted`, and the rest is `failed` with the log's reason. (P111, P117, P118, P121)"""
     outcome = outcome_of_partial_append(EVENTS, [0, 1, 0], {0: AppendStored(), 1: AppendRefused(reason)})
     assert outcome.status is BatchStatus.NOT_ALL_STORED
-    assert steps(outcome) == [("submitted", "publishing"), ("failed", "publishing"), ("submitted", "publishing")]
+    assert statuses_and_steps(outcome) == [
+        ("submitted", "publishing"),
+        ("failed", "publishing"),
+        ("submitted", "publishing"),
+    ]
     assert [item.detail for item in outcome.items] == ["", reason, ""]
     assert [item.partition for item in outcome.items] == ["0", "1", "0"]
 

@@ -14,7 +14,7 @@ from nakadi.publishing.batch import STEPS_WITHOUT_TURN, BatchLimits, BatchStatus
 from nakadi.publishing.validation import LONG_BODY_BYTES
 from nakadi.schemas.values import StepsExhausted
 from tests.support.builders import a_schema, an_event_type
-from tests.support.publishing import a_business_type, metadata, steps, the_failure
+from tests.support.publishing import a_business_type, metadata, statuses_and_steps, the_failure
 
 
 class CountedTurns(LongWorkQueue):
@@ -29,7 +29,7 @@ class CountedTurns(LongWorkQueue):
         return super().wait_for_turn(gone)
 
 
-class Unwilling(LongWorkQueue):
+class RefusingTurns(LongWorkQueue):
     """Turns that are never granted."""
 
     def wait_for_turn(self, gone):  # noqa: ARG002  # as a real one takes it
@@ -42,7 +42,7 @@ def a_budget(most=50_000_000, long_work=None, is_client_gone=client_never_gone):
 
 def test_little_work_takes_no_turn():
     """The first steps are free."""
-    with a_budget(long_work=Unwilling()) as budget:
+    with a_budget(long_work=RefusingTurns()) as budget:
         budget.spend_steps(STEPS_WITHOUT_TURN)
 
 
@@ -104,7 +104,7 @@ def test_the_work_of_a_batch_is_bounded_and_not_that_of_each_event(house):
     status, detail = the_failure(outcome)
     assert (outcome.status, status) == (BatchStatus.REJECTED, "validating")
     assert detail.startswith("Validating the events of this batch takes more than 1000000 steps")
-    assert steps(outcome).count(("failed", "validating")) == 1
+    assert statuses_and_steps(outcome).count(("failed", "validating")) == 1
     assert house.stored(event_type) == []
 
 
@@ -137,7 +137,7 @@ def test_a_single_event_may_take_more_than_what_is_free(house):
 
 def test_long_work_waits_for_its_turn(house):
     """A batch that takes long is 503 while there is no turn, and one that does not is stored."""
-    event_type = limit_steps(house, 50_000_000, Unwilling()).add(an_event_type(schema=SLOW))
+    event_type = limit_steps(house, 50_000_000, RefusingTurns()).add(an_event_type(schema=SLOW))
     with pytest.raises(TryLater, match="Not now"):
         house.publish(event_type, [EVENT] * 20)
     assert house.publish(event_type, [{"a": [1]}]).status is BatchStatus.STORED
@@ -146,7 +146,7 @@ def test_long_work_waits_for_its_turn(house):
 
 def test_long_bodies_wait_for_their_turn(house):
     """A body that takes long to parse is 503 while there is no turn."""
-    event_type = limit_steps(house, 50_000_000, Unwilling()).add(an_event_type())
+    event_type = limit_steps(house, 50_000_000, RefusingTurns()).add(an_event_type())
     with pytest.raises(TryLater, match="Not now"):
         house.publish(event_type, [{"a": "x" * 1_000}] * (LONG_BODY_BYTES // 1_000))
     with pytest.raises(TryLater, match="Not now"):
@@ -155,7 +155,7 @@ def test_long_bodies_wait_for_their_turn(house):
 
 def test_a_wrong_body_is_looked_through_in_its_turn(house):
     """Faults that only the strict parser can find take long in a long body, so that it takes a turn as well."""
-    event_type = limit_steps(house, 50_000_000, Unwilling()).add(an_event_type())
+    event_type = limit_steps(house, 50_000_000, RefusingTurns()).add(an_event_type())
     body = json.dumps([{"a": "x" * 1_000}] * 300)
     with pytest.raises(TryLater, match="Not now"):
         house.publish(event_type, body[:-2].encode())

@@ -30,7 +30,7 @@ EID = uuid.UUID("105a76d8-db49-4144-ace7-e683e8f4ba46")
 RECORD = Record(b'{"metadata":{"eid":"%s"}}' % str(EID).encode())
 
 
-class Here:
+class LogWithClaim:
     """A log and claims, in which a process has claimed an event."""
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Here:
 
 
 @pytest.fixture
-def here():
-    return Here()
+def log_with_claim():
+    return LogWithClaim()
 
 
 def send_last(steps: Any, result: Any) -> Any:
@@ -78,71 +78,79 @@ def send_last(steps: Any, result: Any) -> Any:
     return ended.value.value
 
 
-def test_what_settles_while_the_log_is_read_is_not_taken_over(here):
+def test_what_settles_while_the_log_is_read_is_not_taken_over(log_with_claim):
     """An attempt that was under way when the log was read may have stored its event after that. (P158)"""
-    here.attempt_until("_append_to")
-    here.clock.move(APPEND_SETTLES_AFTER.total_seconds() - 1)
-    steps, read = here.attempt_until("_read_events")
+    log_with_claim.attempt_until("_append_to")
+    log_with_claim.clock.move(APPEND_SETTLES_AFTER.total_seconds() - 1)
+    steps, read = log_with_claim.attempt_until("_read_events")
     found = read()
-    run_blocking(here.log.append("t", {0: [RECORD]}))
-    here.clock.move(2)
+    run_blocking(log_with_claim.log.append("t", {0: [RECORD]}))
+    log_with_claim.clock.move(2)
     assert send_last(steps, found) == {0: AppendStoredExcept({0: AppendRefused(UNDER_WAY_MESSAGE)})}
-    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})}
-    assert here.stored() == 1
+    assert run_steps(log_with_claim.attempt().steps()) == {
+        0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})
+    }
+    assert log_with_claim.stored() == 1
 
 
-def test_a_dead_attempt_is_taken_over_when_it_is_over(here):
+def test_a_dead_attempt_is_taken_over_when_it_is_over(log_with_claim):
     """Until then, no publisher hears that the event is stored; afterwards the next attempt stores it. (P158)"""
-    here.attempt_until("_append_to")
-    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: AppendRefused(UNDER_WAY_MESSAGE)})}
-    here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
-    assert run_steps(here.attempt().steps()) == {0: AppendStored()}
-    assert here.stored() == 1
+    log_with_claim.attempt_until("_append_to")
+    assert run_steps(log_with_claim.attempt().steps()) == {0: AppendStoredExcept({0: AppendRefused(UNDER_WAY_MESSAGE)})}
+    log_with_claim.clock.move(APPEND_SETTLES_AFTER.total_seconds())
+    assert run_steps(log_with_claim.attempt().steps()) == {0: AppendStored()}
+    assert log_with_claim.stored() == 1
 
 
-def test_an_attempt_that_died_behind_its_append_has_stored_its_event(here):
+def test_an_attempt_that_died_behind_its_append_has_stored_its_event(log_with_claim):
     """The log is read at once, whatever the claim says. (P158)"""
-    _, append = here.attempt_until("_append_to")
+    _, append = log_with_claim.attempt_until("_append_to")
     append()
-    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})}
-    assert here.stored() == 1
+    assert run_steps(log_with_claim.attempt().steps()) == {
+        0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})
+    }
+    assert log_with_claim.stored() == 1
 
 
-def test_an_append_is_not_begun_late(here):
+def test_an_append_is_not_begun_late(log_with_claim):
     """Claims that took too long are given back, so that the next attempt need not wait for them."""
-    steps, claim = here.attempt_until("claim")
+    steps, claim = log_with_claim.attempt_until("claim")
     found = claim()
-    here.clock.move(CLAIMS_HOLD_FOR.total_seconds() + 1)
+    log_with_claim.clock.move(CLAIMS_HOLD_FOR.total_seconds() + 1)
     steps.send(found)()
     assert send_last(steps, None) == {0: AppendStoredExcept({0: AppendRefused(TOO_LATE_MESSAGE)})}
-    assert run_steps(here.attempt().steps()) == {0: AppendStored()}
+    assert run_steps(log_with_claim.attempt().steps()) == {0: AppendStored()}
 
 
-def test_a_confirmation_that_fails_does_no_harm(here):
+def test_a_confirmation_that_fails_does_no_harm(log_with_claim):
     """The event is stored, its publisher learns that, and the next attempt finds it in the log."""
-    steps, append = here.attempt_until("_append_to")
+    steps, append = log_with_claim.attempt_until("_append_to")
     steps.send(append())
     with pytest.raises(StopIteration) as ended:
         steps.throw(Unavailable("no answer"))
     assert ended.value.value == {0: AppendStored()}
-    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})}
+    assert run_steps(log_with_claim.attempt().steps()) == {
+        0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})
+    }
 
 
-def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(here):
+def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(log_with_claim):
     """Two attempts find a dead one: the second does not undo the first one's finding. (P158)"""
-    here.attempt_until("_append_to")
-    here.clock.move(APPEND_SETTLES_AFTER.total_seconds())
-    slow, take_over = here.attempt_until("replace")
-    run_blocking(here.log.append("t", {0: [RECORD]}))
-    assert run_steps(here.attempt().steps()) == {0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})}
+    log_with_claim.attempt_until("_append_to")
+    log_with_claim.clock.move(APPEND_SETTLES_AFTER.total_seconds())
+    slow, take_over = log_with_claim.attempt_until("replace")
+    run_blocking(log_with_claim.log.append("t", {0: [RECORD]}))
+    assert run_steps(log_with_claim.attempt().steps()) == {
+        0: AppendStoredExcept({0: DuplicateEvent(EventPlace(1, 0, 0))})
+    }
     assert send_last(slow, take_over()) == {0: AppendStoredExcept({0: AppendRefused(UNDER_WAY_MESSAGE)})}
-    assert here.stored() == 1
+    assert log_with_claim.stored() == 1
 
 
-def test_a_log_that_was_opened_again_takes_the_place_of_the_one_before(here):
+def test_a_log_that_was_opened_again_takes_the_place_of_the_one_before(log_with_claim):
     """The cached properties of a storage's log never apply to another log."""
-    deduplication = LogDeduplication(here, lambda: None, here.clock)
-    first = here.log
+    deduplication = LogDeduplication(log_with_claim, lambda: None, log_with_claim.clock)
+    first = log_with_claim.log
     assert deduplication.find("default") is deduplication.find("default") is first
-    here.log = MemoryLog(here.clock)
-    assert deduplication.find("default") is here.log
+    log_with_claim.log = MemoryLog(log_with_claim.clock)
+    assert deduplication.find("default") is log_with_claim.log

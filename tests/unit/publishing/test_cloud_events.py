@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from nakadi.model.outcomes import Invalid, Malformed, Outcome, TooLarge
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.cloud_events import MAX_ATTRIBUTE_CHARACTERS, MAX_ATTRIBUTES, CloudEventReader, Publication
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 
 EID = "105a76d8-db49-4144-ace7-e683e8f4ba46"
 NOW = datetime(2026, 11, 21, 12, 0, 0, 42_000, tzinfo=UTC)
@@ -180,7 +180,7 @@ VALUES = some.recursive(
 )
 
 
-@settings(max_examples=choose_count(60, 3000), deadline=None)
+@settings(max_examples=choose_by_suite(60, 3000), deadline=None)
 @given(
     events=some.lists(some.dictionaries(NAMES | TEXTS, VALUES, max_size=5), max_size=3),
     is_compacted=some.booleans(),

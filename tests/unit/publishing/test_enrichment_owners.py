@@ -5,7 +5,15 @@ from nakadi.model.event_type import OwnerSelector, OwnerSelectorType
 from nakadi.publishing.batch import BatchStatus
 from tests.support.builders import an_event_type
 from tests.support.logs import records_of_this_thread
-from tests.support.publishing import ANN, EID, House, a_business_type, metadata, steps, the_failure
+from tests.support.publishing import (
+    ANN,
+    EID,
+    PublisherInMemory,
+    a_business_type,
+    metadata,
+    statuses_and_steps,
+    the_failure,
+)
 
 PATH = OwnerSelector(type=OwnerSelectorType.PATH, name="user", value="order.'sold.by'")
 STATIC = OwnerSelector(type=OwnerSelectorType.STATIC, name="user", value="ann")
@@ -14,7 +22,7 @@ BOB = Subject(name="bob", attributes=frozenset({Attribute("user", "bob")}))
 
 
 @pytest.fixture
-def house_with_owners(house) -> House:
+def house_with_owners(house) -> PublisherInMemory:
     """A house in which events have owners."""
     house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
     return house
@@ -85,7 +93,7 @@ def test_writing_for_another_owner_is_rejected(house_with_owners):
     event_type = house_with_owners.add(an_event_type(event_owner_selector=PATH))
     events = [sold_by("ann"), sold_by("bob") | {"metadata": {"eid": EID}}, sold_by("ann")]
     outcome = house_with_owners.publish(event_type, events, ANN)
-    assert steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
+    assert statuses_and_steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
     assert the_failure(outcome)[1] == f"Access on WRITE event:{EID} denied"
     assert house_with_owners.records(event_type) == []
 
@@ -109,4 +117,4 @@ def test_a_validation_failure_among_owned_events(house_with_owners):
     """With owners, events after the failing one count as being validated already. (P123)"""
     event_type = house_with_owners.add(a_business_type(event_owner_selector=STATIC))
     outcome = house_with_owners.publish(event_type, [{}, {"metadata": metadata()}], ANN)
-    assert steps(outcome) == [("failed", "validating"), ("aborted", "validating")]
+    assert statuses_and_steps(outcome) == [("failed", "validating"), ("aborted", "validating")]

@@ -12,7 +12,7 @@ from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from nakadi.publishing.batch import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import BatchSender
 from tests.support.builders import a_schema, a_timeline, an_event_type
-from tests.support.publishing import ANN, EID, a_business_type, metadata, steps, the_failure
+from tests.support.publishing import ANN, EID, a_business_type, metadata, statuses_and_steps, the_failure
 
 BY_KEY = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",)}
 STRICT = {"schema": a_schema('{"required": ["ok"]}')}
@@ -130,14 +130,14 @@ def test_all_are_validated_before_any_is_placed(house):
     """Steps take the whole batch one after another: a late invalid event beats an early one without key. (P17, P14)"""
     event_type = house.add(an_event_type(**STRICT, **BY_KEY))
     outcome = house.publish(event_type, [{"ok": 1}, {"k": 1}])
-    assert steps(outcome) == [("aborted", "validating"), ("failed", "validating")]
+    assert statuses_and_steps(outcome) == [("aborted", "validating"), ("failed", "validating")]
 
 
 def test_only_the_first_invalid_event_is_reported(house):
     """The batch is given up at the first event that is wrong. (P124, P122)"""
     event_type = house.add(an_event_type(**STRICT))
     outcome = house.publish(event_type, [{"ok": 1}, {}, {"ok": 1}, {}])
-    assert steps(outcome) == [
+    assert statuses_and_steps(outcome) == [
         ("aborted", "validating"),
         ("failed", "validating"),
         ("aborted", "none"),
@@ -150,7 +150,11 @@ def test_a_missing_key_gives_the_batch_up(house):
     """An event that cannot be placed fails while partitioning; one before it has its partition. (P89, P120, P122)"""
     event_type = house.add(an_event_type(partitions=8, **BY_KEY))
     outcome = house.publish(event_type, [{"k": "Hello"}, {}, {"k": 1}])
-    assert steps(outcome) == [("aborted", "partitioning"), ("failed", "partitioning"), ("aborted", "validating")]
+    assert statuses_and_steps(outcome) == [
+        ("aborted", "partitioning"),
+        ("failed", "partitioning"),
+        ("aborted", "validating"),
+    ]
     assert [item.partition for item in outcome.items] == ["2", None, None]
     assert the_failure(outcome)[1] == "field k doesn't exist."
 
@@ -159,7 +163,7 @@ def test_hash_without_key_fields_gives_the_batch_up(house):
     """An event type that should have key fields and has none gives every batch up without blame. (P93)"""
     event_type = house.add(an_event_type(partition_strategy=PartitionStrategy.HASH))
     outcome = house.publish(event_type, [{}, {}])
-    assert steps(outcome) == [("aborted", "validating")] * 2
+    assert statuses_and_steps(outcome) == [("aborted", "validating")] * 2
     assert [item.detail for item in outcome.items] == ["", ""]
 
 
@@ -208,7 +212,11 @@ def test_partitions_succeed_and_fail_one_by_one(house):
     house.draws = [0.1, 0.6, 0.4]
     outcome = house.publish(event_type, [{"n": 1}, {"n": 2}, {"n": 3}])
     assert outcome.status is BatchStatus.NOT_ALL_STORED
-    assert steps(outcome) == [("submitted", "publishing"), ("failed", "publishing"), ("submitted", "publishing")]
+    assert statuses_and_steps(outcome) == [
+        ("submitted", "publishing"),
+        ("failed", "publishing"),
+        ("submitted", "publishing"),
+    ]
     assert the_failure(outcome)[1] == "timed out"
     assert house.texts(event_type, 0) == ['{"n":1}', '{"n":3}']
 
@@ -219,7 +227,7 @@ def test_all_may_fail(house):
     house.log.refusing = {0: "timed out"}
     outcome = house.publish(event_type, [{}, {}])
     assert outcome.status is BatchStatus.NOT_ALL_STORED
-    assert steps(outcome) == [("failed", "publishing")] * 2
+    assert statuses_and_steps(outcome) == [("failed", "publishing")] * 2
 
 
 def test_a_log_that_does_not_answer(house):
@@ -227,7 +235,7 @@ def test_a_log_that_does_not_answer(house):
     event_type = house.add(an_event_type())
     house.log.troubles = [Unavailable("no route to the log")]
     outcome = house.publish(event_type, [{}, {}])
-    assert steps(outcome) == [("failed", "publishing")] * 2
+    assert statuses_and_steps(outcome) == [("failed", "publishing")] * 2
     assert {item.detail for item in outcome.items} == {"internal error"}
 
 
@@ -313,7 +321,7 @@ def test_deleting_from_what_is_not_compacted(house, events):
     """
     outcome = house.delete(house.add(an_event_type()), events)
     assert outcome.status is BatchStatus.REJECTED
-    assert steps(outcome) == [("aborted", "none")] * len(events)
+    assert statuses_and_steps(outcome) == [("aborted", "none")] * len(events)
     assert all(item.detail == "" and item.partition is None for item in outcome.items)
 
 
@@ -321,7 +329,7 @@ def test_tombstones_have_a_size_too(house):
     """The size limit holds for tombstones. (P136)"""
     event_type = house.add(a_compacted_type())
     outcome = house.delete(event_type, [tombstone(), tombstone(much="x" * 999_000)])
-    assert steps(outcome) == [("aborted", "validating"), ("failed", "validating")]
+    assert statuses_and_steps(outcome) == [("aborted", "validating"), ("failed", "validating")]
     assert the_failure(outcome)[1].startswith("Event too large: ")
 
 

@@ -12,7 +12,7 @@ from nakadi.model.event_type import PartitionStrategy
 from nakadi.ports.clock import SystemClock
 from nakadi.publishing.batch import BatchStatus
 from tests.support.builders import a_timeline, an_event_type
-from tests.support.publishing import House, a_business_type, metadata
+from tests.support.publishing import PublisherInMemory, a_business_type, metadata
 
 PARTITIONS = 3
 
@@ -42,7 +42,7 @@ def house(request, tmp_path_factory):
     """A publisher over an event log of this engine."""
     url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path_factory.mktemp('log') / 'events.db'}"
     log = open_event_log(url, SystemClock())
-    yield House(log)
+    yield PublisherInMemory(log)
     log.close()
 
 

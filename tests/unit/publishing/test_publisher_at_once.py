@@ -16,8 +16,8 @@ from nakadi.publishing.batch import BatchStatus
 from nakadi.publishing.enrichment import as_signed_32_bit, java_string_hash
 from nakadi.schemas.validation import Validator
 from tests.support.builders import an_event_type
-from tests.support.everything import choose_count
-from tests.support.publishing import EID, House, a_business_type, metadata
+from tests.support.everything import choose_by_suite
+from tests.support.publishing import EID, PublisherInMemory, a_business_type, metadata
 
 SCHEMA = {
     "type": "object",
@@ -50,7 +50,7 @@ def event_types():
 
 def make_houses():
     """Two houses with the same event types."""
-    pair = House(), House()
+    pair = PublisherInMemory(), PublisherInMemory()
     for house in pair:
         for event_type in event_types():
             house.add(event_type)
@@ -109,7 +109,7 @@ def check_each_event_alone(patch):
     patch.setattr(Validator, "quick_check", lambda *_: lambda _: False)
 
 
-@settings(max_examples=choose_count(80, 200), deadline=None)
+@settings(max_examples=choose_by_suite(80, 200), deadline=None)
 @given(
     name=some.sampled_from([each.name for each in event_types()]),
     events=some.lists(some.tuples(EVENTS, METADATA), max_size=4),
@@ -222,7 +222,7 @@ def test_partitions_of_a_batch_that_is_taken_at_once_are_refused_one_by_one():
 
 def test_a_body_that_cannot_be_read_is_told_first():
     """A malformed body is refused as such, whether the event type exists or may be written, or not. (P19)"""
-    house = House()
+    house = PublisherInMemory()
     with pytest.raises(NotFound):
         house.publisher.publish("unknown", b"[{}]", UNAUTHENTICATED, "f")
     with pytest.raises(Malformed):

@@ -19,8 +19,8 @@ from nakadi.model.outcomes import Invalid, Malformed
 from nakadi.publishing import batch as batches
 from nakadi.publishing import memory, validation
 from nakadi.publishing.batch import BatchStatus
-from tests.support.everything import WANTED, choose_count
-from tests.support.publishing import ANN, EID, House, a_business_type
+from tests.support.everything import WANTED, choose_by_suite
+from tests.support.publishing import ANN, EID, PublisherInMemory, a_business_type
 from tests.support.publishing_model import MALFORMED, ModelOutcome, ModelRecord, PublishingModel, spelled_members
 from tests.support.random_events import (
     HOSTILE_CHANGES,
@@ -29,7 +29,7 @@ from tests.support.random_events import (
     TEXTS,
     USUAL_NAMES,
     RandomSchemas,
-    Spelled,
+    SpelledNumber,
     spell,
 )
 
@@ -43,7 +43,7 @@ KEYS = ("a", "b", "n", "data", "note", "a.b", "metadata", "x", "é")
 ATTEMPTS_AT_A_VALID_EVENT = 6
 
 
-class World:
+class RandomEventType:
     """An event type of random schema and kind, the model of it, and batches for it."""
 
     def __init__(self, draw):
@@ -75,7 +75,7 @@ class World:
             **changes,
         )
         self.model = PublishingModel(self.event_type, MAX_EVENT_BYTES, owners=True)
-        self.house = House()
+        self.house = PublisherInMemory()
         self.house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
         self.house.publisher = replace(
             self.house.publisher, limits=replace(self.house.publisher.limits, max_event_bytes=MAX_EVENT_BYTES)
@@ -133,7 +133,7 @@ class World:
             metadata["parent_eids"] = [EID]
         if self.draw.random() < 0.01:
             metadata[self.draw.choice(("eid", "occurred_at", "version", "x"))] = self.draw.choice(
-                ("", "x", None, Spelled("1"))
+                ("", "x", None, SpelledNumber("1"))
             )
         members = list(members.items())
         self.draw.shuffle(members)
@@ -171,7 +171,7 @@ class World:
 
 def run_world(draw, ways, monkeypatch, *, in_pieces=False):
     try:
-        world = World(draw)
+        world = RandomEventType(draw)
     except Invalid:  # a schema may be too entangled
         ways["not a schema"] += 1
         return
@@ -205,7 +205,7 @@ def test_publishing_does_what_the_model_says(monkeypatch, in_pieces):
         for module in (memory, validation, batches):
             monkeypatch.setattr(module, "MAX_BATCH_PIECE_BYTES", 400)
     ways = Counter()
-    for world in range(seed, seed + choose_count(SCHEMAS, 40 * SCHEMAS)):
+    for world in range(seed, seed + choose_by_suite(SCHEMAS, 40 * SCHEMAS)):
         try:
             run_world(random.Random(world), ways, monkeypatch, in_pieces=in_pieces)
         except BaseException:

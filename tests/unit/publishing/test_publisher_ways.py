@@ -12,7 +12,7 @@ from nakadi.model.outcomes import Malformed
 from nakadi.publishing import batch as batches
 from nakadi.publishing import memory, validation
 from nakadi.publishing.batch import BatchStatus
-from tests.support.publishing import EID, House, a_business_type
+from tests.support.publishing import EID, PublisherInMemory, a_business_type
 
 SEED = 20261124
 CASES = 300
@@ -67,7 +67,7 @@ def object_of(members):
     return f"{{{','.join(members)}}}"
 
 
-class Case:
+class BatchCase:
     """A batch, and the expected records: partition, key and text of each event, by the contract alone."""
 
     def __init__(self, draw):
@@ -156,7 +156,7 @@ class Case:
 
 
 def a_house():
-    house = House()
+    house = PublisherInMemory()
     for name, changes in KINDS.items():
         house.add(a_business_type(name=name, **{"schema": SCHEMA, "partitions": PARTITIONS} | changes))
     return house
@@ -192,7 +192,7 @@ def test_what_is_stored_does_not_depend_on_the_way(monkeypatch):
     draw, ways = random.Random(SEED), Counter()
     house, other_house = a_house(), a_house()
     for _ in range(CASES):
-        case = Case(draw)
+        case = BatchCase(draw)
         outcome, stored, is_quick = publish(house, case, monkeypatch, in_pieces=False)
         ways["quick" if is_quick else "slow"] += 1
         ways["quick with several events"] += is_quick and len(case.events) > 1

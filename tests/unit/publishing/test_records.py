@@ -11,7 +11,7 @@ from nakadi.publishing import records
 from nakadi.publishing.batch import parse_piece
 from nakadi.publishing.enrichment import BatchOrigin
 from nakadi.publishing.records import RecordMaker, Stamps, member_bounds
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 from tests.support.publishing import EID, a_business_type
 from tests.support.publishing_model import spelled_members
 from tests.support.random_events import NAMES, SPELLINGS, TEXTS, RandomSchemas, spell
@@ -59,7 +59,7 @@ def test_nothing_misleads_the_stamp(monkeypatch):
     by_grammar, put = [], records._put_at_beginning
     monkeypatch.setattr(records, "_put_at_beginning", lambda *args: by_grammar.append(1) or put(*args))
     put_count = 0
-    for seed in range(choose_count(400, 20_000)):
+    for seed in range(choose_by_suite(400, 20_000)):
         draw = random.Random(seed)
         schemas = RandomSchemas(draw)
         events = [a_hostile_event(draw, schemas) for _ in range(draw.randint(1, 4))]

@@ -35,7 +35,7 @@ ANN = Subject(name="ann", realm="/people")
 REQUEST = {"method": "GET", "path": "/event-types", "query": "", "user_agent": "-", "status_code": 200}
 
 
-class World:
+class KpiProcess:
     """The KPI events of a process whose threads stand still between requests, and the ones that were written."""
 
     def __init__(self, write_interval_seconds=None):
@@ -95,7 +95,7 @@ class World:
 
 @pytest.fixture
 def world():
-    world = World()
+    world = KpiProcess()
     with closing(world.figures):
         yield world
 
@@ -314,7 +314,7 @@ def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
 
 def test_a_server_writes_by_itself():
     """If threads keep running, they write the gathered events by themselves."""
-    world = World(write_interval_seconds=0.01)
+    world = KpiProcess(write_interval_seconds=0.01)
     world.switch_on(Feature.KPI_COLLECTION)
     with closing(world.figures):
         world.batch()
@@ -326,7 +326,7 @@ def test_a_server_writes_by_itself():
 def test_a_server_looks_at_once_whether_a_feature_is_on_again():
     """While a feature is off, the broker builds one event a second in vain, and not all events of every other
     second."""
-    world = World(write_interval_seconds=3600)
+    world = KpiProcess(write_interval_seconds=3600)
     with closing(world.figures):
         world.batch()
         world.flush()
@@ -349,7 +349,7 @@ def test_a_server_looks_at_once_whether_a_feature_is_on_again():
 
 def test_a_server_writes_a_whole_batch_at_once():
     """Nobody waits for the time to come when a batch is full."""
-    world = World(write_interval_seconds=3600)
+    world = KpiProcess(write_interval_seconds=3600)
     world.switch_on(Feature.KPI_COLLECTION)
     with closing(world.figures):
         for _ in range(module.MAX_EVENTS_PER_BATCH):
@@ -359,7 +359,7 @@ def test_a_server_writes_a_whole_batch_at_once():
 
 def test_what_waits_at_the_end_is_written():
     """A process that ends in good order writes its queued events, and accepts no more."""
-    world = World(write_interval_seconds=3600)
+    world = KpiProcess(write_interval_seconds=3600)
     world.switch_on(Feature.KPI_COLLECTION)
     world.batch()
 

@@ -7,13 +7,13 @@ from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, 
 from nakadi.publishing import validation
 from nakadi.publishing.batch import BatchStatus
 from tests.support.builders import a_schema, an_event_type
-from tests.support.publishing import EID, House, a_business_type, metadata, steps, the_failure
+from tests.support.publishing import EID, PublisherInMemory, a_business_type, metadata, statuses_and_steps, the_failure
 
 EID_PATTERN = "^[a-fA-F0-9]{8}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{12}$"
 SKU = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
 
 
-def detail(house: House, event_type, event) -> str:
+def detail(house: PublisherInMemory, event_type, event) -> str:
     """The fault of an event, empty if it has none."""
     if event_type.name not in [each.name for each in house.event_types.all()]:
         house.add(event_type)
@@ -285,7 +285,7 @@ def test_a_type_without_any_json_schema(house):
     event_type = house.add(with_avro(a_business_type(name="avro.only"), "1.0.0"))
     outcome = house.publish(event_type, [{"metadata": metadata()}, {}])
     assert the_failure(outcome) == ("validating", "No json_schema found for event type: avro.only")
-    assert steps(outcome) == [("failed", "validating"), ("aborted", "none")]
+    assert statuses_and_steps(outcome) == [("failed", "validating"), ("aborted", "none")]
 
 
 def test_a_type_that_moved_away_from_json_schemas(house):
@@ -323,7 +323,7 @@ def test_an_event_above_the_limit(house):
     """One byte more fails the event, and the message has both sizes. (P38)"""
     event_type = house.add(an_event_type())
     outcome = house.publish(event_type, f'[{{"a":"x"}},{event_of_size(999_001)},{{}}]'.encode())
-    assert steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
+    assert statuses_and_steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]
     assert the_failure(outcome)[1] == "Event too large: 999001 bytes, max size is 999000 bytes"
 
 

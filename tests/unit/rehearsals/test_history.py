@@ -28,7 +28,7 @@ from nakadi.rehearsals.history import (
 )
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
-from tests.support.places import Generation, an_event_type_with_past
+from tests.support.places import TimelineWithPast, an_event_type_with_past
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_anything_else_is_no_duration(last):
 
 def test_spans_go_over_timelines():
     """A number of events goes back into older timelines, and so does a time. (H2, H4)"""
-    event_type, logs = an_event_type_with_past(Generation([5, 3], expired=[1, 0]), Generation([2, 0]))
+    event_type, logs = an_event_type_with_past(TimelineWithPast([5, 3], expired=[1, 0]), TimelineWithPast([2, 0]))
     now = A_MOMENT + timedelta(hours=3)
 
     def spans_of(span: Span) -> list[tuple[str, str, int]]:
@@ -77,7 +77,7 @@ def test_spans_go_over_timelines():
     assert [count for _, _, count in spans_of(Span(last="999999d"))] == [6, 3]
 
 
-class World:
+class EventTypeWithHistory:
     """An event type in a log in memory that may fail. `pauses` are the pauses of the reader."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class World:
     def publish(self, *numbers: int) -> None:
         run_blocking(self.log.append(self.topic, {0: [Record(str(number).encode()) for number in numbers]}))
 
-    def for_storage(self, _storage_id: str) -> World:
+    def for_storage(self, _storage_id: str) -> EventTypeWithHistory:
         return self
 
     def find(self, _name: str) -> EventType | None:
@@ -117,7 +117,7 @@ class World:
 
 @pytest.fixture
 def world():
-    world = World()
+    world = EventTypeWithHistory()
     with closing(world.log):
         yield world
 

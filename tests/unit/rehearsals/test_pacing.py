@@ -3,7 +3,7 @@
 from nakadi.rehearsals.pacing import MAX_SECONDS_AT_ONCE, Pacer
 
 
-class Thread:
+class SimulatedThread:
     """A thread whose processor time the test moves; `pauses` are those that it has made."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Thread:
 
 def test_a_thread_pauses_for_as_long_as_it_computes():
     """Short pieces are added up until a pause is worth it, and no piece is left out."""
-    thread = Thread()
+    thread = SimulatedThread()
     for _ in range(10):
         thread.compute(MAX_SECONDS_AT_ONCE / 4)
     thread.compute(1.0)

@@ -27,7 +27,7 @@ from nakadi.rehearsals.rehearsals import MAX_RUNNING, RehearsalDraft, Rehearsals
 from nakadi.streaming.access import ReadAccess
 from tests.support.api import a_definition
 from tests.support.clock import HandMovedClock
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 from tests.support.patience import PATIENCE, until
 
 CHUNK = 1000
@@ -53,7 +53,7 @@ class GatedLog:
         return getattr(self._log, name)
 
 
-class World:
+class RehearsalSetup:
     """A broker in memory with a thousand events in each of `chunks`, and rehearsals whose requests do not wait."""
 
     def __init__(self, chunks: int = 3) -> None:
@@ -121,8 +121,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
+def world() -> Iterator[RehearsalSetup]:
+    world = RehearsalSetup()
     yield world
     world.close()
 
@@ -166,12 +166,12 @@ def test_a_process_runs_two_at_once(world):
     with pytest.raises(TryLater):
         world.start()
     assert len(world.broker.registry.list(REHEARSALS_KIND)) == MAX_RUNNING
-    assert value(collect_samples(world.broker.metrics), "nakadi_rehearsals_running") == MAX_RUNNING
+    assert sample_value(collect_samples(world.broker.metrics), "nakadi_rehearsals_running") == MAX_RUNNING
     world.open_gate()
     until(lambda: all(world.read_counts(each)[0] is RehearsalState.FINISHED for each in started))
     world.rehearsals.close()
     assert world.count_ended() == {"finished": MAX_RUNNING}
-    assert value(collect_samples(world.broker.metrics), "nakadi_rehearsals_running") == 0
+    assert sample_value(collect_samples(world.broker.metrics), "nakadi_rehearsals_running") == 0
     world.rehearsals = world.open_rehearsals()
     world.log.passes = threading.Semaphore(0)
     assert world.start()

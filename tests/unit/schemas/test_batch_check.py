@@ -13,7 +13,7 @@ from nakadi.schemas.batch_check import MAX_STEPS, make_batch_check
 from nakadi.schemas.document import EID_PATTERN, SchemaDocument, metadata_schema
 from nakadi.schemas.text_check import make_text_check
 from nakadi.schemas.validation import compile_validator
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 
 TEXT = {"type": "string"}
 NAMES = ("a", "b", 'c"', "dé")
@@ -129,7 +129,7 @@ def is_usual(value):
     return not any(each in json.dumps(value) for each in UNUSUAL)
 
 
-@settings(max_examples=choose_count(50, 400), deadline=None)
+@settings(max_examples=choose_by_suite(50, 400), deadline=None)
 @given(some.data())
 def test_what_is_known_at_once_is_what_is_valid(data):
     """For random schemas and events, exactly those are known that the code for the whole schema accepts."""

@@ -9,7 +9,7 @@ from nakadi.schemas.explanation import SHORT_EXPLANATION_MAX_STEPS, broken_rules
 from nakadi.schemas.keywords import BrokenRule
 from nakadi.schemas.validation import Validator, compile_validator
 from nakadi.schemas.values import StepsExhausted
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 
 SEVEN = {"$schema": "http://json-schema.org/draft-07/schema#"}
 NAMES = ("a", "b", "1")
@@ -51,7 +51,7 @@ def rules_found_without_parts(validator: Validator, event: Any) -> tuple[BrokenR
     return broken_rules(validator.document, validator._patterns, event, steps, lambda *_: False)
 
 
-@settings(max_examples=choose_count(150, 2000), deadline=None)
+@settings(max_examples=choose_by_suite(150, 2000), deadline=None)
 @given(
     some.fixed_dictionaries(
         {"properties": some.fixed_dictionaries(dict.fromkeys(NAMES, some.sampled_from(SCALARS) | SCHEMAS))}

@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 from nakadi.schemas.document import EID_PATTERN
 from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_FORMS, BadPattern, compile_pattern, make_lines
 from nakadi.schemas.values import StepsExhausted
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 
 STEPS = 200_000
 ATOMS = (
@@ -24,7 +24,7 @@ PATTERNS = some.builds(
 TEXTS = some.lists(some.text(some.sampled_from("ab1-é.$ \n\\A#"), max_size=5), min_size=1, max_size=4)
 
 
-@settings(max_examples=choose_count(200, 3000), deadline=None)
+@settings(max_examples=choose_by_suite(200, 3000), deadline=None)
 @given(PATTERNS, TEXTS)
 @example("^a|b$", ["xb"])
 @example("^(a|b)$", ["a", "b"])
@@ -61,7 +61,7 @@ def test_what_may_reach_beyond_a_line(pattern):
     assert make_lines(pattern=pattern) is None
 
 
-@settings(max_examples=choose_count(100, 1000), deadline=None)
+@settings(max_examples=choose_by_suite(100, 1000), deadline=None)
 @given(some.data())
 def test_usual_forms_are_valid(data):
     """Every text of a usual form has the format, and no line break."""
@@ -105,7 +105,7 @@ def test_texts_at_once_take_their_steps():
 EIDS = some.from_regex(EID_PATTERN.removesuffix("$"), fullmatch=True)
 
 
-@settings(max_examples=choose_count(100, 2000), deadline=None)
+@settings(max_examples=choose_by_suite(100, 2000), deadline=None)
 @given(some.lists(EIDS | some.text(some.sampled_from("0aF-g\né"), max_size=40) | some.none(), max_size=5), some.data())
 def test_eids_match_as_texts_do(texts, data):
     """The quick check accepts ids only if each matches alone, even if a wrong one consists of right ones."""

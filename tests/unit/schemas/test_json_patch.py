@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nakadi.schemas.json_patch import patch_between
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 
 SCALARS = st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from([1.0, 0.0]) | st.text("a/~", max_size=2)
 VALUES = st.recursive(
@@ -16,7 +16,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=choose_count(100, 5000), derandomize=True, deadline=None, database=None)
+@settings(max_examples=choose_by_suite(100, 5000), derandomize=True, deadline=None, database=None)
 @given(VALUES, VALUES)
 def test_a_patch_leads_from_one_value_to_the_other(before, after):
     """A library that knows RFC 6902 makes the second value of the first. (R297)"""

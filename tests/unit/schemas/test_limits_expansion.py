@@ -16,7 +16,7 @@ from nakadi.schemas import limits
 from nakadi.schemas.document import Draft, SchemaDocument
 from nakadi.schemas.limits import MAX_SCHEMAS_PER_VALUE, check_expansion
 from nakadi.schemas.submission import check_loadable, parse_submitted_schema
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 from tests.support.schemas import VALUES, schemas
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
@@ -173,7 +173,7 @@ def test_counting_has_an_end_itself(monkeypatch):
 # The count, compared with the real checks.
 
 
-class _Counting:
+class _SchemaUseCounter:
     """Holds a value and all within it against a schema, without ever taking a short cut, and counts how often."""
 
     def __init__(self, document: SchemaDocument) -> None:
@@ -219,7 +219,7 @@ class _Counting:
             self.hold(schema.get("contains"), item, place)
 
 
-@settings(max_examples=choose_count(40, 100), deadline=None, derandomize=True, database=None)
+@settings(max_examples=choose_by_suite(40, 100), deadline=None, derandomize=True, database=None)
 @given(st.sampled_from([4, 6, 7]).flatmap(schemas), VALUES)
 def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
     """For any schema and event, the count is never exceeded, unless the schema contains itself."""
@@ -230,7 +230,7 @@ def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
     except Invalid:
         assume(False)
     assume('"#"' not in json.dumps(schema))
-    counting = _Counting(document)
+    counting = _SchemaUseCounter(document)
     try:
         counting.hold(schema, value)
     except RecursionError:

@@ -12,7 +12,7 @@ from nakadi.schemas.evolution import judge_evolution
 from nakadi.schemas.json_patch import patch_between
 from nakadi.schemas.proposals import propose_schema
 from nakadi.schemas.submission import check_schema_language, parse_submitted_schema
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 
 FORWARD, COMPATIBLE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE
 S, INT = {"type": "string"}, {"type": "integer"}
@@ -22,7 +22,7 @@ def refused_in(old, mode=FORWARD, new_mode=None):
     return lambda schema: judge_evolution(old, schema, mode, new_mode or mode).refused
 
 
-def soundness(mode):
+def make_soundness_check(mode):
     def check(schema):
         check_schema_language(parse_submitted_schema(json.dumps(schema), category=Category.UNDEFINED), mode)
 
@@ -30,7 +30,7 @@ def soundness(mode):
 
 
 def proposal(old, submitted, mode=FORWARD, new_mode=None):
-    return propose_schema(old, submitted, refused_in(old, mode, new_mode), soundness(new_mode or mode))
+    return propose_schema(old, submitted, refused_in(old, mode, new_mode), make_soundness_check(new_mode or mode))
 
 
 def patch(old, submitted, mode=FORWARD):
@@ -141,14 +141,14 @@ SCHEMAS = st.builds(lambda root, a, b: root | {"definitions": {"a": a, "b": b}},
 
 def is_sound(schema, mode):
     try:
-        soundness(mode)(schema)
+        make_soundness_check(mode)(schema)
     except Invalid:
         return False
     return True
 
 
 @pytest.mark.parametrize("mode", [FORWARD, COMPATIBLE])
-@settings(max_examples=choose_count(50, 10_000), derandomize=True, deadline=None, database=None)
+@settings(max_examples=choose_by_suite(50, 10_000), derandomize=True, deadline=None, database=None)
 @given(old=SCHEMAS, new=SCHEMAS)
 def test_a_proposal_is_accepted(mode, old, new):
     """For any difference between two sound schemas, there is a proposal, and it is accepted. (R297)"""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from nakadi.schemas.values import Divisor, StepsExhausted, all_differ, equality_key, exact_fraction, is_multiple_of
-from tests.support.everything import choose_count
+from tests.support.everything import choose_by_suite
 from tests.support.schemas import VALUES
 
 AMPLE = 1_000_000
@@ -98,7 +98,7 @@ FLOATS = some.floats(allow_nan=False) | some.builds(
 )
 
 
-@settings(max_examples=choose_count(100, 500), deadline=None)
+@settings(max_examples=choose_by_suite(100, 500), deadline=None)
 @given(FLOATS, DIVISORS)
 def test_multiples_are_those_of_the_decimals_that_are_written(value, divisor):
     """Any method gives the answer of exact arithmetic on both numbers as written."""

@@ -19,7 +19,7 @@ from tests.support.clock import HandMovedClock
 from tests.support.registry import settings_document
 
 
-class Case:
+class AccessCase:
     """An event type, a judge that remembers for a second, and another writer."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Case:
 
 @pytest.fixture
 def case():
-    return Case()
+    return AccessCase()
 
 
 def test_as_long_as_nothing_changes_there_is_nothing_to_say(case):

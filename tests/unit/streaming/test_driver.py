@@ -23,10 +23,10 @@ from tests.support.builders import a_timeline, an_event_type
 from tests.support.patience import PATIENCE, wait_on_loop
 from tests.support.streaming import NullFigures, ObservedLog, RecordingOutlet
 
-Scenario = Callable[["Stage"], Awaitable[None]]
+Scenario = Callable[["StreamSetup"], Awaitable[None]]
 
 
-class Stage:
+class StreamSetup:
     """An event type, its log, and streams over it."""
 
     def __init__(self) -> None:
@@ -88,9 +88,9 @@ class Stage:
         return changed
 
 
-def play(scenario: Scenario) -> None:
+def run_with_setup(scenario: Scenario) -> None:
     async def run_scenario() -> None:
-        stage = Stage()
+        stage = StreamSetup()
         try:
             await scenario(stage)
         finally:
@@ -111,7 +111,7 @@ def line(offset: int, *values: str, partition: int = 0, timeline: int = 1) -> st
 def test_events_are_carried_as_they_come():
     """Published events reach the client, line by line. (L41, L45, L46)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.publish("a", "b", "c")
         stage.stream(outlet, batch_limit=2, stream_limit=4)
@@ -120,13 +120,13 @@ def test_events_are_carried_as_they_come():
         await stage.wait_for_end()
         assert outlet.text == f"{line(1, 'a', 'b')}\n{line(3, 'c', 'd')}\n"
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_all_partitions_are_followed():
     """A stream over several partitions carries each from its own start. (L20)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.publish("a", "b")
         stage.publish("c", partition=1)
@@ -134,7 +134,7 @@ def test_all_partitions_are_followed():
         await stage.wait_for_end()
         assert sorted(outlet.text.splitlines()) == sorted([line(1, "b"), line(0, "c", partition=1)])
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_partition_is_read_up_to_its_end():
@@ -177,7 +177,7 @@ def test_a_partition_ends_in_a_later_timeline():
 def test_small_lines_that_are_due_together_travel_together():
     """Single-event batches of one read are not written one by one. (L46, L50)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.publish(*map(str, range(500)))
         stage.stream(outlet, stream_limit=500)
@@ -185,39 +185,39 @@ def test_small_lines_that_are_due_together_travel_together():
         assert outlet.text.count("\n") == 500
         assert len(outlet.written) < 10
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_time_passes_without_events():
     """Timers wake a stream that nothing else wakes. (L47, L49, L53)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         driver = stage.stream(outlet, flush_seconds=0.02, keep_alive_limit=3)
         await stage.wait_for_end()
         assert outlet.text == '{"cursor":{"partition":"0","offset":"001-0001--1"}}\n' * 3
         assert driver.session.end is StreamEnd.KEEP_ALIVES
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_an_event_does_not_wait_for_a_timer():
     """A stream with long time-outs sends a full batch at once."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.stream(outlet, flush_seconds=1000)
         await asyncio.sleep(0.01)
         stage.publish("a")
         assert await outlet.lines(1) == [line(0, "a")]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_an_idle_stream_notices_that_its_client_has_gone():
     """A client that leaves while nothing is sent ends the stream, which returns its resources. (L53)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         driver = stage.stream(outlet)
         await asyncio.sleep(0.01)
@@ -226,30 +226,30 @@ def test_an_idle_stream_notices_that_its_client_has_gone():
         assert driver.session.end is StreamEnd.GONE
         assert stage.log.watchers == 0
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_write_to_no_one_ends_the_stream():
     """An error of the outlet is raised, and all resources are returned. (L53)"""
 
-    async def scenario(stage: Stage) -> None:
-        class Closed(RecordingOutlet):
+    async def scenario(stage: StreamSetup) -> None:
+        class ClosedOutlet(RecordingOutlet):
             async def write(self, _chunk: bytes) -> None:
                 raise ClientGone
 
         stage.publish("a")
-        stage.stream(Closed())
+        stage.stream(ClosedOutlet())
         with pytest.raises(ClientGone):
             await stage.wait_for_end()
         assert stage.log.watchers == 0
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_draining_ends_the_stream_with_what_it_holds():
     """When the process ends, buffered events are sent and the stream ends cleanly."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.publish("a", "b", "c")
         stage.stream(outlet, batch_limit=2)
@@ -258,13 +258,13 @@ def test_draining_ends_the_stream_with_what_it_holds():
         await stage.wait_for_end()
         assert outlet.text == f"{line(1, 'a', 'b')}\n{line(2, 'c')}\n"
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_refusal_is_the_last_line():
     """A reason to end is written after the events. (L60)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.publish("a")
         driver = stage.stream(outlet)
@@ -273,13 +273,13 @@ def test_a_refusal_is_the_last_line():
         await stage.wait_for_end()
         assert outlet.text == f"{line(0, 'a')}\nPROBLEM no more\n"
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_slow_client_holds_up_only_itself():
     """While one client reads nothing, another one gets everything; the slow one gets it later. (L68)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         slow, fast = RecordingOutlet(slow=True), RecordingOutlet()
         stage.stream(slow, stream_limit=300)
         stage.stream(fast, stream_limit=300)
@@ -291,14 +291,14 @@ def test_a_slow_client_holds_up_only_itself():
         await stage.wait_for_end()
         assert slow.text == fast.text
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
     """A stream whose client does not read is given up some time after its end. (L53)"""
     monkeypatch.setattr(driver_module, "SLOW_CLIENT_MARGIN_SECONDS", 0.01)
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         starts = {"0": Position(1, -1)}
         driver = stage.stream(RecordingOutlet(slow=True), starts, stream_seconds=0.05)
         driver._lines = EventStreamFormat(starts)  # has something to write from the first moment on
@@ -307,13 +307,13 @@ def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
         # On a busy machine its time is over while a thread still opens the log, which then gives the watch back.
         await wait_on_loop(lambda: stage.log.watchers == 0)
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_events_that_are_not_delivered_do_not_move_the_cursor():
     """A partition with nothing but tombstones keeps reporting its place. (L58)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.publish("a")
         run_blocking(stage.log.append(stage.event_type.timeline.topic, {0: [Record(None, key="k")] * 3}))
@@ -321,7 +321,7 @@ def test_events_that_are_not_delivered_do_not_move_the_cursor():
         lines = (await outlet.until(lambda text: f"{line(0, 'a')}\n{{" in text and text.endswith("}\n"))).splitlines()
         assert lines[lines.index(line(0, "a")) + 1] == f'{{"cursor":{{"partition":"0","offset":"{Position(1, 0)}"}}}}'
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 # Timelines
@@ -330,7 +330,7 @@ def test_events_that_are_not_delivered_do_not_move_the_cursor():
 def test_a_stream_crosses_into_the_next_timeline():
     """After the last event of a timeline, an open stream continues with the next one's first. (L67)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.publish("a", "b")
         driver = stage.stream(outlet)
@@ -339,13 +339,13 @@ def test_a_stream_crosses_into_the_next_timeline():
         stage.publish("c")
         assert await outlet.lines(3) == [line(0, "a"), line(1, "b"), line(0, "c", timeline=2)]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_switch_in_the_middle_of_reading_loses_nothing():
     """The rest of the old timeline's events comes before the new timeline's events. (L67, L68)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet(slow=True)
         stage.log.most_events = 2
         stage.publish(*"abcdef")
@@ -357,14 +357,14 @@ def test_a_switch_in_the_middle_of_reading_loses_nothing():
         lines = await outlet.lines(7)
         assert lines == [line(n, v) for n, v in enumerate("abcdef")] + [line(0, "g", timeline=2)]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 @pytest.mark.parametrize("consumed", range(-1, 6))
 def test_every_cursor_leads_to_exactly_what_follows_it(consumed):
     """From any place, also across timelines and an empty one, a stream has no gap and no repeat. (L67, L68)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         expected = [line(n, v) for n, v in enumerate("abc")] + [line(n, v, timeline=3) for n, v in enumerate("def")]
         places = [Position(1, n) for n in range(3)] + [Position(3, n) for n in range(3)]
         stage.publish(*"abc")
@@ -378,13 +378,13 @@ def test_every_cursor_leads_to_exactly_what_follows_it(consumed):
         await stage.wait_for_end()
         assert outlet.text.splitlines() == behind
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_events_that_expired_under_a_stream_end_it_with_a_reason():
     """A stream whose next events are gone says so, as a cursor that points at them would. (L63)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.log.troubles = [OffsetUnavailable("gone")]
         stage.stream(outlet, {"0": Position(1, 4)})
@@ -394,13 +394,13 @@ def test_events_that_expired_under_a_stream_end_it_with_a_reason():
             "retention time of data elapsed. PATCH partition offset with valid and available offset\n"
         )
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
     """A stream that was still in a timeline whose events went is ended, and not sent on over the gap. (L63, L68)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         topic = stage.event_type.timeline.topic
         stage.publish("a")
@@ -415,13 +415,13 @@ def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
         await stage.wait_for_end()
         assert "PROBLEM offset 000000000000000000 for partition 0" in outlet.text
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
     """If the log in which a stream has to continue cannot be opened, the stream says so and ends. (L53)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         def raise_unavailable(storage_id: str) -> None:
             raise Unavailable(f"{storage_id} is away")
 
@@ -431,13 +431,13 @@ def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
         await stage.wait_for_end()
         assert outlet.text == "PROBLEM default is away\n"
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_missing_topic_ends_nothing_by_itself():
     """Only the event type can explain a missing topic; until then the stream stays. (L61)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         stage.log.delete_topic(stage.event_type.timeline.topic)
         driver = stage.stream(outlet, flush_seconds=0.02)
@@ -446,7 +446,7 @@ def test_a_missing_topic_ends_nothing_by_itself():
         assert (await outlet.lines(before + 1))[-1].startswith('{"cursor"')
         assert driver.session.end is None
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 # Form
@@ -455,7 +455,7 @@ def test_a_missing_topic_ends_nothing_by_itself():
 def test_the_form_of_lines_is_not_the_drivers_business():
     """Server-sent events are carried just the same, and begin at once."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
         starts = {"0": Position(1, -1)}
         driver = stage.stream(outlet, starts)
@@ -463,4 +463,4 @@ def test_the_form_of_lines_is_not_the_drivers_business():
         opening = 'retry: 3000\nid: [{"partition":"0","offset":"001-0001--1"}]\n\n'
         assert await outlet.until(lambda text: text.endswith("\n\n")) == opening
 
-    play(scenario)
+    run_with_setup(scenario)

@@ -20,10 +20,10 @@ from tests.support.builders import a_timeline
 from tests.support.patience import PATIENCE, wait_on_loop
 from tests.support.streaming import ObservedLog
 
-Scenario = Callable[["Stage"], Awaitable[None]]
+Scenario = Callable[["FeedSetup"], Awaitable[None]]
 
 
-class Stage:
+class FeedSetup:
     def __init__(self) -> None:
         self.log = ObservedLog()
         self.timeline: Timeline = a_timeline()
@@ -59,7 +59,7 @@ class Stage:
             await asyncio.sleep(0)
 
 
-def play(scenario: Scenario) -> None:
+def run_with_setup(scenario: Scenario) -> None:
     async def run_scenario() -> None:
         async with a_stage() as stage:
             await scenario(stage)
@@ -68,8 +68,8 @@ def play(scenario: Scenario) -> None:
 
 
 @asynccontextmanager
-async def a_stage() -> AsyncIterator[Stage]:
-    stage = Stage()
+async def a_stage() -> AsyncIterator[FeedSetup]:
+    stage = FeedSetup()
     try:
         yield stage
     finally:
@@ -79,17 +79,17 @@ async def a_stage() -> AsyncIterator[Stage]:
 def test_what_is_there_is_taken_from_the_offset_on():
     """A follower gets the events from its offset on, in order. (L33)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.publish("a", "b", "c", "d")
         assert await stage.take_events(await stage.follow(1), 3) == ["b", "c", "d"]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_new_events_wake_any_client_that_waits():
     """An event that is stored while a follower waits reaches it, without a look in between."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         follower = await stage.follow()
         assert follower.take_run() is None
         await stage.idle()
@@ -99,13 +99,13 @@ def test_new_events_wake_any_client_that_waits():
         stage.publish("a")
         assert await stage.take_events(follower, 1) == ["a"]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_one_that_has_everything_waits_without_asking():
     """A follower that has taken the newest events need not look for more: it is woken when there are some."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         follower = await stage.follow()
         stage.publish("a")
         assert await stage.take_events(follower, 1) == ["a"]
@@ -119,13 +119,13 @@ def test_one_that_has_everything_waits_without_asking():
         assert not follower.is_waiting
         assert await stage.take_events(follower, 1) == ["b"]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_follower_that_is_behind_gets_cached_events_at_once():
     """A follower whose next events are in the window, or have to be read for it alone, does not count as waiting."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.log.most_events = 2
         stage.publish(*map(str, range(6)))
         ahead, behind = await stage.follow(), await stage.follow()
@@ -134,13 +134,13 @@ def test_a_follower_that_is_behind_gets_cached_events_at_once():
         assert ahead.is_waiting
         assert not behind.is_waiting
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_the_log_is_read_once_for_everyone():
     """Followers that keep up share the events that were read."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         followers = [await stage.follow() for _ in range(20)]
         for follower in followers:
             assert follower.take_run() is None
@@ -152,13 +152,13 @@ def test_the_log_is_read_once_for_everyone():
         await stage.idle()
         assert len(stage.log.reads) - before == 1, "it finds the events, and that there are no more"
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_one_that_comes_from_behind_catches_up_and_joins():
     """A follower from further back reads for itself until it is where the others are, and misses nothing. (L34, L68)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.log.most_events = 3
         stage.publish(*map(str, range(20)))
         ahead = await stage.follow(20)
@@ -175,13 +175,13 @@ def test_one_that_comes_from_behind_catches_up_and_joins():
         await stage.idle()
         assert len(stage.log.reads) - before == 1
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_one_ahead_of_the_reader_takes_it_along():
     """A follower at the end does not wait for one that began far back; both get everything."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.log.most_events = 2
         stage.publish(*map(str, range(10)))
         behind = await stage.follow(0)
@@ -192,13 +192,13 @@ def test_one_ahead_of_the_reader_takes_it_along():
         assert await stage.take_events(ahead, 1) == ["new"]
         assert await stage.take_events(behind, 9) == [*map(str, range(2, 10)), "new"]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_followers_that_catch_up_together_read_together():
     """Several who come from the same place share the reads."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.publish(*map(str, range(10)))
         ahead = await stage.follow(10)
         assert ahead.take_run() is None
@@ -210,14 +210,14 @@ def test_followers_that_catch_up_together_read_together():
             assert len(await stage.take_events(follower, 10)) == 10
         assert stage.log.reads.count(0) == 1
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
     """The window is bounded: a follower that falls out of it reads for itself, and still gets everything. (L68)"""
     monkeypatch.setattr(feed_module, "FEED_WINDOW_BYTES", 5000)
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         fast, slow = await stage.follow(), await stage.follow()
         assert slow.take_run() is None
         assert fast.take_run() is None
@@ -228,13 +228,13 @@ def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
         assert len(window) < 10
         assert await stage.take_events(slow, 50) == list(map(str, range(50)))
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_nothing_is_kept_when_everyone_has_it():
     """Once all followers have taken the chunks, they are dropped."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         follower = await stage.follow()
         stage.publish("a")
         assert await stage.take_events(follower, 1) == ["a"]
@@ -242,13 +242,13 @@ def test_nothing_is_kept_when_everyone_has_it():
         await stage.idle()
         assert follower._feed._window == []
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
     """More events may follow the events of one read, unless the log says that none do."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.log.tells_its_end = False
         stage.publish("a", "b")
         follower = await stage.follow()
@@ -257,21 +257,21 @@ def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
         await stage.idle()
         assert stage.log.reads == [0, 2]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
     """Reading is tried again where it stopped, and nothing is lost or repeated. (L63)"""
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.log.troubles = [Unavailable("down"), Unavailable("still down")]
         follower = await stage.follow()
         stage.publish("a")
         assert await stage.take_events(follower, 1) == ["a"]
         assert stage.log.reads[:3] == [0, 0, 0]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_pauses_grow_and_shrink_again(monkeypatch):
@@ -279,14 +279,14 @@ def test_pauses_grow_and_shrink_again(monkeypatch):
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(feed_module, "MAX_READ_RETRY_PAUSE_SECONDS", 0.003)
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.log.troubles = [Unavailable("down")] * 4
         follower = await stage.follow()
         stage.publish("a")
         assert await stage.take_events(follower, 1) == ["a"]
         assert follower._feed._reader._pause == 0.001
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 @pytest.mark.parametrize("behind", [False, True])
@@ -294,7 +294,7 @@ def test_pauses_grow_and_shrink_again(monkeypatch):
 def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
     """If the events that come next are gone, the follower that needs them gets that as its answer. (L63)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.publish("a", "b")
         if behind:
             ahead = await stage.follow(2)
@@ -305,13 +305,13 @@ def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
         with pytest.raises(type(trouble)):
             await stage.take_events(follower, 1)
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
     """A follower that arrives where another one failed gets the failure as well instead of waiting for ever."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         staying = await stage.follow(1)
         stage.log.troubles = [OffsetUnavailable("gone"), OffsetUnavailable("gone")]
         with pytest.raises(OffsetUnavailable):
@@ -320,13 +320,13 @@ def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
         with pytest.raises(OffsetUnavailable):
             await stage.take_events(another, 1)
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_a_log_is_watched_only_while_someone_follows():
     """When the last follower leaves, feed and watch end; the next follower starts new ones."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         first, second = await stage.follow(), await stage.follow()
         assert stage.log.watchers == 1
         first.release()
@@ -337,27 +337,27 @@ def test_a_log_is_watched_only_while_someone_follows():
         stage.publish("a")
         assert await stage.take_events(await stage.follow(), 1) == ["a"]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_streams_that_open_at_once_share_a_watch():
     """Each begins a watch in a thread, and all but one give theirs back."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         followers = await asyncio.gather(*(stage.follow() for _ in range(3)))
         assert stage.log.watchers == 1
         for each in followers:
             each.release()
         assert stage.log.watchers == 0
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
     """When the last follower leaves while the log is away, it is not asked any more."""
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.log.troubles = [Unavailable("down")] * 1000
         follower = await stage.follow()
         assert follower.take_run() is None
@@ -368,7 +368,7 @@ def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
         await asyncio.sleep(0.02)
         assert len(stage.log.reads) == reads
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 @pytest.mark.parametrize("trouble", [OffsetUnavailable("gone"), UnknownTopic("gone"), Unavailable("down")])
@@ -386,7 +386,7 @@ def test_an_error_that_nobody_waits_for_any_more_is_not_reported(trouble):
             assert self.may_fail.wait(PATIENCE)
             raise trouble
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
         stage.log = log = HeldUp()
         log.create_topic(stage.timeline.topic, 1)
@@ -400,21 +400,21 @@ def test_an_error_that_nobody_waits_for_any_more_is_not_reported(trouble):
         await stage.idle()
         gc.collect()
 
-    play(scenario)
+    run_with_setup(scenario)
     assert reported == []
 
 
 def test_an_event_published_while_a_read_is_under_way_is_found():
     """News that comes during a read makes for another one. (L36)"""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         follower = await stage.follow()
         for number in range(200):
             assert follower.take_run() is None
             stage.publish(str(number))
             assert await stage.take_events(follower, 1) == [str(number)]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
@@ -431,7 +431,7 @@ def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
             assert self.may_return.wait(PATIENCE)
             return found
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: FeedSetup) -> None:
         stage.log = log = HeldUp()
         log.create_topic(stage.timeline.topic, 1)
         stage.feeds.close()
@@ -446,7 +446,7 @@ def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
         log.may_return.set()
         assert await stage.take_events(follower, 2) == ["a", "b"]
 
-    play(scenario)
+    run_with_setup(scenario)
 
 
 def test_news_after_the_loop_was_closed_hurts_no_one():
@@ -487,7 +487,7 @@ def test_who_leaves_while_a_log_is_opened_leaves_no_watch_behind():
     """The thread that opens the log for a stream goes on when the stream is gone, and gives back what it has opened."""
 
     async def scenario() -> None:
-        stage = Stage()
+        stage = FeedSetup()
         stage.log = SilentStorages()
         stage.log.create_topic(stage.timeline.topic, 1)
         stage.feeds = Feeds(stage.log, threads=1)
@@ -508,7 +508,7 @@ def test_a_log_that_cannot_be_opened_yet_holds_up_no_other():
     """While the registry does not say where a storage is, feeds of logs that are open go on. (L55)"""
 
     async def scenario() -> None:
-        stage = Stage()
+        stage = FeedSetup()
         stage.log = SilentStorages()
         stage.log.create_topic(stage.timeline.topic, 1)
         stage.feeds = Feeds(stage.log, threads=1)

@@ -42,7 +42,7 @@ BOB = Subject("bob", frozenset({Attribute("user", "bob")}))
 
 BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
 
-Scenario = Callable[["Stage"], Awaitable[None]]
+Scenario = Callable[["StreamSetup"], Awaitable[None]]
 
 
 def authorization_of_readers(*names: str) -> Authorization:
@@ -51,7 +51,7 @@ def authorization_of_readers(*names: str) -> Authorization:
     return Authorization(admins=ann, writers=ann, readers=tuple(Attribute("user", name) for name in names))
 
 
-class Stage:
+class StreamSetup:
     """A registry, a log, and the streams over them. `elsewhere` is another process with the same registry."""
 
     def __init__(self) -> None:
@@ -100,12 +100,12 @@ class Stage:
 
 @pytest.fixture
 def stage():
-    made = Stage()
+    made = StreamSetup()
     yield made
     made.close()
 
 
-def play(stage: Stage, scenario: Awaitable[None]) -> None:
+def run_with(stage: StreamSetup, scenario: Awaitable[None]) -> None:
     async def run_scenario() -> None:
         try:
             await scenario
@@ -194,7 +194,7 @@ def test_a_block_is_noticed(stage):
         await stage.wait_for_end()
         assert outlet.text == ""
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 def test_only_who_lost_permission_is_refused(stage):
@@ -213,7 +213,7 @@ def test_only_who_lost_permission_is_refused(stage):
         await stage.wait_for_end()
         assert '"events":["a"]' in anns.text
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 def test_changes_by_others_are_found(stage):
@@ -227,7 +227,7 @@ def test_changes_by_others_are_found(stage):
         await stage.wait_for_end()
         assert problem(outlet)[0] == 403
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 def test_a_deletion_by_others_is_found(stage):
@@ -241,7 +241,7 @@ def test_a_deletion_by_others_is_found(stage):
         await stage.wait_for_end()
         assert problem(outlet) == (503, f'EventType "{event_type.name}" does not exist.')
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 def test_a_new_event_type_of_the_same_name_has_its_own_streams(stage):
@@ -260,7 +260,7 @@ def test_a_new_event_type_of_the_same_name_has_its_own_streams(stage):
         await stage.wait_for_end()
         assert '"events":["a"]' in other.text
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
@@ -282,10 +282,10 @@ def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
         await stage.wait_for_end()
         assert '"events":["a"]' in outlet.text
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
-class Rounds(list[object]):
+class MonitorRounds(list[object]):
     """One for each time that a task has begun to look after all streams."""
 
     async def wait_for_more(self, count: int) -> None:
@@ -294,8 +294,8 @@ class Rounds(list[object]):
         await wait_on_loop(lambda: len(self) >= count)
 
 
-def counted_rounds(stage, monkeypatch) -> Rounds:
-    rounds = Rounds()
+def counted_rounds(stage, monkeypatch) -> MonitorRounds:
+    rounds = MonitorRounds()
     look = stage.access.refresh_features
     monkeypatch.setattr(stage.access, "refresh_features", lambda: rounds.append(1) or look())
     return rounds
@@ -315,7 +315,7 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
         await rounds.wait_for_more(3)
         assert 0 < len(asked) <= len(rounds)
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 def test_a_change_is_reported_once(stage, monkeypatch):
@@ -332,7 +332,7 @@ def test_a_change_is_reported_once(stage, monkeypatch):
         await counted_rounds(stage, monkeypatch).wait_for_more(3)
         assert len(told) == 1
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 def test_looking_after_streams_ends_with_the_last_one(stage):
@@ -346,7 +346,7 @@ def test_looking_after_streams_ends_with_the_last_one(stage):
         await stage.wait_for_end()
         assert stage.streams._monitor._task is None
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 def test_a_stream_that_is_cut_off_gives_everything_back(stage):
@@ -361,7 +361,7 @@ def test_a_stream_that_is_cut_off_gives_everything_back(stage):
         assert stage.log.watchers == 0
         assert stage.streams._monitor._readers == {}
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 # Single events
@@ -391,7 +391,7 @@ def test_events_of_others_are_not_shown(stage, subject, on, expected):
         await stage.wait_for_end()
         assert [orjson.loads(line)["events"][0] for line in outlet.text.splitlines()] == expected
 
-    play(stage, scenario())
+    run_with(stage, scenario())
 
 
 def test_an_owner_rule_that_is_switched_on_holds_for_open_streams(stage):
@@ -408,4 +408,4 @@ def test_an_owner_rule_that_is_switched_on_holds_for_open_streams(stage):
         await stage.wait_for_end()
         assert [orjson.loads(line)["events"] for line in outlet.text.splitlines()] == [["bobs"], ["a"]]
 
-    play(stage, scenario())
+    run_with(stage, scenario())

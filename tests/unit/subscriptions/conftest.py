@@ -23,7 +23,7 @@ from tests.support.subscriptions import create_subscription, publish, reset
 HOLDER = "this process"
 
 
-class House:
+class BrokerInMemory:
     """A whole broker in memory. The test moves its clock, and its sessions take part without sending anything."""
 
     def __init__(self, **settings: Any) -> None:
@@ -101,15 +101,15 @@ class House:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    opened = House()
+def house() -> Iterator[BrokerInMemory]:
+    opened = BrokerInMemory()
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def hasty() -> Iterator[House]:
+def impatient_house() -> Iterator[BrokerInMemory]:
     """A broker that does not wait."""
-    opened = House(max_commit_timeout_seconds=-1)
+    opened = BrokerInMemory(max_commit_timeout_seconds=-1)
     yield opened
     opened.close()

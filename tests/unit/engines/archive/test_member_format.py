@@ -84,13 +84,19 @@ def test_every_text_survives(texts):
     assert member_format.parse_member(member_format.pack_member("t", 0, events)) == events
 
 
-def plain(offset: int, value: bytes = b"1", second: int = 0) -> StoredEvent:
+def plain_event(offset: int, value: bytes = b"1", second: int = 0) -> StoredEvent:
     return StoredEvent(offset, Record(value), NOW + timedelta(seconds=second))
 
 
 def test_plain_events_stay_text():
     """Events without a key or other extras are read as lines: one text for neighbours that were stored at one time."""
-    events = [plain(3, b'{"a":1}'), plain(4, b"[]"), plain(5, b"22", 1), plain(9, b"333", 1), plain(10, b"4", 1)]
+    events = [
+        plain_event(3, b'{"a":1}'),
+        plain_event(4, b"[]"),
+        plain_event(5, b"22", 1),
+        plain_event(9, b"333", 1),
+        plain_event(10, b"4", 1),
+    ]
     found = member_format.parse_partition_member(
         member_format.pack_member("t", 0, events[:4]) + member_format.pack_member("t", 0, events[4:]), "t", 0
     )
@@ -104,10 +110,10 @@ def test_plain_events_stay_text():
     assert found == events
 
 
-@pytest.mark.parametrize("others", [EVENTS, [plain(20)]])
+@pytest.mark.parametrize("others", [EVENTS, [plain_event(20)]])
 def test_events_of_several_members_follow_each_other(others):
     """Members of text and others make one sequence."""
-    events = [plain(0), plain(1), *others, plain(30)]
+    events = [plain_event(0), plain_event(1), *others, plain_event(30)]
     content = b"".join(member_format.pack_member("t", 0, part) for part in (events[:2], events[2:-1], events[-1:]))
     assert list(member_format.parse_partition_member(content, "t", 0)) == events
 
@@ -115,8 +121,8 @@ def test_events_of_several_members_follow_each_other(others):
 @pytest.mark.parametrize("offsets", [(1, 1), (2, 1), (0, 2, 1)])
 def test_offsets_that_do_not_grow_are_damage(offsets):
     """Offsets have to grow within a member, and from one member to the next."""
-    whole = member_format.pack_member("t", 0, [plain(each) for each in offsets])
-    apart = b"".join(member_format.pack_member("t", 0, [plain(each)]) for each in offsets)
+    whole = member_format.pack_member("t", 0, [plain_event(each) for each in offsets])
+    apart = b"".join(member_format.pack_member("t", 0, [plain_event(each)]) for each in offsets)
     for content in (whole, apart):
         with pytest.raises(gzip_format.BadArchive):
             member_format.parse_partition_member(content, "t", 0)

@@ -32,7 +32,7 @@ MINUTE = 60_000_000
 WINDOWS = 40
 
 
-class Store(MemoryStore):
+class NoisyStore(MemoryStore):
     out_of_reach = False
 
     def put(self, key: str, content: bytes) -> None:
@@ -56,7 +56,7 @@ class MergingSetup:
 
     def __init__(self, index, windows: int = WINDOWS) -> None:
         self.index = index
-        self.store = Store()
+        self.store = NoisyStore()
         self.asked: list[ArchiveLocation] = []
         self.merger = self.a_merger()
         index.create_topic("t", 2)

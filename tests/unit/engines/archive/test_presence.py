@@ -13,16 +13,16 @@ from nakadi.engines.memory.log_index import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
-from tests.support.tiers import ARCHIVE_MANUALLY, TierParts
+from tests.support.tiers import ARCHIVE_MANUALLY, TieredLogParts
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> TierParts:
-    return TierParts("sqlite", tmp_path, HandMovedClock())
+def parts(tmp_path: Path) -> TieredLogParts:
+    return TieredLogParts("sqlite", tmp_path, HandMovedClock())
 
 
 @pytest.fixture
-def log(parts: TierParts) -> Iterator[TieredLog]:
+def log(parts: TieredLogParts) -> Iterator[TieredLog]:
     log = parts.log(ARCHIVE_MANUALLY)
     log.create_topic("t", 1)
     yield log
@@ -62,7 +62,7 @@ def test_an_archive_without_a_marker_gets_one(log: TieredLog, tmp_path: Path):
     assert (tmp_path / "archive" / MARKER_FILE).exists()
 
 
-def test_the_sentence_names_the_folder(log: TieredLog, parts: TierParts, tmp_path: Path):
+def test_the_sentence_names_the_folder(log: TieredLog, parts: TieredLogParts, tmp_path: Path):
     """The operator learns which folder is not there, and what to look at."""
     archive_an_event(log)
     other = FolderStore(tmp_path / "other")

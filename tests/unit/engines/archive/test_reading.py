@@ -23,7 +23,7 @@ LARGE = 500
 MANY = 1_000_000
 
 
-class Rounds(MemoryStore):
+class RoundByRoundStore(MemoryStore):
     """Objects come when the test releases them: all requested ones, in one round."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Rounds(MemoryStore):
             self._changed.notify_all()
 
 
-class Counting(MemoryStore):
+class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
@@ -69,7 +69,7 @@ class Counting(MemoryStore):
 
 class ReadingSetup:
     def __init__(self, *counts: int, store: MemoryStore | None = None) -> None:
-        self.store = store or Counting()
+        self.store = store or CountingStore()
         self.index = MemoryLogIndex()
         self.segment_cache = SegmentCache(self.store)
         self.reader = ArchiveReader(self.index, self.segment_cache)
@@ -157,9 +157,9 @@ def test_damage_that_is_read_ahead_is_reported_when_it_is_asked_for():
     setup.reader.close()
 
 
-def read_in_rounds(count: int, at_once: int) -> Rounds:
+def read_in_rounds(count: int, at_once: int) -> RoundByRoundStore:
     """Read all of a number of objects, with an expected number of requests in each round."""
-    store = Rounds()
+    store = RoundByRoundStore()
     setup = ReadingSetup(*[10] * count, store=store)
     with ThreadPoolExecutor(1) as threads, closing(setup.reader):
         found = setup.segment_cache.read_in_order("t", 0, setup.segments, 0, 10 * count, MANY)
@@ -218,7 +218,7 @@ def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead,
 def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
     """A requested read that has not begun when its reader ends never begins."""
     monkeypatch.setattr(segment_cache, "CONCURRENT_READS", 1)
-    store = Rounds()
+    store = RoundByRoundStore()
     setup = ReadingSetup(*[10] * 30, store=store)
     with ThreadPoolExecutor(1) as threads, closing(setup.reader):
         found = setup.segment_cache.read_in_order("t", 0, setup.segments, 0, MANY, MANY)
@@ -235,7 +235,7 @@ def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
 
 def test_what_one_reader_gives_up_another_still_gets():
     """If two readers wait for the same objects, one may end, and the other still gets its events."""
-    store = Rounds()
+    store = RoundByRoundStore()
     setup = ReadingSetup(*[10] * (CONCURRENT_READS + 4), store=store)
     with ThreadPoolExecutor(2) as threads, closing(setup.reader):
         blocked = setup.segment_cache.read_in_order("t", 0, setup.segments[:CONCURRENT_READS], 0, MANY, MANY)

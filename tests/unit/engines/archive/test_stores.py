@@ -104,7 +104,7 @@ def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
     store.close()
 
 
-class Answering:
+class AnsweringS3Client:
     """A client of S3 that answers every call with this, or raises it."""
 
     def __init__(self, answer):
@@ -122,14 +122,14 @@ class Answering:
 def test_objects_that_s3_does_not_remove_are_not_taken_for_removed():
     """S3 answers with 200, and names those that it refused: the remover is notified of them."""
     refused = [{"Key": "b", "Code": "AccessDenied", "Message": "no"}, {"Key": "c", "Code": "InternalError"}]
-    store = S3Store(Answering({"Errors": refused}), "archive")
+    store = S3Store(AnsweringS3Client({"Errors": refused}), "archive")
     with pytest.raises(Unavailable, match=r"2 of 3 objects were not removed.* b: AccessDenied"):
         store.remove(["a", "b", "c"])
 
 
 def test_an_answer_of_s3_that_cannot_be_read_is_no_answer():
     """A device in between may answer in its place, in a format that is not S3's."""
-    store = S3Store(Answering(ResponseParserError("invalid XML")), "archive")
+    store = S3Store(AnsweringS3Client(ResponseParserError("invalid XML")), "archive")
     with pytest.raises(Unavailable, match="invalid XML"):
         list(store.list_objects("log/"))
 
@@ -239,5 +239,5 @@ def test_a_version_that_is_not_removed_is_named():
     """S3 answers for each of them."""
     stays, goes = OldVersion("a", "1", 1), OldVersion("a", "2", 1)
     answer = {"Errors": [{"Key": "a", "VersionId": "1", "Code": "AccessDenied"}]}
-    store = S3Store(Answering(answer), "archive")
+    store = S3Store(AnsweringS3Client(answer), "archive")
     assert store.remove_old_versions([stays, goes]) == {stays: "AccessDenied"}

@@ -23,7 +23,7 @@ def store():
     return MemoryStore()
 
 
-def refer(index: MemoryLogIndex, key: str, first: int = 0) -> None:
+def refer_to_object(index: MemoryLogIndex, key: str, first: int = 0) -> None:
     segment = IndexSegment(
         state_before=IndexingState(next_offset=first),
         offset_count=1,
@@ -42,7 +42,7 @@ def test_what_is_referred_to_stays(index, store):
     """Old objects without a segment are removed, and their bytes are reported."""
     for name in ("log/mine/a", "log/mine/b", "compacted/mine/c"):
         store.put(name, b"content")
-    refer(index, "log/mine/a")
+    refer_to_object(index, "log/mine/a")
     assert ArchiveSweep(index, store).run(in_a_second()) == SweepResult(
         old_object_count=3, removed_count=2, bytes_freed=14
     )
@@ -51,7 +51,7 @@ def test_what_is_referred_to_stays(index, store):
 
 def test_what_is_young_stays(index, store):
     """Within the grace time nothing goes: it may be about to be referred to, or still be read."""
-    refer(index, "log/mine/a")
+    refer_to_object(index, "log/mine/a")
     store.put("log/mine/b", b"content")
     assert ArchiveSweep(index, store).run(datetime.now(UTC) - timedelta(hours=1)) == SweepResult()
     assert store.all_keys() == ["log/mine/b"]
@@ -62,7 +62,7 @@ def test_what_is_anothers_stays(index, store):
     others = ["compacted/other/b", "foreign", "log/other/a", "set-aside/mine/c"]
     for name in others:
         store.put(name, b"content")
-    refer(index, "log/mine/a")
+    refer_to_object(index, "log/mine/a")
     ArchiveSweep(index, store).run(in_a_second())
     assert store.all_keys() == others
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch
     monkeypatch.setattr(sweeping, "KEYS_PER_REMOVAL", 1)
     for name in ("log/mine/a", "log/mine/b", "log/mine/c"):
         store.put(name, b"content")
-    refer(index, "log/mine/kept")
+    refer_to_object(index, "log/mine/kept")
     remove = store.remove
 
     def fails_for_one(names):

@@ -291,7 +291,7 @@ class TestChores:
         run_blocking(tiered_fixture.log.append("a.broken", {0: [Record(b"1")]}))
         bounds, topic = tiered_fixture.hot.bounds, tiered_fixture.index.topic
 
-        def unless_broken(call):
+        def call_unless_broken(call):
             def call_or_fail(name, *rest):
                 if name == "a.broken":
                     raise OSError("disk")
@@ -299,8 +299,8 @@ class TestChores:
 
             return call_or_fail
 
-        monkeypatch.setattr(tiered_fixture.hot, "bounds", unless_broken(bounds))
-        monkeypatch.setattr(tiered_fixture.index, "topic", unless_broken(topic))
+        monkeypatch.setattr(tiered_fixture.hot, "bounds", call_unless_broken(bounds))
+        monkeypatch.setattr(tiered_fixture.index, "topic", call_unless_broken(topic))
 
     @pytest.mark.usefixtures("broken_topic")
     def test_archiving(self, tiered_fixture: TieredLogFixture, caplog):

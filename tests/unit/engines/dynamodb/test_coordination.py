@@ -304,7 +304,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordin
                     mine.append(following)
         return mine
 
-    def swap() -> None:
+    def swap_owners() -> None:
         try:
             for turn in range(30):
                 while True:
@@ -316,7 +316,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordin
 
     with ThreadPoolExecutor(3) as threads:
         committing = [threads.submit(commit_on, each) for each in "ab"]
-        threads.submit(swap).result()
+        threads.submit(swap_owners).result()
         acknowledged = [each.result() for each in committing]
     aws.goes_right()
     numbers = sorted(acknowledged[0] + acknowledged[1])

@@ -54,7 +54,7 @@ def commit(coordination, offset, seconds=0.0):
     assert found == {a_place(): CommitResult.COMMITTED}
 
 
-class Ear:
+class ChangeListener:
     """Listens, and can wait for a later change."""
 
     def __init__(self, coordination, subscription=SUBSCRIPTION):
@@ -75,7 +75,7 @@ class Ear:
 class TestTogether:
     def test_commits_are_heard(self, this_process, other_process):
         """A commit through one process is heard in another. (S198)"""
-        ear = Ear(this_process)
+        ear = ChangeListener(this_process)
         commit(other_process, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
         assert this_process.committed_offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
@@ -89,7 +89,7 @@ class TestTogether:
             raise ValueError("a mistake")
 
         aws.goes_wrong("Query", raise_mistake)
-        ear = Ear(this_process)
+        ear = ChangeListener(this_process)
         assert failed.wait(PATIENCE)
         commit(other_process, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
@@ -97,7 +97,7 @@ class TestTogether:
 
     def test_assignments_are_heard(self, this_process, other_process):
         """Another process learns of a change of readers, and of the end of a subscription. (S237, S72)"""
-        ear = Ear(this_process)
+        ear = ChangeListener(this_process)
         old = other_process.assignment(SUBSCRIPTION)
         other_process.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), A_MOMENT)
         assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
@@ -107,7 +107,7 @@ class TestTogether:
 
     def test_nothing_is_missed_that_no_one_could_ask_for(self, aws, this_process, other_process, caplog):
         """Changes during a silence of DynamoDB are reported afterwards; the silence is logged once."""
-        ear = Ear(this_process)
+        ear = ChangeListener(this_process)
         silent = [
             refusal_fault("ThrottlingException"),
             timeout_before_effect,
@@ -122,7 +122,7 @@ class TestTogether:
     def test_one_question_serves_all(self, aws, this_process):
         """A thousand subscriptions are watched by the same questions as one, and by none without watchers."""
         with started_threads() as started:
-            ears = [Ear(this_process, f"subscription {each}") for each in range(1_000)]
+            ears = [ChangeListener(this_process, f"subscription {each}") for each in range(1_000)]
             began = time.monotonic()
             aws.calls.clear()
             until(lambda: aws.calls["Query"] >= 3)
@@ -137,9 +137,9 @@ class TestTogether:
 
     def test_a_later_watcher_is_notified_as_well(self, this_process, other_process):
         """A watcher that begins when there was none receives all later changes."""
-        Ear(this_process).end()
+        ChangeListener(this_process).end()
         time.sleep(2 * CHANGE_POLL_INTERVAL_SECONDS)
-        ear = Ear(this_process)
+        ear = ChangeListener(this_process)
         commit(other_process, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
 
@@ -163,11 +163,11 @@ class Clock:
 def clock(monkeypatch):
     """The time of day, by which news are named."""
     clock = Clock()
-    monkeypatch.setattr(coordination_changes, "time", Times(clock))
+    monkeypatch.setattr(coordination_changes, "time", ChangeTimes(clock))
     return clock
 
 
-class Times:
+class ChangeTimes:
     def __init__(self, clock):
         self.time = clock
         self.monotonic = time.monotonic

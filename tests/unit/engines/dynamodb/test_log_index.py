@@ -85,7 +85,7 @@ def index_grown_topic(index):
     return index.topic("t")
 
 
-def sealed(index):
+def seal_and_read_topic(index):
     index.seal_topic("t")
     return index.topic("t")
 
@@ -103,7 +103,7 @@ def claim_partition(index):
     return index.claim("name", "me", 60), index.claim("name", "other", 60)
 
 
-def replaced(index):
+def replace_and_list_segments(index):
     index.replace_segments("t", 0, [a_segment(0, 10)], 10)
     return [each.first_offset for each in index.segments_from("t", 0, 0, 9)]
 
@@ -111,11 +111,11 @@ def replaced(index):
 DOING = {
     "extending": (extend_index, "TransactWriteItems", (15, [0, 10])),
     "growing": (index_grown_topic, "PutItem", Topic(partitions=5)),
-    "sealing": (sealed, "TransactWriteItems", Topic(partitions=2, sealed=True)),
+    "sealing": (seal_and_read_topic, "TransactWriteItems", Topic(partitions=2, sealed=True)),
     "noting progress": (store_progress, "PutItem", {"shard": ShardProgress(9)}),
     "letting go": (drop_before, "BatchWriteItem", ([ArchiveLocation("object", 0, 10)], {0: 10}, [])),
     "claiming": (claim_partition, "PutItem", (True, False)),
-    "replacing": (replaced, "PutItem", [0]),
+    "replacing": (replace_and_list_segments, "PutItem", [0]),
     "looking at heads": (lambda index: index.index_heads([("t", 0)])["t", 0].state.next_offset, "BatchGetItem", 10),
     "looking at a topic": (lambda index: index.topic("t"), "GetItem", Topic(partitions=2)),
     "looking at segments": (lambda index: index.segment_at_or_before("t", 0, 3).first_offset, "Query", 0),

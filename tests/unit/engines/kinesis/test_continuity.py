@@ -7,7 +7,7 @@ from nakadi.engines.kinesis.shards import Shard
 from nakadi.model.log_index import RecordPosition
 
 
-class Listing:
+class ShardListingStream:
     """A stream whose shards are listed; `times` counts how often."""
 
     def __init__(self):
@@ -21,7 +21,7 @@ class Listing:
 
 @pytest.fixture
 def stream():
-    return Listing()
+    return ShardListingStream()
 
 
 @pytest.fixture

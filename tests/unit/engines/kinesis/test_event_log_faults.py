@@ -235,7 +235,7 @@ class TestReading:
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         with pytest.raises(Unavailable):
-            faulty_kinesis.a_log(archive=Broken()).read("t", 0, 0)
+            faulty_kinesis.a_log(archive=BrokenStore()).read("t", 0, 0)
 
     def test_reading_compacted_events_never_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
         """Compacted events do not come back when an archive object is missing."""
@@ -253,7 +253,7 @@ class TestReading:
             faulty_kinesis.a_log().read("t", 0, 0)
 
 
-class Cut:
+class IndexThatCrashes:
     """An index whose user dies after compacted segments were written."""
 
     def __init__(self, index) -> None:
@@ -273,7 +273,7 @@ class TestCompaction:
         faulty_kinesis.clock.move(3600)
         now = faulty_kinesis.clock.now()
         with pytest.raises(Unavailable):
-            faulty_kinesis.a_log(index=Cut(faulty_kinesis.index)).compact(
+            faulty_kinesis.a_log(index=IndexThatCrashes(faulty_kinesis.index)).compact(
                 "t", 0, stored_before=now, tombstones_before=now
             )
         assert faulty_kinesis.index.topic("t").compacted == {}
@@ -301,7 +301,7 @@ class TestWatching:
         end()
 
 
-class Broken:
+class BrokenStore:
     def read_range(self, location: ArchiveLocation) -> bytes:
         raise Unavailable(f"no answer for {location.key}")
 

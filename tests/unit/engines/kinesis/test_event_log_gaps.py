@@ -15,21 +15,21 @@ from nakadi.model.event_type import Cursor, Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
-from tests.support.kinesis_hours import Hours, hours
+from tests.support.kinesis_hours import HoursOfKinesis, run_in_hours
 
 
 @pytest.fixture(params=[False, True], ids=["lenient", "strict"])
 def kinesis_hours(request):
-    with hours(strict=request.param) as kinesis_hours:
+    with run_in_hours(strict=request.param) as kinesis_hours:
         yield kinesis_hours
 
 
 @pytest.fixture
-def name(kinesis_hours: Hours) -> str:
+def name(kinesis_hours: HoursOfKinesis) -> str:
     return kinesis_hours.an_event_type("orders")
 
 
-def publish(kinesis_hours: Hours, name: str, *values: int, partition: int = 0) -> None:
+def publish(kinesis_hours: HoursOfKinesis, name: str, *values: int, partition: int = 0) -> None:
     topic = kinesis_hours.broker.event_types.get(name).timeline.topic
     for value in values:
         run_blocking(
@@ -37,7 +37,9 @@ def publish(kinesis_hours: Hours, name: str, *values: int, partition: int = 0) -
         )
 
 
-def follow(kinesis_hours: Hours, name: str, log, after: Position, partition: int = 0) -> list[tuple[Position, int]]:
+def follow(
+    kinesis_hours: HoursOfKinesis, name: str, log, after: Position, partition: int = 0
+) -> list[tuple[Position, int]]:
     """The events that a consumer gets after its position, in the event type's current timelines."""
     event_type = kinesis_hours.broker.event_types.get(name)
     found = []
@@ -54,7 +56,7 @@ def values(found: list[tuple[Position, int]]) -> list[int]:
     return [value for _, value in found]
 
 
-def test_a_consumer_that_is_ahead_of_the_index_misses_nothing_behind_a_gap(kinesis_hours: Hours, name: str):
+def test_a_consumer_that_is_ahead_of_the_index_misses_nothing_behind_a_gap(kinesis_hours: HoursOfKinesis, name: str):
     """Indexed up to 5, delivered up to 9, and 5 and 6 forgotten: its next events are in a new timeline, all of them."""
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
@@ -83,7 +85,7 @@ def test_a_consumer_that_is_ahead_of_the_index_misses_nothing_behind_a_gap(kines
     assert (old.latest_positions, new.after_loss, new.order) == ({0: 4}, True, 2)
 
 
-def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(kinesis_hours: Hours, name: str):
+def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(kinesis_hours: HoursOfKinesis, name: str):
     """When no event was ever indexed, consumers that had the first ones continue with the remaining ones."""
     kinesis_hours.broker.housekeeping.run()
     publish(kinesis_hours, name, 0, 1)
@@ -99,7 +101,7 @@ def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(kinesis_hours: H
     ]
 
 
-def test_an_idle_shard_is_no_gap(kinesis_hours: Hours, name: str):
+def test_an_idle_shard_is_no_gap(kinesis_hours: HoursOfKinesis, name: str):
     """Housekeeping notes that nothing waits: after days without events, numbers continue where they were."""
     publish(kinesis_hours, name, 0, 1)
     kinesis_hours.index_all()
@@ -112,7 +114,7 @@ def test_an_idle_shard_is_no_gap(kinesis_hours: Hours, name: str):
     assert follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 1)) == [(Position(1, 2), 2)]
 
 
-def test_a_shard_that_was_forgotten_whole_is_a_gap(kinesis_hours: Hours, name: str):
+def test_a_shard_that_was_forgotten_whole_is_a_gap(kinesis_hours: HoursOfKinesis, name: str):
     """A shard that split and left the stream before it was indexed to its end has lost its remaining events."""
     publish(kinesis_hours, name, 0)
     kinesis_hours.index_all()
@@ -130,7 +132,7 @@ def test_a_shard_that_was_forgotten_whole_is_a_gap(kinesis_hours: Hours, name: s
     assert follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 1)) == [(Position(2, 0), 2)]
 
 
-def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: Hours, name: str):
+def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: HoursOfKinesis, name: str):
     """Events appended to a topic that is continued, or deleted since, are in the one that continues it."""
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
@@ -146,7 +148,7 @@ def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: Hou
         kinesis_hours.a_log().read(old, 0, 0)
 
 
-def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: Hours, name: str):
+def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: HoursOfKinesis, name: str):
     """Its end is known: the remaining events are counted from there, and lost ones are skipped."""
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
@@ -164,7 +166,7 @@ def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: Hour
     assert values(found[4:]) == [10]
 
 
-def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(kinesis_hours: Hours, name: str):
+def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(kinesis_hours: HoursOfKinesis, name: str):
     """A timeline that was announced keeps its place after all others."""
     event_type = kinesis_hours.broker.event_types.get(name)
     announced = next_timeline(event_type, "default", kinesis_hours.broker.clock.now())
@@ -182,7 +184,7 @@ def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(kinesis_hours
     assert values(follow(kinesis_hours, name, kinesis_hours.a_log(), Position(1, 9))) == [7, 8, 9]
 
 
-def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: Hours):
+def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: HoursOfKinesis):
     """A gap in one shard leaves event types alone whose events are in others."""
     kinesis_hours.kinesis.split(kinesis_hours.kinesis.open()[0])
     kinesis_hours.broker.housekeeping.run()
@@ -206,7 +208,9 @@ def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: Hours
         )
 
 
-def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(kinesis_hours: Hours, name: str):
+def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(
+    kinesis_hours: HoursOfKinesis, name: str
+):
     """An offset that was given out after the end of a timeline is unavailable for a moment, and not for ever."""
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
@@ -220,7 +224,7 @@ def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(k
     assert count_events_between(event_type, "0", Position(1, 9), Position(2, 2)) == 3
 
 
-def test_what_happened_is_reported(kinesis_hours: Hours, name: str, caplog):
+def test_what_happened_is_reported(kinesis_hours: HoursOfKinesis, name: str, caplog):
     """The log and the audit log record new timelines, and the list of timelines shows why they were begun."""
     kinesis_hours.broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
     kinesis_hours.broker.system_event_types.create_missing()
@@ -240,7 +244,7 @@ def test_what_happened_is_reported(kinesis_hours: Hours, name: str, caplog):
     assert [each.get("after_loss") for each in told[0]["new_object"]] == [None, True]
 
 
-def lose_some(kinesis_hours: Hours, name: str) -> None:
+def lose_some(kinesis_hours: HoursOfKinesis, name: str) -> None:
     """Ten events, of which the last two of seven are lost before they are indexed, and three are left."""
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
@@ -251,7 +255,7 @@ def lose_some(kinesis_hours: Hours, name: str) -> None:
     kinesis_hours.broker.housekeeping.run()
 
 
-def values_of(kinesis_hours: Hours, name: str) -> list[bytes]:
+def values_of(kinesis_hours: HoursOfKinesis, name: str) -> list[bytes]:
     event_type = kinesis_hours.broker.event_types.get(name)
     log = kinesis_hours.a_log()
     timeline = event_type.timeline
@@ -263,7 +267,9 @@ def values_of(kinesis_hours: Hours, name: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("later", [0.1, 30], ids=["at once", "when the shards between are gone"])
-def test_a_reader_follows_shards_that_split_and_merge_between_two_reads(kinesis_hours: Hours, name: str, later: float):
+def test_a_reader_follows_shards_that_split_and_merge_between_two_reads(
+    kinesis_hours: HoursOfKinesis, name: str, later: float
+):
     """A reader of a shard counts the events of all following shards, though the index has them already."""
     publish(kinesis_hours, name, 0)
     task = kinesis_hours.a_log()

@@ -42,7 +42,7 @@ RESHARDINGS = ("split", "split", "merge", "split", "merge", "merge")
 Seen = Mapping[int, list[bytes | None]]
 
 
-class Surroundings:
+class ReshardedStream:
     """One stream, its index and its archive; every log opened on them represents another process."""
 
     def __init__(self, client, stream: str) -> None:
@@ -96,7 +96,7 @@ def kinesis_world(request):
         client = boto3.client("kinesis", endpoint_url=endpoint)
         client.close = lambda: None  # every log closes its client, and this one is shared
         stream = create_stream(client)
-        yield Surroundings(client, stream)
+        yield ReshardedStream(client, stream)
         client.delete_stream(StreamName=stream)
 
 
@@ -149,7 +149,7 @@ def repeat_until(over: threading.Event, work: Callable[[], None]) -> None:
 
 
 class TestWhileShardsSplitAndMerge:
-    def test_no_event_is_lost_or_there_twice_and_every_reader_counts_the_same(self, kinesis_world: Surroundings):
+    def test_no_event_is_lost_or_there_twice_and_every_reader_counts_the_same(self, kinesis_world: ReshardedStream):
         """Events keep their order and offsets while shards split and merge, for readers who follow and who come later.
 
         The reader that follows has next to no memory, so it also reads behind its cache.
@@ -198,7 +198,7 @@ class TestWhileShardsSplitAndMerge:
             assert seen_from_the_beginning(counting_anew) == followed
         assert sum(map(len, followed.values())) > 60
 
-    def test_an_index_made_afterwards_is_the_same(self, kinesis_world: Surroundings):
+    def test_an_index_made_afterwards_is_the_same(self, kinesis_world: ReshardedStream):
         """Indexing only the last shards also indexes all their ancestors, parents before children."""
         with kinesis_world.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
@@ -216,7 +216,7 @@ class TestWhileShardsSplitAndMerge:
             bounds = later.bounds(TOPIC, range(PARTITIONS))
             assert {partition: each.next_offset for partition, each in bounds.items()} == expected
 
-    def test_a_sealed_topic_stays_sealed(self, kinesis_world: Surroundings):
+    def test_a_sealed_topic_stays_sealed(self, kinesis_world: ReshardedStream):
         """A reader that only sees later records knows a seal written before a shard split."""
         with kinesis_world.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
@@ -231,7 +231,7 @@ class TestWhileShardsSplitAndMerge:
             assert later.bounds(TOPIC, range(PARTITIONS)) == ends
 
 
-class Before:
+class OlderIndex:
     """An older state of the index, for callers that read how far shards are counted."""
 
     def __init__(self, index: MemoryLogIndex, stream: str) -> None:
@@ -246,7 +246,7 @@ class Before:
 
 
 class TestProcessesThatAreBehind:
-    def test_counts_nothing_twice(self, kinesis_world: Surroundings):
+    def test_counts_nothing_twice(self, kinesis_world: ReshardedStream):
         """An indexer that reads an old shard again, and does not know its children yet, changes nothing."""
         with kinesis_world.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
@@ -254,7 +254,7 @@ class TestProcessesThatAreBehind:
                 run_blocking(log.append(TOPIC, {partition: [Record(b"1")]}))
             shard_trees = ShardTreeCache(kinesis_world.a_stream())
             old = shard_trees.current.leaves()
-            index = Before(kinesis_world.index, kinesis_world.stream)
+            index = OlderIndex(kinesis_world.index, kinesis_world.stream)
             behind = Indexer(shard_trees.stream, shard_trees, index, kinesis_world.archive)
             kinesis_world.reshard("split")
             kinesis_world.reshard("merge")
@@ -269,7 +269,7 @@ class TestProcessesThatAreBehind:
                 behind.catch_up(shard)
             assert kinesis_world.index.index_heads(places) == indexed
 
-    def test_begins_with_what_others_have_counted(self, kinesis_world: Surroundings):
+    def test_begins_with_what_others_have_counted(self, kinesis_world: ReshardedStream):
         """A reader that finds a partition counted in an unknown shard takes over the count."""
         shard_trees = ShardTreeCache(kinesis_world.a_stream())
         topics = TopicCache(kinesis_world.index, 60.0, ChangeWatch(kinesis_world.index.change_counters, SystemClock()))

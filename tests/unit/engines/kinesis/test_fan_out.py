@@ -41,7 +41,7 @@ def kinesis(faulty_kinesis: FaultyKinesis, monkeypatch) -> Iterator[PushingKines
         yield made
 
 
-class Following:
+class FollowingProcess:
     """A process that watches, and its notifications."""
 
     def __init__(self, log: KinesisLog) -> None:
@@ -65,10 +65,10 @@ class Following:
 
 
 @contextmanager
-def following_watch(faulty_kinesis: FaultyKinesis, more: str = "") -> Iterator[Following]:
+def following_watch(faulty_kinesis: FaultyKinesis, more: str = "") -> Iterator[FollowingProcess]:
     url = f"kinesis://{faulty_kinesis.name}?region={REGION}&fan_out=mine&shared_for=60&{HURRIED}{more}"
     log = opening.open_kinesis_log(url, faulty_kinesis.clock, faulty_kinesis.index, None)
-    made = Following(log)
+    made = FollowingProcess(log)
     try:
         yield made
     finally:
@@ -254,7 +254,7 @@ def test_a_shard_that_ends_is_followed_by_its_children():
         client.close()
 
 
-class Iterators:
+class IteratorStream:
     """A stream that is only asked for iterators and pages."""
 
     def __init__(self) -> None:
@@ -274,7 +274,7 @@ def record(sequence: int) -> ArrivedRecord:
 
 def test_what_is_pushed_and_read_is_met_once():
     """A record that was read is not taken again when it is pushed, nor the other way round; a shard ends only once."""
-    stream = Iterators()
+    stream = IteratorStream()
     cursor = ShardCursor(stream, "s", 5)
     assert [each.position.sequence for each in cursor.read(GrowingPauses(1)).records] == [7, 8]
     assert [

@@ -7,7 +7,7 @@ from nakadi.engines.kinesis.numbering import ABANDONED_APPEND_AGE_MS, ArrivedRec
 from nakadi.model.log_index import NOTHING_INDEXED, RecordPosition
 
 
-class Log:
+class NumberedRecords:
     """Records in a row, and the result of counting them."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Log:
 
 @pytest.fixture
 def log():
-    return Log()
+    return NumberedRecords()
 
 
 def test_frames_get_the_next_numbers(log):

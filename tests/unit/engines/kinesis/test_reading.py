@@ -56,7 +56,7 @@ def offsets(log, start: int = 0) -> list[int]:
     return found
 
 
-def of(numbers) -> list[bytes]:
+def both_halves_of(numbers) -> list[bytes]:
     return [text for number in numbers for text in (b"%d" % number, b"%d.5" % number)]
 
 
@@ -70,11 +70,11 @@ def test_every_way_leads_to_the_same_events(faulty_kinesis: FaultyKinesis, log, 
     publish(log, range(30, 60 if how == "indexed in part" else 30))
     publish(log, range(5), partition=1)
     reader = faulty_kinesis.a_log(options)
-    expected = of(range(60 if how == "indexed in part" else 30))
+    expected = both_halves_of(range(60 if how == "indexed in part" else 30))
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, len(expected))}
     for start in (0, 1, 17, 59, len(expected) - 1):
         assert events(reader, start) == expected[start:]
-    assert events(reader, partition=1) == of(range(5))
+    assert events(reader, partition=1) == both_halves_of(range(5))
 
 
 def test_a_log_without_an_archive_reads_the_stream(faulty_kinesis: FaultyKinesis, log):
@@ -83,7 +83,7 @@ def test_a_log_without_an_archive_reads_the_stream(faulty_kinesis: FaultyKinesis
     faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
     publish(log, range(20, 40))
-    assert events(reader) == of(range(40))
+    assert events(reader) == both_halves_of(range(40))
 
 
 def test_any_client_that_catches_up_reads_the_stream_once(faulty_kinesis: FaultyKinesis, log):
@@ -106,7 +106,7 @@ def test_the_index_is_ahead_of_a_reader(faulty_kinesis: FaultyKinesis, log):
     publish(log, range(3), partition=1)
     faulty_kinesis.index_all()
     assert reader.bounds("t", [1]) == {1: OffsetBounds(0, 6)}
-    assert events(reader, partition=1) == of(range(3))
+    assert events(reader, partition=1) == both_halves_of(range(3))
 
 
 def test_a_new_process_begins_where_the_index_ends(faulty_kinesis: FaultyKinesis, log):
@@ -217,7 +217,7 @@ def test_what_others_store_is_reported(faulty_kinesis: FaultyKinesis, log):
     publish(log, [1], partition=1)
     assert told.wait(PATIENCE)
     assert found[0] == ("t", 1)
-    assert events(reader, partition=1) == of([1])
+    assert events(reader, partition=1) == both_halves_of([1])
     end()
 
 
@@ -254,7 +254,7 @@ def test_trimming_is_seen_by_others(faulty_kinesis: FaultyKinesis, log):
     publish(log, range(3, 5))
     faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log()
-    assert events(reader) == of(range(5))
+    assert events(reader) == both_halves_of(range(5))
     log.trim("t", 0, faulty_kinesis.clock.now())
     time.sleep(FAST_OPTIONS.lease)
     assert reader.bounds("t", [0]) == {0: OffsetBounds(6, 10)}
@@ -312,10 +312,10 @@ def test_what_the_archive_has_already_is_reported_when_the_tip_is(faulty_kinesis
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 6)}
     publish(log, range(3, 5))
     faulty_kinesis.index_all()
-    assert events(reader, limit=100) == of(range(3))
+    assert events(reader, limit=100) == both_halves_of(range(3))
     assert reader.read("t", 0, 10).events == ()
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 10)}
-    assert events(reader) == of(range(5))
+    assert events(reader) == both_halves_of(range(5))
     with pytest.raises(OffsetUnavailable):
         reader.read("t", 0, 11)
 

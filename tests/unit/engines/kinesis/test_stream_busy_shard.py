@@ -60,7 +60,7 @@ def clock(monkeypatch):
     return clock
 
 
-class Held:
+class HeldClient:
     """A client that holds back its first read until the test releases it; from then on it answers, or refuses all
     reads."""
 
@@ -118,7 +118,7 @@ def a_log(faulty_kinesis: FaultyKinesis, client: Any = None) -> KinesisLog:
     return log
 
 
-def ask_at_once(log: KinesisLog, client: Held, lock: CountedLock) -> list[Any]:
+def ask_at_once(log: KinesisLog, client: HeldClient, lock: CountedLock) -> list[Any]:
     """The results of many callers that ask for the bounds while the first one's read is under way."""
 
     def ask(_: int) -> Any:
@@ -149,7 +149,7 @@ def count_lock_uses(log: KinesisLog) -> CountedLock:
 
 def test_many_who_ask_at_once_share_the_reads(faulty_kinesis):
     """However many ask for the tip while it is read, one read that begins after that serves all of them."""
-    client = Held(faulty_kinesis.client)
+    client = HeldClient(faulty_kinesis.client)
     log = a_log(faulty_kinesis, client)
 
     assert ask_at_once(log, client, count_lock_uses(log)) == [1] * MANY
@@ -173,7 +173,7 @@ def test_a_read_serves_who_came_while_it_waited_for_its_turn(faulty_kinesis, clo
 def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(faulty_kinesis, clock):
     """While Kinesis refuses a shard's reads, many who wait for them cost no more calls than one, and hear of it at
     once, with the time to come back. A caller that comes before that time is refused without a call."""
-    client = Held(faulty_kinesis.client, refuses=True)
+    client = HeldClient(faulty_kinesis.client, refuses=True)
     log = a_log(faulty_kinesis, client)
 
     refusals = ask_at_once(log, client, count_lock_uses(log))
@@ -234,7 +234,7 @@ def test_who_has_begun_may_wait_longer_than_who_begins(faulty_kinesis, clock):
 
 def test_iterators_that_are_refused_are_asked_for_less_often(faulty_kinesis, clock):
     """A refusal makes the next calls for iterators of this shard come later, as with reads."""
-    refusing = Refusing(faulty_kinesis.client)
+    refusing = RefusingClient(faulty_kinesis.client)
     stream = Stream(refusing, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     with pytest.raises(Unavailable):
@@ -246,7 +246,7 @@ def test_iterators_that_are_refused_are_asked_for_less_often(faulty_kinesis, clo
     assert clock.now - before > 1.5 / READS_PER_SECOND
 
 
-class Refusing:
+class RefusingClient:
     """A client that refuses the first iterator."""
 
     def __init__(self, client: Any) -> None:

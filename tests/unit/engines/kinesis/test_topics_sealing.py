@@ -25,7 +25,7 @@ def topic(faulty_kinesis: FaultyKinesis):
     return "t"
 
 
-class Asked:
+class CallCountingIndex:
     """An index that counts the reads of topics and of changes."""
 
     def __init__(self, index) -> None:
@@ -47,7 +47,7 @@ class Asked:
 
 def test_a_publisher_does_not_ask_about_every_append(faulty_kinesis: FaultyKinesis, topic):
     """While a lease holds, appends need no call to the index."""
-    index = Asked(faulty_kinesis.index)
+    index = CallCountingIndex(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(60), index=index)
     for _ in range(20):
         run_blocking(log.append(topic, {0: [Record(b"1")]}))
@@ -83,7 +83,7 @@ def machine(faulty_kinesis: FaultyKinesis, monkeypatch):
 
 def test_one_question_renews_all_leases(faulty_kinesis: FaultyKinesis, machine):
     """One read of the changes renews an expired lease, for all topics together."""
-    index = Asked(faulty_kinesis.index)
+    index = CallCountingIndex(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)
     names = [f"topic-{number}" for number in range(5)]
     for _ in range(4):
@@ -98,7 +98,7 @@ def test_one_question_renews_all_leases(faulty_kinesis: FaultyKinesis, machine):
 def test_a_lease_is_not_renewed_after_a_seal(faulty_kinesis: FaultyKinesis, topic, machine):
     """Among many topics whose leases are renewed together, the sealed one is read again."""
     other = faulty_kinesis.a_log(lease_options(2))
-    index = Asked(faulty_kinesis.index)
+    index = CallCountingIndex(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)
     for _ in range(3):
         run_blocking(log.append(topic, {0: [Record(b"1")]}))
@@ -122,7 +122,7 @@ def test_a_renewed_lease_begins_with_the_question(faulty_kinesis: FaultyKinesis,
     assert other.bounds(topic, [0])[0].next_offset == 1
 
 
-class SlowChanges(Asked):
+class SlowChanges(CallCountingIndex):
     """An index that returns changes after another event has happened since its read."""
 
     def __init__(self, index) -> None:
@@ -146,7 +146,7 @@ def test_other_processes_learn_of_a_seal_in_time(faulty_kinesis: FaultyKinesis, 
     assert sealing.bounds(topic, [0])[0].next_offset == 1
 
 
-class Slow:
+class SlowClient:
     """A client that runs `meanwhile` before it passes records on."""
 
     def __init__(self, client, meanwhile) -> None:
@@ -163,7 +163,7 @@ class Slow:
 
 def publishing_while(faulty_kinesis: FaultyKinesis, meanwhile):
     """A log whose appends are overtaken by something, every time."""
-    return faulty_kinesis.a_log(lease_options(0.05), client=Slow(faulty_kinesis.client, meanwhile))
+    return faulty_kinesis.a_log(lease_options(0.05), client=SlowClient(faulty_kinesis.client, meanwhile))
 
 
 def test_what_comes_behind_the_seal_is_not_acknowledged(faulty_kinesis: FaultyKinesis, topic):
@@ -214,7 +214,7 @@ def test_what_is_lost_with_its_topic_is_reported(faulty_kinesis: FaultyKinesis, 
 
 def test_a_frozen_process_does_not_trust_its_old_lease(faulty_kinesis: FaultyKinesis, topic, monkeypatch):
     """A process whose machine stood still for a while asks again, even if its steady clock stood still as well."""
-    index = Asked(faulty_kinesis.index)
+    index = CallCountingIndex(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(60), index=index)
     run_blocking(log.append(topic, {0: [Record(b"1")]}))
     now = time.time

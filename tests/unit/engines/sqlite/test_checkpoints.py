@@ -63,7 +63,7 @@ def test_the_next_commit_begins_a_new_log(path, file):
 def test_commits_of_the_meantime_are_copied_too(path, file):
     """Others write during the long part of a copy. The short one at its end has their commits as well."""
 
-    class Meanwhile:
+    class ConnectionWithOtherWriters:
         """A connection beside which others write, between the two parts."""
 
         def __init__(self, connection: sqlite3.Connection) -> None:
@@ -77,7 +77,7 @@ def test_commits_of_the_meantime_are_copied_too(path, file):
 
     write(file, 50)
     with closing(file.open_write_connection()) as connection:
-        assert copy_log(cast(sqlite3.Connection, Meanwhile(connection)))
+        assert copy_log(cast(sqlite3.Connection, ConnectionWithOtherWriters(connection)))
     size = log_bytes(path)
     write(file, 80)
     assert log_bytes(path) == size

@@ -20,7 +20,7 @@ def _same_keys_each_time():
     drawn.seed(27)
 
 
-class Key(bytes):
+class StableKey(bytes):
     """A key whose hash is the same in each process: which two look alike in the index does not change between runs."""
 
     def __hash__(self) -> int:
@@ -31,7 +31,7 @@ drawn = random.Random()
 
 
 def keys(number: int) -> list[bytes]:
-    return [Key(drawn.randbytes(32)) for _ in range(number)]
+    return [StableKey(drawn.randbytes(32)) for _ in range(number)]
 
 
 def test_finds_every_key_in_its_runs():

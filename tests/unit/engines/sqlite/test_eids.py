@@ -175,7 +175,7 @@ def texts(log: SqliteLog) -> Iterator[tuple[int, str]]:
         yield event.offset, (event.record.value or b"").decode().strip('"')
 
 
-class Model:
+class EidModel:
     """The expected content: when and where each id was last stored."""
 
     def __init__(self) -> None:
@@ -303,13 +303,13 @@ def test_no_row_is_long(path, clock, monkeypatch):
 
 
 @pytest.mark.parametrize("memory", ["roomy", "crowded"])
-@pytest.mark.parametrize("seed", range(everything.choose_count(2, 12)))
+@pytest.mark.parametrize("seed", range(everything.choose_by_suite(2, 12)))
 def test_any_history_stores_each_id_once(path, clock, seed, memory, monkeypatch, request):
     """Two processes, restarts, failures, housekeeping and time: the stored events match a simple model."""
     print(f"seed {seed}")
     if memory == "crowded":
         request.getfixturevalue("crowded_memory")
-    drawn, model = random.Random(seed), Model()
+    drawn, model = random.Random(seed), EidModel()
     window = timedelta(seconds=drawn.choice([30, 300]))
     logs = [SqliteLog(path, clock) for _ in range(2)]
     try:

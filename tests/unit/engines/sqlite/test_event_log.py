@@ -454,7 +454,7 @@ class SteppedWriter(LogWriter):
         return super().run(count_events)
 
 
-class Parts:
+class SqliteLogParts:
     """The parts of a log, put together by hand; a log of the same file may fill it."""
 
     def __init__(self, path: Path, clock: HandMovedClock) -> None:
@@ -470,7 +470,7 @@ class Parts:
 
 @pytest.fixture
 def parts(path, clock):
-    with closing(Parts(path, clock)) as parts:
+    with closing(SqliteLogParts(path, clock)) as parts:
         yield parts
 
 

@@ -40,7 +40,7 @@ def committing_log(path, metrics):
 
 
 @pytest.fixture
-def cut(path):
+def stalled_connection(path):
     """A log, and the other end of its connection, at which nothing reads yet."""
     ours, theirs = socket.socketpair()
     with closing(ours), closing(SqliteLog(path, HandMovedClock(), committer=theirs)) as log:
@@ -85,9 +85,9 @@ def test_one_process_hears_at_once_of_what_another_stored(path, committing_log):
         assert other.read("t", 1, 0, wait=PATIENCE).events
 
 
-def test_a_connection_that_breaks_leaves_nothing_waiting(cut):
+def test_a_connection_that_breaks_leaves_nothing_waiting(stalled_connection):
     """Appends in progress end with an unknown outcome, and so do all later ones."""
-    log, other_side = cut
+    log, other_side = stalled_connection
     waiting = [append_async(log, "t", {0: [a_record("x")]}) for _ in range(3)]
     assert other_side.recv(1)
     other_side.close()
@@ -102,9 +102,9 @@ def test_a_connection_that_breaks_leaves_nothing_waiting(cut):
             attempt()
 
 
-def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing_log, cut):
+def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing_log, stalled_connection):
     """Bytes beyond the socket's capacity are kept, in order, until the other side reads; none is lost or doubled."""
-    log, other_side = cut
+    log, other_side = stalled_connection
     large = b'"%s"' % (b"x" * 7_000)
     waiting = [append_async(log, "t", {0: [Record(large), a_record(str(number))]}) for number in range(200)]
     assert not any(each.done() for each in waiting)
@@ -124,9 +124,9 @@ def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing_log
     ]
 
 
-def test_no_more_waits_than_there_is_room_for(cut, monkeypatch):
+def test_no_more_waits_than_there_is_room_for(stalled_connection, monkeypatch):
     """An append beyond the limit is refused at once, though the other side does not answer."""
-    log, _ = cut
+    log, _ = stalled_connection
     monkeypatch.setattr(sharing, "MAX_WAITING_APPENDS", 2)
     waiting = [append_async(log, "t", {0: [a_record("x")]}) for _ in range(3)]
     with pytest.raises(Unavailable, match="Too many events"):

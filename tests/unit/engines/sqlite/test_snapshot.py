@@ -12,7 +12,7 @@ from tests.support.backups import BusyFolder
 
 
 @pytest.fixture
-def busy(tmp_path):
+def busy_folder(tmp_path):
     folder = BusyFolder(tmp_path / "data")
     yield folder
     folder.close()
@@ -23,48 +23,48 @@ def count_of(path, table):
         return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
-def test_it_stays_as_it_was_when_it_was_opened(busy, tmp_path, monkeypatch):
+def test_it_stays_as_it_was_when_it_was_opened(busy_folder, tmp_path, monkeypatch):
     """Copy, mark and keys are of one moment, whatever is committed meanwhile, between two pages too. (B1, B2)"""
     monkeypatch.setattr(snapshot, "PAGES_PER_STEP", 5)
-    busy.publish(5)
-    busy.archive()
-    busy.publish(2)
-    before = busy.log._index.referenced_archive_keys()
+    busy_folder.publish(5)
+    busy_folder.archive()
+    busy_folder.publish(2)
+    before = busy_folder.log._index.referenced_archive_keys()
     ends = {}
 
-    with open_snapshot(busy.path / "nakadi.db") as opened:
-        ends.update(opened.mark(busy.clock.now()).ends)
-        busy.publish(3)
-        busy.archive()
-        busy.marker.write_mark_if_changed()
+    with open_snapshot(busy_folder.path / "nakadi.db") as opened:
+        ends.update(opened.mark(busy_folder.clock.now()).ends)
+        busy_folder.publish(3)
+        busy_folder.archive()
+        busy_folder.marker.write_mark_if_changed()
         opened.copy_to(tmp_path / "copy.db")
 
         assert opened.archive_keys() == before
-        assert opened.mark(busy.clock.now()).ends == ends
+        assert opened.mark(busy_folder.clock.now()).ends == ends
     assert count_of(tmp_path / "copy.db", "log_index_segments") == len(before) == 1
     assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_damaged_file_is_not_copied(busy, tmp_path):
+def test_a_damaged_file_is_not_copied(busy_folder, tmp_path):
     """A copy whose structure is damaged is not handed out. (B8)"""
-    busy.publish(100, size=1000)
-    busy.close()
-    content = bytearray((busy.path / "nakadi.db").read_bytes())
+    busy_folder.publish(100, size=1000)
+    busy_folder.close()
+    content = bytearray((busy_folder.path / "nakadi.db").read_bytes())
     content[len(content) // 2 : len(content) // 2 + 8192] = bytes(8192)
-    (busy.path / "nakadi.db").write_bytes(content)
+    (busy_folder.path / "nakadi.db").write_bytes(content)
 
-    with pytest.raises(BadDataFile, match="damaged"), open_snapshot(busy.path / "nakadi.db") as opened:
+    with pytest.raises(BadDataFile, match="damaged"), open_snapshot(busy_folder.path / "nakadi.db") as opened:
         opened.copy_to(tmp_path / "copy.db")
 
 
 @pytest.mark.parametrize(("version", "message"), [(1, "start its broker once"), (99, "newer version")])
-def test_a_file_of_another_format_is_not_read_by_halves(busy, version, message):
+def test_a_file_of_another_format_is_not_read_by_halves(busy_folder, version, message):
     """A data file whose tables this version does not know is refused. (B12)"""
-    busy.close()
-    with closing(sqlite3.connect(busy.path / "nakadi.db")) as connection:
+    busy_folder.close()
+    with closing(sqlite3.connect(busy_folder.path / "nakadi.db")) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
 
-    with pytest.raises(BadDataFile, match=message), open_snapshot(busy.path / "nakadi.db"):
+    with pytest.raises(BadDataFile, match=message), open_snapshot(busy_folder.path / "nakadi.db"):
         pass
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as some
 from nakadi.model.authorization import Operation
 from tests.support.builders import A_MOMENT
 from tests.support.cursor_api import NAME, TIMELINE_NOT_FOUND, Api, cursor, pair, read_refusal
-from tests.support.places import Generation
+from tests.support.places import TimelineWithPast
 
 
 def test_distances_are_returned_with_their_cursors():
     """Pairs come back in order, cursors as sent, with the events after the first up to the last. (C37, C38)"""
     asked = [pair("BEGIN", "001-0001-1"), pair("4", "001-0001-00002"), pair("001-0001-1", "001-0001-1", "1")]
-    response = Api(Generation([5, 5])).post("cursor-distances", asked)
+    response = Api(TimelineWithPast([5, 5])).post("cursor-distances", asked)
     assert response.status_code == 200
     assert response.json() == [{**each, "distance": way} for each, way in zip(asked, [2, -2, 0], strict=True)]
 
@@ -24,7 +24,7 @@ def test_distances_are_returned_with_their_cursors():
 def test_distance_crosses_timelines():
     """Across timelines whole sizes are added, and both sides of a border are one place. (C39)"""
     asked = [pair("001-0001-0", "001-0003-0"), pair("2", "001-0002--1"), pair("001-0003-0", "BEGIN")]
-    response = Api(Generation([3]), Generation([4]), Generation([1])).post("cursor-distances", asked)
+    response = Api(TimelineWithPast([3]), TimelineWithPast([4]), TimelineWithPast([1])).post("cursor-distances", asked)
     assert [each["distance"] for each in response.json()] == [7, 0, -8]
 
 
@@ -32,13 +32,13 @@ def test_distance_between_times_counts_what_was_stored():
     """Two date-times count the events stored between them; they come back as sent."""
     first, last = (A_MOMENT + timedelta(minutes=minutes) for minutes in (61, 121))
     asked = [pair(first.isoformat(), last.isoformat())]
-    response = Api(Generation([3]), Generation([4])).post("cursor-distances", asked)
+    response = Api(TimelineWithPast([3]), TimelineWithPast([4])).post("cursor-distances", asked)
     assert response.json() == [{**asked[0], "distance": 3}]
 
 
 def test_distance_between_partitions_is_refused():
     """Both cursors of a pair must have one partition. (C40)"""
-    response = Api(Generation([3, 3])).post("cursor-distances", [pair("0", "1", "0", "1")])
+    response = Api(TimelineWithPast([3, 3])).post("cursor-distances", [pair("0", "1", "0", "1")])
     detail = "Cursors with different partition. Pairs of cursors should have matching partitions."
     assert read_refusal(response) == (422, detail)
 
@@ -48,31 +48,33 @@ def test_distance_between_partitions_is_refused():
 def test_cursor_that_cannot_be_converted_is_refused(operation, offset):
     """An offset that leads nowhere is a problem of converting, so is a number beyond 64 bits. (C41, C49, C55, C66)"""
     body = [pair("0", offset)] if operation == "cursor-distances" else [cursor("0"), cursor(offset)]
-    assert read_refusal(Api(Generation([3])).post(operation, body)) == (422, "problem converting cursors")
+    assert read_refusal(Api(TimelineWithPast([3])).post(operation, body)) == (422, "problem converting cursors")
 
 
 def test_distance_in_an_unknown_partition_is_refused():
     """A partition that is not in the timelines between is refused. (C43)"""
-    response = Api(Generation([3]), Generation([3])).post("cursor-distances", [pair("0", "001-0002-0", "9")])
+    response = Api(TimelineWithPast([3]), TimelineWithPast([3])).post(
+        "cursor-distances", [pair("0", "001-0002-0", "9")]
+    )
     assert read_refusal(response) == (422, "Partition not found.")
 
 
 def test_distances_do_not_require_stored_events():
     """Positions beyond the end, expired ones, and unknown partitions have different results. (C44, C45)"""
     asked = [pair("1", "1000"), pair("-1", "0"), pair("001-0001-3", "001-0001-7", "9")]
-    response = Api(Generation([9], expired=[5]), refused=[Operation.READ]).post("cursor-distances", asked)
+    response = Api(TimelineWithPast([9], expired=[5]), refused=[Operation.READ]).post("cursor-distances", asked)
     assert [each["distance"] for each in response.json()] == [999, 1, 4]
 
 
 def test_distances_need_view():
     """Distances take the permission to see the event type. (C45)"""
-    response = Api(Generation([9]), refused=[Operation.VIEW]).post("cursor-distances", [])
+    response = Api(TimelineWithPast([9]), refused=[Operation.VIEW]).post("cursor-distances", [])
     assert read_refusal(response) == (403, f"Access on VIEW event-type:{NAME} denied")
 
 
 def test_distances_are_unavailable_while_the_log_does_not_answer():
     """While the log does not answer, asking again later may help; of old this was an internal error. (C50, C68)"""
-    api = Api(Generation([9]))
+    api = Api(TimelineWithPast([9]))
     api.logs.down = True
     expected = (503, "Error occurred when fetching partitions offsets")
     assert read_refusal(api.post("cursor-distances", [pair("BEGIN", "1")])) == expected
@@ -83,7 +85,7 @@ def test_distances_are_unavailable_while_the_log_does_not_answer():
 def test_missing_members_of_a_pair_are_listed():
     """Every missing member of every pair is listed with its path. (C47)"""
     asked = [pair("0", "1"), {"initial_cursor": cursor(""), "final_cursor": {}}, {"final_cursor": cursor("1", "")}]
-    response = Api(Generation([9])).post("cursor-distances", asked, name="unknown")
+    response = Api(TimelineWithPast([9])).post("cursor-distances", asked, name="unknown")
     assert response.status_code == 400
     assert response.json() == {
         "type": "https://zalando.github.io/problem/constraint-violation",
@@ -102,7 +104,7 @@ def test_missing_members_of_a_pair_are_listed():
 @pytest.mark.parametrize("operation", ["cursors-lag", "shifted-cursors"])
 def test_missing_members_of_a_cursor_are_listed(operation):
     """Every missing member of every cursor is listed with its path. (C47, C58, C66)"""
-    response = Api(Generation([9])).post(operation, [cursor("1"), cursor(None, "")])
+    response = Api(TimelineWithPast([9])).post(operation, [cursor("1"), cursor(None, "")])
     assert response.status_code == 400
     assert response.json()["violations"] == [
         {"field": "list[1].offset", "message": "must not be null"},
@@ -119,13 +121,13 @@ OPERATIONS = pytest.mark.parametrize("operation", ["cursor-distances", "cursors-
 )
 def test_unreadable_body_is_malformed(operation, text):
     """A body that is no array of the right objects is malformed, null elements included. (C48, C49, C58, C66)"""
-    assert Api(Generation([9])).send(operation, text).status_code == 400
+    assert Api(TimelineWithPast([9])).send(operation, text).status_code == 400
 
 
 @OPERATIONS
 def test_missing_body_is_malformed(operation):
     """The Problem says that the body is missing. (C48, C58, C66)"""
-    status, detail = read_refusal(Api(Generation([9])).send(operation, b""))
+    status, detail = read_refusal(Api(TimelineWithPast([9])).send(operation, b""))
     assert status == 400
     assert detail.startswith("Required request body is missing")
 
@@ -133,13 +135,13 @@ def test_missing_body_is_malformed(operation):
 @OPERATIONS
 def test_body_has_to_be_json_by_its_content_type(operation):
     """A body of another media type is not read. (C48, C58, C66)"""
-    assert Api(Generation([9])).send(operation, b"[]", "text/plain").status_code == 415
+    assert Api(TimelineWithPast([9])).send(operation, b"[]", "text/plain").status_code == 415
 
 
 @OPERATIONS
 def test_an_empty_list_has_an_empty_response(operation):
     """An empty array is answered by an empty array, if the event type exists. (C46, C56, C66)"""
-    api = Api(Generation([9]))
+    api = Api(TimelineWithPast([9]))
     assert (api.post(operation, []).status_code, api.post(operation, []).json()) == (200, [])
     assert read_refusal(api.post(operation, [], name="unknown")) == (404, 'EventType "unknown" does not exist.')
 
@@ -149,7 +151,7 @@ def test_an_empty_list_has_an_empty_response(operation):
 
 def test_lag_counts_events_behind_cursors():
     """Each cursor is answered, in order, by its partition's ends and the events after it. (C51, C52, C56)"""
-    response = Api(Generation([2, 0])).post("cursors-lag", [cursor("BEGIN", "1"), cursor("BEGIN"), cursor("0")])
+    response = Api(TimelineWithPast([2, 0])).post("cursors-lag", [cursor("BEGIN", "1"), cursor("BEGIN"), cursor("0")])
     assert response.status_code == 200
     fresh, whole, rest = response.json()
     assert fresh == {
@@ -170,21 +172,21 @@ def test_lag_counts_events_behind_cursors():
 def test_timeline_switch_without_events_changes_no_lag():
     """A new timeline that is still empty changes nothing, and then adds its events. (C53)"""
     asked = [cursor("BEGIN"), cursor("001-0001-1")]
-    before = Api(Generation([3])).post("cursors-lag", asked).json()
-    assert Api(Generation([3]), Generation([0])).post("cursors-lag", asked).json() == before
-    after = Api(Generation([3]), Generation([0]), Generation([4])).post("cursors-lag", asked).json()
+    before = Api(TimelineWithPast([3])).post("cursors-lag", asked).json()
+    assert Api(TimelineWithPast([3]), TimelineWithPast([0])).post("cursors-lag", asked).json() == before
+    after = Api(TimelineWithPast([3]), TimelineWithPast([0]), TimelineWithPast([4])).post("cursors-lag", asked).json()
     assert [each["unconsumed_events"] for each in after] == [7, 5]
 
 
 def test_lag_of_expired_and_future_cursors():
     """A cursor beyond the newest event has a negative lag; an expired one is counted from its number. (C54, C57)"""
-    response = Api(Generation([9], expired=[6])).post("cursors-lag", [cursor("11"), cursor("1"), cursor("BEGIN")])
+    response = Api(TimelineWithPast([9], expired=[6])).post("cursors-lag", [cursor("11"), cursor("1"), cursor("BEGIN")])
     assert [each["unconsumed_events"] for each in response.json()] == [-3, 7, 3]
 
 
 def test_lag_of_an_unknown_partition():
     """A number in an unknown partition has another error than a beginning that cannot be converted. (C55)"""
-    api = Api(Generation([9]))
+    api = Api(TimelineWithPast([9]))
     assert read_refusal(api.post("cursors-lag", [cursor("1", "4")])) == (422, "Partition not found.")
     assert read_refusal(api.post("cursors-lag", [cursor("BEGIN", "4")])) == (422, "problem converting cursors")
 
@@ -194,7 +196,7 @@ def test_lag_and_shift_need_view_and_read(operation):
     """Lags and shifts take the permissions to see and to read. (C56, C66)"""
 
     def refused(*operations: Operation) -> tuple[int, str]:
-        return read_refusal(Api(Generation([5]), refused=operations).post(operation, []))
+        return read_refusal(Api(TimelineWithPast([5]), refused=operations).post(operation, []))
 
     assert refused(Operation.READ) == (403, f"Access on READ event-type:{NAME} denied")
     assert refused(Operation.READ, Operation.VIEW) == (403, f"Access on VIEW event-type:{NAME} denied")
@@ -219,7 +221,7 @@ def test_lag_and_shift_need_view_and_read(operation):
 )
 def test_shifts_have_known_answers(offset, shift, reached):
     """Moving over timelines ends where clients expect it. (C59, C61, C62, C64)"""
-    api = Api(Generation([0]), Generation([2]), Generation([2]))
+    api = Api(TimelineWithPast([0]), TimelineWithPast([2]), TimelineWithPast([2]))
     response = api.post("shifted-cursors", [{**cursor(offset), "shift": shift}])
     assert response.status_code == 200
     assert response.json() == [cursor(reached)]
@@ -229,7 +231,7 @@ def test_shifts_are_returned_in_order():
     """Moved cursors come back in the order of the request, as partition and offset only. (C10, C59)"""
     asked = [{**cursor("1", "1"), "shift": 1}, {**cursor("4", "0"), "shift": -2}]
     expected = [cursor("001-0001-000000000000000002", "1"), cursor("001-0001-000000000000000002", "0")]
-    assert Api(Generation([9, 9])).post("shifted-cursors", asked).json() == expected
+    assert Api(TimelineWithPast([9, 9])).post("shifted-cursors", asked).json() == expected
 
 
 @pytest.mark.parametrize(
@@ -247,33 +249,33 @@ def test_shifts_are_returned_in_order():
 )
 def test_shift_is_optional(more, reached):
     """Without a shift a cursor stays where it is, and a short number short; a shift may have 64 bits. (C59, C60)"""
-    assert Api(Generation([9])).post("shifted-cursors", [{**cursor("4"), **more}]).json() == [cursor(reached)]
+    assert Api(TimelineWithPast([9])).post("shifted-cursors", [{**cursor("4"), **more}]).json() == [cursor(reached)]
 
 
 @pytest.mark.parametrize("shift", [True, "x", [], 2**63])
 def test_shift_is_a_number(shift):
     """A shift that is no 64-bit number is malformed. (C60)"""
-    assert Api(Generation([9])).post("shifted-cursors", [{**cursor("4"), "shift": shift}]).status_code == 400
+    assert Api(TimelineWithPast([9])).post("shifted-cursors", [{**cursor("4"), "shift": shift}]).status_code == 400
 
 
 def test_shift_ignores_retention_and_the_end():
     """Places whose events are gone or not there yet are places. (C61, C63)"""
     asked = [{**cursor("BEGIN"), "shift": -3}, {**cursor("8"), "shift": 100}]
-    reached = Api(Generation([9], expired=[6])).post("shifted-cursors", asked).json()
+    reached = Api(TimelineWithPast([9], expired=[6])).post("shifted-cursors", asked).json()
     assert [each["offset"] for each in reached] == ["001-0001-000000000000000002", "001-0001-000000000000000108"]
 
 
 def test_shift_before_the_first_timeline_is_refused():
     """Before the first timeline there is no place. (C42, C62, C65)"""
     asked = [{**cursor("BEGIN"), "shift": -1}]
-    assert read_refusal(Api(Generation([9])).post("shifted-cursors", asked)) == (422, TIMELINE_NOT_FOUND)
+    assert read_refusal(Api(TimelineWithPast([9])).post("shifted-cursors", asked)) == (422, TIMELINE_NOT_FOUND)
 
 
 def test_shift_does_not_require_the_partition():
     """In the open timeline a partition that is not there goes unnoticed. (C67)"""
     asked = [{**cursor("4", "7"), "shift": 1}]
     expected = [cursor("001-0001-000000000000000005", "7")]
-    assert Api(Generation([9])).post("shifted-cursors", asked).json() == expected
+    assert Api(TimelineWithPast([9])).post("shifted-cursors", asked).json() == expected
 
 
 # Any input
@@ -306,7 +308,7 @@ BODIES = some.one_of(
 @given(operation=some.sampled_from(["cursor-distances", "cursors-lag", "shifted-cursors"]), body=BODIES)
 def test_random_bodies_are_answered_without_a_fault(operation, body):
     """For any JSON, the answer is a result or a refusal that names the fault. (C37, C48, C49, C51, C59)"""
-    api = Api(Generation([3, 0]), Generation([0, 2], expired=[0, 1]))
+    api = Api(TimelineWithPast([3, 0]), TimelineWithPast([0, 2], expired=[0, 1]))
     assert api.send(operation, json.dumps(body).encode()).status_code in (200, 400, 422)
 
 
@@ -317,6 +319,6 @@ def test_random_bodies_are_answered_without_a_fault(operation, body):
 )
 def test_random_queries_are_answered_without_a_fault(text, offset, partition):
     """For any query about partitions, the answer is a result or a refusal that names the fault. (C21, C28, C35)"""
-    api = Api(Generation([3, 0]), Generation([0, 2], expired=[0, 1]))
+    api = Api(TimelineWithPast([3, 0]), TimelineWithPast([0, 2], expired=[0, 1]))
     assert api.get(f"{NAME}/partitions", cursors=text).status_code in (200, 422)
     assert api.get(f"{NAME}/partitions/{partition}", consumed_offset=offset).status_code in (200, 404, 422)

@@ -10,14 +10,14 @@ from nakadi.app.settings import Settings
 from nakadi.model.authorization import Operation
 from tests.support.builders import A_MOMENT
 from tests.support.cursor_api import NAME, Api, cursor, read_refusal
-from tests.support.places import Generation
+from tests.support.places import TimelineWithPast
 
 # GET .../partitions
 
 
 def test_partitions_are_listed_with_their_ends():
     """Each partition is listed with its oldest and newest offset, and nothing else. (C12, C13, C19, C20)"""
-    api = Api(Generation([2, 0, 9], expired=[0, 0, 9]))
+    api = Api(TimelineWithPast([2, 0, 9], expired=[0, 0, 9]))
     response = api.get(f"{NAME}/partitions", cursors="")
     assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
     assert response.json() == [
@@ -43,21 +43,21 @@ def test_partitions_are_listed_with_their_ends():
 def test_partitions_of_given_cursors_have_unconsumed_events():
     """The number of events after a cursor is returned for the partitions of the request. (C12, C19, C20, C27)"""
     asked = [cursor("BEGIN", "2"), cursor("001-0001-1", "0"), cursor("0", "3")]
-    listed = Api(Generation([2, 5, 5, 3])).get(f"{NAME}/partitions", cursors=asked).json()
+    listed = Api(TimelineWithPast([2, 5, 5, 3])).get(f"{NAME}/partitions", cursors=asked).json()
     assert [each.get("unconsumed_events") for each in listed] == [0, None, 5, 2]
 
 
 def test_cursors_of_partitions_are_read_leniently():
     """Numbers are read as strings; unknown members and text behind the array are ignored. (C20)"""
     text = '[{"partition": 0, "offset": 1, "event_type": "x"}] and more'
-    listed = Api(Generation([5])).get(f"{NAME}/partitions", cursors=text).json()
+    listed = Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=text).json()
     assert [each["unconsumed_events"] for each in listed] == [3]
 
 
 def test_a_time_is_a_valid_cursor_of_partitions():
     """A date-time asks for the events stored then or later."""
     moment = A_MOMENT + timedelta(hours=1, minutes=3)
-    listed = Api(Generation([5])).get(f"{NAME}/partitions", cursors=[cursor(moment.isoformat())]).json()
+    listed = Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=[cursor(moment.isoformat())]).json()
     assert [each["unconsumed_events"] for each in listed] == [2]
 
 
@@ -66,7 +66,10 @@ def test_a_time_is_a_valid_cursor_of_partitions():
 )
 def test_cursors_that_cannot_be_parsed_are_refused(text):
     """Cursors that are no array of cursors are refused, null included. (C21, C28)"""
-    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions", cursors=text)) == (422, "malformed cursors")
+    assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=text)) == (
+        422,
+        "malformed cursors",
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,12 +91,12 @@ def test_cursors_that_cannot_be_parsed_are_refused(text):
 )
 def test_cursors_of_partitions_are_checked(asked, detail):
     """A cursor that leads nowhere is refused with its fault. (C22, C23, C24, C25)"""
-    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions", cursors=asked)) == (422, detail)
+    assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=asked)) == (422, detail)
 
 
 def test_begin_of_an_unknown_partition_is_refused_by_name():
     """The message has the requested partition, where the reference has none. (C25, L25)"""
-    response = Api(Generation([5])).get(f"{NAME}/partitions", cursors=[cursor("BEGIN", "7")])
+    response = Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=[cursor("BEGIN", "7")])
     assert read_refusal(response) == (422, "non existing partition 7")
 
 
@@ -101,9 +104,9 @@ def test_partitions_are_checked_in_order():
     """In this order: existence, permission, storage, parsing, missing members, duplicates, conversion and partition.
     (C26)"""
     asked: Any = [cursor("1", "9"), cursor("xer"), cursor("2", "9"), cursor(None)]
-    blind = Api(Generation([5]), refused=[Operation.VIEW])
-    api = Api(Generation([5]))
-    silent = Api(Generation([5]))
+    blind = Api(TimelineWithPast([5]), refused=[Operation.VIEW])
+    api = Api(TimelineWithPast([5]))
+    silent = Api(TimelineWithPast([5]))
     silent.logs.down = True
     statuses_and_details = [
         read_refusal(blind.get("unknown/partitions", cursors="x")),
@@ -130,20 +133,20 @@ def test_partitions_are_checked_in_order():
 def test_partitions_of_an_unknown_event_type_are_not_found():
     """The partitions of an event type that is not there are not found. (C16, C33)"""
     expected = (404, 'EventType "unknown" does not exist.')
-    assert read_refusal(Api(Generation([5])).get("unknown/partitions")) == expected
-    assert read_refusal(Api(Generation([5])).get("unknown/partitions/0")) == expected
+    assert read_refusal(Api(TimelineWithPast([5])).get("unknown/partitions")) == expected
+    assert read_refusal(Api(TimelineWithPast([5])).get("unknown/partitions/0")) == expected
 
 
 def test_listing_partitions_needs_view_only():
     """Seeing the partitions takes the permission to see the event type, not to read it. (C17)"""
-    assert Api(Generation([5]), refused=[Operation.READ]).get(f"{NAME}/partitions").status_code == 200
-    blind = Api(Generation([5]), refused=[Operation.VIEW])
+    assert Api(TimelineWithPast([5]), refused=[Operation.READ]).get(f"{NAME}/partitions").status_code == 200
+    blind = Api(TimelineWithPast([5]), refused=[Operation.VIEW])
     assert read_refusal(blind.get(f"{NAME}/partitions")) == (403, f"Access on VIEW event-type:{NAME} denied")
 
 
 def test_partitions_are_unavailable_while_the_log_does_not_answer():
     """While the log does not answer, nothing is known about partitions. (C29)"""
-    api = Api(Generation([5]))
+    api = Api(TimelineWithPast([5]))
     api.logs.down = True
     assert read_refusal(api.get(f"{NAME}/partitions")) == (503, "Error occurred when fetching partitions offsets")
 
@@ -169,7 +172,7 @@ def test_cursor_operations_need_the_scope_for_reading_streams(method, operation)
 
 def test_one_partition_is_returned_with_its_ends():
     """One partition looks like its entry in the list. (C30)"""
-    api = Api(Generation([2, 7]))
+    api = Api(TimelineWithPast([2, 7]))
     response = api.get(f"{NAME}/partitions/1")
     assert response.status_code == 200
     assert response.json() == api.get(f"{NAME}/partitions").json()[1]
@@ -177,7 +180,7 @@ def test_one_partition_is_returned_with_its_ends():
 
 def test_one_partition_has_its_unconsumed_events():
     """With a consumed offset, the number of events after it is returned. (C34, C27)"""
-    api = Api(Generation([2, 7]))
+    api = Api(TimelineWithPast([2, 7]))
     assert api.get(f"{NAME}/partitions/1", consumed_offset="001-0001-000000000000000004").json() == {
         "partition": "1",
         "oldest_available_offset": "001-0001-000000000000000000",
@@ -192,7 +195,7 @@ def test_one_partition_needs_view_and_read():
     """Looking at one partition takes the permissions to see and to read, asked for in this order. (C31)"""
 
     def refused(*operations: Operation) -> tuple[int, str]:
-        return read_refusal(Api(Generation([5]), refused=operations).get(f"{NAME}/partitions/0"))
+        return read_refusal(Api(TimelineWithPast([5]), refused=operations).get(f"{NAME}/partitions/0"))
 
     assert refused(Operation.READ) == (403, f"Access on READ event-type:{NAME} denied")
     assert refused(Operation.READ, Operation.VIEW) == (403, f"Access on VIEW event-type:{NAME} denied")
@@ -201,7 +204,10 @@ def test_one_partition_needs_view_and_read():
 @pytest.mark.parametrize("partition", ["1", "x", "-1", "00", "0x0", "%C3%BC"])
 def test_unknown_partition_is_not_found(partition):
     """A missing partition is not found, for any name. (C32)"""
-    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions/{partition}")) == (404, "partition not found")
+    assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions/{partition}")) == (
+        404,
+        "partition not found",
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +220,10 @@ def test_unknown_partition_is_not_found(partition):
 )
 def test_bad_consumed_offset_is_refused(consumed, detail):
     """An invalid consumed offset is refused, and so is an empty one. (C35)"""
-    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions/0", consumed_offset=consumed)) == (422, detail)
+    assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions/0", consumed_offset=consumed)) == (
+        422,
+        detail,
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +231,10 @@ def test_bad_consumed_offset_is_refused(consumed, detail):
 )
 def test_consumed_offset_of_an_unknown_partition_is_refused(consumed, detail):
     """With a consumed offset, an unknown partition is invalid rather than not found; BEGIN names it. (C36, L25)"""
-    assert read_refusal(Api(Generation([5])).get(f"{NAME}/partitions/7", consumed_offset=consumed)) == (422, detail)
+    assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions/7", consumed_offset=consumed)) == (
+        422,
+        detail,
+    )
 
 
 # POST .../cursor-distances

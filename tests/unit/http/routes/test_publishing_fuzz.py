@@ -11,8 +11,8 @@ from nakadi.http.message import Request
 from nakadi.http.routes import publishing as routes
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from tests.support.builders import an_event_type
-from tests.support.everything import choose_count
-from tests.support.publishing import House, a_business_type, metadata
+from tests.support.everything import choose_by_suite
+from tests.support.publishing import PublisherInMemory, a_business_type, metadata
 
 BY_KEY = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k.l",)}
 SCHEMA = {
@@ -91,13 +91,13 @@ def event_types():
 
 @pytest.fixture(scope="module")
 def application():
-    house = House()
+    house = PublisherInMemory()
     for event_type in event_types():
         house.add(event_type)
     return Application(routes.routes(house.publisher, house.permissions, house.figures))
 
 
-@settings(max_examples=choose_count(150, 400))
+@settings(max_examples=choose_by_suite(150, 400))
 @given(
     name=some.sampled_from([each.name for each in event_types()]) | some.just("not.there"),
     to=some.sampled_from(["events", "events", "deleted-events"]),

@@ -25,19 +25,21 @@ from tests.support.builders import an_event_type
 PLACE = RecordPosition("shard-1", 7)
 
 
-def item(place, sort_key, body):
+def table_item(place, sort_key, body):
     return {"place": {"S": place}, "item": {"S": sort_key}, "body": {"S": body}, "revision": {"N": "3"}}
 
 
 def topic_items(topic, *ends):
     heads = [
-        item("topic#t", f"head#{number:06d}", indexing_state_json(IndexingState(last_position=PLACE, next_offset=end)))
+        table_item(
+            "topic#t", f"head#{number:06d}", indexing_state_json(IndexingState(last_position=PLACE, next_offset=end))
+        )
         for number, end in enumerate(ends)
     ]
-    return [*heads, item("topic#t", "topic", topic_json(topic))]
+    return [*heads, table_item("topic#t", "topic", topic_json(topic))]
 
 
-def segment(start, end, *, archived=True):
+def segment_item(start, end, *, archived=True):
     body = IndexSegment(
         state_before=IndexingState(next_offset=start),
         offset_count=end - start,
@@ -45,7 +47,7 @@ def segment(start, end, *, archived=True):
         last_stored_at=2,
         location=ArchiveLocation(f"log/{start}", 0, 9) if archived else None,
     )
-    return item("segments#t/0", f"{start:020d}", segment_json(body))
+    return table_item("segments#t/0", f"{start:020d}", segment_json(body))
 
 
 def contents_of(topic, end, *segments):
@@ -60,16 +62,16 @@ def contents_of(topic, end, *segments):
     ("oldest", "end", "segments", "problem"),
     [
         (0, 0, [], None),
-        (0, 9, [segment(0, 4), segment(4, 9)], None),
-        (0, 9, [segment(0, 9), segment(4, 9)], None),
-        (6, 9, [segment(4, 9)], None),
+        (0, 9, [segment_item(0, 4), segment_item(4, 9)], None),
+        (0, 9, [segment_item(0, 9), segment_item(4, 9)], None),
+        (6, 9, [segment_item(4, 9)], None),
         (9, 9, [], None),
-        (0, 9, [segment(0, 9), segment(9, 12)], None),
-        (0, 9, [segment(0, 4)], "The index lacks offsets 4 to 8 of t/0."),
-        (0, 9, [segment(0, 4), segment(5, 9)], "The index lacks offsets 4 to 4 of t/0."),
-        (2, 9, [segment(4, 9)], "The index lacks offsets 2 to 3 of t/0."),
+        (0, 9, [segment_item(0, 9), segment_item(9, 12)], None),
+        (0, 9, [segment_item(0, 4)], "The index lacks offsets 4 to 8 of t/0."),
+        (0, 9, [segment_item(0, 4), segment_item(5, 9)], "The index lacks offsets 4 to 4 of t/0."),
+        (2, 9, [segment_item(4, 9)], "The index lacks offsets 2 to 3 of t/0."),
         (0, 9, [], "The index lacks offsets 0 to 8 of t/0."),
-        (0, 9, [segment(0, 9, archived=False)], "Offsets from 0 of t/0 are not archived."),
+        (0, 9, [segment_item(0, 9, archived=False)], "Offsets from 0 of t/0 are not archived."),
     ],
 )
 def test_each_offset_is_in_the_archive(oldest, end, segments, problem):
@@ -110,8 +112,8 @@ def test_a_new_stream_goes_on_numbering_where_the_old_one_was():
         last_position=PLACE, next_offset=9, latest_stored_at=5, sealed_at=PLACE, unfinished_parts=(part,)
     )
     items = [
-        item("topic#t", "head#000001", indexing_state_json(state)),
-        item("topic#t", "topic", topic_json(Topic(partitions=2, oldest={1: 4}))),
+        table_item("topic#t", "head#000001", indexing_state_json(state)),
+        table_item("topic#t", "topic", topic_json(Topic(partitions=2, oldest={1: 4}))),
     ]
 
     head, topic = topic_in_new_stream(items)
@@ -131,7 +133,7 @@ def test_what_belongs_to_processes_and_tables_stays_behind():
 
 def test_cursors_are_not_ahead_of_the_log():
     """A cursor after the last event would skip new ones, so such a copy does not count. (B16)"""
-    contents = contents_of(Topic(partitions=1), 3, segment(0, 3))
+    contents = contents_of(Topic(partitions=1), 3, segment_item(0, 3))
     event_type = with_event_type(contents)
     contents.add_topic(event_type.timeline.topic, topic_items(Topic(partitions=1), 0))
     for offset, problem in ((-1, None), (0, "is at 001-0001-000000000000000000, after the last event.")):

@@ -15,7 +15,7 @@ from nakadi.local.stage_backups.taking import MAX_COPIES, find_damage, take_stag
 from nakadi.ports.clock import SystemClock
 from tests.support.api import create_event_type
 from tests.support.patience import PATIENCE
-from tests.support.stages import FIRST, NAME, SECOND, StageResources, a_cloud
+from tests.support.stages import FIRST, NAME, SECOND, EmulatedStage, a_cloud
 
 
 class LiveStage:
@@ -43,7 +43,7 @@ class LiveStage:
     @cached_property
     def second(self):
         """An empty stage in another region."""
-        return StageResources(SECOND)
+        return EmulatedStage(SECOND)
 
     def restore(self, manifest, *, accept_loss=False, put=lambda put: put):
         with closing(self.second.open()) as stage:
@@ -54,7 +54,7 @@ class LiveStage:
 @pytest.fixture
 def live(tmp_path):
     with a_cloud():
-        resources = StageResources(FIRST)
+        resources = EmulatedStage(FIRST)
         with (
             open_place(str(tmp_path / "backups"), NAME, creates=True) as place,
             resources.broker() as broker,
@@ -70,14 +70,14 @@ def test_later_backups_store_only_new_objects(live):
     live.publish(2)
     read = []
 
-    manifest = live.back_up(archive=lambda store: Watched(store, read))
+    manifest = live.back_up(archive=lambda store: ReadNotingArchive(store, read))
 
     assert before.keys() < live.place.sizes_of_objects().keys()
     assert not before.keys() & set(read)
     assert find_damage(live.place, [manifest.id]) == []
 
 
-class Watched:
+class ReadNotingArchive:
     """An archive that notes which objects are read."""
 
     def __init__(self, store, read):
@@ -169,7 +169,7 @@ def test_an_object_that_is_missing_is_named(live):
     ]
 
 
-def flip(path):
+def flip_byte(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -182,7 +182,7 @@ def test_damage_is_found(live, tmp_path, folder):
     files = sorted(path for path in (tmp_path / "backups" / NAME / folder).rglob("*") if path.is_file())
     for path in files:
         before = path.read_bytes()
-        flip(path)
+        flip_byte(path)
         if folder == "archive":
             with pytest.raises(BackupFailed, match="is damaged in the backup"):
                 live.restore(manifest)
@@ -196,7 +196,7 @@ def test_a_damaged_object_is_stored_again(live, tmp_path):
     """What `--verify` found damaged is in the next backup again. (B18)"""
     manifest = live.back_up()
     [copied, *_] = live.place.read_objects(manifest.objects)
-    flip(tmp_path / "backups" / NAME / "archive" / copied.key)
+    flip_byte(tmp_path / "backups" / NAME / "archive" / copied.key)
     assert find_damage(live.place, [manifest.id]) == [
         f"Backup {manifest.id}: the archive object {copied.key} is damaged or missing."
     ]

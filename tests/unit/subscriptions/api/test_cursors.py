@@ -7,7 +7,7 @@ from nakadi.model.subscription import CommitResult, EventTypePartition
 from nakadi.subscriptions.api.cursors import commit_results_in_order
 from tests.support.api import problem
 from tests.support.coordination import a_place
-from tests.support.subscriptions import a_cursor, cursors, offset_text, reset
+from tests.support.subscriptions import a_cursor, committed_offsets, offset_text, reset
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ class TestCommitting:
         """A commit that moves everything is 204, and is returned from then on. (S103, S122, S125)"""
         answer = house.commit(subscription, session, a_cursor(name, "0", 4))
         assert (answer.status_code, answer.content) == (204, b"")
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(4)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(4)}
 
     @pytest.mark.parametrize("again", [4, 3, "BEGIN", "-1", "3", -5])
     def test_committing_a_committed_place_is_outdated(self, house, name, subscription, session, again):
         """The same place again, and every one before it, is outdated and moves nothing. (S124, S314)"""
         house.commit(subscription, session, a_cursor(name, "0", 4))
         assert results(house.commit(subscription, session, a_cursor(name, "0", again))) == ["outdated"]
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(4)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(4)}
 
     def test_committing_the_beginning_is_outdated_at_the_beginning(self, house, name, subscription, session):
         """Before anything is committed, the place before the first event is no news. (S121, S124)
@@ -61,18 +61,18 @@ class TestCommitting:
                 sent, ["committed", "outdated", "committed", "outdated", "outdated", "committed"], strict=True
             )
         ]
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(7)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(7)}
 
     def test_committing_rising_cursors_needs_no_results(self, house, name, subscription, session):
         """Several cursors of one partition that each move it are all committed. (S120, S122)"""
         rising = [a_cursor(name, "0", offset) for offset in (1, 2, 3)]
         assert house.commit(subscription, session, *rising).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(3)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(3)}
 
     def test_is_not_bounded_by_the_log(self, house, name, subscription, session):
         """A place beyond the newest event can be committed. (S127)"""
         assert house.commit(subscription, session, a_cursor(name, "0", 25)).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(25)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(25)}
         assert house.stats(subscription)["0"]["unconsumed_events"] == 0
 
     def test_does_not_look_at_tokens(self, house, name, subscription, session):
@@ -84,7 +84,7 @@ class TestCommitting:
         """Plain numbers are places in the first timeline. (S90)"""
         assert house.commit(subscription, session, a_cursor(name, "0", "3")).status_code == 204
         assert house.commit(subscription, session, a_cursor(name, "0", "000000000000000004")).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(4)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(4)}
 
     def test_takes_ids_in_any_letter_case(self, house, name, subscription):
         """An id of a stream is a UUID in any letter case. (S114)"""
@@ -100,7 +100,7 @@ class TestOwnership:
         for stream in (session, other):
             detail = problem(house.commit(subscription, stream, a_cursor(name, "0", 1)), 422)
             assert detail == f"Session with stream id {stream} not found"
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_partitions_of_no_one_do_not_exist(self, house):
         """A partition without a reader cannot be committed. (S116)"""
@@ -148,7 +148,7 @@ class TestOwnership:
         session = house.session(subscription, EventTypePartition(name, "0"))
         answer = house.commit(subscription, session, a_cursor(name, "0", 1), a_cursor(name, "1", 1))
         assert problem(answer, 422) == "non existing partition 1"
-        assert cursors(house.api, subscription)[name, "0"] == offset_text(-1)
+        assert committed_offsets(house.api, subscription)[name, "0"] == offset_text(-1)
 
     def test_works_over_several_event_types(self, house):
         """Partitions of several event types are committed at once, each for itself. (S302, S303)"""
@@ -158,7 +158,10 @@ class TestOwnership:
         assert house.commit(subscription, session, *(a_cursor(each, "0", 3) for each in names)).status_code == 204
         mixed = house.commit(subscription, session, a_cursor(names[0], "0", 3), a_cursor(names[1], "0", 4))
         assert results(mixed) == ["outdated", "committed"]
-        assert cursors(house.api, subscription) == {(names[0], "0"): offset_text(3), (names[1], "0"): offset_text(4)}
+        assert committed_offsets(house.api, subscription) == {
+            (names[0], "0"): offset_text(3),
+            (names[1], "0"): offset_text(4),
+        }
 
     def test_ends_with_the_subscription(self, house, name, subscription, session):
         """After deletion a commit finds no subscription any more. (S75)
@@ -192,7 +195,7 @@ class TestOwnership:
         house.coordination.commit = meanwhile
         answer = house.commit(subscription, session, a_cursor(name, "0", 1), a_cursor(name, "0", 2))
         assert results(answer) == ["outdated", "outdated"]
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(5)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(5)}
 
 
 class TestTimelines:
@@ -202,7 +205,7 @@ class TestTimelines:
         assert house.commit(subscription, session, a_cursor(name, "0", 8)).status_code == 204
         assert house.stats(subscription)["0"]["unconsumed_events"] == 1
         assert house.commit(subscription, session, a_cursor(name, "0", 9)).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1, timeline=2)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(-1, timeline=2)}
         assert house.stats(subscription)["0"]["unconsumed_events"] == 0
 
     def test_cursors_of_an_older_timeline_work_until_it_is_gone(self, house, name, subscription, session):

@@ -13,7 +13,7 @@ TURN = LEASE_DURATION.total_seconds() / 4
 WHOLE = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
-class Case:
+class LeaseCase:
     """A process with a lease, and another one that watches it."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Case:
 
 @pytest.fixture
 def case():
-    return Case()
+    return LeaseCase()
 
 
 def test_sessions_without_a_lease_are_dead(case):

@@ -9,7 +9,7 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.subscriptions.api.stats import ObjectiveFigures
 from tests.support.engines import append_and_wait
 from tests.support.logs import records_of_this_thread
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 from tests.support.subscriptions import a_cursor
 
 OBJECTIVE = {"percent": 99, "within_seconds": 30}
@@ -99,7 +99,7 @@ def test_housekeeping_counts_those_that_are_late(house, caplog):
     house.broker.housekeeping.run()
     troubled = house.broker.subscription_services.troubled_subscriptions
     assert troubled.late_ids == [late["id"]]
-    assert value(collect_samples(house.broker.metrics), "nakadi_late_subscriptions") == 1
+    assert sample_value(collect_samples(house.broker.metrics), "nakadi_late_subscriptions") == 1
     assert troubled.objectives == {
         late["id"]: ObjectiveFigures(burn_rate=0, pressure=1.033, is_shown=False),
         shown["id"]: ObjectiveFigures(burn_rate=0, pressure=0.5, is_shown=True),

@@ -9,7 +9,7 @@ from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
 from nakadi.subscriptions.api.offsets import with_next_missing_entries
 from tests.support.coordination import a_place, an_assignment, format_partitions
 from tests.support.patience import PATIENCE
-from tests.support.subscriptions import create_subscription, cursors, offset_text, publish, reset
+from tests.support.subscriptions import committed_offsets, create_subscription, offset_text, publish, reset
 
 
 def a_position_for_each(count):
@@ -70,7 +70,7 @@ class TestInitialisation:
         house.broker.housekeeping.run()
         publish(house.api, name)
         assert reset(house.api, subscription).status_code == 204
-        assert cursors(house.api, subscription)[name, "0"] in (offset_text(1), offset_text(-1, timeline=2))
+        assert committed_offsets(house.api, subscription)[name, "0"] in (offset_text(1), offset_text(-1, timeline=2))
         assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 0
 
     def test_gives_partitions_without_an_initial_cursor_their_beginning(self, house):
@@ -79,7 +79,7 @@ class TestInitialisation:
         cursor = {"event_type": name, "partition": "0", "offset": offset_text(1)}
         subscription = create_subscription(house.api, name, read_from="cursors", initial_cursors=[cursor])
         house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1), (name, "1"): offset_text(-1)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1), (name, "1"): offset_text(-1)}
 
     def test_a_subscription_with_offsets_keeps_them(self, house):
         """A subscription that has its offsets keeps them, also if its event type is gone. (S100, S160)"""
@@ -87,7 +87,7 @@ class TestInitialisation:
         subscription = house.subscription(name)
         house.broker.event_types.remove(house.broker.event_types.get(name))
         assert reset(house.api, subscription).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_comes_before_new_partitions_can_have_events(self, house):
         """Events published to new partitions before a subscription knows of them are consumed, also by one that reads
@@ -105,7 +105,10 @@ class TestInitialisation:
 
         event_types.replace = replace_and_publish
         house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1), (name, "1"): offset_text(-1)}
+        assert committed_offsets(house.api, subscription) == {
+            (name, "0"): offset_text(-1),
+            (name, "1"): offset_text(-1),
+        }
 
     def test_the_end_is_in_the_newest_timeline(self, house):
         """`end` is the end of the newest timeline, also if nothing was written to it; `begin` the oldest event of the
@@ -114,4 +117,4 @@ class TestInitialisation:
         house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
         for read_from, wanted in (("end", offset_text(-1, timeline=2)), ("begin", offset_text(-1))):
             subscription = house.subscription(name, read_from=read_from, consumer_group=read_from)
-            assert cursors(house.api, subscription) == {(name, "0"): wanted}
+            assert committed_offsets(house.api, subscription) == {(name, "0"): wanted}

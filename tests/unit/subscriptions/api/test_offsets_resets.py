@@ -27,14 +27,14 @@ from tests.support.api import problem
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_session, an_assignment
 from tests.support.patience import PATIENCE, until
-from tests.support.subscriptions import a_cursor, cursors, offset_text, reset
-from tests.unit.subscriptions.conftest import House
+from tests.support.subscriptions import a_cursor, committed_offsets, offset_text, reset
+from tests.unit.subscriptions.conftest import BrokerInMemory
 
 
 @pytest.fixture
 def impatient():
     """A broker whose requests may not wait at all."""
-    opened = House(longest_wait_seconds=-1)
+    opened = BrokerInMemory(longest_wait_seconds=-1)
     yield opened
     opened.close()
 
@@ -68,10 +68,10 @@ class TestReset:
         until(lambda: house.assignment(subscription).reset)
         with pytest.raises(Conflict, match="Resetting subscription cursors request is still in progress"):
             house.session(subscription, EventTypePartition(name, "0"))
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(4)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(4)}
         house.leave(subscription, session)
         assert resetting.result(PATIENCE).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1)}
         assert house.assignment(subscription).reset is None
         house.session(subscription)
 
@@ -85,7 +85,7 @@ class TestReset:
         assert house.commit(subscription, session, a_cursor(name, "0", 3)).status_code == 204
         house.leave(subscription, session)
         assert resetting.result(PATIENCE).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_is_one_at_a_time(self, house, threads):
         """While one reset is under way another is refused; when it is done it is not. (S140)"""
@@ -100,17 +100,17 @@ class TestReset:
         assert first.result(PATIENCE).status_code == 204
         assert reset(house.api, subscription, a_cursor(name, "0", 2)).status_code == 204
 
-    def test_gives_up(self, hasty):
+    def test_gives_up(self, impatient_house):
         """If sessions do not end in time, nothing is set and the answer is to try later. (S139)
 
         It is 503, for it is worth trying again."""
-        name = hasty.event_type(events=5)
-        subscription = hasty.subscription(name)
-        hasty.session(subscription)
-        answer = reset(hasty.api, subscription, a_cursor(name, "0", 1))
+        name = impatient_house.event_type(events=5)
+        subscription = impatient_house.subscription(name)
+        impatient_house.session(subscription)
+        answer = reset(impatient_house.api, subscription, a_cursor(name, "0", 1))
         assert problem(answer, 503) == "Timeout resetting cursors"
-        assert cursors(hasty.api, subscription) == {(name, "0"): offset_text(-1)}
-        assert hasty.assignment(subscription).reset is None
+        assert committed_offsets(impatient_house.api, subscription) == {(name, "0"): offset_text(-1)}
+        assert impatient_house.assignment(subscription).reset is None
 
     def test_a_reset_without_cursors_disturbs_nobody(self, house):
         """An empty reset neither waits nor asks a session to end. (S135)"""
@@ -128,7 +128,7 @@ class TestReset:
         house.session(subscription, process_id="another process")
         house.clock.move((lease_watch.LEASE_DURATION + lease_watch.CLOCK_MARGIN).total_seconds())
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_does_not_wait_for_the_dead_of_the_future(self, house, threads):
         """A session whose process died before the clock was set back is waited for as long as a lease lasts, not
@@ -164,7 +164,7 @@ class TestReset:
         subscription = house.subscription(name)
         house.coordination.remove_subscription_state(subscription["id"])
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(1)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_clears_what_is_known_of_failures(self, house):
         """Counts of failed commits and searches go, of the partitions that are reset alone. (S142, S263)"""
@@ -186,7 +186,7 @@ class TestReset:
         house.api.put(f"/event-types/{grown}/partition-count", json={"partition_count": 8})
         for name in (*names, grown):
             house.api.post(f"/event-types/{name}/events", json=[{}] * 3)
-        there = cursors(house.api, subscription)
+        there = committed_offsets(house.api, subscription)
         assert len(there) == 104 > MAX_PARTITIONS_PER_WRITE
         assert reset(house.api, subscription, *(a_cursor(*place, "BEGIN") for place in there)).status_code == 204
         assert house.assignment(subscription).reset is None
@@ -199,7 +199,7 @@ class TestReset:
         house.subscription_services.reset_execution._write_reset(
             subscription["id"], Reset("another", A_MOMENT), changes
         )
-        assert cursors(house.api, subscription) == {(name, "0"): offset_text(-1)}
+        assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_is_refused_while_the_store_is_away(self, house):
         """A store that does not answer is 503. (S108, S130)"""
@@ -277,11 +277,11 @@ class TestGoesOn:
         assert answer.headers["retry-after"]
         assert problem(reset(impatient.api, subscription, a_cursor(name, "0", 2)), 409)
         serving(subscription).leave(session, DepartureRecord())
-        assert cursors(impatient.api, subscription) == {(name, "0"): offset_text(1)}
+        assert committed_offsets(impatient.api, subscription) == {(name, "0"): offset_text(1)}
         after = impatient.session(subscription)
         impatient.commit(subscription, after, a_cursor(name, "0", 4))
         assert reset(impatient.api, subscription, a_cursor(name, "0", 1)).status_code == 204
-        assert cursors(impatient.api, subscription) == {(name, "0"): offset_text(4)}
+        assert committed_offsets(impatient.api, subscription) == {(name, "0"): offset_text(4)}
         assert problem(reset(impatient.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
 
     def test_a_repeated_request_joins(self, house, threads):
@@ -306,7 +306,7 @@ class TestGoesOn:
         members = serving(subscription)
         LeaseKeeper(impatient.coordination, impatient.clock).remove_expired_sessions([(members, members.assignment())])
         members.join(a_session("new", started_at=impatient.clock.now()))
-        assert cursors(impatient.api, subscription) == {(name, "0"): offset_text(1)}
+        assert committed_offsets(impatient.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_housekeeping_finds_a_reset_that_was_left(self, impatient):
         """If no stream comes either, the next round of housekeeping sets the offsets. (S137)"""
@@ -317,7 +317,7 @@ class TestGoesOn:
         impatient.leave(subscription, session)
         impatient.wait(3600)
         impatient.broker.housekeeping.run()
-        assert cursors(impatient.api, subscription) == {(name, "0"): offset_text(1)}
+        assert committed_offsets(impatient.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_streams_that_do_not_end_stop_it(self, impatient):
         """A reset whose time is over while streams still run is given up when another stream begins, and the repeated
@@ -405,14 +405,14 @@ class TestRepartitioning:
         assert answer.status_code == 204
         assert len(house.assignment(subscription).sessions) == len(house.assignment(bystander).sessions) == 1
 
-    def test_reports_if_streams_do_not_end(self, hasty):
+    def test_reports_if_streams_do_not_end(self, impatient_house):
         """If streams do not end in time, the answer says so; the partitions are still there. (S298)"""
-        name = hasty.event_type()
-        subscription = hasty.subscription(name)
-        hasty.session(subscription)
-        answer = hasty.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
+        name = impatient_house.event_type()
+        subscription = impatient_house.subscription(name)
+        impatient_house.session(subscription)
+        answer = impatient_house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         assert problem(answer, 503) == "Timeout resetting cursors"
-        assert len(cursors(hasty.api, subscription)) == 2
+        assert len(committed_offsets(impatient_house.api, subscription)) == 2
 
     def test_is_finished_by_any_client_that_asks_again(self, house):
         """If the subscriptions could not be reached, asking again gives them their partitions. (S293)"""
@@ -425,9 +425,9 @@ class TestRepartitioning:
         refused = house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         house.coordination.replace_assignment = real
         assert refused.status_code == 503
-        assert len(cursors(house.api, subscription)) == 1
+        assert len(committed_offsets(house.api, subscription)) == 1
         assert house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2}).status_code == 204
-        assert len(cursors(house.api, subscription)) == 2
+        assert len(committed_offsets(house.api, subscription)) == 2
 
 
 def _unavailable(*_):

@@ -21,7 +21,7 @@ from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_session, an_assignment
 from tests.support.patience import PATIENCE, until
 from tests.support.subscriptions import a_cursor
-from tests.unit.subscriptions.conftest import House
+from tests.unit.subscriptions.conftest import BrokerInMemory
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ class TestLeaving:
 
     def test_is_not_waited_for_too_long(self):
         """A caller that may not wait learns that the stream will end, and may ask again. (S327)"""
-        house = House(longest_wait_seconds=-1)
+        house = BrokerInMemory(longest_wait_seconds=-1)
         try:
             subscription = house.subscription(house.event_type())
             stream_id = house.session(subscription)
@@ -138,7 +138,7 @@ class TestExtending:
 
     def test_is_not_waited_for_too_long(self):
         """A caller that may not wait repeats the request, and shares the answer with the one before. (S327, S330)"""
-        house = House(longest_wait_seconds=-1)
+        house = BrokerInMemory(longest_wait_seconds=-1)
         try:
             subscription = house.subscription(house.event_type())
             stream_id = house.session(subscription)

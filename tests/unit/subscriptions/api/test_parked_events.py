@@ -13,12 +13,12 @@ from nakadi.subscriptions.api.parked_events import ParkedEventFilter, parked_eve
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_parked_event
-from tests.support.subscriptions import a_cursor, cursors, reset
+from tests.support.subscriptions import a_cursor, committed_offsets, reset
 
 ADMIN = Subject(name="ann", trusted=True)
 
 
-class Parking:
+class SubscriptionWithParkedEvents:
     """A subscription with one partition, and parked events."""
 
     def __init__(self, house, *events):
@@ -66,16 +66,18 @@ def replace_place(event, place):
 
 def test_a_redrive_puts_the_cursor_before_the_first(house):
     """The cursor goes back to before the first event of the key, and the events to send are stored with it."""
-    parking = Parking(house, a_parked_event(3), a_parked_event(5, key="another"), a_parked_event(7))
+    parking = SubscriptionWithParkedEvents(
+        house, a_parked_event(3), a_parked_event(5, key="another"), a_parked_event(7)
+    )
     assert house.api.post(parking.path(7) + "/redrive").status_code == 204
     replay = parking.entry_now().replay
     assert (replay.last_position.offset, replay.event_keys) == (9, ("a key",))
-    assert cursors(house.api, parking.subscription)[parking.name, "0"].endswith(f"{2:018d}")
+    assert committed_offsets(house.api, parking.subscription)[parking.name, "0"].endswith(f"{2:018d}")
 
 
 def test_one_redrive_after_the_other(house):
     """A second redrive keeps the rest of the first one, except for keys that failed again; sent events are removed."""
-    parking = Parking(
+    parking = SubscriptionWithParkedEvents(
         house,
         a_parked_event(1),
         a_parked_event(3, key="failed again", replay="first"),
@@ -90,12 +92,12 @@ def test_one_redrive_after_the_other(house):
     replay = parking.entry_now().replay
     assert (replay.event_keys, replay.last_position.offset) == (("a key", "another"), 9)
     assert parking.waiting == [3, 4, 5, 6, 8]
-    assert cursors(house.api, parking.subscription)[parking.name, "0"].endswith(f"{2:018d}")
+    assert committed_offsets(house.api, parking.subscription)[parking.name, "0"].endswith(f"{2:018d}")
 
 
 def test_setting_cursors_ends_a_replay(house):
     """A cursor that is set determines the next events; those that were to be sent once more stay parked."""
-    parking = Parking(house, a_parked_event(3))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     assert house.api.post(parking.path(3) + "/redrive").status_code == 204
     assert reset(house.api, parking.subscription, a_cursor(parking.name, "0", 9)).status_code == 204
     assert (parking.entry_now().replay, parking.waiting) == (None, [3])
@@ -105,14 +107,14 @@ def test_setting_cursors_ends_a_replay(house):
 def test_what_the_log_will_give_again_is_not_parked_any_more(house):
     """An event that was parked before the cursor reached it is not sent twice, from the log and from the parked
     ones."""
-    parking = Parking(house, a_parked_event(3), a_parked_event(12))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3), a_parked_event(12))
     assert house.api.post(parking.path() + "/redrive").status_code == 204
     assert parking.waiting == [3]
 
 
 def test_without_parked_events_streams_are_not_disturbed(house):
     """If there is nothing to redrive, streams continue."""
-    parking = Parking(house)
+    parking = SubscriptionWithParkedEvents(house)
     session = house.session(parking.subscription)
     assert house.api.post(parking.path() + "/redrive").status_code == 204
     assert house.assignment(parking.subscription).session(session) is not None
@@ -121,7 +123,7 @@ def test_without_parked_events_streams_are_not_disturbed(house):
 def test_many_keys_at_once_are_too_many(house, monkeypatch):
     """Keys that are redriven have to fit into the partition's entry; all together always do."""
     monkeypatch.setattr(module, "MAX_KEYS_PER_REDRIVE", 1)
-    parking = Parking(house, a_parked_event(3), a_parked_event(4, key="another"))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3), a_parked_event(4, key="another"))
     assert house.api.post(parking.path(3) + "/redrive").status_code == 204
     assert problem(house.api.post(parking.path(4) + "/redrive"), 409).startswith("More than")
     assert house.api.post(parking.path() + "/redrive").status_code == 204
@@ -130,7 +132,7 @@ def test_many_keys_at_once_are_too_many(house, monkeypatch):
 
 def test_what_cannot_be_committed_is_not_redriven(house):
     """An event whose timeline is gone could not be committed; it can still be read and skipped."""
-    parking = Parking(house, a_parked_event(3, timeline=7, value=b'{"n":3}'))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3, timeline=7, value=b'{"n":3}'))
     parking.put_cursor(Position(8, 9))
     assert "its timeline is gone" in problem(house.api.post(parking.path(3, 7) + "/redrive"), 409)
     assert house.api.get(parking.path(3, 7)).json()["event"] == {"n": 3}
@@ -140,7 +142,7 @@ def test_what_cannot_be_committed_is_not_redriven(house):
 
 def test_a_redrive_is_refused_while_cursors_are_being_set(house):
     """As with setting cursors, one at a time."""
-    parking = Parking(house, a_parked_event(3))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     house.broker.subscription_requests.reset_requests.request_reset(parking.id, SetOffsets())
     with pytest.raises(Conflict):
         parking.events.redrive_all(parking.id, ADMIN)
@@ -148,7 +150,7 @@ def test_a_redrive_is_refused_while_cursors_are_being_set(house):
 
 def test_events_of_others_are_not_shown(house):
     """With owners switched on, only subjects that may read an event see it. (S87)"""
-    parking = Parking(house, a_parked_event(3, value=b'{"n":3}', owner=Attribute("user", "bob")))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3, value=b'{"n":3}', owner=Attribute("user", "bob")))
     switch = {"feature": "event_owner_selector_authz", "enabled": True}
     assert house.api.post("/settings/features", json=switch).status_code == 204
     [found] = parking.events.list_events(parking.id, ParkedEventFilter(), None, 10, ADMIN)
@@ -160,14 +162,14 @@ def test_events_of_others_are_not_shown(house):
 
 def test_an_event_that_goes_meanwhile_is_not_found(house, monkeypatch):
     """Events that are skipped during a look are not shown."""
-    parking = Parking(house, a_parked_event(3))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     monkeypatch.setattr(house.coordination, "parked_event_value", lambda *_: None)
     assert problem(house.api.get(parking.path(3)), 404)
 
 
 def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch):
     """Streams read the parked events again when any process changes the assignment."""
-    parking = Parking(house, a_parked_event(3), a_parked_event(4))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3), a_parked_event(4))
     before = house.assignment(parking.subscription).revision
     assert house.api.delete(parking.path(3)).status_code == 204
     assert house.assignment(parking.subscription).revision == before + 1
@@ -189,7 +191,7 @@ def test_ids_name_places():
 @pytest.mark.parametrize("offset", ["9" * 19, "9" * 30, "9" * 5000, "٣" * 18])
 def test_ids_beyond_64_bits_name_nothing(house, offset):
     """An id with an offset that no event can have is 404, and not looked up."""
-    parking = Parking(house)
+    parking = SubscriptionWithParkedEvents(house)
     parked_id = f"{parking.name}:0:001-0001-{offset}"
 
     assert parse_parked_event_id(parked_id) is None
@@ -199,7 +201,7 @@ def test_ids_beyond_64_bits_name_nothing(house, offset):
 def test_a_redrive_goes_on_without_its_caller(house):
     """No other process repeats work that one process has begun without its caller: events parked meanwhile stay. It
     is given up when its time is over and the process has died."""
-    parking = Parking(house, a_parked_event(3))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     fulfilment = house.subscription_services.reset_execution
     house.broker.subscription_requests.reset_requests.request_reset(parking.id, Redrive())
     old = house.assignment(parking.subscription)
@@ -215,7 +217,7 @@ def test_a_redrive_goes_on_without_its_caller(house):
 
 def test_a_redrive_that_fails_in_another_process_is_reported(house, monkeypatch):
     """A request that waits for a redrive which another process cannot carry out gets the reason."""
-    parking = Parking(house, a_parked_event(3))
+    parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     resets = house.broker.subscription_requests.reset_requests
     reset_id = resets.request_reset(parking.id, Redrive())
     monkeypatch.setattr(module.RedrivePlanner, "_check_timelines", _refuse)

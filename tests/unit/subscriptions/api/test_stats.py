@@ -10,7 +10,7 @@ from nakadi.subscriptions.stream.actions import DepartureRecord
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.api import problem
 from tests.support.logs import records_of_this_thread
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 from tests.support.subscriptions import a_cursor, offset_text, publish, reset
 
 
@@ -260,13 +260,13 @@ class TestStallWatch:
         watch = house.broker.subscription_services.troubled_subscriptions
         house.broker.housekeeping.run()
         assert watch.stalled_ids == [stuck["id"]]
-        assert value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 1
+        assert sample_value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 1
         said = [each.getMessage() for each in records_of_this_thread(caplog)]
         assert [stuck["id"] in each for each in said if " is stalled: " in each] == [True]
         house.commit(stuck, sessions[0], a_cursor(name, "0", 1))
         house.broker.housekeeping.run()
         assert watch.stalled_ids == []
-        assert value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 0
+        assert sample_value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 0
 
     def test_goes_on_after_one_that_cannot_be_looked_at(self, house, monkeypatch, caplog):
         """A subscription whose statistics fail is reported, and the broker checks the others. (S280)"""

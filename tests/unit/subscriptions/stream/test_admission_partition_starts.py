@@ -20,7 +20,7 @@ from tests.support.coordination import a_place
 BEGIN = Position(1, -1)
 
 
-class Case:
+class PartitionStartsCase:
     """The event type "order" with two partitions and one event in each, and a survey over it."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Case:
 
 @pytest.fixture
 def case():
-    return Case()
+    return PartitionStartsCase()
 
 
 def test_one_look_at_the_log_serves_all_partitions(case):

@@ -32,7 +32,7 @@ from nakadi.subscriptions.stream.driver import (
 )
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT, an_event_type
-from tests.support.chunks import Rules, some_events
+from tests.support.chunks import ReadingRules, some_events
 from tests.support.consuming import ME, at, distance
 from tests.support.coordination import a_session, entry
 from tests.support.streaming import NullFigures, RecordingOutlet
@@ -40,7 +40,7 @@ from tests.support.streaming import NullFigures, RecordingOutlet
 PATIENCE_SECONDS = 60
 
 
-class Executor:
+class RecordingExecutor:
     """Carries out every call at once, and records it."""
 
     def __init__(self):
@@ -59,7 +59,7 @@ class Executor:
         return lambda _: []
 
 
-class Source:
+class ThreeEventSource:
     """A partition with three events; `stuck` never gets to where they are."""
 
     is_topic_missing = False
@@ -85,7 +85,7 @@ class Source:
         self.left = True
 
 
-class Carried:
+class DrivenStream:
     """A stream that owns partition 0, on the running loop; commits have to come within the tenth part of a second."""
 
     def __init__(self, threads, outlet, source, lines=None):
@@ -93,11 +93,11 @@ class Carried:
             measure_distance=distance,
             is_deliverable=lambda _, record: record.value is not None,
             lease=ProcessLease("", 1e9),
-            reading_rules=Rules(),
+            reading_rules=ReadingRules(),
         )
         clock = SystemClock()
         limits = SubscriptionStreamLimits(batch_limit=1, flush_seconds=30, commit_seconds=0.1)
-        self.executor = Executor()
+        self.executor = RecordingExecutor()
         self.source = source
         self.opened = None
         self.driver = SubscriptionDriver(
@@ -112,7 +112,7 @@ class Carried:
             known=KnownEventTypes([], lambda: None),
         )
         self.running = asyncio.create_task(self.driver.run())
-        self.look(ME)
+        self.pass_shared_state(ME)
 
     def open_source(self, _place, start):
         self.opened = start
@@ -158,9 +158,9 @@ def test_a_client_that_does_not_read_keeps_no_one_waiting(threads):
 
     async def wait_for_end():
         outlet = UnreadOutlet()
-        stream = Carried(threads, outlet, Source())
+        stream = DrivenStream(threads, outlet, ThreeEventSource())
         await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
-        stream.look(f"{ME}>other")
+        stream.pass_shared_state(f"{ME}>other")
         return await stream.wait_for_end()
 
     assert asyncio.run(wait_for_end()) is not None
@@ -171,10 +171,10 @@ def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
     ahead, and the source is returned. (S219, S242)"""
 
     async def wait_for_end():
-        source = Source(stuck=True)
-        stream = Carried(threads, RecordingOutlet(), source)
+        source = ThreeEventSource(stuck=True)
+        stream = DrivenStream(threads, RecordingOutlet(), source)
         await asyncio.wait_for(source.moving.wait(), PATIENCE_SECONDS)
-        stream.look(f"{ME}>other")
+        stream.pass_shared_state(f"{ME}>other")
         end = await stream.wait_for_end()
         assert source.left
         return end, [type(each) for each in stream.executor.performed]
@@ -188,9 +188,9 @@ def test_what_is_committed_meanwhile_is_handed_over(threads):
 
     async def wait_for_end():
         outlet = UnreadOutlet()
-        stream = Carried(threads, outlet, Source())
+        stream = DrivenStream(threads, outlet, ThreeEventSource())
         await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
-        stream.look(f"{ME}>other", committed=2)
+        stream.pass_shared_state(f"{ME}>other", committed=2)
         await stream.wait_for_end()
         return [type(each) for each in stream.executor.performed]
 
@@ -202,7 +202,7 @@ def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
     partition is there: it is read as the event type is now. (S299)"""
 
     async def revision():
-        stream = Carried(threads, RecordingOutlet(), Source())
+        stream = DrivenStream(threads, RecordingOutlet(), ThreeEventSource())
         stream.executor.found = an_event_type(name="order", revision=1)
         stream.driver.update_event_type(an_event_type(name="order", revision=2))
         await stream.wait_for_end()
@@ -217,7 +217,7 @@ def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypa
     monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", PATIENCE_SECONDS)
 
     async def open_twice():
-        stream = Carried(threads, RecordingOutlet(), Source())
+        stream = DrivenStream(threads, RecordingOutlet(), ThreeEventSource())
         stream.executor.unusable = 2
         end = await stream.wait_for_end()
         return end, stream.executor.openings
@@ -230,7 +230,7 @@ def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
     monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", 0.0)
 
     async def open_twice():
-        stream = Carried(threads, RecordingOutlet(), Source())
+        stream = DrivenStream(threads, RecordingOutlet(), ThreeEventSource())
         stream.executor.unusable = 1000
         return await stream.wait_for_end()
 
@@ -242,7 +242,7 @@ def test_a_client_that_reads_gets_everything(threads):
 
     async def wait_for_end():
         outlet = RecordingOutlet()
-        end = await Carried(threads, outlet, Source()).wait_for_end()
+        end = await DrivenStream(threads, outlet, ThreeEventSource()).wait_for_end()
         return end, [line.count("events") for line in outlet.text.splitlines()]
 
     end, batches = asyncio.run(wait_for_end())
@@ -269,9 +269,11 @@ def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
 
         async def wait_for_end():
             outlet = UnreadOutlet()
-            stream = Carried(SessionCallThreads(for_opening=opening, for_others=others), outlet, Source())
+            stream = DrivenStream(
+                SessionCallThreads(for_opening=opening, for_others=others), outlet, ThreeEventSource()
+            )
             await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
-            stream.look(f"{ME}>other", committed=2)
+            stream.pass_shared_state(f"{ME}>other", committed=2)
             await stream.wait_for_end()
 
         asyncio.run(wait_for_end())
@@ -322,7 +324,7 @@ def test_others_have_their_turn_between_steps(threads, steps):
         lines = SteppingFormat(steps, MAX_STEP_BYTES)
         watching = asyncio.create_task(lines.watch())
         outlet = RecordingOutlet()
-        await Carried(threads, outlet, Source(), lines).wait_for_end()
+        await DrivenStream(threads, outlet, ThreeEventSource(), lines).wait_for_end()
         watching.cancel()
         return [json.loads(each) for each in outlet.text.splitlines()], lines
 
@@ -340,7 +342,7 @@ def test_facts_arrive_while_a_line_is_made(threads):
     async def wait_for_end():
         outlet = RecordingOutlet()
         lines = SteppingFormat(10**9)
-        stream = Carried(threads, outlet, Source(), lines)
+        stream = DrivenStream(threads, outlet, ThreeEventSource(), lines)
         await asyncio.wait_for(lines.begun.wait(), PATIENCE_SECONDS)
         outlet.leaving.set()
         await stream.wait_for_end()
@@ -363,7 +365,7 @@ def test_nothing_follows_a_batch_that_cannot_be_encoded(threads, steps):
 
     async def wait_for_end():
         outlet = RecordingOutlet()
-        end = await Carried(threads, outlet, Source(), RefusingFormat(steps)).wait_for_end()
+        end = await DrivenStream(threads, outlet, ThreeEventSource(), RefusingFormat(steps)).wait_for_end()
         return end, [json.loads(each).get("events") for each in outlet.text.splitlines()]
 
     assert asyncio.run(wait_for_end()) == (SessionEnd.REFUSED, [[0]])

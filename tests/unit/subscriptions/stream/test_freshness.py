@@ -9,7 +9,7 @@ from nakadi.model.objective import ConsumedBatch, MinuteCounts, minute_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.subscriptions.api.objectives import FreshnessReports
 from nakadi.subscriptions.stream.freshness import FreshnessRecorder
-from tests.support.metrics import collect_samples, value
+from tests.support.metrics import collect_samples, sample_value
 
 OBJECTIVE = {"percent": 99, "within_seconds": 30}
 
@@ -179,5 +179,5 @@ def test_metrics_have_the_counts_and_the_objective(house, subscription, recorder
         recorder.count(subscription.id, batches(house, 2, age=31))
         assert recorder.objective_ratios() == {(subscription.id,): 0.99}
     samples = collect_samples(house.broker.metrics)
-    assert value(samples, "nakadi_subscription_events_in_time_total", subscription=subscription.id) == 3
-    assert value(samples, "nakadi_subscription_events_late_total", subscription=subscription.id) == 2
+    assert sample_value(samples, "nakadi_subscription_events_in_time_total", subscription=subscription.id) == 3
+    assert sample_value(samples, "nakadi_subscription_events_late_total", subscription=subscription.id) == 2

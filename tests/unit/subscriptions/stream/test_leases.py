@@ -17,7 +17,7 @@ from tests.support.coordination import a_session, an_assignment
 OTHER = "another process"
 
 
-class Counting(MemoryCoordination):
+class ReadCountingCoordination(MemoryCoordination):
     def __init__(self):
         super().__init__()
         self.looks = 0
@@ -34,7 +34,7 @@ def clock():
 
 @pytest.fixture
 def coordination():
-    return Counting()
+    return ReadCountingCoordination()
 
 
 @pytest.fixture

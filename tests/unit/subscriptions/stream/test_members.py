@@ -25,7 +25,7 @@ from tests.support.patience import wait_on_loop
 PATIENCE_SECONDS = 60
 
 
-class Silent(MemoryCoordination):
+class SilentCoordination(MemoryCoordination):
     """One that does not report what changes, and whose next reading may be made to fail."""
 
     def __init__(self):
@@ -50,7 +50,7 @@ def clock():
 
 @pytest.fixture
 def coordination(clock):
-    coordination = Silent()
+    coordination = SilentCoordination()
     new = an_assignment("first", "first", sessions=[a_session("first")])
     coordination.replace_assignment(
         "s", EMPTY_ASSIGNMENT, new, clock.now(), {each.partition: Position(1, -1) for each in new.entries}

@@ -13,7 +13,7 @@ from tests.support.consuming import at
 from tests.support.coordination import a_parked_event
 
 
-class Log:
+class EventsAfterParked:
     """The events that follow the parked ones."""
 
     is_topic_missing = False
@@ -57,7 +57,7 @@ def read_until_gap(source):
 def a_source(threads, *events, until=50, fetch=None):
     heads = [each.parked for each in events]
     values = {each.parked: each.value for each in events}
-    return ReplaySource(heads, at(-1), at(until), fetch or values.get, threads, Log())
+    return ReplaySource(heads, at(-1), at(until), fetch or values.get, threads, EventsAfterParked())
 
 
 def test_parked_events_come_before_the_log(threads):

@@ -207,12 +207,12 @@ def test_a_partition_whose_offset_follows_later_is_opened():
     table.opening = False
     table.offsets[a_place(1)] = CommittedOffset(at(4), "other", A_MOMENT)
     table.assignment = replace(table.assignment, revision=2, entries=(entry(0, ME), entry(1, ME)))
-    table.look()
+    table.pass_shared_state()
     assert table.take_calls() == []
     table.offsets[a_place(1)] = CommittedOffset(at(4), ME, A_MOMENT)
-    table.look()
+    table.pass_shared_state()
     assert table.take_calls() == [OpenPartition(a_place(1), at(4), 2)]
-    table.look()
+    table.pass_shared_state()
     assert table.take_calls() == []
 
 
@@ -358,7 +358,7 @@ def test_a_reset_closes():
     table = SessionHarness(0)
     table.arrive(1)
     table.take_messages()
-    table.look(resetting=True)
+    table.pass_shared_state(resetting=True)
     assert table.take_messages() == ["0@0 Resetting subscription cursors"]
     assert table.session.end is None
     table.commit(0)
@@ -413,7 +413,7 @@ def test_a_session_that_was_removed():
     """A session that is in the assignment no more sends nothing more. (S74, S239)"""
     table = SessionHarness(0)
     table.assignment = an_assignment_without_me(table)
-    table.look()
+    table.pass_shared_state()
     assert table.session.end is SessionEnd.REMOVED
     table.arrive(1)
     assert table.take_messages() == []

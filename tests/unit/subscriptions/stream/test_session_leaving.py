@@ -18,7 +18,7 @@ def ask(table, **changes):
     """Something is written into our session's line of the assignment, and the session hears of it."""
     sessions = tuple(replace(each, **changes) if each.id == ME else each for each in table.assignment.sessions)
     table.assignment = replace(table.assignment, revision=table.assignment.revision + 1, sessions=sessions)
-    table.look()
+    table.pass_shared_state()
 
 
 def failures(table):

@@ -33,7 +33,7 @@ def test_a_partition_without_anything_outstanding_is_released_at_once():
     """With nothing outstanding a partition is released immediately, and not released twice. (S242)"""
     table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
-    table.look()
+    table.pass_shared_state()
     assert table.take_calls() == [HandOverPartitions(frozenset({a_place(0)}))]
     table.change(entry(0, "other"))
     assert table.take_calls() == [ClosePartition(a_place(0))]
@@ -85,7 +85,7 @@ def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
     if begin == "gone":
         table.tell(table.session.handle_disconnect(table.now))
     elif begin == "reset":
-        table.look(resetting=True)
+        table.pass_shared_state(resetting=True)
     for offset in range(4):
         table.wait(1)
         table.commit(offset)
@@ -125,7 +125,7 @@ def test_what_was_read_before_a_hand_over_is_not_believed():
     table.assignment = type(table.assignment)(
         revision=17, initialised=True, entries=(entry(0, ME),), sessions=table.assignment.sessions
     )
-    table.look()
+    table.pass_shared_state()
     assert table.session.wants_events(a_place(0))
 
 
@@ -161,7 +161,7 @@ def test_an_offset_of_another_is_not_begun_from():
         revision=2, initialised=True, entries=(entry(0, ME), entry(1, ME)), sessions=table.assignment.sessions
     )
     table.offsets[a_place(1)] = CommittedOffset(at(41), "other", A_MOMENT)
-    table.look()
+    table.pass_shared_state()
     assert table.take_calls() == []
 
 
