@@ -68,7 +68,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
         )
         broker = open_broker(settings)
 
-        def settle(_: Request) -> Response:
+        def archive_and_report(_: Request) -> Response:
             log = broker.logs.for_storage("default")
             began = time.perf_counter()
             log.archive()
@@ -81,7 +81,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
             log._archive._segment_cache = SegmentCache(log._store)  # noqa: SLF001  # without the cache of the last round
             return Response(body=json.dumps(told).encode(), headers={"content-type": "application/json"})
 
-        route = Route(method="GET", template="/settle", handler=settle, operation="settle")
+        route = Route(method="GET", template="/settle", handler=archive_and_report, operation="settle")
         application = Application([*make_application(broker).router.routes, route])
         tune_interpreter()
         with ServerThread(application) as serving:
@@ -132,7 +132,7 @@ def an_event(dice: random.Random, number: int) -> str:
     return json.dumps(event | {"note": words[: max(short, 0)]}, separators=(",", ":"))
 
 
-def bodies(events: int, batch: int) -> list[bytes]:
+def request_bodies(events: int, batch: int) -> list[bytes]:
     dice = random.Random(7)
     made = [an_event(dice, number) for number in range(events)]
     return [f"[{','.join(made[first : first + batch])}]".encode() for first in range(0, events, batch)]
@@ -153,7 +153,7 @@ def publish_pieces(url: str, name: str, pieces: list[bytes]) -> float:
     return time.perf_counter() - began
 
 
-def rate(url: str, name: str, events: int) -> float:
+def stream_rate(url: str, name: str, events: int) -> float:
     """The megabytes per second of one stream."""
     parts = urlsplit(url)
     client = socket.create_connection((parts.hostname, parts.port))
@@ -176,10 +176,10 @@ def rate(url: str, name: str, events: int) -> float:
     return total / (time.perf_counter() - began) / 1e6
 
 
-def replay(*, quick: bool) -> Figures:
+def measure_replay(*, quick: bool) -> Figures:
     events, rounds = (20_000, 5) if quick else (100_000, 11)
     # Events of one commit leave the hot log together, and publishers share commits: a piece of each may stay hot.
-    pieces = bodies(events, events // 100)
+    pieces = request_bodies(events, events // 100)
     with a_broker(archive_after=100_000) as url:
         for name in (HOT, COLD):
             publish_pieces(url, name, pieces)
@@ -188,7 +188,7 @@ def replay(*, quick: bool) -> Figures:
         pairs = []
         for _ in range(rounds):
             httpx.get(f"{url}/settle").raise_for_status()
-            pairs.append((rate(url, HOT, events), rate(url, COLD, events)))
+            pairs.append((stream_rate(url, HOT, events), stream_rate(url, COLD, events)))
     size = 2 * sum(len(piece) for piece in pieces)
     return {
         "replay_hot_mb_s": statistics.median(hot for hot, _ in pairs),
@@ -201,7 +201,7 @@ def replay(*, quick: bool) -> Figures:
 
 def measure_publishing(*, quick: bool) -> Figures:
     events, rounds = (20_000, 3) if quick else (60_000, 7)
-    pieces = bodies(events, BATCH)
+    pieces = request_bodies(events, BATCH)
     with a_broker(None) as without, a_broker(archive_after=1) as archiving:
         for url in (without, archiving):
             publish_pieces(url, HOT, pieces[:50])
@@ -215,7 +215,7 @@ def measure_publishing(*, quick: bool) -> Figures:
     }
 
 
-def windows(*, quick: bool) -> Figures:
+def measure_windows(*, quick: bool) -> Figures:
     from nakadi.engines.archive.member_format import pack_member  # noqa: PLC0415
     from nakadi.engines.archive.reading import ArchiveReader  # noqa: PLC0415
     from nakadi.engines.archive.segment_cache import SegmentCache  # noqa: PLC0415
@@ -224,13 +224,13 @@ def windows(*, quick: bool) -> Figures:
     from nakadi.model.events import Record, StoredEvent  # noqa: PLC0415  # noqa: PLC0415
     from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment  # noqa: PLC0415  # noqa: PLC0415
 
-    class Far(MemoryStore):
+    class DelayedStore(MemoryStore):
         def read_range(self, location: ArchiveLocation) -> bytes:
             time.sleep(FAR_SECONDS)
             return super().read_range(location)
 
     count, events = (50 if quick else 200), 25
-    index, store, dice = MemoryLogIndex(), Far(), random.Random(7)
+    index, store, dice = MemoryLogIndex(), DelayedStore(), random.Random(7)
     for number in range(count):
         first = number * events
         made = [StoredEvent(first + each, Record(an_event(dice, each).encode()), NOW) for each in range(events)]
@@ -259,7 +259,7 @@ def windows(*, quick: bool) -> Figures:
     return figures
 
 
-QUESTIONS = {"replay": replay, "publish": measure_publishing, "windows": windows}
+QUESTIONS = {"replay": measure_replay, "publish": measure_publishing, "windows": measure_windows}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ class Question(Protocol):
     def __call__(self, engine: str, *, quick: bool) -> Figures: ...
 
 
-def answer(about: str | None, questions: Mapping[str, Question], *, engine: str) -> None:
+def answer_questions(about: str | None, questions: Mapping[str, Question], *, engine: str) -> None:
     """Answer the requested questions, or all of them."""
     arguments = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("questions", nargs="*", choices=[*questions, []], default=[])

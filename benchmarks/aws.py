@@ -36,7 +36,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.aws_service import AwsMeter, services
+from benchmarks.aws_service import AwsMeter, serve_metered_aws
 from tests.support.tokens import Issuer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -138,7 +138,7 @@ def medians(rows: list[list[list[float]]]) -> dict[str, float]:
 # Imports
 
 
-def imports(
+def measure_imports(
     service: AwsMeter, environment: Mapping[str, str], issuer: Issuer, runs: int, python: str
 ) -> dict[str, Any]:
     programs = {name: program_of(name, service.url, issuer) for name in (FLOOR, *EVENTS)}
@@ -181,7 +181,7 @@ def import_line(name: str, figures: Mapping[str, Any], floor: Mapping[str, Any])
 # Publishing
 
 
-def publish(service: AwsMeter, environment: Mapping[str, str], folder: Path, times: int) -> dict[str, Any]:
+def measure_publishing(service: AwsMeter, environment: Mapping[str, str], folder: Path, times: int) -> dict[str, Any]:
     bodies = folder / "bodies.json"
     bodies.write_text(json.dumps([an_event() for _ in range(max(BATCHES))]))
     program = PUBLISHING.format(
@@ -244,12 +244,12 @@ def random_uuid() -> str:
 # Streams
 
 
-def streams(service: AwsMeter, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
+def measure_streams(service: AwsMeter, environment: Mapping[str, str], seconds: float) -> dict[str, Any]:
     subscriptions = prepare_subscriptions(environment, max(STREAMS))
     figures: dict[str, Any] = {}
     for kind, path in (("low-level", low_level), ("subscription", subscription_targets(subscriptions))):
         for count in STREAMS:
-            with streaming(environment) as port, ExitStack() as opened:
+            with run_streaming_service(environment) as port, ExitStack() as opened:
                 for number in range(count):
                     opened.enter_context(a_stream(port, path(number)))
                 figures[f"{kind} {count}"] = watch_idle_streams(service, kind, count, seconds)
@@ -291,7 +291,7 @@ def subscription_targets(ids: list[str]) -> Callable[[int], str]:
 def prepare_subscriptions(environment: Mapping[str, str], count: int) -> list[str]:
     """Create ten event types, and this many subscriptions to them."""
     with (
-        running([sys.executable, "-m", "nakadi.local", "--engine", "memory"], environment) as port,
+        run_server([sys.executable, "-m", "nakadi.local", "--engine", "memory"], environment) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         for number in range(10):
@@ -312,13 +312,13 @@ def create_subscription(client: httpx.Client, number: int) -> str:
 
 
 @contextmanager
-def streaming(environment: Mapping[str, str]) -> Iterator[int]:
-    with running([sys.executable, "-m", "services.streaming", "--grace-seconds", "1"], environment) as port:
+def run_streaming_service(environment: Mapping[str, str]) -> Iterator[int]:
+    with run_server([sys.executable, "-m", "services.streaming", "--grace-seconds", "1"], environment) as port:
         yield port
 
 
 @contextmanager
-def running(command: list[str], environment: Mapping[str, str]) -> Iterator[int]:
+def run_server(command: list[str], environment: Mapping[str, str]) -> Iterator[int]:
     """Run a server in its own process, on a free port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -355,10 +355,10 @@ def a_stream(port: int, path: str) -> Iterator[None]:
 # Layers
 
 
-def layers() -> dict[str, float]:
+def layer_sizes() -> dict[str, float]:
     figures = {
-        "dependencies_mb": megabytes(ROOT / "layers" / "dependencies" / "python"),
-        "nakadi_mb": megabytes(ROOT / "layers" / "nakadi"),
+        "dependencies_mb": size_in_megabytes(ROOT / "layers" / "dependencies" / "python"),
+        "nakadi_mb": size_in_megabytes(ROOT / "layers" / "nakadi"),
     }
     print(
         f"layers: {figures['dependencies_mb']:.1f} MB of dependencies and {figures['nakadi_mb']:.1f} MB of nakadi, "
@@ -367,7 +367,7 @@ def layers() -> dict[str, float]:
     return figures
 
 
-def megabytes(path: Path) -> float:
+def size_in_megabytes(path: Path) -> float:
     # Files that another Python has compiled here are not deployed.
     foreign = re.compile(r"\.cpython-(?!313)\d+\.pyc$")
     files = [each for each in path.rglob("*") if each.is_file() and not foreign.search(each.name)]
@@ -387,21 +387,21 @@ def main() -> None:
     asked = options.sections or sections
     random.seed(17)
     figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder, services() as service:
+    with tempfile.TemporaryDirectory() as folder, serve_metered_aws() as service:
         issuer = Issuer(Path(folder))
         environment = environment_of(Path(folder), service, issuer)
         run_measured(program_of("event_types", service.url, issuer), environment)
         if "imports" in asked:
             layered = {**environment, "PYTHONPATH": ":".join(map(str, (*options.layers, ROOT)))}
             runs = 1 if options.quick else options.runs
-            figures["imports"] = imports(service, layered, issuer, runs, options.python)
+            figures["imports"] = measure_imports(service, layered, issuer, runs, options.python)
         if "publish" in asked:
-            figures["publish"] = publish(service, environment, Path(folder), 50 if options.quick else 500)
+            figures["publish"] = measure_publishing(service, environment, Path(folder), 50 if options.quick else 500)
         if "streams" in asked:
             local = {**environment, "NAKADI_AUTH": "off", "NAKADI_COORDINATION": "", "NAKADI_DEFAULT_ADMIN": ""}
-            figures["streams"] = streams(service, local, 5 if options.quick else 30)
+            figures["streams"] = measure_streams(service, local, 5 if options.quick else 30)
         if "layers" in asked:
-            figures["layers"] = layers()
+            figures["layers"] = layer_sizes()
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 

@@ -36,7 +36,7 @@ class AwsMeter:
         self.reads = 0.0
         self.writes = 0.0
 
-    def note(self, service: str, operation: str, asked: bytes, answered: bytes) -> None:
+    def count_call(self, service: str, operation: str, asked: bytes, answered: bytes) -> None:
         with self._lock:
             self.calls[operation] += 1
             if service == "dynamodb":
@@ -60,8 +60,8 @@ class AwsMeter:
 
 
 @contextmanager
-def services() -> Iterator[AwsMeter]:
-    class Answering(BaseHTTPRequestHandler):
+def serve_metered_aws() -> Iterator[AwsMeter]:
+    class AwsHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _answer(self) -> None:
@@ -77,7 +77,7 @@ def services() -> Iterator[AwsMeter]:
             assert answer
             status, told, content = answer
             raw = content if isinstance(content, bytes) else content.encode()
-            service.note(name, self.headers.get("X-Amz-Target", self.command).rpartition(".")[2], body, raw)
+            service.count_call(name, self.headers.get("X-Amz-Target", self.command).rpartition(".")[2], body, raw)
             lines = [f"HTTP/1.1 {status} -", f"Content-Length: {len(raw)}"]
             lines += [f"{key}: {value}" for key, value in told.items() if key.lower() != "content-length"]
             # In one piece, or the client waits for the second.
@@ -89,7 +89,7 @@ def services() -> Iterator[AwsMeter]:
             pass
 
     moto = Lock()
-    with aws() as world, ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+    with aws() as world, ThreadingHTTPServer(("127.0.0.1", 0), AwsHandler) as server:
         world.made_tables("live")
         stream = create_stream(session().create_client("kinesis", REGION), shards=1)
         constraint = {"LocationConstraint": REGION}

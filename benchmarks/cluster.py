@@ -47,7 +47,7 @@ A_MEMBER = 15_000
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Cpu(Struct, frozen=True):
+class ProcessCpu(Struct, frozen=True):
     """Seconds of CPU of some processes, and of their children that ended."""
 
     java: float
@@ -116,7 +116,7 @@ def measure(kept: Path, workers: int, events: int, batch_mb: int) -> None:
     )
 
 
-def cpu_of(cluster: Cluster, driver: Driver) -> Mapping[str, Cpu]:
+def cpu_of(cluster: Cluster, driver: Driver) -> Mapping[str, ProcessCpu]:
     return {"driver": sum_cpu(descendants(driver.process.pid)), "executors": sum_cpu(cluster.executors())}
 
 
@@ -127,7 +127,7 @@ def descendants(pid: int) -> Iterator[int]:
             yield from descendants(int(child))
 
 
-def sum_cpu(pids: Sequence[int] | Iterator[int]) -> Cpu:
+def sum_cpu(pids: Sequence[int] | Iterator[int]) -> ProcessCpu:
     java = python = 0.0
     for pid in pids:
         name, _, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
@@ -136,7 +136,7 @@ def sum_cpu(pids: Sequence[int] | Iterator[int]) -> Cpu:
             java += own
         else:
             python += own + sum(map(int, fields.split()[13:15])) / TICKS
-    return Cpu(java, python)
+    return ProcessCpu(java, python)
 
 
 # Memory
@@ -176,18 +176,18 @@ def make_share(place: str, megabytes: str, events_per_member: str) -> None:
     target = Target(make_form(columns), "t/data", "day", "_gathered/t/b", "b")
     places = StoreUrls(data.archive, f"file://{place}/tables")
     Path("/proc/self/clear_refs").write_text("5")
-    before = memory("VmRSS")
+    before = memory_megabytes("VmRSS")
     made = plain_files.make_in_task(places, target, parts)
     packed = sum(part.location.length for part in parts)
     size = sum(file.size for file in made.files)
     print(
         f"{packed / 1e6:.0f} MB in {len(parts)} members, {len(made.files)} files of {size / 1e6:.0f} MB, "
-        f"{memory('VmHWM') - before:.0f} MB more than {before:.0f} MB"
+        f"{memory_megabytes('VmHWM') - before:.0f} MB more than {before:.0f} MB"
     )
     data.close()
 
 
-def memory(name: str) -> float:
+def memory_megabytes(name: str) -> float:
     line = next(each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith(name))
     return int(line.split()[1]) / 1000
 

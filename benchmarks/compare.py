@@ -37,12 +37,12 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from benchmarks.compare_rows import PARTS, Figure, Figures, Load, Measure, publish
-from benchmarks.compared_broker import Broker, Failed
+from benchmarks.compare_rows import PARTS, Figure, Figures, Load, Measure, measure_publishing
+from benchmarks.compared_broker import BenchmarkFailed, ComparedBroker
 
 MAX_ATTEMPTS = 3
 MAX_REASON_LENGTH = 300
-FAILURES = (Failed, httpx.HTTPError, OSError, asyncio.IncompleteReadError)
+FAILURES = (BenchmarkFailed, httpx.HTTPError, OSError, asyncio.IncompleteReadError)
 SYNCS = 100
 
 
@@ -110,7 +110,7 @@ class Table:
             part.replace(self.file)
 
 
-def row(load: str, name: str, rounds: Sequence[tuple[Figure, Figure]], fdatasync_ms: float) -> Row:
+def row_of_rounds(load: str, name: str, rounds: Sequence[tuple[Figure, Figure]], fdatasync_ms: float) -> Row:
     ratios = [(first.value / second.value) ** first.better for first, second in rounds]
     return Row(
         name,
@@ -125,8 +125,8 @@ def row(load: str, name: str, rounds: Sequence[tuple[Figure, Figure]], fdatasync
 
 
 def compare(
-    first: Broker,
-    second: Broker,
+    first: ComparedBroker,
+    second: ComparedBroker,
     measures: Mapping[str, Measure],
     rounds: int,
     seconds: float,
@@ -148,7 +148,7 @@ def compare(
                     (ours[figure], theirs[figure]) for ours, theirs, _ in pairs if figure in ours and figure in theirs
                 ]
                 if seen:
-                    yield row(name, figure, seen, sync)
+                    yield row_of_rounds(name, figure, seen, sync)
     finally:
         # Not earlier: a Kafka producer that remembers deleted topics keeps looking for them.
         for broker in (first, second):
@@ -156,7 +156,7 @@ def compare(
 
 
 def measured_pair(
-    first: Broker, second: Broker, number: int, name: str, measure: Measure, seconds: float
+    first: ComparedBroker, second: ComparedBroker, number: int, name: str, measure: Measure, seconds: float
 ) -> tuple[Figures, Figures, float]:
     """The figures of both brokers in a round, and of `fdatasync`. The brokers take turns in being first."""
     figures = {
@@ -166,7 +166,7 @@ def measured_pair(
     return figures[first], figures[second], fdatasync_ms()
 
 
-def measure_once(broker: Broker, name: str, measure: Measure, seconds: float) -> Figures:
+def measure_once(broker: ComparedBroker, name: str, measure: Measure, seconds: float) -> Figures:
     """The figures of a row. If the broker fails, report that and measure again."""
     for attempt in range(MAX_ATTEMPTS):
         try:
@@ -195,10 +195,10 @@ def fdatasync_ms() -> float:
     return 1000 * statistics.median(took)
 
 
-def warm_up(brokers: Sequence[Broker], seconds: float) -> None:
+def warm_up(brokers: Sequence[ComparedBroker], seconds: float) -> None:
     for broker in brokers:
         for load in (Load(), Load(events=1)):
-            asyncio.run(publish(load, broker, seconds / 2))
+            asyncio.run(measure_publishing(load, broker, seconds / 2))
 
 
 def is_loopback(url: str) -> bool:
@@ -239,7 +239,7 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     first, second = (
-        Broker(url.rstrip("/"), tuple(int(each) for each in pids.split(",") if each))
+        ComparedBroker(url.rstrip("/"), tuple(int(each) for each in pids.split(",") if each))
         for url, pids in zip(options.urls, options.pids, strict=True)
     )
     end = time.monotonic() + 60 * options.minutes

@@ -14,8 +14,15 @@ from typing import Any
 
 import orjson
 
-from benchmarks.compared_broker import Broker, Connection, Failed, RequestLoop, closing_connections, request_bytes
-from benchmarks.event_shapes import SHAPES, Shape, order, random_words, shape
+from benchmarks.compared_broker import (
+    BenchmarkFailed,
+    ComparedBroker,
+    Connection,
+    RequestLoop,
+    closing_connections,
+    request_bytes,
+)
+from benchmarks.event_shapes import SHAPES, Shape, make_shape, random_order, random_words
 
 BATCH = 100
 IDLE_STREAMS = 200
@@ -43,7 +50,7 @@ class Figure:
 
 
 Figures = Mapping[str, Figure]
-Measure = Callable[[Broker, float], Coroutine[Any, Any, Figures]]
+Measure = Callable[[ComparedBroker, float], Coroutine[Any, Any, Figures]]
 
 
 def percentiles(label: str, took: Sequence[float]) -> dict[str, Figure]:
@@ -62,7 +69,7 @@ def percentiles(label: str, took: Sequence[float]) -> dict[str, Figure]:
 class Load:
     """Batches of events of one shape from several clients; each client has one request at a time."""
 
-    shape: str = "plain"
+    make_shape: str = "plain"
     events: int = BATCH
     clients: int = 8
     is_zipped: bool = False
@@ -73,7 +80,7 @@ class Load:
         return f"publish {self.shape}, {self.events} a batch{zipped}, {self.clients} clients"
 
 
-FURTHER_SHAPES: Mapping[str, Shape] = {"200 KB": shape(make_event=lambda: order(note=random_words(22_000)))}
+FURTHER_SHAPES: Mapping[str, Shape] = {"200 KB": make_shape(make_event=lambda: random_order(note=random_words(22_000)))}
 
 LOADS: Mapping[str, Sequence[Load]] = {
     "shapes": [Load(each) for each in SHAPES],
@@ -89,7 +96,7 @@ LOADS: Mapping[str, Sequence[Load]] = {
 }
 
 
-def definition(event_shape: Shape) -> Mapping[str, Any]:
+def event_type_definition(event_shape: Shape) -> Mapping[str, Any]:
     """An event type for events of a shape, with eight partitions if the shape chooses between them."""
     event_type = {
         "owning_application": "compare",
@@ -121,8 +128,8 @@ def bodies_of(load: Load) -> Sequence[bytes]:
     return bodies
 
 
-async def publish(load: Load, broker: Broker, seconds: float) -> Figures:
-    name = broker.create(definition((SHAPES | FURTHER_SHAPES)[load.shape]))
+async def measure_publishing(load: Load, broker: ComparedBroker, seconds: float) -> Figures:
+    name = broker.create(event_type_definition((SHAPES | FURTHER_SHAPES)[load.shape]))
     headers = {"Content-Encoding": "gzip"} if load.is_zipped else {}
     broker.publish(name, bodies_of(load)[:1], **headers)
     path = f"/event-types/{name}/events"
@@ -154,12 +161,12 @@ async def publish(load: Load, broker: Broker, seconds: float) -> Figures:
 
 
 def numbered_batch(first: int, events: int) -> bytes:
-    return orjson.dumps([order(n=first + each) for each in range(events)])
+    return orjson.dumps([random_order(n=first + each) for each in range(events)])
 
 
-def fill(broker: Broker, events: int) -> str:
+def create_filled_event_type(broker: ComparedBroker, events: int) -> str:
     """Create an event type with this many events in its only partition, and return its name."""
-    name = broker.create(definition(SHAPES["plain"]))
+    name = broker.create(event_type_definition(SHAPES["plain"]))
     broker.publish(name, (numbered_batch(first, min(1000, events - first)) for first in range(0, events, 1000)))
     return name
 
@@ -168,7 +175,7 @@ async def receive(connection: Connection) -> bytes:
     """Receive some bytes. If nothing arrives for a minute, the broker has failed."""
     data = await asyncio.wait_for(connection.reader.read(1 << 20), RECEIVE_TIMEOUT_SECONDS)
     if not data:
-        raise Failed("The broker has ended a stream early.")
+        raise BenchmarkFailed("The broker has ended a stream early.")
     return data
 
 
@@ -185,10 +192,10 @@ async def receive_numbers(connection: Connection) -> AsyncIterator[Sequence[int]
 FROM_BEGIN = '[{"partition":"0","offset":"BEGIN"}]'
 
 
-async def stream(streams: int, broker: Broker, seconds: float) -> Figures:
+async def measure_low_level_streams(streams: int, broker: ComparedBroker, seconds: float) -> Figures:
     """Read low-level streams from the beginning, in batches of 100."""
     events = int(20_000 * seconds)
-    name = fill(broker, events)
+    name = create_filled_event_type(broker, events)
     connections = [await Connection.open(broker) for _ in range(streams)]
     path = f"/event-types/{name}/events?batch_limit={BATCH}&stream_limit={events}&batch_flush_timeout=1"
     first_bytes: list[float] = []
@@ -215,10 +222,10 @@ async def stream(streams: int, broker: Broker, seconds: float) -> Figures:
     }
 
 
-async def subscription(broker: Broker, seconds: float) -> Figures:
+async def measure_subscription(broker: ComparedBroker, seconds: float) -> Figures:
     """Read one subscription stream, and commit each batch of 100, one after the other."""
     events = max(int(20_000 * seconds) // BATCH, 1) * BATCH
-    name = fill(broker, events)
+    name = create_filled_event_type(broker, events)
     path = broker.subscribe(name)
     consumer, committer = await Connection.open(broker), await Connection.open(broker)
     with closing_connections([consumer, committer]):
@@ -253,9 +260,9 @@ async def subscription(broker: Broker, seconds: float) -> Figures:
     return {f"{label}: events/s": Figure(rate, HIGHER), **percentiles(f"{label}, commit", took)}
 
 
-async def idle(broker: Broker, _seconds: float) -> Figures:
+async def measure_idle_streams(broker: ComparedBroker, _seconds: float) -> Figures:
     """Open two hundred idle streams, one after the other."""
-    name = broker.create(definition(SHAPES["plain"]))
+    name = broker.create(event_type_definition(SHAPES["plain"]))
     took: list[float] = []
     connections: list[Connection] = []
     before = broker.memory_bytes()
@@ -273,9 +280,9 @@ async def idle(broker: Broker, _seconds: float) -> Figures:
     return figures
 
 
-async def delivery(rate: int, broker: Broker, seconds: float) -> Figures:
+async def measure_delivery(rate: int, broker: ComparedBroker, seconds: float) -> Figures:
     """Measure from publishing an event until its delivery on an open stream, at this rate."""
-    name = broker.create(definition(SHAPES["plain"]))
+    name = broker.create(event_type_definition(SHAPES["plain"]))
     count = int(rate * max(seconds, MIN_DELIVERY_SECONDS))
     consumer = await Connection.open(broker)
     publishers = [await Connection.open(broker) for _ in range(min(rate, DELIVERY_CONNECTIONS))]
@@ -308,9 +315,12 @@ async def delivery(rate: int, broker: Broker, seconds: float) -> Figures:
 
 
 PARTS: Mapping[str, Mapping[str, Measure]] = {
-    **{part: {load.name: partial(publish, load) for load in loads} for part, loads in LOADS.items()},
-    "delivery": {f"delivery at {rate}/s": partial(delivery, rate) for rate in DELIVERY_RATES},
-    "stream": {"one low-level stream": partial(stream, 1), "four low-level streams": partial(stream, 4)},
-    "subscription": {"subscription, a commit a batch": subscription},
-    "idle": {"idle streams": idle},
+    **{part: {load.name: partial(measure_publishing, load) for load in loads} for part, loads in LOADS.items()},
+    "delivery": {f"delivery at {rate}/s": partial(measure_delivery, rate) for rate in DELIVERY_RATES},
+    "stream": {
+        "one low-level stream": partial(measure_low_level_streams, 1),
+        "four low-level streams": partial(measure_low_level_streams, 4),
+    },
+    "subscription": {"subscription, a commit a batch": measure_subscription},
+    "idle": {"idle streams": measure_idle_streams},
 }

@@ -23,12 +23,12 @@ RETRY_PAUSE_SECONDS = 0.5
 CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
-class Failed(Exception):
+class BenchmarkFailed(Exception):
     """Raised if a broker fails to meet a row's needs."""
 
 
 @dataclass(frozen=True, eq=False)
-class Broker:
+class ComparedBroker:
     """An address, and the processes behind it, with their children."""
 
     url: str
@@ -71,7 +71,7 @@ class Broker:
                         break
                     time.sleep(RETRY_PAUSE_SECONDS)
                 else:
-                    raise Failed(answer.text)
+                    raise BenchmarkFailed(answer.text)
 
     def delete_all(self) -> None:
         for path in self.resources:
@@ -104,7 +104,7 @@ class Connection:
         self.reader, self._writer, self._host = reader, writer, host
 
     @classmethod
-    async def open(cls, broker: Broker) -> Connection:
+    async def open(cls, broker: ComparedBroker) -> Connection:
         reader, writer = await asyncio.open_connection(*broker.address, limit=1 << 24)
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return cls(reader, writer, broker.address[0])
@@ -120,7 +120,7 @@ class Connection:
         """Read the head of an answer, whose status must be a success."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         if not re.match(rb"HTTP/1.1 20\d ", head):
-            raise Failed(head.decode("latin-1"))
+            raise BenchmarkFailed(head.decode("latin-1"))
         return head
 
     async def ask(self, request: bytes) -> None:
@@ -179,7 +179,7 @@ class RequestLoop(asyncio.Protocol):
             return
         length = CONTENT_LENGTH.search(head)
         if not head.startswith(b"HTTP/1.1 200") or length is None:
-            self._fail(Failed(self._answer.decode("latin-1")))
+            self._fail(BenchmarkFailed(self._answer.decode("latin-1")))
             return
         if len(body) < int(length[1]):
             return
@@ -194,7 +194,7 @@ class RequestLoop(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.took:
-            self._fail(exc or Failed("The broker has closed the connection."))
+            self._fail(exc or BenchmarkFailed("The broker has closed the connection."))
         elif not self._done.done():
             self._done.set_result(None)
 

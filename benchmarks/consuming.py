@@ -242,12 +242,12 @@ class Consumer:
             found = CURSOR.match(data, place)
             if found:
                 end = found.end()
-                self._saw(found[2], int(found[3]), found[1])
+                self._note_event(found[2], int(found[3]), found[1])
             place = data.find(b'{"cursor":', max(end, place + 1))
         self._rest = data[max(end, len(data) - LONGEST_CURSOR) :]
         self._commit()
 
-    def _saw(self, partition: bytes, offset: int, cursor: bytes) -> None:
+    def _note_event(self, partition: bytes, offset: int, cursor: bytes) -> None:
         self.seen[partition] = offset
         if self.commits == "newest":
             self._waiting[partition] = (offset, cursor)

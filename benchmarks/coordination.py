@@ -48,7 +48,7 @@ EVENT_TYPE = "shop.order-placed"
 
 
 @dataclass
-class Meter:
+class UnitMeter:
     """Counts units by table."""
 
     reads: Counter[str] = field(default_factory=Counter)
@@ -110,8 +110,8 @@ def _size(value: tuple[str, Any]) -> int:
 
 
 @contextmanager
-def metered_aws() -> Iterator[tuple[EmulatedAws, Meter]]:
-    meter = Meter()
+def metered_aws() -> Iterator[tuple[EmulatedAws, UnitMeter]]:
+    meter = UnitMeter()
     with aws() as world:
         answer = world.answer
         world.answer = lambda request, effect: meter.metered(request, answer(request, effect))  # type: ignore[method-assign]
@@ -119,7 +119,7 @@ def metered_aws() -> Iterator[tuple[EmulatedAws, Meter]]:
         yield world, meter
 
 
-def commits(meter: Meter) -> Iterator[tuple[str, float, float]]:
+def measure_commits(meter: UnitMeter) -> Iterator[tuple[str, float, float]]:
     coordination = DynamoDbCoordination(TableAddress("bench", REGION))
     for partitions in (1, 8):
         places = begin_session(coordination, f"slow {partitions}", partitions)
@@ -163,11 +163,11 @@ def at(offset: int) -> Position:
     return Position(1, offset)
 
 
-def average_units(meter: Meter, count: int) -> tuple[float, float]:
+def average_units(meter: UnitMeter, count: int) -> tuple[float, float]:
     return sum(meter.writes.values()) / count, sum(meter.reads.values()) / count
 
 
-def idle(streams: int, seconds: float) -> Mapping[str, Mapping[str, float]]:
+def measure_idle_units(streams: int, seconds: float) -> Mapping[str, Mapping[str, float]]:
     """The hourly units of a stream, from the difference between many streams and few, and of the process without
     streams.
     """
@@ -183,7 +183,7 @@ def idle(streams: int, seconds: float) -> Mapping[str, Mapping[str, float]]:
     return {"process": process, "stream": stream}
 
 
-def measure_idle_streams(meter: Meter, streams: int, seconds: float, partitions: int = 4) -> Mapping[str, float]:
+def measure_idle_streams(meter: UnitMeter, streams: int, seconds: float, partitions: int = 4) -> Mapping[str, float]:
     broker = open_broker(Settings(registry=f"dynamodb://bench?region={REGION}"))
     with ExitStack() as stack:
         stack.callback(broker.close)
@@ -231,20 +231,20 @@ def main() -> None:
     raise_file_limit()
     figures: dict[str, Any] = {}
     with metered_aws() as (_, meter):
-        for what, writes, reads in commits(meter):
-            cost = 1e6 * dollars(writes, reads)
+        for what, writes, reads in measure_commits(meter):
+            cost = 1e6 * dollars_for_units(writes, reads)
             figures[what] = {"writes": writes, "reads": reads, "dollars of a million": cost}
             print(f"{what:42} {writes:7.2f} write units {reads:7.2f} read units ${cost:8.2f} a million", flush=True)
-    for whose, found in idle(options.streams, options.seconds).items():
+    for whose, found in measure_idle_units(options.streams, options.seconds).items():
         writes, reads = found["writes"], found["reads"]
-        cost = HOURS * dollars(writes, reads)
+        cost = HOURS * dollars_for_units(writes, reads)
         figures[f"idle {whose}"] = {"writes": writes, "reads": reads, "dollars of a month": cost}
         print(f"an hour of an idle {whose:23} {writes:7.0f} write units {reads:7.0f} read units ${cost:8.4f} a month")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def dollars(writes: float, reads: float) -> float:
+def dollars_for_units(writes: float, reads: float) -> float:
     return writes * PRICES["dynamodb-write"].dollars + reads * PRICES["dynamodb-read"].dollars
 
 

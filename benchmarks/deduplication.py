@@ -28,7 +28,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.publish import Load, Running, a_server, publish_load, serve
+from benchmarks.publish import Load, RunningServer, a_server, publish_load, serve
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import make_application
 from nakadi.app.settings import Settings
@@ -41,7 +41,7 @@ CLIENTS = 8
 WINDOW_SECONDS = 24 * 3600
 
 
-def definition(name: str) -> dict[str, Any]:
+def event_type_definition(name: str) -> dict[str, Any]:
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     deduplication = {"deduplication": {"window_seconds": WINDOW_SECONDS}} if name == "once" else {}
     return {
@@ -98,13 +98,13 @@ def serve_broker(listening: Any, folder: str) -> None:
     broker = open_broker(Settings(registry=url, event_log=url))
     application = make_application(broker)
     for name in ("plain", "once"):
-        body, headers = json.dumps(definition(name)).encode(), {"content-type": "application/json"}
+        body, headers = json.dumps(event_type_definition(name)).encode(), {"content-type": "application/json"}
         path = "/event-types"
         application.answer(Request(method="POST", path=path, target=path, headers=headers, body=body))
     serve(listening, application)
 
 
-def measure(server: Running, name: str, size: int, seconds: float) -> tuple[float, float]:
+def measure(server: RunningServer, name: str, size: int, seconds: float) -> tuple[float, float]:
     """µs of CPU an event, and events a second."""
     before = server.cpu_seconds()
     load = Load(CLIENTS, NewEvents(name, size), seconds)
@@ -112,7 +112,7 @@ def measure(server: Running, name: str, size: int, seconds: float) -> tuple[floa
     return (server.cpu_seconds() - before) / load.sent / BATCH * 1e6, len(load.took) * BATCH / load.seconds
 
 
-def time_first_append(server: Running) -> float:
+def time_first_append(server: RunningServer) -> float:
     request = NewEvents("once", 100)[0]
     body = request[request.index(b"\r\n\r\n") + 4 :]
     began = time.perf_counter()
@@ -146,7 +146,7 @@ def main() -> None:
         print(f"first append with {ids:,} ids: {first * 1e3:,.0f} ms", flush=True)
 
 
-def print_rounds(server: Running, ids: int, size: int, seconds: float, rounds: int) -> None:
+def print_rounds(server: RunningServer, ids: int, size: int, seconds: float, rounds: int) -> None:
     for name in ("plain", "once"):
         measure(server, name, size, 0.3)
     seen = [(measure(server, "plain", size, seconds), measure(server, "once", size, seconds)) for _ in range(rounds)]

@@ -26,8 +26,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.asking import Figures, answer
-from benchmarks.publish import Running
+from benchmarks.asking import Figures, answer_questions
+from benchmarks.publish import RunningServer
 from benchmarks.stream import memory_of, raise_file_limit
 
 NAME = "bench.delivery"
@@ -42,7 +42,7 @@ NEVER = 0.0
 class SinkServer(asyncio.Protocol):
     """Reads requests, and answers each with 204: a sink that costs as little as can be."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: DeliveryCounts) -> None:
         self._tally = tally
         self._data = bytearray()
         self._first_at = NEVER
@@ -66,7 +66,7 @@ class SinkServer(asyncio.Protocol):
         self._transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
 
 
-class Tally:
+class DeliveryCounts:
     """What the sink got, in memory that the processes share.
 
     It counts bodies, and has the number of the last event, and when the first byte of each event's delivery came.
@@ -92,7 +92,7 @@ class Tally:
         self.bodies.value, self.last.value = 0, -1
 
 
-def serve_sink(tally: Tally, ready: Any) -> None:
+def serve_sink(tally: DeliveryCounts, ready: Any) -> None:
     raise_file_limit()
 
     async def serve() -> None:
@@ -135,7 +135,7 @@ def serve_floor(port: int, requests: Any) -> None:
         "webhook-signature": "v1,0123456789abcdef0123456789abcdef0123456789a=",
     }
 
-    async def post(count: int, body: bytes, *, signs: bool) -> float:
+    async def post_deliveries(count: int, body: bytes, *, signs: bool) -> float:
         async with aiohttp.ClientSession() as session:
 
             async def post_once() -> None:
@@ -154,7 +154,7 @@ def serve_floor(port: int, requests: Any) -> None:
     tune_interpreter()
     while (request := requests.recv()) is not None:
         count, body = request
-        requests.send([run_on_fast_loop(partial(post, count, body, signs=signs)) for signs in (False, True)])
+        requests.send([run_on_fast_loop(partial(post_deliveries, count, body, signs=signs)) for signs in (False, True)])
 
 
 def run_on_fast_loop(run: Callable[[], Any]) -> Any:
@@ -179,10 +179,10 @@ def a_process(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[An
         process.join()
 
 
-class World:
+class DeliverySetup:
     """A broker, a sink, and what a client does with both."""
 
-    def __init__(self, broker: Running, sink_port: int, tally: Tally) -> None:
+    def __init__(self, broker: RunningServer, sink_port: int, tally: DeliveryCounts) -> None:
         self.broker = broker
         self.sink_url = f"http://127.0.0.1:{sink_port}/hook"
         self.sink_port = sink_port
@@ -235,20 +235,20 @@ def an_event(number: int) -> str:
 
 
 @contextmanager
-def a_world(engine: str) -> Iterator[World]:
-    tally = Tally()
+def a_delivery_setup(engine: str) -> Iterator[DeliverySetup]:
+    tally = DeliveryCounts()
     with tempfile.TemporaryDirectory() as folder, a_process(serve_sink, tally) as (sink, _):
         url = "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
         with a_process(serve_broker, url) as (broker, pid):
-            yield World(Running(broker.recv(), pid), sink.recv(), tally)
+            yield DeliverySetup(RunningServer(broker.recv(), pid), sink.recv(), tally)
 
 
 # Questions
 
 
-def rate(engine: str, *, quick: bool) -> Figures:
+def measure_rate(engine: str, *, quick: bool) -> Figures:
     figures: Figures = {}
-    with a_world(engine) as world, a_process(serve_floor, world.sink_port) as (floor, _):
+    with a_delivery_setup(engine) as world, a_process(serve_floor, world.sink_port) as (floor, _):
         for batch_limit, count in ((100, 60_000), (1, 6_000)):
             rounds = [
                 measure_round(world, floor, batch_limit, count // 3 if quick else count)
@@ -260,7 +260,7 @@ def rate(engine: str, *, quick: bool) -> Figures:
     return figures
 
 
-def measure_round(world: World, floor: Any, batch_limit: int, count: int) -> Mapping[str, float]:
+def measure_round(world: DeliverySetup, floor: Any, batch_limit: int, count: int) -> Mapping[str, float]:
     """A backlog is delivered; the first tenth warms up."""
     name = world.create_event_type()
     for first in range(0, count, 500):
@@ -287,9 +287,9 @@ def measure_round(world: World, floor: Any, batch_limit: int, count: int) -> Map
     }
 
 
-def latency(engine: str, *, quick: bool) -> Figures:
+def measure_latency(engine: str, *, quick: bool) -> Figures:
     figures: Figures = {}
-    with a_world(engine) as world:
+    with a_delivery_setup(engine) as world:
         for per_second in (10, 100):
             name = world.create_event_type()
             world.tally.reset()
@@ -313,9 +313,9 @@ def latency(engine: str, *, quick: bool) -> Figures:
     return figures
 
 
-def sinks(engine: str, *, quick: bool) -> Figures:
+def measure_idle_sinks(engine: str, *, quick: bool) -> Figures:
     count = 200 if quick else 1000
-    with a_world(engine) as world:
+    with a_delivery_setup(engine) as world:
         name = world.create_event_type()
         # What a first sink makes once for all.
         for number in range(20):
@@ -350,8 +350,8 @@ def sinks(engine: str, *, quick: bool) -> Figures:
     }
 
 
-QUESTIONS = {"rate": rate, "latency": latency, "sinks": sinks}
+QUESTIONS = {"rate": measure_rate, "latency": measure_latency, "sinks": measure_idle_sinks}
 
 
 if __name__ == "__main__":
-    answer(__doc__, QUESTIONS, engine="sqlite")
+    answer_questions(__doc__, QUESTIONS, engine="sqlite")

@@ -41,7 +41,7 @@ class Shape(Struct, frozen=True):
     spell: Callable[[Any], bytes] = orjson.dumps
 
 
-def metadata(**further: Any) -> dict[str, Any]:
+def random_metadata(**further: Any) -> dict[str, Any]:
     return {"eid": str(uuid.UUID(int=DRAW.getrandbits(128))), "occurred_at": "2026-11-21T12:00:00Z", **further}
 
 
@@ -49,9 +49,9 @@ def random_words(count: int) -> str:
     return " ".join(f"{DRAW.getrandbits(32):x}" for _ in range(count))
 
 
-def order(**further: Any) -> dict[str, Any]:
+def random_order(**further: Any) -> dict[str, Any]:
     return {
-        "metadata": metadata(),
+        "metadata": random_metadata(),
         "order_number": f"o-{DRAW.randrange(10**6)}",
         "customer": {"id": f"c-{DRAW.randrange(10**5)}", "country": "DE"},
         "lines": [
@@ -72,9 +72,9 @@ ORDER: dict[str, Any] = {
 }
 
 
-def shape(
+def make_shape(
     properties: Mapping[str, Any] | None = None,
-    make_event: Callable[[], dict[str, Any]] = order,
+    make_event: Callable[[], dict[str, Any]] = random_order,
     spell: Callable[[Any], bytes] = orjson.dumps,
     schema: Mapping[str, Any] | None = None,
     **event_type: Any,
@@ -88,12 +88,12 @@ def hash_options(*fields: str) -> dict[str, Any]:
     return {"partition_strategy": "hash", "partition_key_fields": list(fields)}
 
 
-def tree(levels: int) -> dict[str, Any]:
-    return {"name": random_words(2), **({"children": [tree(levels - 1) for _ in range(2)]} if levels else {})}
+def random_tree(levels: int) -> dict[str, Any]:
+    return {"name": random_words(2), **({"children": [random_tree(levels - 1) for _ in range(2)]} if levels else {})}
 
 
 def data_change() -> dict[str, Any]:
-    about = order()
+    about = random_order()
     return {"metadata": about.pop("metadata"), "data_type": "order", "data_op": "C", "data": about}
 
 
@@ -107,74 +107,83 @@ BANK = {"type": "object", "required": ["iban"], "properties": {"iban": TEXT}}
 SMALLEST = "100 bytes"
 
 SHAPES: Mapping[str, Shape] = {
-    "plain": shape(),
-    "pattern": shape({"order_number": {"type": "string", "pattern": "^o-[0-9]+$"}}),
-    "pattern in a list": shape(
+    "plain": make_shape(),
+    "pattern": make_shape({"order_number": {"type": "string", "pattern": "^o-[0-9]+$"}}),
+    "pattern in a list": make_shape(
         {"lines": {"type": "array", "items": {**LINE, "properties": {"sku": {"type": "string", "pattern": "^s-"}}}}}
     ),
-    "format date-time": shape(
-        {"at": {"type": "string", "format": "date-time"}}, lambda: order(at="2026-11-21T12:00:00Z")
+    "format date-time": make_shape(
+        {"at": {"type": "string", "format": "date-time"}}, lambda: random_order(at="2026-11-21T12:00:00Z")
     ),
-    "formats": shape(
+    "formats": make_shape(
         {
             "at": {"type": "string", "format": "date-time"},
             "mail": {"type": "string", "format": "email"},
             "ip": {"type": "string", "format": "ipv4"},
         },
-        lambda: order(at="2026-11-21T12:00:00+01:00", mail="a@example.org", ip="10.0.0.1"),
+        lambda: random_order(at="2026-11-21T12:00:00+01:00", mail="a@example.org", ip="10.0.0.1"),
     ),
-    "enum": shape({"state": {"type": "string", "enum": ["new", "paid"]}}, lambda: order(state="new")),
-    "enum without a type": shape({"state": {"enum": ["new", "paid", None, 1]}}, lambda: order(state="new")),
-    "several types": shape({"note": {"type": ["string", "array"]}}),
-    "multipleOf": shape({"amount": {"type": "number", "multipleOf": 0.01}}, lambda: order(amount=12.34)),
-    "anyOf": shape({"payment": {"anyOf": [CARD, BANK]}}, lambda: order(payment={"iban": random_words(2)})),
-    "oneOf": shape({"payment": {"oneOf": [CARD, BANK]}}, lambda: order(payment={"iban": random_words(2)})),
-    "oneOf at the root": shape(schema={"oneOf": [{"required": ["note"]}, {"required": ["text"]}]}),
-    "$ref": shape(
+    "enum": make_shape({"state": {"type": "string", "enum": ["new", "paid"]}}, lambda: random_order(state="new")),
+    "enum without a type": make_shape({"state": {"enum": ["new", "paid", None, 1]}}, lambda: random_order(state="new")),
+    "several types": make_shape({"note": {"type": ["string", "array"]}}),
+    "multipleOf": make_shape({"amount": {"type": "number", "multipleOf": 0.01}}, lambda: random_order(amount=12.34)),
+    "anyOf": make_shape({"payment": {"anyOf": [CARD, BANK]}}, lambda: random_order(payment={"iban": random_words(2)})),
+    "oneOf": make_shape({"payment": {"oneOf": [CARD, BANK]}}, lambda: random_order(payment={"iban": random_words(2)})),
+    "oneOf at the root": make_shape(schema={"oneOf": [{"required": ["note"]}, {"required": ["text"]}]}),
+    "$ref": make_shape(
         {"lines": {"type": "array", "items": {"$ref": "#/definitions/line"}}}, schema={"definitions": {"line": LINE}}
     ),
-    "recursion": shape(
-        {"tree": {"$ref": "#/definitions/node"}}, lambda: order(tree=tree(2)), schema={"definitions": {"node": NODE}}
+    "recursion": make_shape(
+        {"tree": {"$ref": "#/definitions/node"}},
+        lambda: random_order(tree=random_tree(2)),
+        schema={"definitions": {"node": NODE}},
     ),
-    "uniqueItems": shape(
-        {"tags": {"type": "array", "items": TEXT, "uniqueItems": True}}, lambda: order(tags=random_words(8).split())
+    "uniqueItems": make_shape(
+        {"tags": {"type": "array", "items": TEXT, "uniqueItems": True}},
+        lambda: random_order(tags=random_words(8).split()),
     ),
-    "patternProperties": shape(
-        {"labels": {"type": "object", "patternProperties": {"^x-": TEXT}}}, lambda: order(labels={"x-a": "b"})
+    "patternProperties": make_shape(
+        {"labels": {"type": "object", "patternProperties": {"^x-": TEXT}}}, lambda: random_order(labels={"x-a": "b"})
     ),
-    "minProperties": shape({"labels": {"type": "object", "minProperties": 1}}, lambda: order(labels={"a": "b"})),
-    "members that no schema names": shape(make_event=lambda: order(n=1, more={"x": [1, 2]})),
-    "closed": shape(compatibility_mode="compatible"),
-    "hash": shape(**hash_options("order_number")),
-    "hash of two": shape(**hash_options("order_number", "customer.id")),
-    "user_defined": shape(
-        make_event=lambda: order(metadata=metadata(partition=str(DRAW.randrange(8)))), partition_strategy="user_defined"
+    "minProperties": make_shape(
+        {"labels": {"type": "object", "minProperties": 1}}, lambda: random_order(labels={"a": "b"})
     ),
-    "compacted": shape(
-        make_event=lambda: order(metadata=metadata(partition_compaction_key=random_words(1))), cleanup_policy="compact"
+    "members that no schema names": make_shape(make_event=lambda: random_order(n=1, more={"x": [1, 2]})),
+    "closed": make_shape(compatibility_mode="compatible"),
+    "hash": make_shape(**hash_options("order_number")),
+    "hash of two": make_shape(**hash_options("order_number", "customer.id")),
+    "user_defined": make_shape(
+        make_event=lambda: random_order(metadata=random_metadata(partition=str(DRAW.randrange(8)))),
+        partition_strategy="user_defined",
     ),
-    "data": shape(make_event=data_change, category="data"),
-    "undefined": shape(
-        make_event=lambda: {k: v for k, v in order().items() if k != "metadata"},
+    "compacted": make_shape(
+        make_event=lambda: random_order(metadata=random_metadata(partition_compaction_key=random_words(1))),
+        cleanup_policy="compact",
+    ),
+    "data": make_shape(make_event=data_change, category="data"),
+    "undefined": make_shape(
+        make_event=lambda: {k: v for k, v in random_order().items() if k != "metadata"},
         category="undefined",
         enrichment_strategies=[],
     ),
-    "richer metadata": shape(
-        make_event=lambda: order(metadata=metadata(flow_id=random_words(1), parent_eids=[str(uuid.uuid4())]))
+    "richer metadata": make_shape(
+        make_event=lambda: random_order(
+            metadata=random_metadata(flow_id=random_words(1), parent_eids=[str(uuid.uuid4())])
+        )
     ),
-    "not ASCII": shape(make_event=lambda: order(note="Größe " * 40)),
-    "escapes": shape(make_event=lambda: order(note='"quoted"\n' * 20)),
-    "blanks": shape(spell=lambda events: json.dumps(events).encode()),
-    "pretty": shape(spell=lambda events: orjson.dumps(events, option=orjson.OPT_INDENT_2)),
-    "large integers": shape(make_event=lambda: order(n=2**62 + DRAW.getrandbits(40))),
-    SMALLEST: shape(make_event=lambda: {"metadata": metadata(), "order_number": "1"}),
-    "10 KB": shape(make_event=lambda: order(note=random_words(1100))),
-    "200 numbers": shape(
+    "not ASCII": make_shape(make_event=lambda: random_order(note="Größe " * 40)),
+    "escapes": make_shape(make_event=lambda: random_order(note='"quoted"\n' * 20)),
+    "blanks": make_shape(spell=lambda events: json.dumps(events).encode()),
+    "pretty": make_shape(spell=lambda events: orjson.dumps(events, option=orjson.OPT_INDENT_2)),
+    "large integers": make_shape(make_event=lambda: random_order(n=2**62 + DRAW.getrandbits(40))),
+    SMALLEST: make_shape(make_event=lambda: {"metadata": random_metadata(), "order_number": "1"}),
+    "10 KB": make_shape(make_event=lambda: random_order(note=random_words(1100))),
+    "200 numbers": make_shape(
         {"values": {"type": "array", "items": {"type": "number"}}},
-        lambda: order(values=[DRAW.random() for _ in range(200)]),
+        lambda: random_order(values=[DRAW.random() for _ in range(200)]),
     ),
-    "100 members": shape(
-        {f"p{n}": TEXT for n in range(100)}, lambda: order(**{f"p{n}": random_words(1) for n in range(100)})
+    "100 members": make_shape(
+        {f"p{n}": TEXT for n in range(100)}, lambda: random_order(**{f"p{n}": random_words(1) for n in range(100)})
     ),
 }
 

@@ -59,7 +59,7 @@ def measure_delays(folder: Path, seconds: float, archive_after: int, rounds: flo
     ):
         create_event_type(api, definition)
         with _publish_every_second(api, definition["name"], sent), _run_follow_job(folder, rounds):
-            return _read(folder / "tables" / "nakadi" / "page_viewed", sent, seconds)
+            return _measure_latencies(folder / "tables" / "nakadi" / "page_viewed", sent, seconds)
 
 
 @contextmanager
@@ -98,12 +98,12 @@ def _run_follow_job(folder: Path, rounds: float) -> Iterator[None]:
             job.wait(PATIENCE)
 
 
-def _read(table: Path, sent: Sequence[float], seconds: float) -> dict[str, float]:
+def _measure_latencies(table: Path, sent: Sequence[float], seconds: float) -> dict[str, float]:
     """Look at the table until the time ends, and return percentiles of the latencies."""
     latencies: list[float] = []
     following, commits, first, ends = 0, 0, 0, time.monotonic() + PATIENCE
     while time.monotonic() < ends:
-        rows = _count(table, following)
+        rows = _count_in_table(table, following)
         now = time.monotonic()
         if rows and not commits:
             first, ends = len(sent), now + seconds
@@ -122,7 +122,7 @@ def _read(table: Path, sent: Sequence[float], seconds: float) -> dict[str, float
     }
 
 
-def _count(table: Path, following: int) -> int:
+def _count_in_table(table: Path, following: int) -> int:
     """How many events the table has from an offset on, all in order and without gaps."""
     if not (table / "metadata" / "version-hint.text").exists():
         return 0

@@ -69,12 +69,12 @@ def an_event(number: int) -> bytes:
 
 
 def measure_appends(folder: Path, events: list[Record]) -> None:
-    floor = bare_inserts(folder / "bare.db", events)
+    floor = measure_bare_inserts(folder / "bare.db", events)
     print(f"\nbare SQLite, insert and commit per event: {floor:,.0f} events/s")
     log = SqliteLog(folder / "appends.db", SystemClock())
     log.create_topic(TOPIC, 8)
     for threads in (1, 8, 64):
-        rate, delays = appends(log, events, threads)
+        rate, delays = measure_append_rate(log, events, threads)
         print(
             f"single-event appends, {threads:2} threads: {rate:8,.0f} events/s, {rate / floor:5.1f} x bare,"
             f" p50 {delays[len(delays) // 2] * 1000:.2f} ms, p99 {delays[len(delays) * 99 // 100] * 1000:.2f} ms"
@@ -82,7 +82,7 @@ def measure_appends(folder: Path, events: list[Record]) -> None:
     log.close()
 
 
-def bare_inserts(path: Path, events: list[Record], seconds: float = 2.0) -> float:
+def measure_bare_inserts(path: Path, events: list[Record], seconds: float = 2.0) -> float:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL").close()
     connection.execute("PRAGMA synchronous = FULL").close()
@@ -96,7 +96,9 @@ def bare_inserts(path: Path, events: list[Record], seconds: float = 2.0) -> floa
     return rate
 
 
-def appends(log: SqliteLog, events: list[Record], threads: int, seconds: float = 3.0) -> tuple[float, list[float]]:
+def measure_append_rate(
+    log: SqliteLog, events: list[Record], threads: int, seconds: float = 3.0
+) -> tuple[float, list[float]]:
     delays: list[list[float]] = [[] for _ in range(threads)]
     end = time.perf_counter() + seconds
 
@@ -116,7 +118,7 @@ def measure_growth(folder: Path, events: list[Record], most: int, seconds: float
     began, end = log_clock_now(), time.perf_counter() + seconds
     first: dict[str, float] = {}
     for size in [size for size in SIZES if size <= most]:
-        fill(log, events, size, end)
+        fill_log(log, events, size, end)
         there = log.bounds(TOPIC, [0])[0].next_offset
         if there < size:
             print(f"\n{there:,} of {size:,} events when the time was over")
@@ -135,7 +137,7 @@ def log_clock_now() -> float:
     return SystemClock().now().timestamp()
 
 
-def fill(log: SqliteLog, events: list[Record], size: int, end: float) -> None:
+def fill_log(log: SqliteLog, events: list[Record], size: int, end: float) -> None:
     missing = size - log.bounds(TOPIC, [0])[0].next_offset
     turns: Iterator[int] = iter(range(0, missing, BATCH))
     lock = threading.Lock()
@@ -160,20 +162,20 @@ def costs_now(folder: Path, log: SqliteLog, events: list[Record], began: float) 
     now = SystemClock().now()
     moments = [now - timedelta(seconds=random.random() * span) for _ in range(300)]
     return {
-        "bare insert and commit": 1 / bare_inserts(folder / "bare.db", events, seconds=0.5),
-        "append one event": typical(lambda index: run_blocking(log.append(TOPIC, {0: [events[index]]})), 500),
-        "append 100, per event": typical(
+        "bare insert and commit": 1 / measure_bare_inserts(folder / "bare.db", events, seconds=0.5),
+        "append one event": lower_quartile(lambda index: run_blocking(log.append(TOPIC, {0: [events[index]]})), 500),
+        "append 100, per event": lower_quartile(
             lambda index: run_blocking(log.append(TOPIC, {0: events[index : index + 100]})), 300
         )
         / 100,
-        "read 100 somewhere, per event": typical(lambda i: log.read(TOPIC, 0, starts[i], limit=100), 300) / 100,
-        "read 500 somewhere, per event": typical(lambda i: log.read(TOPIC, 0, starts[i], limit=500), 300) / 500,
-        "find a moment": typical(lambda index: log.first_offset_since(TOPIC, 0, moments[index]), 300),
-        "tell the bounds": typical(lambda _: log.bounds(TOPIC, [0]), 300),
+        "read 100 somewhere, per event": lower_quartile(lambda i: log.read(TOPIC, 0, starts[i], limit=100), 300) / 100,
+        "read 500 somewhere, per event": lower_quartile(lambda i: log.read(TOPIC, 0, starts[i], limit=500), 300) / 500,
+        "find a moment": lower_quartile(lambda index: log.first_offset_since(TOPIC, 0, moments[index]), 300),
+        "tell the bounds": lower_quartile(lambda _: log.bounds(TOPIC, [0]), 300),
     }
 
 
-def typical(work: Callable[[int], object], times: int) -> float:
+def lower_quartile(work: Callable[[int], object], times: int) -> float:
     """The lower quartile: on a shared machine, other work causes the upper half."""
     taken = []
     for index in range(times):

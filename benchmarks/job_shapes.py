@@ -28,7 +28,7 @@ from msgspec import Struct
 from benchmarks.jobs import BEGUN, SCHEMA, cpu_seconds, texts_of
 from nakadi.model.event_type import Category
 from nakadi_jobs import compaction
-from nakadi_jobs.columns import Field, ddl
+from nakadi_jobs.columns import Field, ddl_of
 from nakadi_jobs.columns import Struct as Columns
 from nakadi_jobs.event_type_tables import columns_of_all_versions
 from nakadi_jobs.session import CATALOG, open_spark
@@ -59,12 +59,12 @@ def random_words(drawn: random.Random, count: int) -> str:
     return " ".join(f"{drawn.getrandbits(32):x}" for _ in range(count))
 
 
-def tree(drawn: random.Random, levels: int) -> Members:
-    children = {"children": [tree(drawn, levels - 1) for _ in range(2)]} if levels else {}
+def random_tree(drawn: random.Random, levels: int) -> Members:
+    children = {"children": [random_tree(drawn, levels - 1) for _ in range(2)]} if levels else {}
     return {"name": random_words(drawn, 2), **children}
 
 
-def digits(drawn: random.Random) -> float:
+def random_15_digits(drawn: random.Random) -> float:
     """A number with 15 digits."""
     return drawn.randrange(10**14, 10**15) / 10**9
 
@@ -91,12 +91,12 @@ SHAPES: Mapping[str, Shape] = {
     "unions of types": Shape(
         {"value": {"type": ["string", "integer"]}}, lambda drawn: {"value": drawn.choice(["x", drawn.getrandbits(9)])}
     ),
-    "recursion": Shape({"tree": {"$ref": "#/definitions/node"}}, lambda drawn: {"tree": tree(drawn, 2)}),
+    "recursion": Shape({"tree": {"$ref": "#/definitions/node"}}, lambda drawn: {"tree": random_tree(drawn, 2)}),
     "40 unknown members": Shape({}, lambda drawn: {f"u{number}": random_words(drawn, 1) for number in range(40)}),
     "escapes": Shape({"note": TEXT}, lambda drawn: {"note": f'"{random_words(drawn, 3)}"\n\\gr\u00fcn \U0001f600'}),
     "200 numbers of 15 digits": Shape(
         {"measured": {"type": "array", "items": NUMBER}},
-        lambda drawn: {"measured": [digits(drawn) for _ in range(200)]},
+        lambda drawn: {"measured": [random_15_digits(drawn) for _ in range(200)]},
     ),
     "500 columns": Shape(
         {f"c{number}": (TEXT, NUMBER, {"type": "integer"})[number % 3] for number in range(500)},
@@ -159,7 +159,7 @@ def measure_shape(name: str, folder: Path, options: argparse.Namespace) -> None:
 
 
 def write_with_spark(spark: Any, columns: Columns, folder: Path) -> None:
-    schema = spark.createDataFrame([], ddl(Columns((*HEADER, Field("event", columns))))).schema
+    schema = spark.createDataFrame([], ddl_of(Columns((*HEADER, Field("event", columns))))).schema
     reader = spark.read.option("recursiveFileLookup", "true").option("lineSep", "\n").schema(schema)
     writer = reader.json(str(folder / "archive")).write.mode("overwrite").option("compression", "zstd")
     writer.parquet(str(folder / "floor"))

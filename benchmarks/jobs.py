@@ -26,7 +26,7 @@ from uuid import UUID
 
 from nakadi.model.event_type import Category, EventType
 from nakadi_jobs import compaction, statistics
-from nakadi_jobs.columns import Field, Struct, ddl
+from nakadi_jobs.columns import Field, Struct, ddl_of
 from nakadi_jobs.event_type_tables import columns_of_all_versions
 from nakadi_jobs.session import CATALOG, open_spark
 from nakadi_jobs.transform import HEADER
@@ -73,20 +73,20 @@ def main() -> None:
         kept = options.keep.absolute() / str(events)
         archive_of(events, kept).close()
         measurements.append(measure_jobs(options, events, kept))
-        show(measurements[-1])
+        print_figures(measurements[-1])
     if len(measurements) > 1:
-        show(slopes(measurements[0], measurements[-1]))
+        print_figures(fixed_and_marginal_costs(measurements[0], measurements[-1]))
     print(f"load {os.getloadavg()[0]:.0f}")
     if options.json:
         options.json.write_text(json.dumps(measurements))
 
 
-def show(figures: Mapping[str, float]) -> None:
+def print_figures(figures: Mapping[str, float]) -> None:
     for name, value in figures.items():
         print(f"{name:52s} {value:12.2f}", flush=True)
 
 
-def slopes(few: Mapping[str, float], many: Mapping[str, float]) -> Mapping[str, float]:
+def fixed_and_marginal_costs(few: Mapping[str, float], many: Mapping[str, float]) -> Mapping[str, float]:
     """The fixed cost of each task, and its cost per further million events."""
     millions = (many["events"] - few["events"]) / 1e6
     found = {}
@@ -94,9 +94,9 @@ def slopes(few: Mapping[str, float], many: Mapping[str, float]) -> Mapping[str, 
         each = (many[name] - few[name]) / millions
         found[f"{name}, each further million"] = each
         found[f"{name}, at all"] = few[name] - each * few["events"] / 1e6
-    for job, floor in ((COMPACTION, WRITING), (STATISTICS, COUNTING), (MORE_STATISTICS, COUNTING)):
-        of_job, of_floor = (found[f"{name}, each further million"] for name in (job, floor))
-        found[f"{job} / {floor}, each further million"] = of_job / of_floor
+    for job, write_floor in ((COMPACTION, WRITING), (STATISTICS, COUNTING), (MORE_STATISTICS, COUNTING)):
+        of_job, of_floor = (found[f"{name}, each further million"] for name in (job, write_floor))
+        found[f"{job} / {write_floor}, each further million"] = of_job / of_floor
     return found
 
 
@@ -157,13 +157,13 @@ def measure_jobs(options: argparse.Namespace, events: int, kept: Path) -> dict[s
     spark = open_spark("benchmark", f"file://{tables.absolute()}", "hadoop", "local[*]", options.memory)
     event_type = data.event_types.get("order.placed")
     columns = columns_of_all_versions(data.event_types, event_type)
-    schema = spark.createDataFrame([], ddl(Struct((*HEADER, Field("event", columns))))).schema
+    schema = spark.createDataFrame([], ddl_of(Struct((*HEADER, Field("event", columns))))).schema
     files = str((data.folder / "archive").absolute())
     out = str((data.folder / "floor").absolute())
     until = (BEGUN + timedelta(seconds=events * NEW / 200 + 3600)).isoformat()
     hours = str(int(events / 200 / 3600) + 2)
 
-    def floor() -> None:
+    def write_floor() -> None:
         reader = spark.read.option("recursiveFileLookup", "true").option("lineSep", "\n")
         writer = reader.schema(schema).json(files).write.mode("overwrite").option("compression", "zstd")
         writer.parquet(out)
@@ -188,7 +188,7 @@ def measure_jobs(options: argparse.Namespace, events: int, kept: Path) -> dict[s
         add(data, event_type, events, int(events * NEW))
         compact()
 
-    tasks = {WRITING: floor, COMPACTION: compact, COUNTING: count, STATISTICS: measure, MORE_STATISTICS: measure}
+    tasks = {WRITING: write_floor, COMPACTION: compact, COUNTING: count, STATISTICS: measure, MORE_STATISTICS: measure}
     first: dict[str, float] = {}
     best = dict.fromkeys(tasks, float("inf"))
     peaks = dict.fromkeys(tasks, 0.0)
@@ -205,16 +205,16 @@ def measure_jobs(options: argparse.Namespace, events: int, kept: Path) -> dict[s
             taken = cpu_seconds() - begun
             first.setdefault(name, taken)
             best[name] = min(best[name], taken)
-            peaks[name] = max(peaks[name], _peak())
+            peaks[name] = max(peaks[name], _peak_memory())
     data.close()
-    floor, compacted, count, counted, counted_more = best.values()
+    write_floor, compacted, count, counted, counted_more = best.values()
     size = sum(path.stat().st_size for path in tables.parent.joinpath("archive").rglob("*.gz"))
     return {
         "events": events,
         "archive, MB": size / 1e6,
         **best,
         **{f"first round: {name}": taken for name, taken in first.items()},
-        "compaction / floor": compacted / floor,
+        "compaction / floor": compacted / write_floor,
         "statistics / count": counted / count,
         "statistics after 1 % of new events / count": counted_more / count,
         "events compacted a second": events / compacted,
@@ -234,13 +234,13 @@ def copy_data_folder(kept: Path, folder: Path) -> DataFolder:
 def cpu_seconds() -> float:
     """The CPU seconds of this process and of Spark."""
     ticks = 0
-    for process in _java():
+    for process in _java_status_files():
         fields = (process / "stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _java() -> Iterator[Path]:
+def _java_status_files() -> Iterator[Path]:
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError):
             text = status.read_text()
@@ -249,12 +249,12 @@ def _java() -> Iterator[Path]:
 
 
 def _forget_peak() -> None:
-    for process in _java():
+    for process in _java_status_files():
         (process / "clear_refs").write_text("5")
 
 
-def _peak() -> float:
-    for process in _java():
+def _peak_memory() -> float:
+    for process in _java_status_files():
         line = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1000
     return 0.0

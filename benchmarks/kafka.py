@@ -29,7 +29,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import workers
-from benchmarks.publish import Load, Running, a_request, a_server, publish_load, register, serve
+from benchmarks.publish import Load, RunningServer, a_request, a_server, publish_load, register, serve
 from benchmarks.stream import read_all
 from infra.laptop import kafka_local
 from infra.laptop.processes import stop_process
@@ -138,7 +138,7 @@ def native_at_pace(servers: str, values: Sequence[bytes], batch: int, pace: floa
     return sorted(took)[len(took) * 99 // 100] * 1000
 
 
-def over_http(server: Running, batch: int, seconds: float, pace: float = 0.0) -> tuple[float, float, float]:
+def over_http(server: RunningServer, batch: int, seconds: float, pace: float = 0.0) -> tuple[float, float, float]:
     """Requests per second, the 99th percentile in milliseconds, and microseconds of CPU per event."""
     load = Load(CLIENTS, [a_request(STRATEGY, batch, number * batch) for number in range(50)], seconds, pace)
     before = server.cpu_seconds()
@@ -194,7 +194,7 @@ def measure_workers(servers: str, seconds: float) -> Figures:
     """
     in_kafka = f"kafka://{servers}?prefix={uuid4().hex[:8]}-"
     batch = max(BATCHES)
-    with workers.running(2, in_kafka) as broker:
+    with workers.run_broker(2, in_kafka) as broker:
         values = stored_events(broker.port, in_kafka)
         requests = [a_request(STRATEGY, batch, number * batch) for number in range(50)]
         rounds = [

@@ -102,7 +102,7 @@ def main() -> None:
     random.seed(17)
     figures = {
         "stored": [measure_storage(batch, partitions) for batch, partitions in BATCHES],
-        "indexer": indexer(),
+        "indexer": measure_indexer(),
         "many": scattered_batch(),
     }
     if asked.json:
@@ -145,7 +145,7 @@ def measure_storage(batch: int, partitions: int) -> dict[str, float]:
     return figures
 
 
-def indexer() -> dict[str, float]:
+def measure_indexer() -> dict[str, float]:
     """The throughput for batches of Lambda's size, with publications of 100 events to ten partitions."""
     client, index = ListStream(), MemoryLogIndex()
     stream = Stream(client, "events", reads_per_second=1e9)
@@ -181,7 +181,7 @@ def indexer() -> dict[str, float]:
     return figures
 
 
-class FarIndex(MemoryLogIndex):
+class DelayedIndex(MemoryLogIndex):
     """An index that answers as slowly as a table in the same region."""
 
     def topic(self, topic: str) -> Any:
@@ -195,7 +195,7 @@ class FarIndex(MemoryLogIndex):
 
 def scattered_batch() -> dict[str, float]:
     """A batch in which each record has its own partition of its own event type."""
-    client, index = ListStream(), FarIndex()
+    client, index = ListStream(), DelayedIndex()
     stream = Stream(client, "events", reads_per_second=1e9)
     log = KinesisLog(stream, index, None, SystemClock())
     for number in range(PARTITIONS):

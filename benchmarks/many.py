@@ -73,12 +73,12 @@ def main() -> None:
 
 
 def measure_event_types(folder: Path, size: int) -> dict[str, float]:
-    prepare(folder)
+    create_originals(folder)
     with changing_data_file(folder) as file:
         clone_event_types(file, size)
     with running_broker(folder) as broker:
         unused = [f"many.{number}" for number in random.sample(range(1, size), 50)]
-        new = [define(f"new.{number}") for number in range(50)]
+        new = [event_type_definition(f"new.{number}") for number in range(50)]
         return (
             broker.measure_start()
             | broker.measure_calls("publish an event", "POST", [f"/event-types/{TYPE}/events"] * 50, [[EVENT]] * 50)
@@ -94,7 +94,7 @@ def measure_event_types(folder: Path, size: int) -> dict[str, float]:
 
 def measure_subscriptions(folder: Path, size: int) -> dict[str, float]:
     """Each subscription reads one of a hundred event types, and has cursors."""
-    prepare(folder)
+    create_originals(folder)
     with changing_data_file(folder) as file:
         clone_event_types(file, 100)
         clone_subscriptions(file, size, 100)
@@ -120,7 +120,7 @@ def measure_subscriptions(folder: Path, size: int) -> dict[str, float]:
 def measure_streams(folder: Path, size: int) -> dict[str, float]:
     """Half of the streams read an event type; each of the others reads its own subscription. All are idle except for
     keep-alives."""
-    prepare(folder)
+    create_originals(folder)
     with changing_data_file(folder) as file:
         clone_event_types(file, 100)
         clone_subscriptions(file, size // 2, 100)
@@ -151,7 +151,7 @@ def measure_streams(folder: Path, size: int) -> dict[str, float]:
 
 def measure_events(folder: Path, size: int) -> dict[str, float]:
     """One partition, in the data file alone: without an archive, which would take most of them."""
-    prepare(folder)
+    create_originals(folder)
     began = time.monotonic()
     with changing_data_file(folder) as file:
         clone_events(file, size)
@@ -282,16 +282,16 @@ def running_broker(folder: Path, **settings: str) -> Iterator[RunningBroker]:
         server.stop(signal.SIGKILL)
 
 
-def prepare(folder: Path) -> None:
+def create_originals(folder: Path) -> None:
     """The originals of everything that is copied."""
     with running_broker(folder) as broker:
         for name in (TYPE, OTHER_TYPE):
-            broker.send("POST", "/event-types", define(name))
+            broker.send("POST", "/event-types", event_type_definition(name))
         wanted = {"owning_application": "many", "event_types": [TYPE], "read_from": "begin"}
         broker.send("POST", "/subscriptions", wanted)
 
 
-def define(name: str) -> dict[str, Any]:
+def event_type_definition(name: str) -> dict[str, Any]:
     properties = {f"field_{number}": {"type": "string"} for number in range(10)}
     return {
         "name": name,

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.publish import Load, Running, a_request, publish_load
+from benchmarks.publish import Load, RunningServer, a_request, publish_load
 
 HERE = Path(__file__).parents[1]
 
@@ -36,19 +36,19 @@ serve_broker(listening, sys.argv[1])
 
 
 @contextmanager
-def serving(checkout: Path) -> Iterator[Running]:
+def run_checkout(checkout: Path) -> Iterator[RunningServer]:
     environment = {**os.environ, "PYTHONPATH": f"{checkout}/layers/nakadi/python:{checkout}"}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", SERVE, folder]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=folder) as process:
             assert process.stdout is not None
             try:
-                yield Running(int(process.stdout.readline()), process.pid)
+                yield RunningServer(int(process.stdout.readline()), process.pid)
             finally:
                 process.terminate()
 
 
-def measure(server: Running, load: Load) -> Figures:
+def measure(server: RunningServer, load: Load) -> Figures:
     """µs of CPU per request, requests per second, and the median and 99th percentile in milliseconds."""
     before = server.cpu_seconds()
     asyncio.run(publish_load(server.port, load))
@@ -68,7 +68,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|")
     with ExitStack() as stack:
-        other, here = (stack.enter_context(serving(each)) for each in (options.other.resolve(), HERE))
+        other, here = (stack.enter_context(run_checkout(each)) for each in (options.other.resolve(), HERE))
         for each in (other, here):
             measure(each, Load(1, [a_request("random", 1, 0)], 0.5))  # fill its caches
         for batch in (1, 100):
@@ -78,13 +78,13 @@ def main() -> None:
                 for _ in range(options.rounds):
                     for server, figures in zip((other, here), seen, strict=True):
                         figures.append(measure(server, Load(clients, requests, options.seconds)))
-                before, after = map(medians, seen)
+                before, after = map(median_columns, seen)
                 rates = f"{after[1]:,.0f}, {after[2]:.1f} ms, {after[3]:.1f} ms"
                 cpu = f"{before[0]:,.0f} | {after[0]:,.0f} | {after[0] / before[0]:.2f}"
                 print(f"| {clients}, {batch} | {cpu} | {rates} |", flush=True)
 
 
-def medians(rounds: Sequence[Figures]) -> list[float]:
+def median_columns(rounds: Sequence[Figures]) -> list[float]:
     return [statistics.median(each) for each in zip(*rounds, strict=True)]
 
 

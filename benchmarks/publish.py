@@ -115,7 +115,7 @@ def an_event(number: int) -> dict[str, Any]:
     }
 
 
-def definition(strategy: str) -> dict[str, Any]:
+def event_type_definition(strategy: str) -> dict[str, Any]:
     """An event type named after its partition strategy."""
     partitions = PARTITIONS[strategy]
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": partitions, "write_parallelism": 1}
@@ -133,18 +133,18 @@ def definition(strategy: str) -> dict[str, Any]:
 
 def register(broker: BrokerServices, strategy: str) -> None:
     headers = {"content-type": "application/json"}
-    body = json.dumps(definition(strategy)).encode()
+    body = json.dumps(event_type_definition(strategy)).encode()
     answer = make_application(broker).answer(
         Request(method="POST", path="/event-types", target="/event-types", headers=headers, body=body)
     )
     assert answer.status == 201, answer
 
 
-def floor(body: bytes) -> bytes:
+def least_work(body: bytes) -> bytes:
     return orjson.dumps(orjson.loads(body))
 
 
-class Nowhere:
+class DiscardingLogs:
     """A log that accepts every record and stores none."""
 
     def for_storage(self, _storage_id: str) -> Any:
@@ -174,7 +174,7 @@ def measure_cpu(seconds: float) -> Figures:
         body = SPELLINGS[spelling]([an_event(number) for number in range(size)])
         publish = make_publish_call(broker, strategy, body)
         # Alternating, so that other work on the machine affects both.
-        each, floor_each = alternate(publish, partial(floor, body), seconds)
+        each, floor_each = alternate(publish, partial(least_work, body), seconds)
         ratio = each / floor_each
         figures[f"cpu_{strategy}_{spelling}_{size}"] = ratio
         print(
@@ -189,9 +189,9 @@ def measure_cpu(seconds: float) -> Figures:
 def measure_counting(broker: BrokerServices, seconds: float) -> float:
     """The cost of metrics for the smallest batch, where they weigh most."""
     body = orjson.dumps([an_event(1)])
-    publisher = replace(broker.publisher, logs=Nowhere())
+    publisher = replace(broker.publisher, logs=DiscardingLogs())
 
-    class Uncounted(Metrics):
+    class UncountedMetrics(Metrics):
         def stored(self, event_type: str, events: int, size: int) -> None:
             pass
 
@@ -199,14 +199,14 @@ def measure_counting(broker: BrokerServices, seconds: float) -> float:
         publisher.publish("random", body, UNAUTHENTICATED, "the-flow")
 
     counted, uncounted = alternate(
-        partial(publish, publisher), partial(publish, replace(publisher, metrics=Uncounted())), seconds
+        partial(publish, publisher), partial(publish, replace(publisher, metrics=UncountedMetrics())), seconds
     )
     print(f"counting: {(counted - uncounted) * 1e6:.2f} µs per batch, {counted / uncounted - 1:.1%} of one event")
     return counted / uncounted
 
 
 def make_publish_call(broker: BrokerServices, name: str, body: bytes) -> Callable[[], object]:
-    publisher = replace(broker.publisher, logs=Nowhere())
+    publisher = replace(broker.publisher, logs=DiscardingLogs())
 
     def publish() -> None:
         outcome = publisher.publish(name, body, UNAUTHENTICATED, "the-flow")
@@ -247,7 +247,7 @@ def serve_broker(listening: socket.socket, folder: str) -> None:
 
 def serve_floor(listening: socket.socket, _folder: str) -> None:
     def answer(request: Request) -> Response:
-        floor(request.body)
+        least_work(request.body)
         return empty_response()
 
     template = "/event-types/{name}/events"
@@ -268,7 +268,7 @@ def serve(listening: socket.socket, application: Application) -> None:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningServer:
     port: int
     pid: int
 
@@ -280,14 +280,14 @@ class Running:
 
 
 @contextmanager
-def a_server(target: Callable[[socket.socket, str], None], folder: str) -> Iterator[Running]:
+def a_server(target: Callable[[socket.socket, str], None], folder: str) -> Iterator[RunningServer]:
     with open_listening_socket("127.0.0.1", 0) as listening:
         process = multiprocessing.get_context("fork").Process(target=target, args=(listening, folder), daemon=True)
         process.start()
         port = listening.getsockname()[1]
     try:
         assert process.pid is not None
-        yield Running(port, process.pid)
+        yield RunningServer(port, process.pid)
     finally:
         process.terminate()
         process.join()
@@ -430,14 +430,14 @@ def measure_followed(seconds: float) -> Figures:
     return figures
 
 
-def warm_up(*servers: Running) -> None:
+def warm_up(*servers: RunningServer) -> None:
     """Send requests until the brokers have filled their caches."""
     for server in servers:
         for name in PARTITIONS:
             asyncio.run(publish_load(server.port, Load(1, [a_request(name, 1, 0)], 0.5)))
 
 
-def report_load(what: str, server: Running, load: Load, batch: int, figures: Figures, *beside: Load) -> float:
+def report_load(what: str, server: RunningServer, load: Load, batch: int, figures: Figures, *beside: Load) -> float:
     """Measure, print and record a load, and return its requests per second. `beside` runs meanwhile and does not
     count.
     """

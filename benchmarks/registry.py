@@ -53,17 +53,19 @@ def measure_creation(engine: str, broker: BrokerServices) -> None:
         took, floor_took = [], []
         for number in range(CREATIONS):
             body = _definition(f"bench.{engine}.{number}")
-            took.append(_seconds_for(lambda body=body: _expect(ours.post("/event-types", content=body), 201)))
-            floor_took.append(_seconds_for(lambda body=body: _expect(theirs.post("/", content=body), 201)))
-    _print(f"{engine}: create an event type", took)
-    _print(f"{engine}: an empty 201", floor_took)
+            took.append(_seconds_for(lambda body=body: _require_status(ours.post("/event-types", content=body), 201)))
+            floor_took.append(_seconds_for(lambda body=body: _require_status(theirs.post("/", content=body), 201)))
+    _print_times(f"{engine}: create an event type", took)
+    _print_times(f"{engine}: an empty 201", floor_took)
     print(f"{engine}: ratio of the medians {statistics.median(took) / statistics.median(floor_took):.2f}")
 
 
 def measure_resolution(engine: str, broker: BrokerServices) -> None:
     name = f"bench.{engine}.0"
-    _print(f"{engine}: resolve, read anew", [_seconds_for(lambda: broker.event_types.get(name)) for _ in range(2000)])
-    _print(
+    _print_times(
+        f"{engine}: resolve, read anew", [_seconds_for(lambda: broker.event_types.get(name)) for _ in range(2000)]
+    )
+    _print_times(
         f"{engine}: resolve, remembered", [_seconds_for(lambda: broker.event_types.cached(name)) for _ in range(2000)]
     )
 
@@ -76,9 +78,9 @@ def measure_listing(engine: str, broker: BrokerServices) -> None:
             existing = sum(1 for _ in broker.event_types.all())
             for number in range(existing, size):
                 broker.event_types.add(replace(template, name=f"list.{engine}.{number}", id=f"{engine}-{number}"))
-            took = [_seconds_for(lambda: _expect(client.get("/event-types"), 200)) for _ in range(5)]
+            took = [_seconds_for(lambda: _require_status(client.get("/event-types"), 200)) for _ in range(5)]
             medians[size] = statistics.median(took)
-            _print(f"{engine}: list {size:,} event types", took)
+            _print_times(f"{engine}: list {size:,} event types", took)
     print(f"{engine}: ten times as many take {medians[10_000] / medians[1_000]:.1f} times as long")
 
 
@@ -107,7 +109,7 @@ def _definition(name: str) -> bytes:
     return json.dumps(definition).encode()
 
 
-def _expect(answer: httpx.Response, status: int) -> None:
+def _require_status(answer: httpx.Response, status: int) -> None:
     assert answer.status_code == status, answer.text
 
 
@@ -117,7 +119,7 @@ def _seconds_for(step: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def _print(what: str, seconds: list[float]) -> None:
+def _print_times(what: str, seconds: list[float]) -> None:
     ordered = sorted(seconds)
     median, p99 = statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))]
     print(f"{what:40} median {median * 1000:10.3f} ms   p99 {p99 * 1000:10.3f} ms")

@@ -29,7 +29,7 @@ import httpx
 import orjson
 from msgspec import Struct
 
-from benchmarks.event_shapes import ORDER, SHAPES, Shape, order, register
+from benchmarks.event_shapes import ORDER, SHAPES, Shape, random_order, register
 from benchmarks.stream import BEGIN, cpu_of
 
 NAME = "bench.rehearsal"
@@ -80,7 +80,7 @@ def serve(load: Load, ready: Any, stop: Any) -> None:
             )
         broker = open_broker(settings)
         for name, each in load.shapes.items():
-            fill(broker, name, each, load)
+            create_filled_event_type(broker, name, each, load)
         tune_interpreter()
         with ServerThread(make_application(broker)) as serving:
             ready.send(serving.url)
@@ -88,7 +88,7 @@ def serve(load: Load, ready: Any, stop: Any) -> None:
         broker.close()
 
 
-def fill(broker: Any, name: str, each: Shape, load: Load) -> None:
+def create_filled_event_type(broker: Any, name: str, each: Shape, load: Load) -> None:
     from nakadi.common.waiting import run_blocking  # noqa: PLC0415  # the reader does without
     from nakadi.model.authorization import UNAUTHENTICATED  # noqa: PLC0415
     from nakadi.model.events import RecordLines  # noqa: PLC0415
@@ -112,7 +112,7 @@ def fill(broker: Any, name: str, each: Shape, load: Load) -> None:
 
 
 @contextmanager
-def serving(load: Load) -> Iterator[tuple[httpx.Client, int]]:
+def run_broker_with_load(load: Load) -> Iterator[tuple[httpx.Client, int]]:
     """A client of a broker in a process of its own, and the id of that process."""
     # It is forked, since makers of events cannot be sent; nothing runs here yet.
     context = multiprocessing.get_context("fork")
@@ -184,24 +184,24 @@ def measure(client: httpx.Client, process: int, events: int, ways: Mapping[str, 
     ]
 
 
-def reading_of(events: int, name: str = NAME) -> Way:
+def make_reading_way(events: int, name: str = NAME) -> Way:
     return lambda client: read(client, events, name)
 
 
-def rehearsing(events: int, draft: Mapping[str, Any], name: str = NAME) -> Way:
+def make_rehearsal_way(events: int, draft: Mapping[str, Any], name: str = NAME) -> Way:
     return lambda client: rehearse(client, events, draft, name)
 
 
 def compare_orders(options: argparse.Namespace) -> None:
     events = options.events
     ways: dict[str, Way] = {
-        "read": reading_of(events),
-        "rehearse": rehearsing(events, draft_of(SCHEMA)),
-        "rehearse, a greatest price": rehearsing(events, draft_of(with_greatest_price(0))),
-        "rehearse, 1 % exceed it": rehearsing(events, draft_of(with_greatest_price(1))),
+        "read": make_reading_way(events),
+        "rehearse": make_rehearsal_way(events, draft_of(SCHEMA)),
+        "rehearse, a greatest price": make_rehearsal_way(events, draft_of(with_greatest_price(0))),
+        "rehearse, 1 % exceed it": make_rehearsal_way(events, draft_of(with_greatest_price(1))),
     }
-    orders = Shape({"schema": SCHEMA, "default_statistic": ONE_PARTITION}, order)
-    with serving(Load({NAME: orders}, events, options.archive)) as (client, process):
+    orders = Shape({"schema": SCHEMA, "default_statistic": ONE_PARTITION}, random_order)
+    with run_broker_with_load(Load({NAME: orders}, events, options.archive)) as (client, process):
         costs = measure(client, process, events, ways, options.rounds)
     print("| | broker, µs an event | with its client | of a reading: broker, with its client |")
     print("|---|---|---|---|")
@@ -222,11 +222,14 @@ def compare_shapes(options: argparse.Namespace) -> None:
     names = {f"bench-{number}": title for number, title in enumerate(shapes)}
     load = Load({name: shapes[title] for name, title in names.items()}, options.events, options.archive)
     ratios = []
-    with serving(load) as (client, process):
+    with run_broker_with_load(load) as (client, process):
         for name, title in names.items():
             said = shapes[title].event_type
             draft = draft_of(said["schema"], compatibility_mode=said.get("compatibility_mode", "none"))
-            ways = {"read": reading_of(options.events, name), "rehearse": rehearsing(options.events, draft, name)}
+            ways = {
+                "read": make_reading_way(options.events, name),
+                "rehearse": make_rehearsal_way(options.events, draft, name),
+            }
             reading, rehearsal = measure(client, process, options.events, ways, options.rounds)
             ratios.append(rehearsal.broker / reading.broker)
             print(f"| {title} | {reading.broker:.2f} | {rehearsal.broker:.2f} | {ratios[-1]:.2f} |", flush=True)

@@ -19,7 +19,7 @@ import httpx
 import psycopg
 
 from benchmarks.deduplication import serve_broker
-from benchmarks.publish import Running, a_server
+from benchmarks.publish import RunningServer, a_server
 from nakadi_client.connections import Api, Connection, Request, path
 from nakadi_relay import Relay, outbox_schema
 from tests.support.postgres import PostgresServer, running_server
@@ -28,7 +28,7 @@ KEYS = 1_000
 BATCH = 500
 
 
-def fill(database: psycopg.Connection, rows: int, size: int) -> None:
+def fill_outbox(database: psycopg.Connection, rows: int, size: int) -> None:
     database.execute("TRUNCATE nakadi_outbox")
     database.execute(
         """INSERT INTO nakadi_outbox (event_type, key, event)
@@ -92,7 +92,9 @@ def main() -> None:
         compare(server, database, broker, options)
 
 
-def compare(server: PostgresServer, database: psycopg.Connection, broker: Running, options: argparse.Namespace) -> None:
+def compare(
+    server: PostgresServer, database: psycopg.Connection, broker: RunningServer, options: argparse.Namespace
+) -> None:
     url = f"http://127.0.0.1:{broker.port}"
     wait_until_it_answers(url)
     ways = [0, *options.workers]
@@ -100,7 +102,7 @@ def compare(server: PostgresServer, database: psycopg.Connection, broker: Runnin
     for number in range(options.rounds + 1):
         rows = options.rows if number else 1_000  # the first round warms up
         for workers in ways:
-            fill(database, rows, options.bytes)
+            fill_outbox(database, rows, options.bytes)
             broker_before, own_before, began = broker.cpu_seconds(), time.process_time(), time.perf_counter()
             if workers:
                 relay_rows(workers, rows, server.dsn, url)

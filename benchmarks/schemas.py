@@ -21,10 +21,12 @@ NAME = "shop.order-placed"
 
 def main() -> None:
     for number in (10, 100, 1000):
-        schema = effective({"properties": {f"property_{index}": leaf(index) for index in range(number)}})
+        schema = effective_business_schema(
+            {"properties": {f"property_{index}": leaf_schema(index) for index in range(number)}}
+        )
         print(f"compile, {number:5} properties: {1000 * best_of(5, 1, partial(compile_validator, schema)):8.2f} ms")
-    validator = compile_validator(effective(ORDER))
-    text = orjson.dumps(order())
+    validator = compile_validator(effective_business_schema(ORDER))
+    text = orjson.dumps(an_order())
     event = orjson.loads(text)
     assert validator.accepts(event), validator.explain(event)
     wrong = {**event, "amount": {"value": "1", "currency": "EUR"}}
@@ -38,7 +40,7 @@ def main() -> None:
         print(f"{what:>14}: {1_000_000 * best_of(7, 5000, action):8.2f} us")
 
 
-def effective(schema: dict[str, Any]) -> dict[str, Any]:
+def effective_business_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return effective_schema(
         schema,
         event_type=NAME,
@@ -48,7 +50,7 @@ def effective(schema: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def leaf(index: int) -> dict[str, Any]:
+def leaf_schema(index: int) -> dict[str, Any]:
     leaves = (
         {"type": "string", "minLength": 1},
         {"type": "integer", "minimum": 0},
@@ -89,7 +91,7 @@ ORDER = {
 }
 
 
-def order() -> dict[str, Any]:
+def an_order() -> dict[str, Any]:
     return {
         "metadata": {
             "eid": "d765de34-09c0-4bbb-8b1e-7160a33a0791",

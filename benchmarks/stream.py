@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from benchmarks.asking import Figures, answer
+from benchmarks.asking import Figures, answer_questions
 from nakadi.common.waiting import run_blocking
 
 EVENT_BYTES = 700
@@ -175,7 +175,7 @@ def publish(url: str, events: int) -> None:
             client.post(f"/event-types/{NAME}/events", content=body, headers={"content-type": "application/json"})
 
 
-def throughput(engine: str, *, quick: bool) -> Figures:
+def measure_throughput(engine: str, *, quick: bool) -> Figures:
     """Stream old events to one client and to a hundred, in batches of 100."""
     events = 20_000 if quick else 60_000
     rounds = 5 if quick else 15
@@ -186,7 +186,7 @@ def throughput(engine: str, *, quick: bool) -> Figures:
         for clients, wanted in ((1, events), (100, events // 10)):
             # One after the other, so that a ratio compares figures of the same moment.
             pairs = [
-                (rate(url, f"/floor?events={wanted}", clients), rate(url, f"{stream}{wanted}", clients))
+                (stream_rate(url, f"/floor?events={wanted}", clients), stream_rate(url, f"{stream}{wanted}", clients))
                 for _ in range(rounds)
             ]
             figures |= {
@@ -200,13 +200,13 @@ def throughput(engine: str, *, quick: bool) -> Figures:
     return figures
 
 
-def rate(url: str, target: str, clients: int) -> float:
+def stream_rate(url: str, target: str, clients: int) -> float:
     """The megabytes per second of this many clients together."""
     seconds, size = read_all(url, [target] * clients, f"X-nakadi-cursors: {BEGIN}\r\n")
     return size / seconds / 1e6
 
 
-def publisher(url: str, per_request: int, rate: int, seconds: float) -> None:
+def publish_from_connections(url: str, per_request: int, rate: int, seconds: float) -> None:
     """Publish at a steady rate over several connections; every event contains the time when it was due."""
     with ThreadPoolExecutor(PUBLISHERS) as threads:
         began = time.monotonic()
@@ -238,7 +238,7 @@ def yield_steadily(rate: float, seconds: float, began: float | None = None) -> I
         yield f'{{"at":{due:.6f},"text":"{filler}"}}'.encode()
 
 
-def latency(engine: str, *, quick: bool) -> Figures:
+def measure_latency(engine: str, *, quick: bool) -> Figures:
     """Measure from publishing to delivery at 1,000 events a second, with one client."""
     figures: Figures = {}
     seconds = 5 if quick else 15
@@ -263,7 +263,9 @@ def delays_of(url: str, per_request: int, rate: int, seconds: int) -> list[float
     time.sleep(0.5)
     if per_request:
         publishing = (url, per_request, rate, seconds)
-        multiprocessing.get_context("spawn").Process(target=publisher, args=publishing, daemon=True).start()
+        multiprocessing.get_context("spawn").Process(
+            target=publish_from_connections, args=publishing, daemon=True
+        ).start()
     else:
         connect(url, f"/append?rate={rate}&seconds={seconds}")
     delays: list[float] = []
@@ -280,7 +282,7 @@ def delays_of(url: str, per_request: int, rate: int, seconds: int) -> list[float
     return sorted(delays[rate:])
 
 
-def idle(engine: str, *, quick: bool) -> Figures:
+def measure_idle_streams(engine: str, *, quick: bool) -> Figures:
     """Open ten thousand idle streams."""
     count = 2_000 if quick else 10_000
     seconds = 10 if quick else 60
@@ -363,8 +365,8 @@ def cpu_of(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-QUESTIONS = {"throughput": throughput, "latency": latency, "idle": idle}
+QUESTIONS = {"throughput": measure_throughput, "latency": measure_latency, "idle": measure_idle_streams}
 
 
 if __name__ == "__main__":
-    answer(__doc__, QUESTIONS, engine="memory")
+    answer_questions(__doc__, QUESTIONS, engine="memory")

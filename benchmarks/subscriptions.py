@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from benchmarks.asking import Figures, answer
+from benchmarks.asking import Figures, answer_questions
 from benchmarks.consuming import (
     BATCH,
     COMMIT_SECONDS,
@@ -48,7 +48,7 @@ from benchmarks.consuming import (
 from benchmarks.stream import connect, cpu_of, drain, memory_of, raise_file_limit
 
 
-def throughput(engine: str, *, quick: bool) -> Figures:
+def measure_throughput(engine: str, *, quick: bool) -> Figures:
     """Stream old events from eight partitions to one session, to four and to eight, in batches of 100."""
     each = 5_000 if quick else 20_000
     rounds = 3 if quick else 7
@@ -58,7 +58,7 @@ def throughput(engine: str, *, quick: bool) -> Figures:
         server.fill(each)
         for sessions in (1, 4, 8):
             # One after the other, so that a ratio compares figures of the same moment.
-            found = [[consumption(server, sessions, events[way], way) for way in events] for _ in range(rounds)]
+            found = [[measure_consumption(server, sessions, events[way], way) for way in events] for _ in range(rounds)]
             low, newest, every = ([round_[way] for round_ in found] for way in range(3))
             label = f"consume_{sessions}"
             figures |= {
@@ -85,7 +85,7 @@ class Consumption:
     cpu_us: float
 
 
-def consumption(server: Server, sessions: int, events: int, commits: str, **fields: Any) -> Consumption:
+def measure_consumption(server: Server, sessions: int, events: int, commits: str, **fields: Any) -> Consumption:
     subscription = server.subscribe(**fields) if commits else ""
     consumers = [
         Consumer(server, range(first, PARTITIONS, sessions), events - 1, commits, subscription)
@@ -105,7 +105,7 @@ PROJECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def projection(engine: str, *, quick: bool) -> Figures:
+def measure_projection(engine: str, *, quick: bool) -> Figures:
     """Consume events of a kilobyte, all of each or declared members only, and commit each batch of 100; in alternating
     rounds.
     """
@@ -118,7 +118,7 @@ def projection(engine: str, *, quick: bool) -> Figures:
             cpu: dict[str, list[float]] = {name: [] for name in PROJECTIONS}
             for _ in range(rounds):
                 for name, fields in PROJECTIONS.items():
-                    cpu[name].append(consumption(server, 1, each, way, **fields).cpu_us)
+                    cpu[name].append(measure_consumption(server, 1, each, way, **fields).cpu_us)
             medians = {name: statistics.median(found) for name, found in cpu.items()}
             for name, median in medians.items():
                 figures |= {
@@ -128,7 +128,7 @@ def projection(engine: str, *, quick: bool) -> Figures:
     return figures
 
 
-def commits(engine: str, *, quick: bool) -> Figures:
+def measure_commits(engine: str, *, quick: bool) -> Figures:
     """Commit one after the other on one connection, and on eight at once, each with an open stream."""
     each = 300 if quick else 2_000
     figures: Figures = {}
@@ -139,7 +139,7 @@ def commits(engine: str, *, quick: bool) -> Figures:
             seconds: list[float] = []
             with ExitStack() as streams:
                 committers = [
-                    committer(server, subscription, partition, each, streams.enter_context)
+                    make_committer(server, subscription, partition, each, streams.enter_context)
                     for partition in range(clients)
                 ]
                 cpu, began = cpu_of(server.pid), time.perf_counter()
@@ -157,7 +157,7 @@ def commits(engine: str, *, quick: bool) -> Figures:
     return figures
 
 
-def committer(
+def make_committer(
     server: Server, subscription: str, partition: int, times: int, keep: Callable[[socket.socket], socket.socket]
 ) -> Callable[[list[float]], None]:
     """A client that receives all events of a partition, and then commits event by event."""
@@ -194,20 +194,22 @@ def committer(
     return run
 
 
-def takeover(engine: str, *, quick: bool) -> Figures:
+def measure_takeover(engine: str, *, quick: bool) -> Figures:
     """Measure from opening a stream to its first event, and from the end of a stream to the first events of the next
     one.
     """
     figures: Figures = {}
     with a_place(engine) as place, a_server(place) as server:
         server.fill(1000)
-        figures |= median_and_maximum("first_event", [first_event(server) for _ in range(3 if quick else 30)])
-        idle = [after_killed_client(server, busy=False) for _ in range(2 if quick else 10)]
+        figures |= median_and_maximum(
+            "first_event", [seconds_to_first_event(server) for _ in range(3 if quick else 30)]
+        )
+        idle = [seconds_after_killed_client(server, busy=False) for _ in range(2 if quick else 10)]
         figures |= median_and_maximum("killed_client_to_next_owner", idle)
-        busy = [after_killed_client(server, busy=True) for _ in range(1 if quick else 3)]
+        busy = [seconds_after_killed_client(server, busy=True) for _ in range(1 if quick else 3)]
         figures |= median_and_maximum(f"killed_client_commit_timeout_{COMMIT_SECONDS}_to_next_owner", busy)
     if engine == "sqlite":
-        killed = [after_killed_server() for _ in range(1 if quick else 3)]
+        killed = [seconds_after_killed_server() for _ in range(1 if quick else 3)]
         figures |= median_and_maximum("killed_server_to_next_owner", killed)
     return figures
 
@@ -216,7 +218,7 @@ def median_and_maximum(label: str, seconds: Sequence[float]) -> Figures:
     return {f"{label}_p50_ms": 1000 * statistics.median(seconds), f"{label}_max_ms": 1000 * max(seconds)}
 
 
-def first_event(server: Server) -> float:
+def seconds_to_first_event(server: Server) -> float:
     subscription = server.subscribe()
     began = time.perf_counter()
     with connect(server.url, events_of(subscription)) as client:
@@ -258,7 +260,7 @@ while True:
 """
 
 
-def after_killed_client(server: Server, *, busy: bool) -> float:
+def seconds_after_killed_client(server: Server, *, busy: bool) -> float:
     """Kill a client with all eight partitions while another one connects. Measures until that one has events of all
     partitions. A busy client has received events without committing them; for an idle one, events arrive after its end.
     """
@@ -282,7 +284,7 @@ def after_killed_client(server: Server, *, busy: bool) -> float:
     return time.perf_counter() - began
 
 
-def after_killed_server() -> float:
+def seconds_after_killed_server() -> float:
     """Kill one of two servers that share a file and have a stream each. Measures until the other stream has all
     partitions.
     """
@@ -314,7 +316,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def idle(engine: str, *, quick: bool) -> Figures:
+def measure_idle_streams(engine: str, *, quick: bool) -> Figures:
     """Open a thousand subscription streams in one process, and let nothing happen."""
     streams = 100 if quick else 1_000
     seconds = 10 if quick else 60
@@ -352,8 +354,14 @@ def open_stream(server: Server, subscription: str) -> socket.socket:
     return client
 
 
-QUESTIONS = {"throughput": throughput, "commits": commits, "takeover": takeover, "idle": idle, "projection": projection}
+QUESTIONS = {
+    "throughput": measure_throughput,
+    "commits": measure_commits,
+    "takeover": measure_takeover,
+    "idle": measure_idle_streams,
+    "projection": measure_projection,
+}
 
 
 if __name__ == "__main__":
-    answer(__doc__, QUESTIONS, engine="sqlite")
+    answer_questions(__doc__, QUESTIONS, engine="sqlite")

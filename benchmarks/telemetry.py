@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.paired import Figures, measure, medians
-from benchmarks.publish import Load, Running, a_request
+from benchmarks.paired import Figures, measure, median_columns
+from benchmarks.publish import Load, RunningServer, a_request
 from tests.support.otlp import OtlpReceiver
 
 HERE = Path(__file__).parents[1]
@@ -45,7 +45,7 @@ serve(listening, make_application(broker))
 
 
 @contextmanager
-def serving(variables: dict[str, str]) -> Iterator[Running]:
+def run_server(variables: dict[str, str]) -> Iterator[RunningServer]:
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/nakadi.db"
         path = f"{HERE}/layers/nakadi/python:{HERE}"
@@ -55,7 +55,7 @@ def serving(variables: dict[str, str]) -> Iterator[Running]:
         ) as process:
             assert process.stdout is not None
             try:
-                yield Running(int(process.stdout.readline()), process.pid)
+                yield RunningServer(int(process.stdout.readline()), process.pid)
             finally:
                 process.terminate()
 
@@ -69,7 +69,7 @@ def main() -> None:
     print("|---|---|---|---|---|")
     with ExitStack() as stack:
         receiver = stack.enter_context(OtlpReceiver())
-        servers = [stack.enter_context(serving({**each, **receiver.environment})) for each in SENT]
+        servers = [stack.enter_context(run_server({**each, **receiver.environment})) for each in SENT]
         for each in servers:
             measure(each, Load(1, [a_request("random", 1, 0)], 0.5))  # fill its caches
         for clients, batch in ((8, 1), (8, 100)):
@@ -78,7 +78,7 @@ def main() -> None:
             for _ in range(options.rounds):
                 for server, figures in zip(servers, seen, strict=True):
                     figures.append(measure(server, Load(clients, requests, options.seconds)))
-            plain, *others = (medians(each)[0] for each in seen)
+            plain, *others = (median_columns(each)[0] for each in seen)
             ratios = " | ".join(f"{each:,.0f} ({each / plain:.3f})" for each in others)
             print(f"| {clients}, {batch} | {plain:,.0f} | {ratios} |", flush=True)
         print(f"\nSent: {len(receiver.spans)} spans, {len(receiver.metrics)} metrics")

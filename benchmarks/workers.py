@@ -27,7 +27,7 @@ from pathlib import Path
 import httpx
 from msgspec import Struct
 
-from benchmarks.publish import PARTITIONS, Load, Running, a_request, definition, publish_load
+from benchmarks.publish import PARTITIONS, Load, RunningServer, a_request, event_type_definition, publish_load
 
 
 class Broker(Struct):
@@ -35,7 +35,7 @@ class Broker(Struct):
 
     workers: int
     port: int
-    processes: list[Running]
+    processes: list[RunningServer]
 
     def cpu_seconds(self) -> list[float]:
         return [each.cpu_seconds() for each in self.processes]
@@ -52,7 +52,7 @@ class Figures(Struct, frozen=True):
 
 
 @contextmanager
-def running(workers: int, event_log: str = "") -> Iterator[Broker]:
+def run_broker(workers: int, event_log: str = "") -> Iterator[Broker]:
     """Run a broker with this many processes. Its events are in its data file, or at the URL if there is one."""
     environment = {**os.environ, **({"NAKADI_EVENT_LOG": event_log} if event_log else {})}
     with tempfile.TemporaryDirectory() as folder:
@@ -66,14 +66,16 @@ def running(workers: int, event_log: str = "") -> Iterator[Broker]:
                 create_event_types(port)
                 children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
                 numbers = [process.pid, *map(int, children)]
-                yield Broker(workers, port, [Running(port, number) for number in numbers])
+                yield Broker(workers, port, [RunningServer(port, number) for number in numbers])
             finally:
                 process.terminate()
 
 
 def create_event_types(port: int) -> None:
     for strategy in PARTITIONS:
-        httpx.post(f"http://127.0.0.1:{port}/event-types", json=definition(strategy), timeout=60.0).raise_for_status()
+        httpx.post(
+            f"http://127.0.0.1:{port}/event-types", json=event_type_definition(strategy), timeout=60.0
+        ).raise_for_status()
 
 
 def measure(broker: Broker, load: Load) -> Figures:
@@ -98,7 +100,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|")
     with ExitStack() as stack:
-        brokers = [stack.enter_context(running(each)) for each in (1, *map(int, options.workers.split(",")))]
+        brokers = [stack.enter_context(run_broker(each)) for each in (1, *map(int, options.workers.split(",")))]
         for broker in brokers:
             measure(broker, Load(8, [a_request("random", 1, 0)], 0.5))  # fill its caches
         for batch in (1, 100):

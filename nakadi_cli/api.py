@@ -107,7 +107,7 @@ class Api:
         if isinstance(answer, NoAnswer):
             raise failure_of(answer)
         if answer.status >= 400:
-            raise refusal(answer)
+            raise refusal_failure(answer)
         return answer
 
     def attempt(self, request: Request) -> Answer | nakadi_client.NoAnswer:
@@ -137,23 +137,23 @@ def failure_of(error: nakadi_client.NakadiError) -> Failed:
     if isinstance(error, NotDelivered) and error.reason:
         return failure_of(error.reason)
     if isinstance(error, RefusedByBroker):
-        return _kind(error.status)(harmless(str(error)))
+        return _failure_class(error.status)(harmless(str(error)))
     return (NotAnswered if isinstance(error, NoAnswer) else Refused)(harmless(str(error)))
 
 
-def refusal(answer: Answer) -> Failed:
+def refusal_failure(answer: Answer) -> Failed:
     """Make a sentence of an answer that is a refusal."""
     flow = f", flow id {answer.flow_id}" if answer.flow_id else ""
-    sentence = f"{_reason(answer).strip()} ({answer.status}{flow})"
-    return _kind(answer.status)(harmless("; ".join(sentence.split("\n"))))
+    sentence = f"{_reason_in_answer(answer).strip()} ({answer.status}{flow})"
+    return _failure_class(answer.status)(harmless("; ".join(sentence.split("\n"))))
 
 
-def _kind(status: int) -> type[Failed]:
+def _failure_class(status: int) -> type[Failed]:
     kinds: Mapping[int, type[Failed]] = {401: NotPermitted, 403: NotPermitted, 404: NotFound, 409: Conflict}
     return kinds.get(status, Refused if status < 500 else NotAnswered)
 
 
-def _reason(answer: Answer) -> str:
+def _reason_in_answer(answer: Answer) -> str:
     try:
         problem = json.loads(answer.body)
     except ValueError:

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api
-from nakadi_cli.applying import Step, execute, plan, plan_deletions
-from nakadi_cli.commands import ask_for, chosen_format, command, connect, note, show
+from nakadi_cli.applying import Step, execute_step, plan_deletions, plan_step
+from nakadi_cli.commands import ask_for, chosen_format, command, connect, print_note, print_result
 from nakadi_cli.contexts import config_path, load_contexts
-from nakadi_cli.failures import BadInput, Failed, Found, PartlyDone
+from nakadi_cli.failures import BadInput, CheckFoundProblems, Failed, PartlyFailed
 from nakadi_cli.manifests import Chosen, read_manifests
 from nakadi_cli.output import compact, harmless
 
@@ -63,17 +63,17 @@ def apply(
     api, steps = _plan(file, pairs, target, ids, prune=prune)
     failures: list[tuple[Step, Failed]] = []
     if not dry_run:
-        _confirm([step for step in steps if step.action == "delete"], skip=yes)
+        _confirm_deletions([step for step in steps if step.action == "delete"], skip=yes)
         for step in steps:
             try:
-                for warning in execute(api, step):
-                    note(harmless(f"{step.kind} {step.name}: {warning}."))
+                for warning in execute_step(api, step):
+                    print_note(harmless(f"{step.kind} {step.name}: {warning}."))
             except Failed as failed:
                 failures.append((step, failed))
     _show(steps, failures)
-    _conclude(steps, failures)
+    _report_and_exit(steps, failures)
     if dry_run:
-        note("Nothing was changed.")
+        print_note("Nothing was changed.")
 
 
 @command(
@@ -87,7 +87,7 @@ def diff(file: str, pairs: tuple[str, ...], target: str | None, ids: tuple[str, 
     _, steps = _plan(file, pairs, target, ids, prune=prune)
     _show(steps, ())
     if different := sum(step.action in _CHANGES for step in steps):
-        raise Found(f"{different} of {len(steps)} differ.")
+        raise CheckFoundProblems(f"{different} of {len(steps)} differ.")
 
 
 def _plan(
@@ -100,22 +100,22 @@ def _plan(
     manifests = read_manifests(place, {**os.environ, **named}, Chosen(target, ids))
     is_context = target in load_contexts(config_path()).by_name and not os.environ.get("NAKADI_URL")
     api = connect(target if is_context else None)
-    steps = [plan(api, manifest) for manifest in manifests]
+    steps = [plan_step(api, manifest) for manifest in manifests]
     return api, [*steps, *(plan_deletions(api, manifests, steps) if prune else ())]
 
 
-def _confirm(deletions: list[Step], *, skip: bool) -> None:
+def _confirm_deletions(deletions: list[Step], *, skip: bool) -> None:
     if not deletions:
         return
     for step in deletions:
-        note(harmless(f"{_SIGNS['delete']} {step.kind} {step.name}"))
+        print_note(harmless(f"{_SIGNS['delete']} {step.kind} {step.name}"))
     number = str(len(deletions))
     ask_for(
         number, f"To delete these permanently, with their events and cursors, type their number, {number}", skip=skip
     )
 
 
-def _conclude(steps: Sequence[Step], failures: Sequence[tuple[Step, Failed]]) -> None:
+def _report_and_exit(steps: Sequence[Step], failures: Sequence[tuple[Step, Failed]]) -> None:
     """Say each failure once. If every step failed, the exit code is the first failure's."""
     if not failures:
         return
@@ -124,16 +124,16 @@ def _conclude(steps: Sequence[Step], failures: Sequence[tuple[Step, Failed]]) ->
     if changes == len(failures) == 1:
         raise first(sentences[0])
     for sentence in sentences:
-        note(sentence)
+        print_note(sentence)
     if changes == len(failures):
         raise first(f"None of {changes} could be applied.")
-    raise PartlyDone(f"{len(failures)} of {changes} could not be applied.")
+    raise PartlyFailed(f"{len(failures)} of {changes} could not be applied.")
 
 
 def _show(steps: Iterable[Step], failures: Iterable[tuple[Step, Failed]]) -> None:
     failed = {id(step): failure.message for step, failure in failures}
     if chosen_format("table") != "table":
-        show([_row(step, failed.get(id(step))) for step in steps])
+        print_result([_row(step, failed.get(id(step))) for step in steps])
         return
     for step in steps:
         sign = "x" if id(step) in failed else _SIGNS[step.action]
@@ -145,7 +145,7 @@ def _show(steps: Iterable[Step], failures: Iterable[tuple[Step, Failed]]) -> Non
         for warning in step.warnings:
             note(harmless(f"{step.kind} {step.name}: warning: {warning}"))
         if step.action == "pass over":
-            note(f"{step.kind} {step.name} is skipped: this broker has no SQL queries.")
+            print_note(f"{step.kind} {step.name} is skipped: this broker has no SQL queries.")
 
 
 def _row(step: Step, failure: str | None) -> dict[str, Any]:

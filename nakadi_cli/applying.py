@@ -58,7 +58,7 @@ class Step:
     warnings: tuple[str, ...] = ()
 
 
-def plan(api: Api, manifest: Manifest) -> Step:
+def plan_step(api: Api, manifest: Manifest) -> Step:
     """Compare a manifest with the broker's resource."""
     try:
         if manifest.kind == EVENT_TYPE:
@@ -93,7 +93,7 @@ def plan_deletions(api: Api, manifests: Sequence[Manifest], steps: Sequence[Step
     return [step for step in found if (step.kind, step.identity or step.name) not in kept]
 
 
-def execute(api: Api, step: Step) -> Sequence[str]:
+def execute_step(api: Api, step: Step) -> Sequence[str]:
     """Carry out a step. Returns the broker's warnings: annotations that are misspelt."""
     if step.action == "delete":
         collection, name = ("event-types", step.name) if step.kind == EVENT_TYPE else ("subscriptions", step.identity)
@@ -233,7 +233,7 @@ def _authorization(auth: Mapping[str, Any] | None, roles: tuple[str, ...]) -> di
     lists: dict[str, list[dict[str, str]]] = {role: [] for role in roles}
     for section, data_type in _KINDS_OF_OWNERS.items():
         for role in roles:
-            names = _flat((auth.get(section) or {}).get(role))
+            names = _flatten((auth.get(section) or {}).get(role))
             lists[role] += [{"data_type": data_type, "value": str(name)} for name in dict.fromkeys(names)]
     for role, right in (("readers", "read"), ("writers", "write")):
         if role in roles and (auth.get("anyToken") or {}).get(right):
@@ -241,10 +241,10 @@ def _authorization(auth: Mapping[str, Any] | None, roles: tuple[str, ...]) -> di
     return lists
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flatten(value: Any) -> Iterator[Any]:
     if isinstance(value, list):
         for each in value:
-            yield from _flat(each)
+            yield from _flatten(each)
     elif value is not None:
         yield value
 

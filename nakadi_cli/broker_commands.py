@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from nakadi_cli.api import path
-from nakadi_cli.commands import Group, connect, member, note, show
+from nakadi_cli.commands import Group, connect, print_note, print_result, subcommand
 from nakadi_cli.failures import BadInput
 from nakadi_cli.files import read_definition, read_document
 
@@ -18,11 +18,11 @@ def timelines() -> None:
     """List the timelines of an event type, and create new ones."""
 
 
-@member(timelines, "list", "nakadi timelines list order.placed")
+@subcommand(timelines, "list", "nakadi timelines list order.placed")
 @click.argument("event_type")
 def list_timelines(event_type: str) -> None:
     """List the timelines of an event type, the oldest first. New events go to the last one."""
-    show(
+    print_result(
         connect().get(path("event-types", event_type, "timelines")),
         {
             "ORDER": lambda each: each["order"],
@@ -34,16 +34,16 @@ def list_timelines(event_type: str) -> None:
     )
 
 
-@member(timelines, "create", "nakadi timelines create order.placed --storage default", shows=False)
+@subcommand(timelines, "create", "nakadi timelines create order.placed --storage default", shows=False)
 @click.argument("event_type")
 @click.option("--storage", default="default", show_default=True, help="The storage for the new timeline.")
 def create_timeline(event_type: str, storage: str) -> None:
     """Create a new timeline. Streams continue from one to the next."""
     connect().post(path("event-types", event_type, "timelines"), {"storage_id": storage})
-    note(f"New events of {event_type} go to a new timeline in {storage}.")
+    print_note(f"New events of {event_type} go to a new timeline in {storage}.")
 
 
-@member(timelines, "adopt", "nakadi timelines adopt order.placed --storage home -f timelines.json", shows=False)
+@subcommand(timelines, "adopt", "nakadi timelines adopt order.placed --storage home -f timelines.json", shows=False)
 @click.argument("event_type")
 @click.option("--storage", required=True, help="The storage whose Kafka has the topics.")
 @click.option("-f", "--file", "file", required=True, help="The timelines of the other broker; - reads standard input.")
@@ -53,7 +53,7 @@ def adopt_timelines(event_type: str, storage: str, file: str) -> None:
     if not isinstance(adopted, list):
         raise BadInput(f"{file} is not a list of timelines, as `nakadi timelines list -o json` prints it.")
     connect().post(path("event-types", event_type, "timelines"), {"storage_id": storage, "adopt": adopted})
-    note(f"{event_type} now has the topics of {len(adopted)} timelines in {storage}.")
+    print_note(f"{event_type} now has the topics of {len(adopted)} timelines in {storage}.")
 
 
 @click.group(cls=Group)
@@ -61,10 +61,10 @@ def storages() -> None:
     """List, show, create, choose and delete storages."""
 
 
-@member(storages, "list", "nakadi storages list")
+@subcommand(storages, "list", "nakadi storages list")
 def list_storages() -> None:
     """List the storages for events."""
-    show(
+    print_result(
         connect().get("/storages"),
         {
             "ID": lambda each: each["id"],
@@ -74,36 +74,36 @@ def list_storages() -> None:
     )
 
 
-@member(storages, "get", "nakadi storages get default")
+@subcommand(storages, "get", "nakadi storages get default")
 @click.argument("storage")
 def get_storage(storage: str) -> None:
     """Show a storage."""
-    show(connect().get(path("storages", storage)))
+    print_result(connect().get(path("storages", storage)))
 
 
-@member(storages, "create", "nakadi storages create -f storage.yaml", shows=False)
+@subcommand(storages, "create", "nakadi storages create -f storage.yaml", shows=False)
 @click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
 def create_storage(file: str) -> None:
     """Create a storage."""
     definition = read_definition(file, "a storage")
     connect().post("/storages", definition)
-    note(f"Created storage {definition.get('id')}.")
+    print_note(f"Created storage {definition.get('id')}.")
 
 
-@member(storages, "use", "nakadi storages use orders", shows=False)
+@subcommand(storages, "use", "nakadi storages use orders", shows=False)
 @click.argument("storage")
 def use_storage(storage: str) -> None:
     """Choose the storage for new event types."""
     connect().put(path("storages", "default", storage))
-    note(f"New event types go to {storage}.")
+    print_note(f"New event types go to {storage}.")
 
 
-@member(storages, "delete", "nakadi storages delete orders", shows=False)
+@subcommand(storages, "delete", "nakadi storages delete orders", shows=False)
 @click.argument("storage")
 def delete_storage(storage: str) -> None:
     """Delete a storage that no timeline uses."""
     connect().delete(path("storages", storage))
-    note(f"Deleted storage {storage}.")
+    print_note(f"Deleted storage {storage}.")
 
 
 @click.group(cls=Group)
@@ -111,23 +111,23 @@ def features() -> None:
     """List features, and switch them on or off."""
 
 
-@member(features, "list", "nakadi features list")
+@subcommand(features, "list", "nakadi features list")
 def list_features() -> None:
     """List the features, on or off."""
-    show(
+    print_result(
         connect().get("/settings/features")["items"],
         {"FEATURE": lambda each: each["feature"], "STATE": lambda each: "on" if each["enabled"] else "off"},
     )
 
 
-@member(features, "on", "nakadi features on disable_event_type_creation", shows=False)
+@subcommand(features, "on", "nakadi features on disable_event_type_creation", shows=False)
 @click.argument("feature")
 def switch_on(feature: str) -> None:
     """Switch a feature on."""
     _switch(feature, on=True)
 
 
-@member(features, "off", "nakadi features off disable_event_type_creation", shows=False)
+@subcommand(features, "off", "nakadi features off disable_event_type_creation", shows=False)
 @click.argument("feature")
 def switch_off(feature: str) -> None:
     """Switch a feature off."""
@@ -139,12 +139,12 @@ def admin() -> None:
     """Show and change the administrators, and the applications and event types that are blocked."""
 
 
-@member(admin, "list", "nakadi admin list")
+@subcommand(admin, "list", "nakadi admin list")
 def list_admins() -> None:
     """List the administrators of the broker."""
     found = connect().get("/settings/admins")
     rows = [{"role": role, **attribute} for role in _ROLES for attribute in found[role]]
-    show(
+    print_result(
         rows,
         {
             "ROLE": lambda row: row["role"],
@@ -154,7 +154,7 @@ def list_admins() -> None:
     )
 
 
-@member(admin, "add", "nakadi admin add writers service:shop", shows=False)
+@subcommand(admin, "add", "nakadi admin add writers service:shop", shows=False)
 @click.argument("role", type=click.Choice(_ROLES))
 @click.argument("who")
 def add_admin(role: str, who: str) -> None:
@@ -162,7 +162,7 @@ def add_admin(role: str, who: str) -> None:
     _change_admins(role, who, add=True)
 
 
-@member(admin, "remove", "nakadi admin remove writers service:shop", shows=False)
+@subcommand(admin, "remove", "nakadi admin remove writers service:shop", shows=False)
 @click.argument("role", type=click.Choice(_ROLES))
 @click.argument("who")
 def remove_admin(role: str, who: str) -> None:
@@ -170,7 +170,7 @@ def remove_admin(role: str, who: str) -> None:
     _change_admins(role, who, add=False)
 
 
-@member(admin, "blocked", "nakadi admin blocked")
+@subcommand(admin, "blocked", "nakadi admin blocked")
 def list_blocked() -> None:
     """List the applications and event types that are blocked from consuming or producing."""
     found = connect().get("/settings/blacklist")
@@ -180,30 +180,30 @@ def list_blocked() -> None:
         for kind, key in (("APP", "apps"), ("ET", "event_types"))
         for name in names[key]
     ]
-    show(rows, {"KIND": lambda row: row["kind"], "NAME": lambda row: row["name"]})
+    print_result(rows, {"KIND": lambda row: row["kind"], "NAME": lambda row: row["name"]})
 
 
-@member(admin, "block", "nakadi admin block PRODUCER_APP checkout", shows=False)
+@subcommand(admin, "block", "nakadi admin block PRODUCER_APP checkout", shows=False)
 @click.argument("kind", type=click.Choice(_BLOCKS))
 @click.argument("name")
 def block(kind: str, name: str) -> None:
     """Block an application or an event type from consuming or producing."""
     connect().put(path("settings", "blacklist", kind, name))
-    note(f"Blocked {kind} {name}.")
+    print_note(f"Blocked {kind} {name}.")
 
 
-@member(admin, "unblock", "nakadi admin unblock PRODUCER_APP checkout", shows=False)
+@subcommand(admin, "unblock", "nakadi admin unblock PRODUCER_APP checkout", shows=False)
 @click.argument("kind", type=click.Choice(_BLOCKS))
 @click.argument("name")
 def unblock(kind: str, name: str) -> None:
     """Lift a block."""
     connect().delete(path("settings", "blacklist", kind, name))
-    note(f"Unblocked {kind} {name}.")
+    print_note(f"Unblocked {kind} {name}.")
 
 
 def _switch(feature: str, *, on: bool) -> None:
     connect().post("/settings/features", {"feature": feature, "enabled": on})
-    note(f"{feature} is {'on' if on else 'off'}.")
+    print_note(f"{feature} is {'on' if on else 'off'}.")
 
 
 def _change_admins(role: str, who: str, *, add: bool) -> None:
@@ -217,4 +217,4 @@ def _change_admins(role: str, who: str, *, add: bool) -> None:
         raise BadInput(f"{who} is not among the {role}.")
     rest = [each for each in lists[role] if each != attribute]
     api.post("/settings/admins", {**lists, role: [*rest, attribute] if add else rest})
-    note(f"{who} is {'' if add else 'not '}among the {role}.")
+    print_note(f"{who} is {'' if add else 'not '}among the {role}.")

@@ -88,7 +88,9 @@ def command(name: str, *examples: str, **rest: Any) -> Callable[[Callable[..., A
     return click.command(name, cls=Command, examples=examples, **rest)
 
 
-def member(group: click.Group, name: str, *examples: str, **rest: Any) -> Callable[[Callable[..., Any]], click.Command]:
+def subcommand(
+    group: click.Group, name: str, *examples: str, **rest: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a function a command of a group."""
     return group.command(name, cls=Command, examples=examples, **rest)
 
@@ -115,7 +117,7 @@ def chosen_format(default: Format) -> Format:
     return _meta(OUTPUT) or default
 
 
-def show(value: Any, columns: Mapping[str, Callable[[Any], object]] | None = None) -> None:
+def print_result(value: Any, columns: Mapping[str, Callable[[Any], object]] | None = None) -> None:
     """Print a result: a list as a table and a single thing as YAML, unless the user chose another form."""
     show_value(value, chosen_format("table" if columns else "yaml"), columns)
 
@@ -129,7 +131,7 @@ def ask_for(expected: str, question: str, *, skip: bool) -> None:
     except click.Abort as ended:
         # Click makes the same of Ctrl-C.
         if isinstance(ended.__context__, EOFError):
-            note("")
+            print_note("")
             raise BadInput("No answer, so nothing was deleted; --yes deletes without asking.") from None
         raise
     if typed != expected:
@@ -137,20 +139,20 @@ def ask_for(expected: str, question: str, *, skip: bool) -> None:
 
 
 @contextmanager
-def attentive() -> Iterator[None]:
+def noticing_signals() -> Iterator[None]:
     """Notice every signal during a call that may wait for long.
 
     Python heeds a signal between two of its steps, or when it ends a call that waits. A signal after the last step
     and before the call waits would be noticed when the call ends: with the next event, or in two minutes. A timer
     interrupts such calls twice a second, and Python resumes them.
     """
-    before = signal.signal(signal.SIGALRM, _overlook)
+    before = signal.signal(signal.SIGALRM, _ignore_signal)
     signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
     try:
         yield
     finally:
         # After an interruption the timer repeats that instead, until the command has ended.
-        if signal.getsignal(signal.SIGALRM) is _overlook:
+        if signal.getsignal(signal.SIGALRM) is _ignore_signal:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
@@ -170,11 +172,11 @@ def interrupt(by: type[BaseException]) -> NoReturn:
     raise by
 
 
-def _overlook(_number: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
     """Handle a signal that only ends a call that waits."""
 
 
-def note(sentence: str) -> None:
+def print_note(sentence: str) -> None:
     """Say something beside the result, which goes to standard output."""
     click.echo(sentence, err=True)
 
@@ -194,10 +196,10 @@ def _global_options(keys: Iterable[str]) -> Iterator[click.Option]:
     """Options that may precede or follow a command; after it they win, since they are read last."""
     for key in keys:
         names, help_text, kind = _GLOBAL[key]
-        yield click.Option(names, type=kind, help=help_text, expose_value=False, callback=_keeper(key))
+        yield click.Option(names, type=kind, help=help_text, expose_value=False, callback=_keep_option(key))
 
 
-def _keeper(key: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
+def _keep_option(key: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
     def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
             ctx.meta[key] = value

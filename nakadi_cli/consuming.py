@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nakadi_cli.commands import attentive, command, connect, note
+from nakadi_cli.commands import command, connect, noticing_signals, print_note
 from nakadi_cli.failures import Failed
 from nakadi_cli.output import format_count, harmless, harmless_json
 
@@ -86,7 +86,7 @@ def consume(
         on_trouble=show_trouble,
         stop_on_signals=False,
     )
-    with _handling_signals(consumer) as stop, attentive(), client_failures(), consumer:
+    with _handling_signals(consumer) as stop, noticing_signals(), client_failures(), consumer:
         take = _to_command(line, stop) if line else _to_stdout
         for batch in consumer:
             take(batch)
@@ -95,7 +95,7 @@ def consume(
                 batch.done()
                 break
     if line:
-        note(f"{format_count(consumer.health().events_committed, 'event')} committed.")
+        print_note(f"{format_count(consumer.health().events_committed, 'event')} committed.")
 
 
 class Stop:

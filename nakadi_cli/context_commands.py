@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from nakadi_cli.commands import Group, member, note, show
+from nakadi_cli.commands import Group, print_note, print_result, subcommand
 from nakadi_cli.contexts import Context, checked_url, config_path, load_contexts, save_contexts
 from nakadi_cli.failures import BadInput
 
@@ -17,7 +17,7 @@ def contexts() -> None:
     """Store brokers by name, with their tokens, in one file: NAKADI_CONFIG, or nakadi/config.yaml in ~/.config."""
 
 
-@member(contexts, "list", "nakadi contexts list", "nakadi contexts list -o json", connects=False)
+@subcommand(contexts, "list", "nakadi contexts list", "nakadi contexts list -o json", connects=False)
 def list_contexts() -> None:
     """List all contexts. The list shows where tokens come from, but never the tokens."""
     known = load_contexts(config_path())
@@ -25,7 +25,7 @@ def list_contexts() -> None:
         {"name": name, "url": each.url, "token": each.token_source, "current": name == known.current}
         for name, each in known.by_name.items()
     ]
-    show(
+    print_result(
         rows,
         {
             "CURRENT": lambda row: "*" if row["current"] else "",
@@ -36,7 +36,7 @@ def list_contexts() -> None:
     )
 
 
-@member(
+@subcommand(
     contexts,
     "set",
     "nakadi contexts set local --url http://127.0.0.1:8080",
@@ -72,22 +72,22 @@ def set_context(
     if token_command is not None:
         context = Context(context.url, token_command=token_command)
     save_contexts(file, known.with_one(name, context))
-    note(f"Context {name} is {context.url}, token: {context.token_source}.")
+    print_note(f"Context {name} is {context.url}, token: {context.token_source}.")
 
 
-@member(contexts, "use", "nakadi contexts use live", connects=False, shows=False)
+@subcommand(contexts, "use", "nakadi contexts use live", connects=False, shows=False)
 @click.argument("name")
 def use_context(name: str) -> None:
     """Make a context the current one."""
     known = load_contexts(config_path())
     known.named(name)
     save_contexts(config_path(), replace(known, current=name))
-    note(f"The current context is {name}.")
+    print_note(f"The current context is {name}.")
 
 
-@member(contexts, "delete", "nakadi contexts delete test", connects=False, shows=False)
+@subcommand(contexts, "delete", "nakadi contexts delete test", connects=False, shows=False)
 @click.argument("name")
 def delete_context(name: str) -> None:
     """Delete a context."""
     save_contexts(config_path(), load_contexts(config_path()).without(name))
-    note(f"Deleted context {name}.")
+    print_note(f"Deleted context {name}.")

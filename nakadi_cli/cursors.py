@@ -86,7 +86,7 @@ def cursors_of_newest(api: Api, event_type: str, count: int) -> dict[str, str]:
     return {each["partition"]: "BEGIN" for each in found} | {each["partition"]: each["offset"] for each in shifted}
 
 
-def cursors(api: Api, event_type: str, start: Start, partitions: Sequence[str]) -> list[dict[str, str]]:
+def fetch_cursors(api: Api, event_type: str, start: Start, partitions: Sequence[str]) -> list[dict[str, str]]:
     """Return a cursor for each of the partitions."""
     offsets = dict(_offsets(api, event_type, start, partitions))
     return [{"partition": each, "offset": offsets[each]} for each in partitions if each in offsets]

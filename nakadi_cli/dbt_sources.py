@@ -14,7 +14,7 @@ from msgspec import Struct
 from nakadi.event_types.personal_data import BadPersonalData, personal_data_paths
 from nakadi.model.event_type import Category
 from nakadi_jobs.columns import Struct as Columns
-from nakadi_jobs.columns import ddl, derive_columns, whole_event_schema
+from nakadi_jobs.columns import ddl_of, derive_columns, whole_event_schema
 from nakadi_jobs.descriptions import column_descriptions, schema_description
 from nakadi_jobs.places import PLACES
 
@@ -46,13 +46,13 @@ def write_sources(tables: Iterable[TableSource], source: str, database: str) -> 
                 "description": "The tables that the jobs of the event broker write from events, each event once.",
                 "schema": database,
                 "config": {"loaded_at_field": "nakadi_time"},
-                "tables": [_table(each) for each in tables],
+                "tables": [_dbt_table(each) for each in tables],
             }
         ],
     }
 
 
-def _table(found: TableSource) -> Mapping[str, Any]:
+def _dbt_table(found: TableSource) -> Mapping[str, Any]:
     definition, newest = found.definition, found.schemas[0]
     event_type = _EventType(definition["name"], Category(definition["category"]))
     columns = derive_columns(event_type, reversed(found.schemas))
@@ -70,12 +70,12 @@ def _table(found: TableSource) -> Mapping[str, Any]:
         },
         "columns": [
             *({"name": name, "description": meaning, "data_type": kind} for name, kind, meaning in PLACES),
-            *_columns(columns, comments, personal),
+            *_dbt_columns(columns, comments, personal),
         ],
     }
 
 
-def _columns(columns: Columns, comments: Mapping[str, str], personal: Sequence[str]) -> Iterable[Mapping[str, Any]]:
+def _dbt_columns(columns: Columns, comments: Mapping[str, str], personal: Sequence[str]) -> Iterable[Mapping[str, Any]]:
     for each in columns.fields:
         name = each.source or each.name
         paths = [path for path in personal if path.split(".")[0] == name]
@@ -83,7 +83,7 @@ def _columns(columns: Columns, comments: Mapping[str, str], personal: Sequence[s
         yield {
             "name": each.name,
             **({"description": comment} if comment else {}),
-            "data_type": ddl(each.kind).replace("`", ""),
+            "data_type": ddl_of(each.kind).replace("`", ""),
             **({"config": {"meta": {"personal_data": paths}}} if paths else {}),
         }
 

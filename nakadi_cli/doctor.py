@@ -13,8 +13,8 @@ from typing import Any, Literal
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import chosen_format, command, connect, note, show
-from nakadi_cli.failures import BadInput, Failed, Found, NotAnswered, NotFound, NotPermitted
+from nakadi_cli.commands import chosen_format, command, connect, print_note, print_result
+from nakadi_cli.failures import BadInput, CheckFoundProblems, Failed, NotAnswered, NotFound, NotPermitted
 from nakadi_cli.output import harmless
 
 State = Literal["well", "notice", "ill"]
@@ -81,15 +81,15 @@ def doctor(folder: Path | None) -> None:
     if folder is not None:
         _write_rules(folder)
         return
-    findings = list(examine(connect()))
+    findings = list(examine_broker(connect()))
     if chosen_format("table") == "table":
         for each in findings:
             click.secho(f"{each.state:6} ", fg=_COLORS[each.state], nl=False)
             click.echo(harmless(f"{each.what}: {each.why}"))
     else:
-        show([vars(each) for each in findings])
+        print_result([vars(each) for each in findings])
     if ill := sum(each.state == "ill" for each in findings):
-        raise Found(f"{ill} of {len(findings)} checks failed.")
+        raise CheckFoundProblems(f"{ill} of {len(findings)} checks failed.")
 
 
 def _write_rules(folder: Path) -> None:
@@ -104,10 +104,10 @@ def _write_rules(folder: Path) -> None:
             (folder / name).write_text(text, "utf-8")
         except OSError as error:
             raise BadInput(f"{folder / name} cannot be written: {error.strerror}.") from error
-        note(f"Wrote {folder / name}.")
+        print_note(f"Wrote {folder / name}.")
 
 
-def examine(api: Api) -> Iterator[Finding]:
+def examine_broker(api: Api) -> Iterator[Finding]:
     """Check one thing after the other, beginning with the ones that the rest needs."""
     try:
         api.connect()
@@ -133,41 +133,41 @@ def examine(api: Api) -> Iterator[Finding]:
             yield Finding(what, "ill", "the answer does not come from a Nakadi broker")
 
 
-def _ready(api: Api) -> Finding:
+def _check_readiness(api: Api) -> Finding:
     api.send("GET", "/ready")
     return Finding("ready", "well", "the registry answers")
 
 
-def _version(api: Api) -> Finding:
+def _check_version(api: Api) -> Finding:
     revision = api.get("/version")["scm_source"]["revision"]
     return Finding("version", "well", f"revision {revision}")
 
 
-def _token(api: Api) -> Finding:
+def _check_token(api: Api) -> Finding:
     found = api.get("/event-types")
     return Finding("token", "well", f"calls are permitted; there are {len(found)} event types")
 
 
-def _features(api: Api) -> Finding:
+def _check_features(api: Api) -> Finding:
     on = {each["feature"] for each in api.get("/settings/features")["items"] if each["enabled"]}
     hindering = [f"{name} is on: {effect}" for name, effect in _HINDRANCES.items() if name in on]
     return Finding("features", "notice" if hindering else "well", "; ".join(hindering) or "none restricts work")
 
 
-def _blocks(api: Api) -> Finding:
+def _check_blocks(api: Api) -> Finding:
     found = api.get("/settings/blacklist")
     names = [name for side in found.values() for group in side.values() for name in group]
     return Finding("blocks", "notice" if names else "well", f"blocked: {', '.join(names)}" if names else "none")
 
 
-def _storage(api: Api) -> Finding:
+def _check_storage(api: Api) -> Finding:
     chosen = [each["id"] for each in api.get("/storages") if each["default"]]
     if not chosen:
         return Finding("storage", "ill", "there is no default storage for new event types")
     return Finding("storage", "well", f"new event types go to {chosen[0]}")
 
 
-def _subscriptions(api: Api) -> Finding:
+def _check_subscriptions(api: Api) -> Finding:
     seen, stalled, parked = 0, [], []
     for subscription in api.items("/subscriptions"):
         if seen == _MOST_SUBSCRIPTIONS:
@@ -195,7 +195,7 @@ def check_machine(api: Api, now: Callable[[], float] = time.time) -> Finding:
         return Finding("machine", "well", "this broker shows no metrics; CloudWatch has them")
     full = [
         f"the disk of {place} has {free / 1e6:,.0f} MB left"
-        for place, free, size in _disks(metrics)
+        for place, free, size in _read_disks(metrics)
         if free < _SHARE_OF_FULL_DISK * size
     ]
     faults = list(_faults(metrics, now()))
@@ -275,7 +275,7 @@ def _sum_of_metric(metrics: Mapping[str, float], name: str) -> float:
     return sum(value for sample, value in metrics.items() if sample.partition("{")[0] == name)
 
 
-def _disks(metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
+def _read_disks(metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
     """Each place of the broker's data, with the free bytes and the size of its file system."""
     for place in ("data", "archive"):
         label = f'{{place="{place}"}}'
@@ -283,7 +283,7 @@ def _disks(metrics: Mapping[str, float]) -> Iterator[tuple[str, float, float]]:
             yield place, metrics.get(f"nakadi_disk_free_bytes{label}", size), size
 
 
-def _annotations(api: Api) -> Finding:
+def _check_annotations(api: Api) -> Finding:
     """Look for misspelled annotations, which the broker names in its objects."""
     found = [(f"event type {each['name']}", each) for each in api.get("/event-types")]
     subscriptions = islice(api.items("/subscriptions"), _MOST_SUBSCRIPTIONS)
@@ -293,15 +293,15 @@ def _annotations(api: Api) -> Finding:
 
 
 _LOOKS: dict[str, Callable[[Api], Finding]] = {
-    "ready": _ready,
-    "version": _version,
-    "token": _token,
-    "features": _features,
-    "blocks": _blocks,
-    "storage": _storage,
+    "ready": _check_readiness,
+    "version": _check_version,
+    "token": _check_token,
+    "features": _check_features,
+    "blocks": _check_blocks,
+    "storage": _check_storage,
     "processes": check_processes,
     "machine": check_machine,
     "archive": check_archive,
-    "subscriptions": _subscriptions,
-    "annotations": _annotations,
+    "subscriptions": _check_subscriptions,
+    "annotations": _check_annotations,
 }

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from nakadi_cli.commands import attentive, chosen_format, command, connect, note, show
-from nakadi_cli.cursors import chosen_partitions, cursors, parse_start
-from nakadi_cli.failures import BadInput, Failed, NotAnswered, PartlyDone, Refused
+from nakadi_cli.commands import chosen_format, command, connect, noticing_signals, print_note, print_result
+from nakadi_cli.cursors import chosen_partitions, fetch_cursors, parse_start
+from nakadi_cli.failures import BadInput, Failed, NotAnswered, PartlyFailed, Refused
 from nakadi_cli.output import harmless, harmless_json
 from nakadi_cli.reading_events import batches, keep_refused, open_input, read_events
 
@@ -91,7 +91,12 @@ def publish(
     if form == "tombstones" and only_for:
         raise BadInput("Every subscription sees tombstones: --tombstones and --for exclude each other.")
     failure: Failed | None = None
-    with open_input(file) as stream, keep_refused(refused_file, file) as keep, _progress() as after_each, attentive():
+    with (
+        open_input(file) as stream,
+        keep_refused(refused_file, file) as keep,
+        _show_progress() as after_each,
+        noticing_signals(),
+    ):
         publisher = Publisher(
             connect().connection.of_client,
             event_type,
@@ -108,14 +113,14 @@ def publish(
         except Failed as failed:
             failure = failed
         except KeyboardInterrupt:
-            note(f"Interrupted; {publisher.outcome.published} published, and perhaps the current batch.")
+            print_note(f"Interrupted; {publisher.outcome.published} published, and perhaps the current batch.")
             raise
         finally:
             publisher.close()
         if refused_file is not None:
             for batch in waiting:
                 keep(batch)
-    _conclude(publisher.outcome, failure)
+    _report_outcome(publisher.outcome, failure)
 
 
 @command(
@@ -164,7 +169,7 @@ def tail(  # each is an option
 
     fits = _parse_condition(where) if where else None
     api = connect()
-    places = cursors(
+    places = fetch_cursors(
         api, event_type, parse_start(start, datetime.now(UTC)), chosen_partitions(api, event_type, partitions)
     )
     how = chosen_format("table" if sys.stdout.isatty() else "json")
@@ -183,7 +188,7 @@ def tail(  # each is an option
         cloud_events=cloud_events,
         on_trouble=show_trouble,
     )
-    with attentive(), client_failures(), closing(batches_read):
+    with noticing_signals(), client_failures(), closing(batches_read):
         for batch in batches_read:
             for raw in batch.events:
                 text = bytes(raw).decode()
@@ -217,7 +222,7 @@ def _parse_condition(text: str) -> Condition:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Outcome], None]]:
+def _show_progress() -> Iterator[Callable[[Outcome], None]]:
     """Show on a terminal how many events are published."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -231,21 +236,21 @@ def _progress() -> Iterator[Callable[[Outcome], None]]:
         yield lambda outcome: progress.update(task, completed=outcome.published)
 
 
-def _conclude(outcome: Outcome, failure: Failed | None) -> None:
+def _report_outcome(outcome: Outcome, failure: Failed | None) -> None:
     lost = [*outcome.refused, *outcome.failed]
     how = chosen_format("table")
     if how == "table":
         for each in lost[:_MOST_SHOWN]:
-            note(harmless(f"event {each['event']}: {each['reason']}"))
+            print_note(harmless(f"event {each['event']}: {each['reason']}"))
         if len(lost) > _MOST_SHOWN:
-            note(f"and {len(lost) - _MOST_SHOWN} more; -o json lists all of them")
-        note(f"{outcome.published} published, {len(outcome.refused)} refused, {len(outcome.failed)} failed.")
+            print_note(f"and {len(lost) - _MOST_SHOWN} more; -o json lists all of them")
+        print_note(f"{outcome.published} published, {len(outcome.refused)} refused, {len(outcome.failed)} failed.")
         if outcome.ended_at:
-            note(
+            print_note(
                 f"Events from number {outcome.ended_at} on are not published; --keep-going leaves out rejected events."
             )
     else:
-        show(
+        print_result(
             {
                 "published": outcome.published,
                 "refused": outcome.refused,
@@ -254,7 +259,7 @@ def _conclude(outcome: Outcome, failure: Failed | None) -> None:
             }
         )
     if (lost or failure) and outcome.published:
-        raise PartlyDone(failure.message if failure else "Some events are not published.")
+        raise PartlyFailed(failure.message if failure else "Some events are not published.")
     if failure:
         raise failure
     if outcome.refused:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from nakadi_cli.api import path
-from nakadi_cli.commands import Group, ask_for, chosen_format, connect, member, note, show
+from nakadi_cli.commands import Group, ask_for, chosen_format, connect, print_note, print_result, subcommand
 from nakadi_cli.cursors import fetch_partitions
 from nakadi_cli.failures import BadInput
 from nakadi_cli.files import read_definition
@@ -30,7 +30,7 @@ def event_types() -> None:
     """List, show, create, change and delete event types."""
 
 
-@member(
+@subcommand(
     event_types,
     "list",
     "nakadi event-types list",
@@ -46,22 +46,22 @@ def list_event_types(pattern: str, owner: str | None, category: str | None) -> N
 
     found = connect().get("/event-types", **({"owning_application": owner} if owner else {}))
     fit = (each for each in found if fnmatchcase(each["name"], pattern))
-    show([each for each in fit if category in {None, each["category"]}], COLUMNS)
+    print_result([each for each in fit if category in {None, each["category"]}], COLUMNS)
 
 
-@member(event_types, "get", "nakadi event-types get order.placed", "nakadi event-types get order.placed -o json")
+@subcommand(event_types, "get", "nakadi event-types get order.placed", "nakadi event-types get order.placed -o json")
 @click.argument("name")
 def get_event_type(name: str) -> None:
     """Show an event type, with its schema as an object instead of text."""
     found = connect().get(path("event-types", name))
-    show(with_readable_schema(found))
+    print_result(with_readable_schema(found))
 
 
-@member(event_types, "partitions", "nakadi event-types partitions order.placed")
+@subcommand(event_types, "partitions", "nakadi event-types partitions order.placed")
 @click.argument("name")
 def list_partitions(name: str) -> None:
     """List the partitions of an event type, with their oldest and newest offsets."""
-    show(
+    print_result(
         fetch_partitions(connect(), name),
         {
             "PARTITION": lambda each: each["partition"],
@@ -71,7 +71,7 @@ def list_partitions(name: str) -> None:
     )
 
 
-@member(
+@subcommand(
     event_types,
     "create",
     "nakadi event-types create -f order.placed.json",
@@ -83,10 +83,10 @@ def create_event_type(file: str) -> None:
     """Create an event type. You can write its schema as an object instead of text."""
     definition = read_definition(file, "an event type")
     connect().post("/event-types", with_schema_as_text(definition))
-    note(f"Created event type {definition.get('name')}.")
+    print_note(f"Created event type {definition.get('name')}.")
 
 
-@member(
+@subcommand(
     event_types,
     "update",
     "nakadi event-types update -f order.placed.yaml",
@@ -105,7 +105,7 @@ def update_event_type(file: str, force: tuple[str, ...]) -> None:
     if not isinstance(name := definition.get("name"), str):
         raise BadInput(f"{file} does not name an event type.")
     connect().put(path("event-types", name), with_schema_as_text(definition), **({"force": force} if force else {}))
-    note(f"Changed event type {name}.")
+    print_note(f"Changed event type {name}.")
 
 
 READER_COLUMNS: dict[str, Callable[[Any], object]] = {
@@ -116,7 +116,7 @@ READER_COLUMNS: dict[str, Callable[[Any], object]] = {
 }
 
 
-@member(
+@subcommand(
     event_types,
     "readers",
     "nakadi event-types readers order.placed",
@@ -127,14 +127,14 @@ def list_readers(name: str) -> None:
     """Show the readers of an event type's members, and the members that no subscription declares."""
     found = connect().get(path("event-types", name, "readers"))
     if chosen_format("table") != "table":
-        show(found)
+        print_result(found)
         return
-    show(found["readers"], READER_COLUMNS)
+    print_result(found["readers"], READER_COLUMNS)
     if found["unread"]:
-        note(f"No subscription declares to read {', '.join(found['unread'])}.")
+        print_note(f"No subscription declares to read {', '.join(found['unread'])}.")
 
 
-@member(event_types, "delete", "nakadi event-types delete order.test", "nakadi event-types delete order.test --yes")
+@subcommand(event_types, "delete", "nakadi event-types delete order.test", "nakadi event-types delete order.test --yes")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete_event_type(name: str, yes: bool) -> None:
@@ -142,4 +142,4 @@ def delete_event_type(name: str, yes: bool) -> None:
     api = connect()
     ask_for(name, f"This deletes all events of {name}. Type its name", skip=yes)
     api.delete(path("event-types", name))
-    note(f"Deleted event type {name}.")
+    print_note(f"Deleted event type {name}.")

@@ -15,7 +15,7 @@ class Failed(click.ClickException):
         click.echo(self.message, err=True)
 
 
-class Found(Failed):
+class CheckFoundProblems(Failed):
     """The answer is no: there are differences, a schema does not fit, a broker is not well."""
 
     exit_code = 1
@@ -55,7 +55,7 @@ class NotAnswered(Failed):
     exit_code = 6
 
 
-class PartlyDone(Failed):
+class PartlyFailed(Failed):
     """Some of it was done, and some was not."""
 
     exit_code = 7

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api
-from nakadi_cli.commands import attentive, command, note
+from nakadi_cli.commands import command, noticing_signals, print_note
 from nakadi_cli.contexts import connection
-from nakadi_cli.failures import BadInput, Failed, Found, PartlyDone
+from nakadi_cli.failures import BadInput, CheckFoundProblems, Failed, PartlyFailed
 from nakadi_cli.mirroring.definitions import matching_definitions, prepare_event_type
 from nakadi_cli.mirroring.events import copy_events, is_compacted
 from nakadi_cli.mirroring.positions import move_subscription
@@ -69,7 +69,7 @@ def mirror(  # noqa: PLR0913, PLR0917  # each is an option
 
     It continues where it stopped. Name brokers that need tokens by contexts; the command never sends NAKADI_TOKEN.
     """
-    with attentive():
+    with noticing_signals():
         mirrored = _Mirror(_open(source), _open(target), patterns or ("*",), deduplicate)
         if mirrored.source.url == mirrored.target.url:
             raise BadInput("--from and --to are the same broker.")
@@ -110,9 +110,9 @@ class _Mirror:
         while True:
             failures = self._copy_round(state)
             for name in failures.keys() - {each for each in known if known[each] == failures.get(each)}:
-                note(f"{name}: {failures[name]}")
+                print_note(f"{name}: {failures[name]}")
             for name in known.keys() - failures.keys():
-                note(f"{name}: it goes on.")
+                print_note(f"{name}: it goes on.")
             known = failures
             time.sleep(_SECONDS_BETWEEN_ROUNDS)
 
@@ -120,15 +120,15 @@ class _Mirror:
         before = sum(each.copied for each in state.event_types.values())
         failures = self._copy_round(state)
         copied = sum(each.copied for each in state.event_types.values()) - before
-        note(f"Copied {format_count(copied, 'event')} of {format_count(len(state.event_types), 'event type')}.")
+        print_note(f"Copied {format_count(copied, 'event')} of {format_count(len(state.event_types), 'event type')}.")
         if failures:
-            raise PartlyDone("; ".join(f"{name}: {failure}" for name, failure in failures.items()))
+            raise PartlyFailed("; ".join(f"{name}: {failure}" for name, failure in failures.items()))
 
     def delete_removed(self, state: State) -> None:
         for definition in filter(is_compacted, self._definitions()):
             partitions = list(state.progress_of(definition["name"]).offsets)
             deleted = delete_removed(self.source, self.target, definition, partitions)
-            note(f"{definition['name']}: deleted {format_count(deleted, 'key')} that the source has removed.")
+            print_note(f"{definition['name']}: deleted {format_count(deleted, 'key')} that the source has removed.")
 
     def verify(self, state: State) -> None:
         differing = 0
@@ -148,17 +148,17 @@ class _Mirror:
                     f"{each.in_source} there, {each.in_target} here"
                 )
         if differing:
-            raise Found("The brokers differ.")
+            raise CheckFoundProblems("The brokers differ.")
 
     def move(self, state: State, subscription_id: str) -> None:
         moved = move_subscription(self.source, self.target, subscription_id, state)
         click.echo(moved.subscription_id)
-        note(f"{format_count(moved.waiting, 'event')} wait there, and {moved.doubled} come again.")
+        print_note(f"{format_count(moved.waiting, 'event')} wait there, and {moved.doubled} come again.")
 
     def _note_once(self, sentence: str) -> None:
         if sentence not in self._noted:
             self._noted.add(sentence)
-            note(sentence)
+            print_note(sentence)
 
     def _definitions(self) -> list[dict[str, Any]]:
         return matching_definitions(self.source, self._patterns)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nakadi_cli.api import path
-from nakadi_cli.commands import Group, connect, member, note, show
+from nakadi_cli.commands import Group, connect, print_note, print_result, subcommand
 from nakadi_cli.failures import BadInput
 
 _SUBSCRIPTION = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
@@ -19,7 +19,7 @@ def parked() -> None:
     """List events that no consumer could process; skip or redrive them."""
 
 
-@member(
+@subcommand(
     parked,
     "list",
     f"nakadi parked list {_SUBSCRIPTION}",
@@ -34,7 +34,7 @@ def list_parked(subscription: str, event_type: str | None, partition: str | None
     filters: dict[str, Any] = {"event_type": event_type, "partition": partition, "key": key}
     chosen = {name: value for name, value in filters.items() if value is not None}
     found = list(connect().items(path("subscriptions", subscription, "parked-events"), **chosen))
-    show(
+    print_result(
         found,
         {
             "ID": lambda each: each["id"],
@@ -46,15 +46,15 @@ def list_parked(subscription: str, event_type: str | None, partition: str | None
     )
 
 
-@member(parked, "show", f"nakadi parked show {_SUBSCRIPTION} {_EVENT}")
+@subcommand(parked, "show", f"nakadi parked show {_SUBSCRIPTION} {_EVENT}")
 @click.argument("subscription")
 @click.argument("event")
 def show_parked(subscription: str, event: str) -> None:
     """Show the parked EVENT with this id, as it was published."""
-    show(connect().get(path("subscriptions", subscription, "parked-events", event)))
+    print_result(connect().get(path("subscriptions", subscription, "parked-events", event)))
 
 
-@member(parked, "skip", f"nakadi parked skip {_SUBSCRIPTION} {_EVENT}", shows=False)
+@subcommand(parked, "skip", f"nakadi parked skip {_SUBSCRIPTION} {_EVENT}", shows=False)
 @click.argument("subscription")
 @click.argument("events", nargs=-1, required=True)
 def skip(subscription: str, events: tuple[str, ...]) -> None:
@@ -62,10 +62,10 @@ def skip(subscription: str, events: tuple[str, ...]) -> None:
     api = connect()
     for event in events:
         api.delete(path("subscriptions", subscription, "parked-events", event))
-        note(f"Skipped {event}.")
+        print_note(f"Skipped {event}.")
 
 
-@member(
+@subcommand(
     parked,
     "redrive",
     f"nakadi parked redrive {_SUBSCRIPTION} {_EVENT}",
@@ -85,7 +85,7 @@ def redrive(subscription: str, events: tuple[str, ...], everything: bool) -> Non
     api = connect()
     if everything:
         api.post(path("subscriptions", subscription, "parked-events", "redrive"))
-        note("The next streams get all parked events.")
+        print_note("The next streams get all parked events.")
     for event in events:
         api.post(path("subscriptions", subscription, "parked-events", event, "redrive"))
-        note(f"The next streams get {event} and the others of its key.")
+        print_note(f"The next streams get {event} and the others of its key.")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nakadi_cli.api import failure_of
-from nakadi_cli.commands import note
+from nakadi_cli.commands import print_note
 from nakadi_cli.output import harmless
 from nakadi_client import NakadiError, Patience, Refused, Trouble
 
@@ -21,9 +21,9 @@ def show_trouble(trouble: Trouble) -> None:
     status = trouble.error.status if isinstance(trouble.error, Refused) else None
     if status == _TAKEN:
         if trouble.failures == 1:
-            note(f"{harmless(str(trouble.error))} Waiting.")
+            print_note(f"{harmless(str(trouble.error))} Waiting.")
     elif status is None or status >= 500 or status in (408, 429):
-        note(f"{harmless(str(trouble.error))} Trying again.")
+        print_note(f"{harmless(str(trouble.error))} Trying again.")
 
 
 @contextmanager

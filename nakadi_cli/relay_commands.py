@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nakadi_cli.commands import Group, chosen_connection, member, note, show
+from nakadi_cli.commands import Group, chosen_connection, print_note, print_result, subcommand
 from nakadi_cli.failures import BadInput, Failed, NotFound
 from nakadi_cli.output import format_count
 
@@ -49,7 +49,7 @@ def relay() -> None:
     """Publish events that an application wrote into an outbox table in its own PostgreSQL database."""
 
 
-@member(
+@subcommand(
     relay,
     "postgres",
     "nakadi relay postgres --dsn postgresql://relay@db/shop",
@@ -88,7 +88,7 @@ def relay_postgres(
             else:
                 _run_until_interrupted(publishing, feed)
             status = publishing.status
-    note(f"Published {format_count(status.published, 'event')}, and {status.refused} were refused.")
+    print_note(f"Published {format_count(status.published, 'event')}, and {status.refused} were refused.")
     if once and status.refused:
         raise Failed("The broker refused events: nakadi relay refused lists them.")
 
@@ -122,7 +122,7 @@ def _run_until_interrupted(publishing: Relay, feed: Feed | None) -> None:
         raise failures[0]
 
 
-@member(
+@subcommand(
     relay,
     "schema",
     "nakadi relay schema",
@@ -139,7 +139,7 @@ def relay_schema(table: str) -> None:
         click.echo(outbox_schema(OutboxNames(table)), nl=False)
 
 
-@member(relay, "refused", "nakadi relay refused", "nakadi relay refused -o json", connects=False)
+@subcommand(relay, "refused", "nakadi relay refused", "nakadi relay refused -o json", connects=False)
 @outbox_options
 def list_refused(dsn: str, table: str) -> None:
     """List the rows that the broker refused, with the reasons. Later rows with their keys wait."""
@@ -163,27 +163,27 @@ def list_refused(dsn: str, table: str) -> None:
         "REFUSED": lambda each: each["refused_at"],
         "REASON": lambda each: each["reason"],
     }
-    show(found, columns)
+    print_result(found, columns)
 
 
-@member(relay, "retry", "nakadi relay retry 4711", connects=False, shows=False)
+@subcommand(relay, "retry", "nakadi relay retry 4711", connects=False, shows=False)
 @click.argument("row_id", type=int)
 @outbox_options
 def retry_refused(row_id: int, dsn: str, table: str) -> None:
     """Put the refused row ROW_ID back in its place: the relay publishes it again."""
     with _open_outbox(dsn, table) as outbox:
         _fail_unless_refused(outbox.retry(row_id), row_id)
-    note(f"Row {row_id} waits to be published.")
+    print_note(f"Row {row_id} waits to be published.")
 
 
-@member(relay, "skip", "nakadi relay skip 4711", connects=False, shows=False)
+@subcommand(relay, "skip", "nakadi relay skip 4711", connects=False, shows=False)
 @click.argument("row_id", type=int)
 @outbox_options
 def skip_refused(row_id: int, dsn: str, table: str) -> None:
     """Delete the refused row ROW_ID. Later rows with its key are published."""
     with _open_outbox(dsn, table) as outbox:
         _fail_unless_refused(outbox.skip(row_id), row_id)
-    note(f"Row {row_id} is skipped.")
+    print_note(f"Row {row_id} is skipped.")
 
 
 def _require_dsn(dsn: str) -> None:

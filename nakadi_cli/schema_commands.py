@@ -10,8 +10,8 @@ from typing import Any, Literal
 import click
 
 from nakadi_cli.api import path
-from nakadi_cli.commands import Group, chosen_format, connect, member, show
-from nakadi_cli.failures import BadInput, Found
+from nakadi_cli.commands import Group, chosen_format, connect, print_result, subcommand
+from nakadi_cli.failures import BadInput, CheckFoundProblems
 from nakadi_cli.files import parse_document, read_text
 from nakadi_cli.line_numbers import find_line
 from nakadi_cli.output import as_json, harmless
@@ -31,18 +31,18 @@ for each in (rehearse_schema, infer_schema, schema_from_model, example_events):
     schema.add_command(each)
 
 
-@member(schema, "list", "nakadi schema list order.placed")
+@subcommand(schema, "list", "nakadi schema list order.placed")
 @click.argument("name")
 def list_schemas(name: str) -> None:
     """List the versions of an event type's schema, the newest first."""
     found = list(connect().items(path("event-types", name, "schemas")))
-    show(
+    print_result(
         [with_readable_schema({"schema": each})["schema"] for each in found],
         {"VERSION": lambda each: each["version"], "CREATED": lambda each: each["created_at"]},
     )
 
 
-@member(
+@subcommand(
     schema,
     "get",
     "nakadi schema get order.placed",
@@ -57,12 +57,12 @@ def get_schema(name: str, version: str) -> None:
     earlier = api.get(path("event-types", name, "schemas", version))
     shown = with_readable_schema({**definition, "schema": earlier})
     if chosen_format("json") == "yaml":
-        show(shown)
+        print_result(shown)
     else:
         click.echo(as_json(shown, indent=2))
 
 
-@member(
+@subcommand(
     schema,
     "check",
     "nakadi schema check order.schema.json --event-type order.placed",
@@ -96,9 +96,11 @@ def check_schema(file: str, event_type: str | None, version: str, annotations: s
     elif chosen_format("table") == "table":
         click.echo("\n".join(map(harmless, report_lines(verdict, findings, source))))
     else:
-        show(verdict)
+        print_result(verdict)
     if not verdict["compatible"]:
-        raise Found(f"The schema cannot follow version {verdict['validated_against_version']} of {source.event_type}.")
+        raise CheckFoundProblems(
+            f"The schema cannot follow version {verdict['validated_against_version']} of {source.event_type}."
+        )
 
 
 @dataclass(frozen=True)

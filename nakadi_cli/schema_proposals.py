@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nakadi_cli.commands import attentive, chosen_format, command, connect, note
+from nakadi_cli.commands import chosen_format, command, connect, noticing_signals, print_note
 from nakadi_cli.failures import BadInput
 from nakadi_cli.output import as_json, as_yaml, format_count
 from nakadi_cli.reading_events import open_input, read_events
@@ -57,15 +57,15 @@ def infer_schema(file: str | None, event_type: str | None, last: int, no_enums: 
     names becomes a map. Read the proposal before you use it: a sample does not show future events.
     """
     from nakadi.model.event_type import Category
-    from nakadi_cli.generating.inference import infer
+    from nakadi_cli.generating.inference import infer_from_events
 
     if (file is None) == (event_type is None):
         raise BadInput("Name a file, or an event type with --event-type.")
     texts = _texts_in_file(file) if file else _texts_of_event_type(event_type or "", last)
-    with attentive():
-        inferred = infer(texts, Category(category) if category else None, has_enums=not no_enums)
+    with noticing_signals():
+        inferred = infer_from_events(texts, Category(category) if category else None, has_enums=not no_enums)
     _show_schema(inferred.schema)
-    note(f"Read {format_count(inferred.count, 'event')} of the category {inferred.category.value}.")
+    print_note(f"Read {format_count(inferred.count, 'event')} of the category {inferred.category.value}.")
 
 
 @command(
@@ -127,9 +127,9 @@ def example_events(source: str, number: int, invalid: bool) -> None:
         {"rule": each.rule.keyword, "at": each.rule.pointer, "explanation": each.explanation, "event": each.event}
         for each in violations.found
     )
-    note(f"{format_count(len(violations.unbroken), 'rule')} cannot be broken alone, or no event was found.")
+    print_note(f"{format_count(len(violations.unbroken), 'rule')} cannot be broken alone, or no event was found.")
     if not violations.is_complete:
-        note("The schema has more rules; these are the first ones.")
+        print_note("The schema has more rules; these are the first ones.")
 
 
 def _texts_in_file(file: str) -> Iterable[bytes]:
@@ -208,4 +208,4 @@ def _note_language(schema: dict[str, Any]) -> None:
     try:
         check_restricted_language(schema)
     except Invalid as error:
-        note(f"The compatibility mode `compatible` does not allow this schema: {error}")
+        print_note(f"The compatibility mode `compatible` does not allow this schema: {error}")

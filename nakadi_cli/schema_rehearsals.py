@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import attentive, chosen_format, command, connect, note, show
-from nakadi_cli.failures import BadInput, Failed, Found
+from nakadi_cli.commands import chosen_format, command, connect, noticing_signals, print_note, print_result
+from nakadi_cli.failures import BadInput, CheckFoundProblems, Failed
 from nakadi_cli.files import parse_document, read_text
 from nakadi_cli.output import compact, format_count, harmless
 from nakadi_cli.schema_documents import schema_text, with_schema_as_text
@@ -55,11 +55,13 @@ def rehearse_schema(
     if chosen_format("table") == "table":
         click.echo("\n".join(map(harmless, report_lines(found))))
     else:
-        show(found)
+        print_result(found)
     if found["state"] != "finished":
         raise Failed(f"The rehearsal is {found['state']}: {found.get('detail', 'its process is silent')}.")
     if found["events_failed"]:
-        raise Found(f"The schema would refuse {format_count(found['events_failed'], 'event')} of {event_type}.")
+        raise CheckFoundProblems(
+            f"The schema would refuse {format_count(found['events_failed'], 'event')} of {event_type}."
+        )
 
 
 def read_proposal(file: str) -> dict[str, Any]:
@@ -77,10 +79,12 @@ def read_proposal(file: str) -> dict[str, Any]:
 def wait_for_result(api: Api, rehearsals: str, found: Any) -> Any:
     """Read the rehearsal again until it has ended; an interruption removes it."""
     place = f"{rehearsals}/{found['id']}"
-    with attentive():
+    with noticing_signals():
         try:
             while found["state"] == "running":
-                note(f"{found['events_seen']} of {found['events_expected']} events, {found['events_failed']} refused")
+                print_note(
+                    f"{found['events_seen']} of {found['events_expected']} events, {found['events_failed']} refused"
+                )
                 time.sleep(_POLL_SECONDS)
                 found = api.get(place)
         except KeyboardInterrupt:

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from nakadi_cli.api import path
-from nakadi_cli.commands import Group, ask_for, chosen_format, connect, member, note, show
-from nakadi_cli.failures import BadInput, Found
+from nakadi_cli.commands import Group, ask_for, chosen_format, connect, print_note, print_result, subcommand
+from nakadi_cli.failures import BadInput, CheckFoundProblems
 from nakadi_cli.files import read_definition
 from nakadi_cli.output import harmless
 
@@ -28,14 +28,14 @@ def sinks() -> None:
     """Show and change sinks: receivers to which the broker itself delivers events."""
 
 
-@member(sinks, "show", f"nakadi sinks show {_SUBSCRIPTION}", f"nakadi sinks show {_SUBSCRIPTION} -o json")
+@subcommand(sinks, "show", f"nakadi sinks show {_SUBSCRIPTION}", f"nakadi sinks show {_SUBSCRIPTION} -o json")
 @click.argument("subscription")
 def show_sink(subscription: str) -> None:
     """Show the sink of a subscription, its state and its deliveries, beginning with the last failure."""
-    show(_failure_first(connect().get(_sink(subscription))))
+    print_result(_failure_first(connect().get(_sink(subscription))))
 
 
-@member(
+@subcommand(
     sinks,
     "set",
     f"nakadi sinks set {_SUBSCRIPTION} --to https://shipping.example.org/hook",
@@ -67,10 +67,10 @@ def set_sink(subscription: str, receiver: str | None, headers: tuple[str, ...], 
     sink: Any = {**_target(receiver or ""), **named}
     if headers:
         sink["headers"] = dict(_header(each) for each in headers)
-    show(connect().put(_sink(subscription), read_definition(file, "a sink") if file else sink))
+    print_result(connect().put(_sink(subscription), read_definition(file, "a sink") if file else sink))
 
 
-@member(sinks, "test", f"nakadi sinks test {_SUBSCRIPTION}")
+@subcommand(sinks, "test", f"nakadi sinks test {_SUBSCRIPTION}")
 @click.argument("subscription")
 def test_sink(subscription: str) -> None:
     """Send a signed delivery without events, and show the answer.
@@ -78,28 +78,28 @@ def test_sink(subscription: str) -> None:
     The exit code is 1 if the receiver does not answer with 2xx.
     """
     answer = connect().post(_sink(subscription, "test"))
-    show(answer)
+    print_result(answer)
     if not 200 <= (answer.get("status") or 0) < 300:
-        raise Found("The receiver did not take the delivery.")
+        raise CheckFoundProblems("The receiver did not take the delivery.")
 
 
-@member(sinks, "pause", f"nakadi sinks pause {_SUBSCRIPTION}", shows=False)
+@subcommand(sinks, "pause", f"nakadi sinks pause {_SUBSCRIPTION}", shows=False)
 @click.argument("subscription")
 def pause(subscription: str) -> None:
     """Stop the deliveries; the events wait."""
     connect().post(_sink(subscription, "pause"))
-    note("Paused.")
+    print_note("Paused.")
 
 
-@member(sinks, "resume", f"nakadi sinks resume {_SUBSCRIPTION}", shows=False)
+@subcommand(sinks, "resume", f"nakadi sinks resume {_SUBSCRIPTION}", shows=False)
 @click.argument("subscription")
 def resume(subscription: str) -> None:
     """Resume the deliveries, and deliver waiting events at once."""
     connect().post(_sink(subscription, "resume"))
-    note("Resumed.")
+    print_note("Resumed.")
 
 
-@member(sinks, "rotate-secret", f"nakadi sinks rotate-secret {_SUBSCRIPTION}")
+@subcommand(sinks, "rotate-secret", f"nakadi sinks rotate-secret {_SUBSCRIPTION}")
 @click.argument("subscription")
 def rotate_secret(subscription: str) -> None:
     """Generate a new secret, and print it. For 24 hours, deliveries carry signatures with both."""
@@ -107,10 +107,10 @@ def rotate_secret(subscription: str) -> None:
     if chosen_format("table") == "table":
         click.echo(harmless(found["secret"]))
     else:
-        show(found)
+        print_result(found)
 
 
-@member(sinks, "remove", f"nakadi sinks remove {_SUBSCRIPTION} --yes", shows=False)
+@subcommand(sinks, "remove", f"nakadi sinks remove {_SUBSCRIPTION} --yes", shows=False)
 @click.argument("subscription")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def remove(subscription: str, *, yes: bool) -> None:
@@ -118,7 +118,7 @@ def remove(subscription: str, *, yes: bool) -> None:
     api = connect()
     ask_for(subscription, "Type the id of the subscription to remove its sink", skip=yes)
     api.delete(_sink(subscription))
-    note("Removed.")
+    print_note("Removed.")
 
 
 def _failure_first(sink: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nakadi_cli.commands import attentive, chosen_connection, command, note
-from nakadi_cli.failures import BadInput, Failed, PartlyDone
+from nakadi_cli.commands import chosen_connection, command, noticing_signals, print_note
+from nakadi_cli.failures import BadInput, Failed, PartlyFailed
 from nakadi_cli.output import harmless, harmless_json, show_value
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def sql(
     if form and parquet is not None:
         raise BadInput(f"Choose one of --{form} and --parquet.")
     show: Callable[[Answer], None] = {"json": _show_json, "csv": _show_csv}.get(form or "", _show_table)
-    with _query_failures(), attentive():
+    with _query_failures(), noticing_signals():
         from nakadi_sql import HttpSource, Limits, ask, open_tables
 
         limits = Limits(seconds=bounds["timeout"], megabytes=bounds["memory"], rows=bounds["max_rows"])
@@ -85,14 +85,14 @@ def sql(
 
                 connection, tables = opened.enter_context(serve_data_folder(data)), tables or tables_in(data)
             places = None if tables is None else open_tables(tables, database, os.environ.get("NAKADI_CATALOG_TOKEN"))
-            source = opened.enter_context(HttpSource(connection, note))
+            source = opened.enter_context(HttpSource(connection, print_note))
             answer = opened.enter_context(ask(query, source, places, limits))
             if parquet is None:
                 show(answer)
             else:
                 _write_parquet(answer, parquet)
             if answer.is_cut:
-                raise PartlyDone(
+                raise PartlyFailed(
                     f"The result has more than {limits.rows} rows, and these are the first: see --max-rows."
                 )
 

@@ -11,8 +11,17 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import Group, ask_for, attentive, chosen_format, connect, member, note, show
-from nakadi_cli.cursors import Start, chosen_partitions, cursors, parse_start
+from nakadi_cli.commands import (
+    Group,
+    ask_for,
+    chosen_format,
+    connect,
+    noticing_signals,
+    print_note,
+    print_result,
+    subcommand,
+)
+from nakadi_cli.cursors import Start, chosen_partitions, fetch_cursors, parse_start
 from nakadi_cli.failures import BadInput, NotPermitted
 from nakadi_cli.files import read_definition
 from nakadi_cli.output import format_count
@@ -48,7 +57,7 @@ def subscriptions() -> None:
     """List, show, create, change, delete and reset subscriptions; see their lag."""
 
 
-@member(
+@subcommand(
     subscriptions,
     "list",
     "nakadi subscriptions list",
@@ -71,11 +80,11 @@ def list_subscriptions(owner: str | None, event_type: tuple[str, ...], with_lag:
     filters = {name: value for name, value in filters.items() if value}
     api = connect()
     if not with_lag:
-        show(list(api.items("/subscriptions", **filters)), LIST_COLUMNS)
+        print_result(list(api.items("/subscriptions", **filters)), LIST_COLUMNS)
         return
     found = sorted(_with_status(api, filters), key=lambda each: each["waiting"] or 0, reverse=True)
     columns = dict(list(LIST_COLUMNS.items())[:-1])
-    show(
+    print_result(
         found,
         {
             **columns,
@@ -86,14 +95,14 @@ def list_subscriptions(owner: str | None, event_type: tuple[str, ...], with_lag:
     )
 
 
-@member(subscriptions, "get", "nakadi subscriptions get 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11")
+@subcommand(subscriptions, "get", "nakadi subscriptions get 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11")
 @click.argument("subscription")
 def get_subscription(subscription: str) -> None:
     """Show a subscription."""
-    show(connect().get(path("subscriptions", subscription)))
+    print_result(connect().get(path("subscriptions", subscription)))
 
 
-@member(
+@subcommand(
     subscriptions,
     "create",
     "nakadi subscriptions create order.placed --owner shipping --from begin",
@@ -135,7 +144,7 @@ def create_subscription(  # every option by its name
     click.echo(api.post("/subscriptions", definition)["id"])
 
 
-@member(
+@subcommand(
     subscriptions,
     "update",
     "nakadi subscriptions update 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 -f subscription.yaml",
@@ -146,10 +155,10 @@ def create_subscription(  # every option by its name
 def update_subscription(subscription: str, file: str) -> None:
     """Change the authorization, labels, annotations and reads of a subscription to match a definition."""
     connect().put(path("subscriptions", subscription), read_definition(file, "a subscription"))
-    note(f"Changed subscription {subscription}.")
+    print_note(f"Changed subscription {subscription}.")
 
 
-@member(
+@subcommand(
     subscriptions,
     "delete",
     "nakadi subscriptions delete 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
@@ -163,10 +172,10 @@ def delete_subscription(subscription: str, yes: bool) -> None:
     owner = api.get(path("subscriptions", subscription))["owning_application"]
     ask_for(owner, f"It belongs to {owner}. Type that to delete it", skip=yes)
     api.delete(path("subscriptions", subscription))
-    note(f"Deleted subscription {subscription}.")
+    print_note(f"Deleted subscription {subscription}.")
 
 
-@member(
+@subcommand(
     subscriptions,
     "objective",
     "nakadi subscriptions objective 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
@@ -191,10 +200,10 @@ def subscription_objective(subscription: str, percent: float | None, within: int
         return
     if percent is not None:
         api.put(place, {"percent": percent, "within_seconds": within})
-    show(api.get(place))
+    print_result(api.get(place))
 
 
-@member(
+@subcommand(
     subscriptions,
     "lag",
     "nakadi subscriptions lag 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11",
@@ -208,13 +217,13 @@ def lag(subscription: str, watch: bool, every: int) -> None:
     and the committed cursor.
     """
     api = connect()
-    with attentive():
+    with noticing_signals():
         while True:
             committed = _committed_if_permitted(api, subscription)
             rows = [{**row, "committed": committed.get(_key(row))} for row in _lags(api, subscription)]
             if watch and sys.stdout.isatty():
                 click.clear()
-            show(rows, LAG_COLUMNS)
+            print_result(rows, LAG_COLUMNS)
             if chosen_format("table") == "table":
                 known = [row["unconsumed_events"] for row in rows if row.get("unconsumed_events") is not None]
                 unknown = (
@@ -222,13 +231,13 @@ def lag(subscription: str, watch: bool, every: int) -> None:
                     if len(known) == len(rows)
                     else " Before its first stream, the broker does not know how many wait."
                 )
-                note(f"{format_count(sum(known), 'event')} waiting.{unknown}" if known else unknown.strip())
+                print_note(f"{format_count(sum(known), 'event')} waiting.{unknown}" if known else unknown.strip())
             if not watch:
                 return
             sleep(every)
 
 
-@member(
+@subcommand(
     subscriptions,
     "reset",
     "nakadi subscriptions reset 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --to begin --dry-run",
@@ -255,8 +264,8 @@ def reset(subscription: str, start: str, dry_run: bool) -> None:
     if not dry_run:
         items = [{"event_type": row["event_type"], "partition": row["partition"], "offset": row["to"]} for row in rows]
         api.patch(path("subscriptions", subscription, "cursors"), {"items": items})
-    show(rows, RESET_COLUMNS)
-    note("Nothing was changed." if dry_run else f"{format_count(len(rows), 'partition')} reset.")
+    print_result(rows, RESET_COLUMNS)
+    print_note("Nothing was changed." if dry_run else f"{format_count(len(rows), 'partition')} reset.")
 
 
 def _read_from(api: Api, event_types: tuple[str, ...], start: Start) -> dict[str, Any]:
@@ -265,7 +274,7 @@ def _read_from(api: Api, event_types: tuple[str, ...], start: Start) -> dict[str
     found = [
         {"event_type": event_type, **cursor}
         for event_type in event_types
-        for cursor in cursors(api, event_type, start, chosen_partitions(api, event_type))
+        for cursor in fetch_cursors(api, event_type, start, chosen_partitions(api, event_type))
     ]
     return {"read_from": "cursors", "initial_cursors": found}
 
@@ -316,7 +325,7 @@ def _combine_known(together: Callable[[list[int]], int], partitions: list[dict[s
 
 
 def _moves(api: Api, event_type: str, place: Start) -> Iterator[dict[str, Any]]:
-    places = cursors(api, event_type, place, chosen_partitions(api, event_type))
+    places = fetch_cursors(api, event_type, place, chosen_partitions(api, event_type))
     behind = api.post(path("event-types", event_type, "cursors-lag"), places) if places else []
     for cursor, found in zip(places, behind, strict=True):
         yield {

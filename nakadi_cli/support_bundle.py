@@ -19,8 +19,8 @@ import click
 
 from nakadi_cli import __version__
 from nakadi_cli.api import Api
-from nakadi_cli.commands import command, connect, note
-from nakadi_cli.doctor import examine
+from nakadi_cli.commands import command, connect, print_note
+from nakadi_cli.doctor import examine_broker
 from nakadi_cli.failures import BadInput, Failed
 from nakadi_cli.redaction import secret_values, shown_settings, without_secrets
 
@@ -53,7 +53,7 @@ def support_bundle(file: Path | None, logs: tuple[str, ...], process: int | None
         known |= secret_values({}, [api.connection.token() or ""])
     parts = {**_read_machine(variables, known), **_read_broker(api), **dict(_read_logs(logs))}
     _write_bundle(file, {name: without_secrets(text, known) for name, text in parts.items()})
-    note(f"Wrote {file}.")
+    print_note(f"Wrote {file}.")
 
 
 def _variables_of(process: int) -> Mapping[str, str]:
@@ -85,7 +85,7 @@ def _read_broker(api: Api) -> Mapping[str, str]:
         except Failed as failed:
             failures[name] = failed.message
 
-    parts = {"doctor.json": _as_text([vars(each) for each in examine(api)])}
+    parts = {"doctor.json": _as_text([vars(each) for each in examine_broker(api)])}
     failures: dict[str, str] = {}
     read("broker/metrics.txt", api.metrics)
     read("broker/version.json", lambda: _as_text(api.get("/version")))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import Group, connect, member, note, show
+from nakadi_cli.commands import Group, connect, print_note, print_result, subcommand
 from nakadi_cli.failures import BadInput
 from nakadi_cli.output import as_yaml
 
@@ -48,17 +48,17 @@ def tables() -> None:
     """Show what the runs of jobs added to tables, and how soon, and describe tables for dbt."""
 
 
-@member(tables, "runs", "nakadi tables runs order.placed", "nakadi tables runs order.placed -o yaml")
+@subcommand(tables, "runs", "nakadi tables runs order.placed", "nakadi tables runs order.placed -o yaml")
 @click.argument("name")
 def list_runs(name: str) -> None:
     """List the newest runs that added events to the table of an event type, and the faults of these events.
 
     In other formats than a table, each run has its reasons, by rule and path.
     """
-    show(connect().get(path("event-types", name, "table-runs"))["items"], RUN_COLUMNS)
+    print_result(connect().get(path("event-types", name, "table-runs"))["items"], RUN_COLUMNS)
 
 
-@member(tables, "objectives", "nakadi tables objectives", "nakadi tables objectives 'order.*' -o json")
+@subcommand(tables, "objectives", "nakadi tables objectives", "nakadi tables objectives 'order.*' -o json")
 @click.argument("pattern", default="*")
 def list_objectives(pattern: str) -> None:
     """Show how well the tables meet their objectives, and which partition of each waits longest.
@@ -66,10 +66,10 @@ def list_objectives(pattern: str) -> None:
     The tables are those of the event types whose names match a PATTERN with * and ?, and that state an objective: the
     annotation nakadi.io/table-objective, such as 99% within 1 hour.
     """
-    show(list(_find_objectives(connect(), pattern)), OBJECTIVE_COLUMNS)
+    print_result(list(_find_objectives(connect(), pattern)), OBJECTIVE_COLUMNS)
 
 
-@member(
+@subcommand(
     tables,
     "dbt",
     "nakadi tables dbt --to models/nakadi.yml",
@@ -96,7 +96,7 @@ def write_dbt(pattern: str, source: str, database: str, to: str | None) -> None:
         Path(to).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(f"{to} cannot be written: {error.strerror}.") from error
-    note(f"Wrote {to}.")
+    print_note(f"Wrote {to}.")
 
 
 def _find_objectives(api: Api, pattern: str) -> Iterator[dict[str, Any]]:
@@ -121,4 +121,4 @@ def _find_tables(api: Api, pattern: str) -> Iterator[TableSource]:
         if schemas:
             yield TableSource(definition, schemas)
         else:
-            note(f"{name} is left out: only tables of JSON schemas can be described.")
+            print_note(f"{name} is left out: only tables of JSON schemas can be described.")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from nakadi_cli.commands import command, note
-from nakadi_cli.failures import BadInput, Found
+from nakadi_cli.commands import command, print_note
+from nakadi_cli.failures import BadInput, CheckFoundProblems
 from nakadi_cli.files import read_text
 from nakadi_cli.schema_sources import fetch_event_type, read_event_type
 
@@ -83,9 +83,9 @@ def types(
         click.echo(text, nl=False)
     elif not check:
         _write_file(to, text)
-        note(f"Wrote {to}.")
+        print_note(f"Wrote {to}.")
     elif read_text(to) != text:
-        raise Found(f"{to} does not have the types of these schemas; write it again without --check.")
+        raise CheckFoundProblems(f"{to} does not have the types of these schemas; write it again without --check.")
 
 
 class Style(Struct, frozen=True):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi_jobs.columns import Struct as Columns
-from nakadi_jobs.columns import ddl, derive_columns
+from nakadi_jobs.columns import ddl_of, derive_columns
 from nakadi_spark.errors import BadRead
 from nakadi_spark.sources import OpenSource, Source
 from nakadi_sql.columns import PLACE_COLUMNS
@@ -32,7 +32,7 @@ class Wanted(Struct, frozen=True):
     def ddl(self) -> str:
         """The wanted columns with their types, as Spark writes them."""
         kinds = {each.name: each.kind for each in (*PLACE_COLUMNS.fields, *self.columns.fields)}
-        return ", ".join(f"`{name}` {ddl(kinds[name])}" for name in self.names)
+        return ", ".join(f"`{name}` {ddl_of(kinds[name])}" for name in self.names)
 
     def read_columns(self) -> Columns:
         """The columns that have to be read from the text of an event. `nakadi_event` depends on all of them."""

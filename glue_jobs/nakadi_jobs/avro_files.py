@@ -25,22 +25,22 @@ class BadAvro(Exception):
 def read_bounds(content: bytes) -> frozenset[bytes]:
     """Return the bounds of columns, and the partition values as texts, from a manifest or a list of manifests."""
     try:
-        return frozenset(found for record in _records(content) for found in _bounds(record))
+        return frozenset(found for record in _records(content) for found in _byte_strings_in(record))
     except (IndexError, KeyError, ValueError, TypeError, struct.error, zlib.error, zstandard.ZstdError) as error:
         raise BadAvro(f"{type(error).__name__}: {error}") from error
 
 
-def _bounds(found: Any) -> Iterator[bytes]:
+def _byte_strings_in(found: Any) -> Iterator[bytes]:
     if isinstance(found, bytes):
         yield found
     elif isinstance(found, list):
         for each in found:
-            yield from _bounds(each)
+            yield from _byte_strings_in(each)
     elif isinstance(found, dict):
         for name, value in found.items():
             if name == "partition" and isinstance(value, dict):
                 yield from (each if isinstance(each, bytes) else str(each).encode() for each in value.values())
-            yield from _bounds(value)
+            yield from _byte_strings_in(value)
 
 
 def _records(content: bytes) -> Iterator[Any]:

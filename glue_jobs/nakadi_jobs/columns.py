@@ -153,14 +153,14 @@ def contains_several_types(kind: Kind) -> bool:
     return False
 
 
-def leaves(kind: Kind) -> Iterator[Scalar | Json | Texts]:
+def innermost_types(kind: Kind) -> Iterator[Scalar | Json | Texts]:
     """The values inside it that have no parts."""
     match kind:
         case Struct(fields):
             for field in fields:
-                yield from leaves(field.kind)
+                yield from innermost_types(field.kind)
         case Array(element):
-            yield from leaves(element)
+            yield from innermost_types(element)
         case _:
             yield kind
 
@@ -221,7 +221,7 @@ def _keep_existing_types(wanted: Struct, existing: Struct) -> Struct:
     fields = {field.name.lower(): field for field in wanted.fields}
     for field in wanted.fields:
         found = known.get(field.name.lower())
-        if found is None or ddl(found.kind) == ddl(field.kind):
+        if found is None or ddl_of(found.kind) == ddl_of(field.kind):
             continue
         kind = _keep_existing_kind(field.kind, found.kind)
         if kind is not None:
@@ -239,7 +239,7 @@ def _keep_existing_kind(wanted: Kind, existing: Kind) -> Kind | None:
         case Array(element), Array(known):
             kind = _keep_existing_kind(element, known)
             return None if kind is None else Array(kind)
-    if ddl(wanted) == ddl(existing):
+    if ddl_of(wanted) == ddl_of(existing):
         return wanted
     return existing if _join_kinds(existing, wanted) == existing else None
 
@@ -287,7 +287,7 @@ def _count_decimals(schema: Mapping[str, Any]) -> int:
     return MAX_DECIMALS if schema.get("format") == "decimal" else 0
 
 
-def ddl(kind: Kind) -> str:
+def ddl_of(kind: Kind) -> str:
     """The type as Spark and Iceberg write it."""
     match kind:
         case Scalar(name):
@@ -297,9 +297,9 @@ def ddl(kind: Kind) -> str:
         case Texts():
             return "map<string,string>"
         case Array(element):
-            return f"array<{ddl(element)}>"
+            return f"array<{ddl_of(element)}>"
         case Struct(fields):
-            return "struct<" + ",".join(f"`{each.name}`:{ddl(each.kind)}" for each in fields) + ">"
+            return "struct<" + ",".join(f"`{each.name}`:{ddl_of(each.kind)}" for each in fields) + ">"
 
 
 def new_columns(existing: Struct, wanted: Struct, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], str]]:
@@ -309,7 +309,7 @@ def new_columns(existing: Struct, wanted: Struct, above: tuple[str, ...] = ()) -
     for field in wanted.fields:
         path = (*above, field.name)
         if field.name.lower() not in known:
-            found.append((path, ddl(field.kind)))
+            found.append((path, ddl_of(field.kind)))
         else:
             found += _new_inner_columns(known[field.name.lower()].kind, field.kind, path)
     return found
@@ -459,11 +459,11 @@ def _join_kinds(known: Kind, other: Kind) -> Kind | None:
         case (Json(), Struct() | Array() | Texts()) | (Struct() | Array() | Texts(), Json()):
             return known
         case Scalar(name=have), Scalar(name=want):
-            return known if have == want or _covers(have, want) else None
+            return known if have == want or _holds_all_values_of(have, want) else None
     return known if known == other else None
 
 
-def _covers(have: str, want: str) -> bool:
+def _holds_all_values_of(have: str, want: str) -> bool:
     """Whether a column of one type holds all values of another. Other values are rare, and kept in the text."""
     if have.startswith("decimal"):
         return want == "bigint" or (want.startswith("decimal") and decimal_scale(want) <= decimal_scale(have))

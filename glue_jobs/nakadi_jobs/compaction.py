@@ -43,19 +43,19 @@ from nakadi_jobs.event_type_tables import (
     events_table,
     latest_table,
     lay_out,
-    prepare,
+    prepare_table,
     take_plain_name,
 )
 from nakadi_jobs.exact_values import MISFIT
 from nakadi_jobs.expectations import count_unmet
-from nakadi_jobs.gathering import Gathered, Incomplete, Reading
+from nakadi_jobs.gathering import GatheredMembers, IncompleteReading, Reading
 from nakadi_jobs.misfits import Reason, misfit_reasons
 from nakadi_jobs.plain_batches import RECOVERABLE_ERRORS, open_plain_batch
 from nakadi_jobs.plain_lines import NotPlain
 from nakadi_jobs.quality import report_runs
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.run_ledger import BatchCounts
-from nakadi_jobs.tables import PROGRESS_PROPERTY, Added, Change, ChangedMeanwhile, Table
+from nakadi_jobs.tables import PROGRESS_PROPERTY, AddedRows, Change, ChangedMeanwhile, Table
 
 DESCRIPTION = """\
 Keep the tables of the event types up to date with the archive.
@@ -71,17 +71,17 @@ ATTEMPTS = 5
 MAX_EXPLAINED_MISFITS = 1000
 """The misfits of a batch whose reasons a run looks for."""
 
-NOTHING = Added(0, 0)
+NOTHING = AddedRows(0, 0)
 
 BranchWriter = Callable[[Reading], int]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class TableOutcome(msgspec.Struct, frozen=True):
     """The result of a batch."""
 
     read: Sequence[ArchiveRange]
     damaged: Sequence[tuple[ArchiveRange, str]]
-    added: Added
+    added: AddedRows
     misfits: int
     misfit_reasons: Counter[Reason]
 
@@ -216,7 +216,7 @@ def _run_one(work: JobContext, task: Callable[[EventType], None], event_type: Ev
     try:
         with work.spans.of_step("update", event_type.name), work.exclusive(event_type.id):
             task(event_type)
-    except (Py4JError, PySparkException, Incomplete, ChangedMeanwhile) as error:
+    except (Py4JError, PySparkException, IncompleteReading, ChangedMeanwhile) as error:
         if _is_gone(work, event_type):
             work.report.complain(event_type.name, "was deleted during the run; its table was not changed")
         else:
@@ -225,11 +225,13 @@ def _run_one(work: JobContext, task: Callable[[EventType], None], event_type: Ev
         work.runs.add_seconds(event_type, work.clock.monotonic() - begun)
 
 
-def _add_gathered(work: JobContext, gathered: Gathered, parts: Sequence[ArchiveRange], event_type: EventType) -> None:
+def _add_gathered(
+    work: JobContext, gathered: GatheredMembers, parts: Sequence[ArchiveRange], event_type: EventType
+) -> None:
     """Add the events that were gathered for many event types to the table of one. `update_tables` adds the rest."""
     table = events_table(work.spark, work.database, event_type)
     columns = columns_of_all_versions(work.event_types, event_type, table)
-    prepare(table, event_type, columns, by_day=True)
+    prepare_table(table, event_type, columns, by_day=True)
     lay_out(table, event_type)  # `update_tables` follows for each of them, and warns where this is refused
     progress = _read_progress(table)
     names = {part.name for part in parts} | progress.damaged
@@ -242,11 +244,11 @@ def _add_gathered(work: JobContext, gathered: Gathered, parts: Sequence[ArchiveR
         return
     work.report.expect(event_type.name, _count_offsets(batch))
     try:
-        outcome, _ = _write_batch(work, event_type, table, columns, gathered.reading(batch), progress)
-    except (Py4JError, PySparkException, Incomplete, ChangedMeanwhile) as error:
+        outcome, _ = _write_batch(work, event_type, table, columns, gathered.read_parts(batch), progress)
+    except (Py4JError, PySparkException, IncompleteReading, ChangedMeanwhile) as error:
         work.report.info(event_type.name, f"is read by itself: {first_line(error)}")
         return
-    _record(work, event_type, table, batch, outcome, is_new=progress == NO_PROGRESS)
+    _record_batch(work, event_type, table, batch, outcome, is_new=progress == NO_PROGRESS)
 
 
 def update_tables(work: JobContext, event_type: EventType) -> None:
@@ -257,16 +259,16 @@ def update_tables(work: JobContext, event_type: EventType) -> None:
         table_states.store_missing_state(work, event_type, events)
         return
     columns = columns_of_all_versions(work.event_types, event_type, events)
-    prepare(events, event_type, columns, by_day=True)
+    prepare_table(events, event_type, columns, by_day=True)
     if problem := lay_out(events, event_type):
         work.report.warn(event_type.name, f"{events.name} is partitioned and sorted as it was. {problem}")
     _fill_with_retries(work, event_type, events, columns)
     if has_current_state(event_type):
         latest = latest_table(events)
-        prepare(latest, event_type, columns, by_day=False)
-        _renew_with_retries(work, event_type, events, latest)
-        _tidy(work, event_type, latest)
-    _tidy(work, event_type, events)
+        prepare_table(latest, event_type, columns, by_day=False)
+        _merge_current_state_with_retries(work, event_type, events, latest)
+        _tidy_and_report(work, event_type, latest)
+    _tidy_and_report(work, event_type, events)
 
 
 def _is_idle(work: JobContext, event_type: EventType, table: Table) -> bool:
@@ -288,13 +290,13 @@ def _is_idle(work: JobContext, event_type: EventType, table: Table) -> bool:
 def _fill_with_retries(work: JobContext, event_type: EventType, table: Table, columns: Struct) -> None:
     for _ in range(ATTEMPTS):
         try:
-            return _fill(work, event_type, table, columns)
+            return _add_batches(work, event_type, table, columns)
         except ChangedMeanwhile:
             work.report.info(event_type.name, "the table or the archive was changed by another run; trying again")
     raise ChangedMeanwhile(f"table {table.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
-def _fill(work: JobContext, event_type: EventType, table: Table, columns: Struct) -> None:
+def _add_batches(work: JobContext, event_type: EventType, table: Table, columns: Struct) -> None:
     """Add the events of the archive, batch by batch. Each batch is one commit, which also stores the progress."""
     progress = _read_progress(table)
     found = _skip_damaged(work, event_type, list(unread_parts(work.index, event_type, progress)), progress)
@@ -306,15 +308,15 @@ def _fill(work: JobContext, event_type: EventType, table: Table, columns: Struct
     for batch in split_into_batches(found, work.options.batch_mb * 2**20):
         is_new = progress == NO_PROGRESS
         outcome, progress = _add_batch(work, event_type, table, columns, batch, progress)
-        _record(work, event_type, table, batch, outcome, is_new=is_new)
+        _record_batch(work, event_type, table, batch, outcome, is_new=is_new)
 
 
-def _record(
+def _record_batch(
     work: JobContext,
     event_type: EventType,
     table: Table,
     batch: Sequence[ArchiveRange],
-    outcome: Outcome,
+    outcome: TableOutcome,
     *,
     is_new: bool,
 ) -> None:
@@ -332,7 +334,7 @@ def _record(
     )
     work.runs.add_batch(event_type, counts)
     work.report.advance(event_type.name, _count_offsets(batch))
-    _report(work, event_type, table, outcome)
+    _report_outcome(work, event_type, table, outcome)
 
 
 def _count_offsets(parts: Sequence[ArchiveRange]) -> int:
@@ -364,22 +366,22 @@ def _add_batch(
     columns: Struct,
     batch: Sequence[ArchiveRange],
     progress: Progress,
-) -> tuple[Outcome, Progress]:
+) -> tuple[TableOutcome, Progress]:
     """Add a batch to a table: without Spark where that is possible, otherwise through copies that Spark reads."""
     try:
         with open_plain_batch(work, table, columns, batch) as reading:
             return _write_batch(work, event_type, table, columns, reading, progress)
     except NotPlain:
         pass
-    except (*RECOVERABLE_ERRORS, Incomplete) as error:
+    except (*RECOVERABLE_ERRORS, IncompleteReading) as error:
         work.report.info(event_type.name, f"Spark reads the archive: {first_line(error)}")
     with work.archive.gather(batch) as gathered:
-        return _write_batch(work, event_type, table, columns, gathered.reading(batch), progress)
+        return _write_batch(work, event_type, table, columns, gathered.read_parts(batch), progress)
 
 
 def _write_batch(
     work: JobContext, event_type: EventType, table: Table, columns: Struct, reading: Reading, progress: Progress
-) -> tuple[Outcome, Progress]:
+) -> tuple[TableOutcome, Progress]:
     if reading.damaged:
         work.check_archive()  # which can have been unmounted since the start
     following = progress.after_reading(reading.parts, (part for part, _ in reading.damaged))
@@ -387,18 +389,18 @@ def _write_batch(
         added, misfits = _append_lines(change, reading, columns, following) if reading.has_lines else (NOTHING, 0)
         if reading.files or not reading.has_lines:
             by_files = change.append_files(reading.files, following.to_text())
-            added = Added(added.rows + by_files.rows, added.size + by_files.size)
+            added = AddedRows(added.rows + by_files.rows, added.size + by_files.size)
         count = added.rows
         if reading.expected_events() is not None and count != reading.expected_events():
-            raise Incomplete(f"{reading.expected_events()} events should be there, {count} are")
+            raise IncompleteReading(f"{reading.expected_events()} events should be there, {count} are")
         _check_unchanged(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
         if count or following != progress:
             change.publish()
     reasons = _find_misfit_reasons(work, event_type, reading, columns) if misfits else Counter[Reason]()
-    return Outcome(reading.parts, reading.damaged, added, misfits, reasons), following
+    return TableOutcome(reading.parts, reading.damaged, added, misfits, reasons), following
 
 
-def _append_lines(change: Change, reading: Reading, columns: Struct, following: Progress) -> tuple[Added, int]:
+def _append_lines(change: Change, reading: Reading, columns: Struct, following: Progress) -> tuple[AddedRows, int]:
     """Append the lines as rows. Also returns the number of those that do not fit the columns."""
     seen = Observation()
     rows = make_rows(reading, columns).observe(seen, F.sum(F.col(MISFIT).cast("int")).alias("misfits"))
@@ -422,7 +424,7 @@ def make_rows(reading: Reading, columns: Struct) -> DataFrame:
     """Turn lines of the archive into rows of the table."""
     lines = transform.select_topics(reading.lines, (part.topic for part in reading.parts))
     wanted = transform.select_placed(transform.parse_lines(lines, columns, reading.parts), reading.parts)
-    return transform.rows(wanted, columns)
+    return transform.table_rows(wanted, columns)
 
 
 def _check_unchanged(work: JobContext, event_type: EventType, read: Sequence[ArchiveRange]) -> None:
@@ -432,7 +434,7 @@ def _check_unchanged(work: JobContext, event_type: EventType, read: Sequence[Arc
         raise ChangedMeanwhile(event_type.name)
 
 
-def _report(work: JobContext, event_type: EventType, table: Table, outcome: Outcome) -> None:
+def _report_outcome(work: JobContext, event_type: EventType, table: Table, outcome: TableOutcome) -> None:
     work.report.info(event_type.name, f"{outcome.added.rows} events into {table.name}")
     if outcome.empty:
         work.report.count("empty_offsets", event_type.name, outcome.empty)
@@ -452,14 +454,14 @@ def _report(work: JobContext, event_type: EventType, table: Table, outcome: Outc
 # The newest event of each key
 
 
-def _renew_with_retries(work: JobContext, event_type: EventType, events: Table, latest: Table) -> None:
+def _merge_current_state_with_retries(work: JobContext, event_type: EventType, events: Table, latest: Table) -> None:
     """Bring the second table up to date with the first. Repeating this is harmless: progress is stored last."""
     for _ in range(ATTEMPTS):
         known, stored = _read_progress(latest), _read_progress(events)
         if known == stored:
             return
         try:
-            _renew(event_type, events, latest, known, stored)
+            _merge_current_state(event_type, events, latest, known, stored)
         except ChangedMeanwhile:
             continue
         latest.set(PROGRESS_PROPERTY, stored.to_text())
@@ -468,7 +470,9 @@ def _renew_with_retries(work: JobContext, event_type: EventType, events: Table, 
     raise ChangedMeanwhile(f"table {latest.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
-def _renew(event_type: EventType, events: Table, latest: Table, known: Progress, stored: Progress) -> None:
+def _merge_current_state(
+    event_type: EventType, events: Table, latest: Table, known: Progress, stored: Progress
+) -> None:
     """Merge the newest event of each key that has news.
 
     New rows of the first table may be older than the known event of their key: they filled a gap, or come from another
@@ -540,7 +544,7 @@ def _news_condition(event_type: EventType, known: Progress, stored: Progress, ex
 # Housekeeping
 
 
-def _tidy(work: JobContext, event_type: EventType, table: Table) -> None:
+def _tidy_and_report(work: JobContext, event_type: EventType, table: Table) -> None:
     if work.options.no_tidying:
         return
     try:

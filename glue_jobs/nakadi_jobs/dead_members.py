@@ -61,7 +61,7 @@ def remove_dead_members(work: JobContext, event_type: EventType, wanted: ErasedV
             removable: list[str] = []
             for each in dead:
                 renew_claim()
-                problem = _evacuate(evacuation, each, members, work.clock.now())
+                problem = _move_members_out(evacuation, each, members, work.clock.now())
                 if problem is None:
                     removable.append(each.stored.key)
                 else:
@@ -119,7 +119,7 @@ def search_objects(
                 yield key, ""
 
 
-def _evacuate(
+def _move_members_out(
     evacuation: Evacuation, found: PartlyDeadObject, members: Mapping[str, Sequence[LiveMember]], now: datetime
 ) -> HoldingObject | None:
     """Move all members in use out of an object. Returns what prevented that, if anything did."""

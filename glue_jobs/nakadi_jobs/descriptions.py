@@ -33,7 +33,7 @@ def schema_description(schema: Mapping[str, Any]) -> str:
 
 
 def _describe(kind: Kind, schemas: Iterable[Any], document: SchemaDocument, path: str) -> Iterator[tuple[str, str]]:
-    parts = list(_parts(schemas, document))
+    parts = list(_schemas_within(schemas, document))
     match kind:
         case Struct(fields):
             for field in fields:
@@ -50,12 +50,12 @@ def _describe(kind: Kind, schemas: Iterable[Any], document: SchemaDocument, path
 def _describe_value(
     kind: Kind, schemas: Iterable[Any], document: SchemaDocument, path: str
 ) -> Iterator[tuple[str, str]]:
-    parts = list(_parts(schemas, document))
+    parts = list(_schemas_within(schemas, document))
     yield path, _first_description(parts)
     yield from _describe(kind, parts, document, path)
 
 
-def _parts(schemas: Iterable[Any], document: SchemaDocument) -> Iterator[Mapping[str, Any]]:
+def _schemas_within(schemas: Iterable[Any], document: SchemaDocument) -> Iterator[Mapping[str, Any]]:
     """The schemas themselves, what they refer to, and their parts and alternatives, each once."""
     waiting, seen = list(schemas), set[int]()
     while waiting:

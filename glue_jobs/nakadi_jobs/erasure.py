@@ -104,11 +104,11 @@ def erase_events(
         meant.append(event.offset)
         # Blank events stay as they are: a tombstone has nothing to remove.
         if how is ErasureMode.BLANK and event.record.value is not None:
-            kept.append(event._replace(record=blank(event.record)))
+            kept.append(event._replace(record=without_content(event.record)))
     return kept, meant
 
 
-def blank(record: Record) -> Record:
+def without_content(record: Record) -> Record:
     """Return the event without its payload and without its key."""
     assert record.value is not None
     event = orjson.loads(record.value)
@@ -120,7 +120,7 @@ def blank(record: Record) -> Record:
     return record._replace(value=orjson.dumps(left), key=None)
 
 
-def search(url: str, wanted: ErasedValue, parts: Iterable[ArchiveRange]) -> Iterator[tuple[str, str]]:
+def search_archive(url: str, wanted: ErasedValue, parts: Iterable[ArchiveRange]) -> Iterator[tuple[str, str]]:
     """Search parts of an archive. Yields the name of each part that has the value, or the error if one is
     unreadable.
     """

@@ -17,7 +17,7 @@ from nakadi.schemas.avro.types import RecordType
 from nakadi_jobs.columns import (
     KnownSchema,
     Struct,
-    ddl,
+    ddl_of,
     derive_columns,
     new_columns,
     parse_schema,
@@ -99,7 +99,7 @@ def _is_moved_to(plain: Table, event_type: EventType) -> bool:
 
 def _copy_all(named: Table, plain: Table, event_type: EventType) -> None:
     rows, progress = named.state()
-    prepare(plain, event_type, _own_columns(frame_columns(rows)), by_day=True)
+    prepare_table(plain, event_type, _own_columns(frame_columns(rows)), by_day=True)
     lay_out(plain, event_type)
     if expired := named.properties().get(EXPIRED_BEFORE_PROPERTY):
         plain.set(EXPIRED_BEFORE_PROPERTY, expired)
@@ -112,7 +112,7 @@ def _copy_all(named: Table, plain: Table, event_type: EventType) -> None:
 
 def _copy_newest(named: Table, plain: Table, event_type: EventType) -> None:
     rows, progress = named.state()
-    prepare(plain, event_type, _own_columns(frame_columns(rows)), by_day=False)
+    prepare_table(plain, event_type, _own_columns(frame_columns(rows)), by_day=False)
     with plain.change() as change:
         change.delete("true")
         change.append(rows, None)
@@ -142,14 +142,14 @@ def columns_of_all_versions(event_types: EventTypes, event_type: EventType, tabl
     return derive_columns(event_type, (parse_schema(each.type, each.text) for each in versions), there)
 
 
-def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
+def prepare_table(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
     """Create the table if it does not exist, add the columns that it lacks, and describe them.
 
     A table of all events is partitioned by day, unless `lay_out` changes that; one of the newest events by key.
     """
     described = [
         *PLACES,
-        *((field.name, ddl(field.kind), "") for field in columns.fields),
+        *((field.name, ddl_of(field.kind), "") for field in columns.fields),
     ]
     schema = parse_schema(event_type.schema.type, event_type.schema.text)
     about = _describing_properties(event_type, schema)

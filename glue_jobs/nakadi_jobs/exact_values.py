@@ -23,10 +23,10 @@ from nakadi_jobs.columns import (
     Scalar,
     Struct,
     Texts,
-    ddl,
+    ddl_of,
     decimal_scale,
+    innermost_types,
     is_decimal,
-    leaves,
     text_properties,
 )
 
@@ -95,12 +95,12 @@ def may_differ(text: str, read: str, line: Struct) -> str:
     found = [f"contains({text}, {quote_text(CODE)})"]
     if _is_inexact(line):
         found.append(f"{read}.`{MISFIT}` is not null")
-    scales = (decimal_scale(each.name) for each in leaves(line) if is_decimal(each))
+    scales = (decimal_scale(each.name) for each in innermost_types(line) if is_decimal(each))
     decimals = min(scales, default=EXACT_DIGITS)
     if decimals < EXACT_DIGITS - 1:
         # Spark rounds what has more decimals. A moment ends with its offset from UTC, and a text with quotes.
         found.append(f"{text} rlike {quote_text(_DECIMALS % (decimals + 1))}")
-    if TIMESTAMP in leaves(line):
+    if TIMESTAMP in innermost_types(line):
         found.append(f"{text} rlike {quote_text(_LONG_SECOND)}")
     if hidden := _leaf_condition(read, line, _MAY_HIDE):
         found.append(f"(coalesce({hidden}, false) and {text} rlike {quote_text(_HIDDEN)})")
@@ -111,18 +111,20 @@ def may_differ(text: str, read: str, line: Struct) -> str:
 
 def read_exactly(text: str, line: Struct) -> str:
     """An expression that parses a text as a structure, with every value exactly as written, or NULL."""
-    parsed = _from_json(_mark(text), Struct((*_as_texts(line).fields, Field(MISFIT, STRING))), _OPTIONS)
+    parsed = _from_json(_mark_text(text), Struct((*_as_texts(line).fields, Field(MISFIT, STRING))), _OPTIONS)
     members = ", ".join([*_members("whole", line, 0), quote_text(MISFIT), f"whole.`{MISFIT}`"])
     return _let(parsed, "whole", f"named_struct({members})")
 
 
 def _from_json(text: str, kind: Struct, options: Sequence[str]) -> str:
-    return f"from_json({text}, {quote_text(ddl(kind))}, map({', '.join(map(quote_text, options))}))"
+    return f"from_json({text}, {quote_text(ddl_of(kind))}, map({', '.join(map(quote_text, options))}))"
 
 
 def _is_inexact(line: Struct) -> bool:
     """Whether Spark could change a number or a moment in it."""
-    return any(each in (DOUBLE, TIMESTAMP) or isinstance(each, Json) or is_decimal(each) for each in leaves(line))
+    return any(
+        each in (DOUBLE, TIMESTAMP) or isinstance(each, Json) or is_decimal(each) for each in innermost_types(line)
+    )
 
 
 class _LeafConditions(NamedTuple):
@@ -185,7 +187,7 @@ _IS_RESPELLED = _LeafConditions(
 )
 
 
-def _mark(text: str) -> str:
+def _mark_text(text: str) -> str:
     """Mark the text. Two backslashes are first written as a code, so that each remaining one begins an escape."""
     plain = f"replace({text}, {quote_text(TWO_BACKSLASHES)}, {quote_text(BACKSLASH)})"
     checked = f"if(contains({text}, {quote_text(ESCAPE)}), {_replace(plain, _BROKEN, BROKEN_REPLACEMENT)}, {text})"
@@ -260,7 +262,7 @@ def _from_text(value: str, kind: Kind, depth: int) -> str:
         return _exact_expression(value, kind, depth)
     begins = "[" if isinstance(kind, Array) else "{"
     name = f"read{depth}"
-    structure = f"from_json({value}, {quote_text(ddl(_as_text(kind)))})"
+    structure = f"from_json({value}, {quote_text(ddl_of(_as_text(kind)))})"
     result = _let(structure, name, _exact_expression(name, kind, depth + 1))
     return f"if(substring({value}, 1, 1) = '{begins}', {result}, null)"
 

@@ -49,14 +49,16 @@ def count_unmet(work: JobContext, event_type: EventType, parts: Sequence[Archive
     if not (wanted and parts):
         return {}
     try:
-        counts = _count(work, parts, [each.condition for each in wanted])
+        counts = _count_unmet_by_condition(work, parts, [each.condition for each in wanted])
     except RECOVERABLE_ERRORS as error:
         work.report.info(event_type.name, f"expectations are not counted. {first_line(error)}")
         return {}
     return dict(zip(wanted, counts, strict=True))
 
 
-def _count(work: JobContext, parts: Sequence[ArchiveRange], conditions: Sequence[str]) -> Sequence[int]:
+def _count_unmet_by_condition(
+    work: JobContext, parts: Sequence[ArchiveRange], conditions: Sequence[str]
+) -> Sequence[int]:
     context = work.spark.sparkContext
     if runs_in_driver(str(context.master), parts):
         shares = list(split_into_shares(parts, os.cpu_count() or 1))

@@ -17,13 +17,13 @@ from nakadi_jobs import hot_log
 from nakadi_jobs.archive_ranges import NO_PROGRESS, unread_parts
 from nakadi_jobs.command import JobContext, registry_url
 from nakadi_jobs.dead_members import HoldingObject
-from nakadi_jobs.erasure import ErasedValue, search
+from nakadi_jobs.erasure import ErasedValue, search_archive
 from nakadi_jobs.in_tasks import run_in_tasks
 
 SUBSCRIPTIONS_PER_QUERY = 1000
 
 
-def dead_letters(
+def find_dead_letters(
     work: JobContext, event_type: EventType, wanted: ErasedValue
 ) -> Iterator[tuple[EventType, ErasedValue]]:
     """The event type of dead letters, and the value to erase there; None if the broker has no such event type."""
@@ -41,7 +41,7 @@ def remove_parked_events(work: JobContext, meant: Sequence[tuple[EventType, Eras
     left: list[HoldingObject] = []
     skipped = 0
     with closing(open_coordination(work.options.coordination or registry_url(work.options))) as coordination:
-        for subscription in _subscriptions(work):
+        for subscription in _subscription_ids(work):
             found = 0
             for parked in ParkedEventStore(coordination, subscription).events():
                 name = parked.partition.event_type
@@ -73,7 +73,7 @@ def search_redriven(work: JobContext, hot: EventLog | None, wanted: ErasedValue)
     if event_type is None or event_type.name == work.options.event_type:
         return ()
     parts = list(unread_parts(work.index, event_type, NO_PROGRESS))
-    is_archived = any(run_in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
+    is_archived = any(run_in_tasks(work.spark, parts, partial(search_archive, work.archive.url, wanted)))
     if is_archived or (hot is not None and any(hot_log.partitions_with(hot, event_type, wanted))):
         return [_redriven_object(f"the event type {event_type.name}")]
     return ()
@@ -83,7 +83,7 @@ def _redriven_object(place: str) -> HoldingObject:
     return HoldingObject(place, "it may be an event of another event type: erase it from there too")
 
 
-def _subscriptions(work: JobContext) -> Iterator[str]:
+def _subscription_ids(work: JobContext) -> Iterator[str]:
     after = ""
     while page := work.registry.list(SUBSCRIPTIONS_KIND, after=after, limit=SUBSCRIPTIONS_PER_QUERY):
         yield from (document.key for document in page)

@@ -26,7 +26,16 @@ from pyspark.sql import SparkSession
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
-from nakadi_jobs.measuring import BY_MINUTE, BY_PARTITION, BY_PUBLISHER, BY_STEP, STEPS, Count, digest, window_start
+from nakadi_jobs.measuring import (
+    BY_MINUTE,
+    BY_PARTITION,
+    BY_PUBLISHER,
+    BY_STEP,
+    STEPS,
+    Count,
+    publisher_digest,
+    window_start,
+)
 
 COUNTS_FOLDER = "_counted"
 """The folder beside the tables with the counts of their files."""
@@ -193,7 +202,11 @@ def _count_rows(rows: pa.Table, request: CountRequest) -> Iterator[Count]:
             yield Count(
                 window=datetime.fromtimestamp(60 * row["window"], UTC),
                 by=by,
-                what=digest(row["what"]) if by == BY_PUBLISHER else None if row["what"] is None else str(row["what"]),
+                what=publisher_digest(row["what"])
+                if by == BY_PUBLISHER
+                else None
+                if row["what"] is None
+                else str(row["what"]),
                 events=row["count_all"],
                 bytes=row["size_sum"] or 0,
                 largest=row["size_max"] or 0,
@@ -232,7 +245,7 @@ def _publisher_column(rows: pa.Table, size: pa.ChunkedArray) -> pa.ChunkedArray:
     return compute.if_else(is_missing, "", publisher)
 
 
-def load(store: ArchiveStore, folder: str) -> KnownCounts:
+def load_counts(store: ArchiveStore, folder: str) -> KnownCounts:
     """Load the counts of an event type's files. If that fails, return none, and everything is counted again."""
     objects = sorted(store.list_objects(f"{COUNTS_FOLDER}/{folder}/"), key=lambda each: each.written_at)
     try:
@@ -242,14 +255,14 @@ def load(store: ArchiveStore, folder: str) -> KnownCounts:
         return {}
 
 
-def save(store: ArchiveStore, folder: str, known: KnownCounts) -> None:
+def save_counts(store: ArchiveStore, folder: str, known: KnownCounts) -> None:
     """Store the counts. Objects never change, so this writes a new one, and removes earlier ones."""
     before = [each.key for each in store.list_objects(f"{COUNTS_FOLDER}/{folder}/")]
     store.put(f"{COUNTS_FOLDER}/{folder}/{uuid4()}.json.gz", gzip.compress(msgspec.json.encode(known), compresslevel=1))
     store.remove(before)
 
 
-def forget(store: ArchiveStore, folder: str) -> None:
+def remove_counts(store: ArchiveStore, folder: str) -> None:
     store.remove([each.key for each in store.list_objects(f"{COUNTS_FOLDER}/{folder}/")])
 
 

@@ -39,7 +39,7 @@ MAX_SPAN_BYTES = 8 * 1024 * 1024
 """The bytes that one request reads, unless a single member is larger: a task holds several of them in memory."""
 
 
-class Incomplete(Exception):
+class IncompleteReading(Exception):
     """Raised when the archive has fewer events than the log index says."""
 
 
@@ -61,14 +61,14 @@ class Reading(Struct, frozen=True):
         return sum(events) if len(events) == len(self.parts) else None
 
 
-class Gathered(Struct, frozen=True):
+class GatheredMembers(Struct, frozen=True):
     """Copies of members: their paths by topic, and the problems of members that could not be copied."""
 
     archive: Archive
     paths: Mapping[str, Sequence[str]]
     problems: Mapping[str, str]
 
-    def reading(self, parts: Sequence[ArchiveRange]) -> Reading:
+    def read_parts(self, parts: Sequence[ArchiveRange]) -> Reading:
         """Read the copies of these parts."""
         topics = sorted({part.topic for part in parts})
         return Reading(
@@ -88,7 +88,7 @@ class Archive(Struct, frozen=True):
     gathered_url: str
 
     @contextmanager
-    def gather(self, parts: Sequence[ArchiveRange]) -> Iterator[Gathered]:
+    def gather(self, parts: Sequence[ArchiveRange]) -> Iterator[GatheredMembers]:
         """Copy members, each to an object of its topic. The copies are removed at the end."""
         by_object: defaultdict[str, set[ArchiveLocation]] = defaultdict(set)
         topics = {part.location: part.topic for part in parts}
@@ -104,7 +104,7 @@ class Archive(Struct, frozen=True):
                     problems[copy.name] = copy.problem
                 else:
                     paths[copy.topic].append(f"{self.gathered_url}/{copy.name}")
-            yield Gathered(self, paths, problems)
+            yield GatheredMembers(self, paths, problems)
         finally:
             for topic in set(topics.values()):
                 kept = [each.key for each in self.gathered.list_objects(f"{topic}/")]

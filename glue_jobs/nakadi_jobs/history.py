@@ -53,7 +53,7 @@ class Measurement(Struct, frozen=True):
     advice: Advice
 
 
-def record(
+def record_measurements(
     spark: SparkSession,
     database: str,
     measurements: Sequence[Measurement],

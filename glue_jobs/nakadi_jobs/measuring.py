@@ -76,7 +76,7 @@ def size_step(size: int) -> int:
     return math.floor(math.log(max(size, 1)) * STEPS)
 
 
-def traffic(counts: Sequence[Count], since: datetime, until: datetime, partitions: int) -> Traffic:
+def traffic_of_period(counts: Sequence[Count], since: datetime, until: datetime, partitions: int) -> Traffic:
     """The traffic of a time, possibly none. `counts` are the counts of its windows."""
     by_step = [each for each in counts if each.by == BY_STEP]
     events = sum(each.events for each in by_step)
@@ -117,7 +117,7 @@ def percentile(sizes: Mapping[int, int], part: float) -> int:
     return 0
 
 
-def statistic(measured: Traffic, consumers: int) -> Statistics:
+def default_statistic(measured: Traffic, consumers: int) -> Statistics:
     """The traffic as a default statistic of an event type."""
     return Statistics(
         messages_per_minute=round(measured.per_minute_mean),
@@ -127,13 +127,13 @@ def statistic(measured: Traffic, consumers: int) -> Statistics:
     )
 
 
-def advice(measured: Statistics, partitions: int, most: int) -> Advice:
+def advise_partition_count(measured: Statistics, partitions: int, most: int) -> Advice:
     """The number of partitions that a new event type with this statistic would get."""
     recommended = max(1, partition_count(measured, default=partitions, maximum=most))
     return Advice(partitions=partitions, recommended=recommended)
 
 
-def windows(since: datetime, until: datetime, length: timedelta) -> Sequence[tuple[datetime, datetime]]:
+def split_into_windows(since: datetime, until: datetime, length: timedelta) -> Sequence[tuple[datetime, datetime]]:
     """The windows of a time; the last one may end early."""
     found = []
     while since < until:
@@ -231,11 +231,11 @@ def lacks_measurements(count: Count) -> bool:
 
 def read_count(row: Row) -> Count:
     window = datetime.fromtimestamp(60 * row["window"], UTC)
-    what = digest(row["what"]) if row["by"] == BY_PUBLISHER else row["what"]
+    what = publisher_digest(row["what"]) if row["by"] == BY_PUBLISHER else row["what"]
     return Count(window, row["by"], what, row["events"], row["bytes"] or 0, row["largest"] or 0)
 
 
-def digest(publisher: str | None) -> str | None:
+def publisher_digest(publisher: str | None) -> str | None:
     """A digest that distinguishes publishers. Their names may have to be erased, so nobody keeps them."""
     return hashlib.sha256(publisher.encode()).hexdigest()[:16] if publisher else publisher
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nakadi_jobs.columns import Array, Json, Kind, Scalar, Struct, Texts, ddl
+from nakadi_jobs.columns import Array, Json, Kind, Scalar, Struct, Texts, ddl_of
 
 Reason = tuple[str, str]
 """A rule, which is the type of a column, and the path of the column."""
@@ -32,25 +32,25 @@ def misfit_reasons(event: str, columns: Struct) -> frozenset[Reason]:
         value = json.loads(event)
     except (ValueError, RecursionError):
         return frozenset([NOT_JSON])
-    return frozenset(_reasons(value, columns, "")) or frozenset([OTHER])
+    return frozenset(_misfit_reasons(value, columns, "")) or frozenset([OTHER])
 
 
-def _reasons(value: Any, kind: Kind, path: str) -> Iterator[Reason]:
+def _misfit_reasons(value: Any, kind: Kind, path: str) -> Iterator[Reason]:
     if value is None:
         return
     match kind:
         case Struct(fields) if isinstance(value, dict):
             # A property that had several types is read as text, and each of its columns takes what fits.
             for each in (field for field in fields if not field.has_several_types):
-                yield from _reasons(value.get(each.name), each.kind, f"{path}.{each.name}".removeprefix("."))
+                yield from _misfit_reasons(value.get(each.name), each.kind, f"{path}.{each.name}".removeprefix("."))
         case Array(element) if isinstance(value, list):
             for each in value:
-                yield from _reasons(each, element, f"{path}[]")
-        case _ if not _holds(kind, value):
-            yield ddl(kind).partition("<")[0], path
+                yield from _misfit_reasons(each, element, f"{path}[]")
+        case _ if not _fits_type(kind, value):
+            yield ddl_of(kind).partition("<")[0], path
 
 
-def _holds(kind: Kind, value: Any) -> bool:
+def _fits_type(kind: Kind, value: Any) -> bool:
     """Whether Spark reads a value as this type. It reads every value as a string."""
     match kind:
         case Scalar("boolean"):

@@ -16,10 +16,10 @@ def namespaces_of_broker(work: JobContext) -> Collection[str]:
     namespace is deleted, only the latter includes it, and its objects are still there.
     """
     referenced = {namespace_of_key(key) for key in work.index.referenced_archive_keys()}
-    return {*referenced, work.index.identity(), *_streams(work)}
+    return {*referenced, work.index.identity(), *_kinesis_streams(work)}
 
 
-def _streams(work: JobContext) -> Iterator[str]:
+def _kinesis_streams(work: JobContext) -> Iterator[str]:
     """The Kinesis streams of the broker. The log indexer stores objects by stream."""
     own = urlsplit(work.options.event_log or "")
     if own.scheme == StorageType.KINESIS:

@@ -58,14 +58,14 @@ def remove_old_versions(
             )
             continue
         removed += [each for each in found if each not in kept]
-        left += [_holding(version, reason) for version, reason in kept.items()]
+        left += [_holding_object(version, reason) for version, reason in kept.items()]
     if removed:
         work.report.info("archive", f"{len(removed)} old versions of objects are gone")
     work.report.details["removed_versions"] += len(removed)
     return left
 
 
-def _holding(version: OldVersion, reason: str) -> HoldingObject:
+def _holding_object(version: OldVersion, reason: str) -> HoldingObject:
     return HoldingObject(
         _name(version), f"an old version, which could not be removed: {reason}; it stays until it expires"
     )

@@ -18,7 +18,7 @@ from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import JobContext
 from nakadi_jobs.data_files import NewFile, UnsupportedForm
-from nakadi_jobs.gathering import Incomplete, Reading
+from nakadi_jobs.gathering import IncompleteReading, Reading
 from nakadi_jobs.leftovers import GATHERED_FOLDER, Unreadable, relative_folder
 from nakadi_jobs.plain_files import StoreUrls, Target, make_files, remove_files
 from nakadi_jobs.plain_lines import Form, NotPlain, Reader
@@ -77,7 +77,7 @@ def open_plain_batch(
         ]
         lines = work.archive.text([f"{url}/{key}" for key in made.gathered])
         yield Reading(lines, parts, (), files=files, has_lines=bool(made.gathered))
-    except (ChangedMeanwhile, Incomplete):
+    except (ChangedMeanwhile, IncompleteReading):
         # After other errors, the table may have the files.
         remove_files(work.table_files, target, parts)
         raise

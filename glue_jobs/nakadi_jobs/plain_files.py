@@ -141,7 +141,7 @@ def remove_files(
     """Remove the files of a batch, except those to keep. Attempts at tasks may leave further files: an executor may die
     with the list of its files, and of two attempts at the same task, only one counts.
     """
-    for day in sorted({day for part in parts for day in _days(part)}):
+    for day in sorted({day for part in parts for day in _days_of_part(part)}):
         listed = [each.key for each in tables.list_objects(target.day_folder(day))]
         tables.remove([key for key in listed if key not in kept and _is_of_batch(key, target)])
 
@@ -153,7 +153,7 @@ def _is_of_batch(key: str, target: Target) -> bool:
     return name.startswith(target.batch) or name.endswith(UNFINISHED_SUFFIX)
 
 
-def _days(part: ArchiveRange) -> Iterator[str]:
+def _days_of_part(part: ArchiveRange) -> Iterator[str]:
     for day in range(part.since // MICROSECONDS_PER_DAY, part.until // MICROSECONDS_PER_DAY + 1):
         yield _day_name(day)
 

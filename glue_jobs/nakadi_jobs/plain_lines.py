@@ -37,8 +37,8 @@ from nakadi_jobs.columns import (
     Texts,
     contains_several_types,
     decimal_scale,
+    innermost_types,
     is_decimal,
-    leaves,
 )
 from nakadi_jobs.exact_values import EXACT_DIGITS
 from nakadi_jobs.transform import EVENT_MARKER, HEADER
@@ -141,7 +141,7 @@ class Reader:
         )
         self._opened = msgspec.json.Decoder(_open_type(line))
         self._opened_names = [f'"{name}"'.encode() for name in _names_of(line, _is_opened)]
-        is_inexact = any(each == DOUBLE or is_decimal(each) for each in leaves(form.columns))
+        is_inexact = any(each == DOUBLE or is_decimal(each) for each in innermost_types(form.columns))
         patterns = [_CODE, *([_NUMBER] if is_inexact else []), *_texts_for_decimals(line)]
         self._doubtful = "|".join(patterns)
         self._suspicious = "|".join([_HALF, *patterns])
@@ -202,17 +202,17 @@ class Reader:
             event,
             self.columns,
             _column_types(self.schema, self.columns),
-            _Opened(opened, _count_with_blanks if has_blanks else _count_members).members(len(HEADER)),
+            _OpenedValues(opened, _count_with_blanks if has_blanks else _count_members).members(len(HEADER)),
         )
         members = _count_in_columns(line, self._line, made)
         lacking: Mask = _count_in_lines(lines, has_blanks=has_blanks) > members
         doubtful = doubtful if made.doubtful is None else doubtful | made.doubtful
         heads = _to_numpy(compute.find_substring(lines, EVENT_MARKER)).astype(np.int64)
         for name in ("partition", "offset", "time"):
-            doubtful |= ~_validity(line.field(name))
+            doubtful |= ~_validity_mask(line.field(name))
         # Behind the event are a brace and the newline.
         sizes = np.where(heads < 0, 0, np.maximum(np.diff(starts) - heads - len(EVENT_MARKER) - 2, 0)).astype(np.int32)
-        tombstones = ~_validity(event) & (heads < 0)
+        tombstones = ~_validity_mask(event) & (heads < 0)
         texts = _event_texts(text, starts, heads, lacking & ~doubtful & ~tombstones)
         places = {
             "nakadi_timeline": pa.array(np.full(count, topic.timeline, np.int32)),
@@ -254,7 +254,7 @@ def _is_opened(kind: Kind) -> bool:
 
 
 def _has_opened(kind: Kind) -> bool:
-    return any(isinstance(each, Json | Texts) for each in leaves(kind))
+    return any(isinstance(each, Json | Texts) for each in innermost_types(kind))
 
 
 def _names_of(kind: Kind, is_meant: Callable[[Kind], bool]) -> Iterator[str]:
@@ -379,21 +379,21 @@ def _column_types(schema: pa.Schema, columns: Struct) -> pa.StructType:
     return pa.struct([field for field in schema if field.name.lower() in names])
 
 
-class _Opened(NamedTuple):
+class _OpenedValues(NamedTuple):
     """What msgspec has read for each value of a column, if there are open objects in it, and how to count members."""
 
     found: Sequence[Any]
     count: CountMembers
 
-    def members(self, number: int) -> _Opened:
+    def members(self, number: int) -> _OpenedValues:
         name = f"f{number}"
         return self._replace(found=[None if each is None else getattr(each, name, None) for each in self.found])
 
-    def elements(self) -> _Opened:
+    def elements(self) -> _OpenedValues:
         return self._replace(found=[*chain.from_iterable(each for each in self.found if each is not None)])
 
 
-def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType, opened: _Opened) -> _Column:
+def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType, opened: _OpenedValues) -> _Column:
     """A column of the table, from the values that were read for it."""
     match kind:
         case Struct():
@@ -407,7 +407,7 @@ def _convert(found: pa.Array, kind: Kind, wanted: pa.DataType, opened: _Opened) 
     return _Column(found, None, None)
 
 
-def _convert_structure(found: pa.StructArray, kind: Struct, wanted: pa.StructType, opened: _Opened) -> _Column:
+def _convert_structure(found: pa.StructArray, kind: Struct, wanted: pa.StructType, opened: _OpenedValues) -> _Column:
     doubtful: Mask | None = None
     members: Counts = np.zeros(len(found), np.int64)
     kinds = {field.name.lower(): (number, field) for number, field in enumerate(kind.fields)}
@@ -417,14 +417,14 @@ def _convert_structure(found: pa.StructArray, kind: Struct, wanted: pa.StructTyp
         if field is None:
             values.append(pa.nulls(len(found), column.type))
             continue
-        inner = opened.members(number) if _has_opened(field.kind) else _Opened((), opened.count)
+        inner = opened.members(number) if _has_opened(field.kind) else _OpenedValues((), opened.count)
         if _is_opened(field.kind):
             made = _convert_opened(inner.found or [None] * len(found), field.kind, column.type, opened.count)
         else:
             made = _convert(found.field(field.name), field.kind, column.type, inner)
         values.append(made.values)
-        doubtful = _either(doubtful, made.doubtful)
-        members += _validity(made.values)
+        doubtful = _either_mask(doubtful, made.doubtful)
+        members += _validity_mask(made.values)
         if made.members is not None:
             members += made.members
     return _Column(pa.StructArray.from_arrays(values, fields=list(wanted), mask=_null_mask(found)), doubtful, members)
@@ -480,7 +480,7 @@ def _count_in_columns(line: pa.StructArray, kind: Struct, event: _Column) -> Cou
     """The number of members of each line that have a column."""
     counts: Counts = np.zeros(len(line), np.int64)
     for field in kind.fields:
-        counts += _validity(line.field(field.name))
+        counts += _validity_mask(line.field(field.name))
     return counts if event.members is None else counts + event.members
 
 
@@ -549,7 +549,7 @@ def _event_texts(text: bytes, starts: Any, heads: Any, wanted: Mask) -> pa.Array
     return pa.array(found, pa.string())
 
 
-def _either(one: Mask | None, other: Mask | None) -> Mask | None:
+def _either_mask(one: Mask | None, other: Mask | None) -> Mask | None:
     if one is None or other is None:
         return other if one is None else one
     both: Mask = one | other
@@ -561,7 +561,7 @@ def _null_mask(found: pa.Array) -> pa.Array | None:
     return found.is_null() if found.null_count else None
 
 
-def _validity(found: pa.Array) -> Mask:
+def _validity_mask(found: pa.Array) -> Mask:
     valid: Mask = _to_numpy(found.is_valid())
     return valid
 

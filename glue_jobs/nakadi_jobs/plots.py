@@ -40,7 +40,7 @@ def _busiest_event_types(history: Rows) -> Mapping[str, Rows]:
     return {name: found[name] for name in order[:MAX_LINES]}
 
 
-def _span(rows_by_event_type: Mapping[str, Rows]) -> tuple[datetime, datetime]:
+def _time_range(rows_by_event_type: Mapping[str, Rows]) -> tuple[datetime, datetime]:
     """From the first window to the end of the last: left to itself, an axis with one moment on it spans years."""
     windows = [row for rows in rows_by_event_type.values() for row in rows]
     begins = [row["window_start"] for row in windows]
@@ -48,14 +48,14 @@ def _span(rows_by_event_type: Mapping[str, Rows]) -> tuple[datetime, datetime]:
     return min(begins), max(ends)
 
 
-def _steps(rows: Rows, name: str) -> tuple[list[datetime], list[Any]]:
+def _step_points(rows: Rows, name: str) -> tuple[list[datetime], list[Any]]:
     """A value for each window, from its beginning to its end: a single window is a line, too."""
     end = rows[-1]["window_start"] + timedelta(minutes=rows[-1]["window_minutes"])
     return [*(row["window_start"] for row in rows), end], [*(row[name] for row in rows), rows[-1][name]]
 
 
 def _draw_line(axes: Any, rows: Rows, name: str, colour: Any, **more: Any) -> None:
-    axes.plot(*_steps(rows, name), color=colour, drawstyle="steps-post", **more)
+    axes.plot(*_step_points(rows, name), color=colour, drawstyle="steps-post", **more)
 
 
 def _draw_rates(axes: Any, name: str, rows: Rows, colour: Any) -> None:
@@ -65,8 +65,8 @@ def _draw_rates(axes: Any, name: str, rows: Rows, colour: Any) -> None:
 
 def _draw_sizes(axes: Any, name: str, rows: Rows, colour: Any) -> None:
     _draw_line(axes, rows, "size_p50", colour, label=name)
-    times, low = _steps(rows, "size_p50")
-    axes.fill_between(times, low, _steps(rows, "size_p95")[1], color=colour, alpha=0.15, step="post")
+    times, low = _step_points(rows, "size_p50")
+    axes.fill_between(times, low, _step_points(rows, "size_p95")[1], color=colour, alpha=0.15, step="post")
     _draw_line(axes, rows, "size_max", colour, linestyle=":", linewidth=1)
 
 
@@ -77,7 +77,7 @@ def _draw_skew(axes: Any, name: str, rows: Rows, colour: Any) -> None:
 
 def draw_table_plots(states: Mapping[str, TableState], now: datetime) -> Mapping[str, bytes]:
     """Name -> PNG, of the tables that events took longest to come to; `states` are by event type."""
-    return {"tables.png": _save(_draw_tables(states, now))} if states else {}
+    return {"tables.png": _as_png(_draw_tables(states, now))} if states else {}
 
 
 def _draw_tables(states: Mapping[str, TableState], now: datetime) -> Any:
@@ -118,10 +118,10 @@ SUBTITLES: Mapping[Draw, str] = {
 
 
 def _draw_picture(rows_by_event_type: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> bytes:
-    return _save(_draw_figure(rows_by_event_type, title, draw, logarithmic=logarithmic))
+    return _as_png(_draw_figure(rows_by_event_type, title, draw, logarithmic=logarithmic))
 
 
-def _save(figure: Any) -> bytes:
+def _as_png(figure: Any) -> bytes:
     content = BytesIO()
     figure.savefig(content, format="png", dpi=110)
     return content.getvalue()
@@ -148,6 +148,6 @@ def _draw_figure(rows_by_event_type: Mapping[str, Rows], title: str, draw: Draw,
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     on_axis: Any = dates.date2num
-    first, last = _span(rows_by_event_type)
+    first, last = _time_range(rows_by_event_type)
     axes.set_xlim(on_axis(first), on_axis(last))
     return figure

@@ -47,7 +47,7 @@ def report_runs(work: JobContext, since: timedelta = timedelta()) -> None:
     for counts in work.runs.take(since):
         rows = None if work.options.no_quality else _count_rows(work, counts)
         run = counts.report(work.runs.job, work.clock.now(), rows)
-        _keep(work.registry, counts.event_type, run)
+        _store_run(work.registry, counts.event_type, run)
         table_states.store_last_run(work.registry, counts.event_type, run)
         runs.append((counts.event_type, run))
     if runs and not work.options.no_quality:
@@ -92,7 +92,7 @@ def _count_rows(work: JobContext, counts: RunCounts) -> RowCounts | None:
         return None
 
 
-def _keep(registry: Registry, event_type: EventType, run: TableRun) -> None:
+def _store_run(registry: Registry, event_type: EventType, run: TableRun) -> None:
     """Add a report to the reports of its event type. Two runs may do so at the same time."""
     while True:
         document = registry.get(TABLE_RUNS_KIND, event_type.id)

@@ -127,7 +127,7 @@ def show_progress(spark: SparkSession, report: Report, every_seconds: float = 5.
     over = threading.Event()
     # Spark gives each thread a connection, and takes back those of its own kind of threads.
     thread = InheritableThread(
-        target=_show, args=(spark, report, over, every_seconds), name="nakadi-progress", daemon=True
+        target=_show_until, args=(spark, report, over, every_seconds), name="nakadi-progress", daemon=True
     )
     thread.start()
     try:
@@ -137,18 +137,18 @@ def show_progress(spark: SparkSession, report: Report, every_seconds: float = 5.
         thread.join()
 
 
-def _show(spark: SparkSession, report: Report, over: threading.Event, every_seconds: float) -> None:
+def _show_until(spark: SparkSession, report: Report, over: threading.Event, every_seconds: float) -> None:
     started_at = time.monotonic()
     while not over.wait(every_seconds):
         now = time.monotonic()
-        done, all_ = _tasks(spark)
+        done, all_ = _count_tasks(spark)
         lines = [work.line(now) for work in list(report.in_progress.values())]
         lines += [f"{done} of {all_} tasks"] if all_ else []
         for line in lines:
             print(f"  {now - started_at:5.0f} s: {line}", file=sys.stderr, flush=True)
 
 
-def _tasks(spark: SparkSession) -> tuple[int, int]:
+def _count_tasks(spark: SparkSession) -> tuple[int, int]:
     tracker = spark.sparkContext.statusTracker()
     found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     stages = [stage for stage in found if stage is not None]

@@ -43,7 +43,7 @@ from nakadi_jobs.erasure import (
     RewrittenPart,
     Unreadable,
     group_by_partition,
-    search,
+    search_archive,
 )
 from nakadi_jobs.event_type_tables import (
     EVENT_TYPE_ID_PROPERTY,
@@ -52,7 +52,7 @@ from nakadi_jobs.event_type_tables import (
     all_tables,
     find_tables,
 )
-from nakadi_jobs.failed_events import dead_letters, remove_parked_events, search_redriven
+from nakadi_jobs.failed_events import find_dead_letters, remove_parked_events, search_redriven
 from nakadi_jobs.in_tasks import run_in_tasks
 from nakadi_jobs.namespaces import namespaces_of_broker
 from nakadi_jobs.old_versions import remove_old_versions
@@ -141,21 +141,21 @@ def expire(work: JobContext) -> None:
         identity = table.properties()[EVENT_TYPE_ID_PROPERTY]
         try:
             with work.spans.of_step("expire", table.name), work.exclusive(identity):
-                _expire(work, table, known.get(identity), now)
+                _expire_table(work, table, known.get(identity), now)
         except (Py4JError, PySparkException, ChangedMeanwhile) as error:
             work.report.complain(table.name, f"is not done. {first_line(error)}")
     leftovers.remove_copies(work.table_files, f"{leftovers.GATHERED_FOLDER}/", now - BRANCH_LIFETIME)
     # In this order: replaced objects stay until the next run, since somebody may be reading them.
     namespaces = namespaces_of_broker(work)
     with work.spans.of_step("sweep archive"):
-        _sweep(work, namespaces, now)
+        _sweep_archive(work, namespaces, now)
     with work.spans.of_step("evacuate archive"):
-        _evacuate(work, namespaces, now)
+        _evacuate_archive(work, namespaces, now)
     with work.spans.of_step("merge archive"):
-        _merge(work)
+        _merge_archive(work)
 
 
-def _expire(work: JobContext, table: Table, event_type: EventType | None, now: datetime) -> None:
+def _expire_table(work: JobContext, table: Table, event_type: EventType | None, now: datetime) -> None:
     if event_type is None:
         _drop_deleted_table(work, table, now)
         return
@@ -184,7 +184,7 @@ def _drop_deleted_table(work: JobContext, table: Table, now: datetime) -> None:
         work.report.info(name, f"was deleted; {table.name} goes after {work.options.grace_hours:g} hours")
 
 
-def _sweep(work: JobContext, namespaces: Collection[str], now: datetime) -> None:
+def _sweep_archive(work: JobContext, namespaces: Collection[str], now: datetime) -> None:
     grace = timedelta(hours=work.options.grace_hours)
     swept = Evacuation(work.index, work.store, namespaces).sweep(now - grace, now)
     work.report.info(
@@ -192,7 +192,7 @@ def _sweep(work: JobContext, namespaces: Collection[str], now: datetime) -> None
     )
 
 
-def _evacuate(work: JobContext, namespaces: Collection[str], now: datetime) -> None:
+def _evacuate_archive(work: JobContext, namespaces: Collection[str], now: datetime) -> None:
     """Move members in use out of objects with dead members, so that these can be removed sooner."""
     try:
         result = Evacuation(work.index, BlockCachingStore(work.store), namespaces).move_out_all(now)
@@ -206,7 +206,7 @@ def _evacuate(work: JobContext, namespaces: Collection[str], now: datetime) -> N
         )
 
 
-def _merge(work: JobContext) -> None:
+def _merge_archive(work: JobContext) -> None:
     """Merge small objects in the order of time, since events of the same time lie in the same object."""
     merger = SegmentMerger(
         index=work.index,
@@ -246,7 +246,7 @@ def erase(work: JobContext) -> None:
     work.report.details["erasure"] = describe_erasure(event_type, wanted, work.options.how)
     work.report.details |= {"archive": [], "replaced_objects": [], "removed_objects": [], "removed_versions": 0}
     url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"
-    meant = [(event_type, wanted), *dead_letters(work, event_type, wanted)]
+    meant = [(event_type, wanted), *find_dead_letters(work, event_type, wanted)]
     with hot_log.open_hot_log(url, work.clock) as hot:
         places = [place for each in meant for place in _erase_events(work, hot, *each)]
         # Last: as long as an event type has the events, consumers can park more of them.
@@ -333,9 +333,9 @@ def _storage_kind(registry: Registry, storage_id: str) -> str:
     return "" if document is None else str(document.body["type"])
 
 
-def _search(work: JobContext, parts: Sequence[ArchiveRange], wanted: ErasedValue) -> Mapping[str, str]:
+def _search_parts(work: JobContext, parts: Sequence[ArchiveRange], wanted: ErasedValue) -> Mapping[str, str]:
     """The names of the parts that have the value, and of unreadable parts with the reason."""
-    return dict(run_in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
+    return dict(run_in_tasks(work.spark, parts, partial(search_archive, work.archive.url, wanted)))
 
 
 def _rewrite_parts(
@@ -344,7 +344,7 @@ def _rewrite_parts(
     """Rewrite the parts of the archive that have the value, and add the names of the others to `searched`."""
     done: list[RewrittenPart] = []
     parts = list(unread_parts(work.index, event_type, NO_PROGRESS))
-    held = _search(work, parts, rewriter.wanted)
+    held = _search_parts(work, parts, rewriter.wanted)
     for part in parts:
         if held.get(part.name, "unknown"):
             searched.add(part.name)
@@ -371,7 +371,7 @@ def _find_left_in_archive(
 ) -> Sequence[ArchiveRange]:
     """The parts that still have the value. Searched parts never change, so only new ones are searched."""
     new = [each for each in unread_parts(work.index, event_type, NO_PROGRESS) if each.name not in searched]
-    held = _search(work, new, wanted)
+    held = _search_parts(work, new, wanted)
     for part in new:
         if held.get(part.name):
             _complain_of_unreadable(work, held, part)

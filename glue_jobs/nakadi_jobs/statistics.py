@@ -38,18 +38,18 @@ from nakadi_jobs.data_files import FilePlan, TimeRange
 from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.file_counts import CountRequest, File
 from nakadi_jobs.gathering import Reading
-from nakadi_jobs.history import MEASUREMENTS, Measurement, record
+from nakadi_jobs.history import MEASUREMENTS, Measurement, record_measurements
 from nakadi_jobs.leftovers import Unreadable, relative_folder
 from nakadi_jobs.measuring import (
     Advice,
     Count,
     Traffic,
-    advice,
+    advise_partition_count,
+    default_statistic,
     first_minute,
-    statistic,
-    traffic,
+    split_into_windows,
+    traffic_of_period,
     window_start,
-    windows,
 )
 from nakadi_jobs.reports import first_line
 from nakadi_jobs.tables import Table
@@ -83,7 +83,7 @@ class MeasuredEventType(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return command.run("statistics", _options(arguments), measure)
+    return command.run("statistics", _options(arguments), measure_event_types)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -98,28 +98,30 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return command.options(parser, sys.argv[1:] if arguments is None else arguments)
 
 
-def measure(work: JobContext) -> None:
+def measure_event_types(work: JobContext) -> None:
     """Measure every event type, store the results, and print them."""
-    since, until, length = period(work.options, work.clock.now())
+    since, until, length = measured_period(work.options, work.clock.now())
     # Spark need not plan again after each stage, because little data is left after the first counts.
     work.spark.conf.set("spark.sql.adaptive.enabled", "false")
     work.spark.conf.set("spark.sql.shuffle.partitions", str(work.spark.sparkContext.defaultParallelism))
     consumers = count_consumers(work)
     timely = _find_active(work, since)
     found = [
-        _measure_event_type(work, event_type, counts, windows(since, until, length), consumers.get(event_type.name, 0))
+        _measure_event_type(
+            work, event_type, counts, split_into_windows(since, until, length), consumers.get(event_type.name, 0)
+        )
         for event_type, counts in count_all(work, timely, since, until, length)
     ]
     if found:
         with work.spans.of_step("store"):
-            _write(work, found, length, since, until)
+            _store_measurements(work, found, length, since, until)
     _remove_stale_measurements(work)
     work.show(format_measurements(found))
     if work.options.plots:
-        _draw(work, until)
+        _draw_plots(work, until)
 
 
-def period(options: argparse.Namespace, now: datetime) -> tuple[datetime, datetime, timedelta]:
+def measured_period(options: argparse.Namespace, now: datetime) -> tuple[datetime, datetime, timedelta]:
     """The measured time: from the beginning of a window to the beginning of the current minute."""
     length = timedelta(minutes=options.window_minutes)
     if length < timedelta(hours=1) or timedelta(days=1) % length:
@@ -145,14 +147,14 @@ def _measure_event_type(
     for each in counts:
         by_window[each.window].append(each)
     # The time before the first event does not count: the event type may not have been in use yet.
-    whole = traffic(counts, max(spans[0][0], first_minute(counts)), spans[-1][1], partitions)
+    whole = traffic_of_period(counts, max(spans[0][0], first_minute(counts)), spans[-1][1], partitions)
     work.report.info(event_type.name, f"{whole.events} events measured")
     return MeasuredEventType(
         event_type=event_type,
-        windows=[traffic(by_window[span[0]], *span, partitions) for span in spans if span[0] in by_window],
+        windows=[traffic_of_period(by_window[span[0]], *span, partitions) for span in spans if span[0] in by_window],
         period=whole,
         consumers=consumers,
-        advice=advice(statistic(whole, consumers), partitions, work.options.max_partitions),
+        advice=advise_partition_count(default_statistic(whole, consumers), partitions, work.options.max_partitions),
     )
 
 
@@ -186,7 +188,7 @@ def count_all(
     sources = [
         source
         for each in event_types
-        for source in _attempt(work, each, partial(_find_source, work, each, since, until))
+        for source in _try_for_event_type(work, each, partial(_find_source, work, each, since, until))
     ]
     for start in range(0, len(sources), EVENT_TYPES_PER_JOB):
         some = sources[start : start + EVENT_TYPES_PER_JOB]
@@ -197,13 +199,13 @@ def count_all(
         except (Py4JError, PySparkException) as error:
             work.report.info("statistics", f"each event type is measured by itself: {first_line(error)}")
             for each in some:
-                for found in _attempt(
+                for found in _try_for_event_type(
                     work, each.event_type, partial(_count_sources, work, [each], since, until, length)
                 ):
                     yield from found
 
 
-def _attempt(work: JobContext, event_type: EventType, attempt: Callable[[], Result]) -> Iterator[Result]:
+def _try_for_event_type(work: JobContext, event_type: EventType, attempt: Callable[[], Result]) -> Iterator[Result]:
     """The result for an event type, if the attempt succeeds. A failure with one does not stop the others."""
     try:
         with work.spans.of_step("measure", event_type.name):
@@ -296,10 +298,10 @@ def _count_in_files(work: JobContext, source: Source, request: CountRequest, unt
     name, folder = source.event_type.name, f"{work.database}/{source.event_type.id}"
     try:
         files = [File(relative_folder(work.tables, file.path), file.size) for file in source.plan.files]
-        known = file_counts.load(work.table_files, folder)
+        known = file_counts.load_counts(work.table_files, folder)
         found = file_counts.count_files(work.files_of_tables(), files, known, request, until)
         if found.known != known:
-            file_counts.save(work.table_files, folder, found.known)
+            file_counts.save_counts(work.table_files, folder, found.known)
     except Unreadable:
         # In a catalog that keeps tables elsewhere.
         return None
@@ -324,7 +326,7 @@ def _count_with_spark(
     if not parts:
         return count(None)
     with work.archive.gather(parts) as gathered:
-        reading = gathered.reading(parts)
+        reading = gathered.read_parts(parts)
         names = {line.topic: source.event_type.name for source in sources for line in source.event_type.timelines}
         for part, problem in reading.damaged:
             work.report.warn(names[part.topic], f"left out: {part.location.key} {problem}")
@@ -380,17 +382,17 @@ def count_consumers(work: JobContext) -> Mapping[str, int]:
 # Writing
 
 
-def _write(
+def _store_measurements(
     work: JobContext, found: Sequence[MeasuredEventType], length: timedelta, since: datetime, until: datetime
 ) -> None:
     measurements = [
         Measurement(each.event_type, window, each.consumers, each.advice) for each in found for window in each.windows
     ]
     with work.exclusive("statistics"):
-        record(work.spark, work.database, measurements, length, (since, until), work.clock.now())
+        record_measurements(work.spark, work.database, measurements, length, (since, until), work.clock.now())
     for each in found:
         statistics = MeasuredStatistics(
-            statistic=statistic(each.period, each.consumers),
+            statistic=default_statistic(each.period, each.consumers),
             recommended_partitions=each.advice.recommended,
             measured_since=each.period.since,
             measured_until=each.period.until,
@@ -405,10 +407,10 @@ def _remove_stale_measurements(work: JobContext) -> None:
     for document in work.registry.list(MEASURED_STATISTICS_KIND):
         if document.key not in known:
             work.registry.write(RemoveDocument(MEASURED_STATISTICS_KIND, document.key))
-            file_counts.forget(work.table_files, f"{work.database}/{document.key}")
+            file_counts.remove_counts(work.table_files, f"{work.database}/{document.key}")
 
 
-def _draw(work: JobContext, until: datetime) -> None:
+def _draw_plots(work: JobContext, until: datetime) -> None:
     since = until - timedelta(days=work.options.plot_days)
     history = MEASUREMENTS.rows_since(work.spark, work.database, since)
     states = table_states.states_by_name(work)

@@ -47,7 +47,7 @@ def store_state(
     waited = max(0.0, work.clock.now().timestamp() - min(part.since for part in batch) / 1e6)
     work.report.keep_maximum("latency_seconds", event_type.name, round(waited, 3))
     known = None if is_new else _find_state(work, event_type)
-    _write(work, event_type, table, misfits + (known.misfit_count if known else 0), waited, read, is_new=is_new)
+    _write_state(work, event_type, table, misfits + (known.misfit_count if known else 0), waited, read, is_new=is_new)
     return waited
 
 
@@ -57,7 +57,9 @@ def store_missing_state(work: JobContext, event_type: EventType, table: Table) -
         return
     known = _find_state(work, event_type)
     if known is None or known.table_name != table.name or known.next_offsets != Progress.read(text).following:
-        _write(work, event_type, table, known.misfit_count if known else 0, known.latency_seconds if known else None)
+        _write_state(
+            work, event_type, table, known.misfit_count if known else 0, known.latency_seconds if known else None
+        )
 
 
 def find_outdated(work: JobContext, event_types: Sequence[EventType]) -> Sequence[EventType]:
@@ -111,14 +113,14 @@ def acknowledge(registry: Registry, event_type: EventType) -> TableState | None:
         )
         return state
 
-    _change(registry, event_type, acknowledge_all)
+    _change_state(registry, event_type, acknowledge_all)
     return state
 
 
 def store_last_run(registry: Registry, event_type: EventType, run: TableRun) -> None:
     """Store what was wrong with the events of a run, for the metrics of housekeeping."""
     last = LastRun(ended_at=run.ended_at, defects=run.defects())
-    _change(registry, event_type, lambda found: found and replace(found, last_run=last))
+    _change_state(registry, event_type, lambda found: found and replace(found, last_run=last))
 
 
 def is_missing_acknowledged(work: JobContext, event_type: EventType, missing: int) -> bool:
@@ -141,7 +143,7 @@ def warn_of_misfits(work: JobContext) -> None:
             )
 
 
-def _write(
+def _write_state(
     work: JobContext,
     event_type: EventType,
     table: Table,
@@ -176,7 +178,7 @@ def _write(
             last_run=found.last_run,
         )
 
-    _change(work.registry, event_type, keep_acknowledged)
+    _change_state(work.registry, event_type, keep_acknowledged)
 
 
 def count_freshness(
@@ -201,7 +203,7 @@ def count_freshness(
     return count_commit(objective, known, batches, now if is_rebuilt else event_type.updated_at, now)
 
 
-def _change(
+def _change_state(
     registry: Registry, event_type: EventType, changed: Callable[[TableState | None], TableState | None]
 ) -> None:
     """Store a changed state, unless there is none. An acknowledgement may come between reading and writing."""

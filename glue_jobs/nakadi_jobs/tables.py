@@ -72,7 +72,7 @@ MAX_DELETE_FILES = 32
 """If a file has more lists of replaced rows, it is rewritten without these rows."""
 
 
-class Added(NamedTuple):
+class AddedRows(NamedTuple):
     """The rows that a change added to a table, and the bytes of their files."""
 
     rows: int
@@ -482,7 +482,7 @@ class Change(msgspec.Struct):
     def path(self) -> str:
         return f"{CATALOG}.`{self.table.database}`.`{self.table.name}`.`branch_{self.branch}`"
 
-    def append(self, rows: DataFrame, progress: str | None) -> Added:
+    def append(self, rows: DataFrame, progress: str | None) -> AddedRows:
         """Append rows, and store the progress of the table, unless that is stored elsewhere."""
         writer = rows.writeTo(self.path).option("fanout-enabled", "true")
         if progress is not None:
@@ -490,15 +490,15 @@ class Change(msgspec.Struct):
         writer.append()
         return self._count_added()
 
-    def append_files(self, files: Sequence[NewFile], progress: str) -> Added:
+    def append_files(self, files: Sequence[NewFile], progress: str) -> AddedRows:
         """Add existing files."""
         jvm: Any = self.table.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         append(self.table._java(), jvm, self.branch, files, {PROGRESS_PROPERTY: progress})  # noqa: SLF001  # the two are one
         return self._count_added()
 
-    def _count_added(self) -> Added:
+    def _count_added(self) -> AddedRows:
         summary = dict(self.table._java().snapshot(self.branch).summary())  # noqa: SLF001  # the two are one
-        return Added(int(summary.get("added-records", "0")), int(summary.get("added-files-size", "0")))
+        return AddedRows(int(summary.get("added-records", "0")), int(summary.get("added-files-size", "0")))
 
     def delete(self, condition: str) -> None:
         """Delete rows. The condition must be built from trusted values only."""

@@ -178,7 +178,7 @@ def range_condition(ranges: Iterable[tuple[int, int, int, int]]) -> str:
     return " or ".join(conditions) or "false"
 
 
-def rows(events: DataFrame, columns: Struct) -> DataFrame:
+def table_rows(events: DataFrame, columns: Struct) -> DataFrame:
     """The rows of the table: places, payload, and the text where it is needed.
 
     If columns hold everything that an event can have, no event is checked for more. Times are in UTC, the zone of the

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from infra.cost import report
-from infra.cost.bill import bill
+from infra.cost.bill import bill_lines
 from infra.cost.elsewhere import offers_elsewhere
 from infra.cost.flows import Flows
-from infra.cost.idle import idle
+from infra.cost.idle import idle_costs
 from infra.cost.load import Assumed, BadLoad, Deployment, Load, Measured
 from infra.cost.prices import PRICES, UnknownPrice, override_prices
 
@@ -32,13 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured=Measured(),
             assumed=Assumed(),
         )
-        lines = bill(flows, prices)
+        lines = bill_lines(flows, prices)
     except BadLoad as error:
-        return _fail(str(error))
+        return _print_error(str(error))
     except (UnknownPrice, ValueError) as error:
-        return _fail(f"--price is like api-request=0.0000035, and --prices lists the names; not like {error}")
+        return _print_error(f"--price is like api-request=0.0000035, and --prices lists the names; not like {error}")
     others = offers_elsewhere(flows.load, prices, options.confluent_units)
-    return _print(report.lines(flows, lines, others, idle(flows, prices), details=options.details))
+    return _print(report.report_lines(flows, lines, others, idle_costs(flows, prices), details=options.details))
 
 
 def _print(lines: Iterable[str]) -> int:
@@ -46,7 +46,7 @@ def _print(lines: Iterable[str]) -> int:
     return 0
 
 
-def _fail(why: str) -> int:
+def _print_error(why: str) -> int:
     sys.stderr.write(f"{why}\n")
     return 2
 

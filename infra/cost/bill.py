@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from infra.cost.flows import Flows
 from infra.cost.prices import GB, HOURS, SECONDS, Price, Prices
-from infra.cost.standing import IMAGE_GB, callers_of_keys, standing
+from infra.cost.standing import IMAGE_GB, callers_of_keys, count_standing_resources
 
 AUTHORIZER_CACHE_SECONDS = 60.0
 """How long the gateway caches an authorizer's answer: `authorizer_cache_seconds` of the CDK app."""
@@ -59,7 +59,7 @@ UsageItem = tuple[str, float, str]
 """A description, a quantity, and the name of the price."""
 
 
-def bill(flows: Flows, prices: Prices) -> list[Line]:
+def bill_lines(flows: Flows, prices: Prices) -> list[Line]:
     return [
         Line(part, what, quantity, prices[name])
         for part, lines in PARTS.items()
@@ -68,19 +68,19 @@ def bill(flows: Flows, prices: Prices) -> list[Line]:
     ]
 
 
-def total(lines: Sequence[Line]) -> float:
+def total_dollars(lines: Sequence[Line]) -> float:
     return sum(line.dollars for line in lines)
 
 
 def by_part(lines: Sequence[Line]) -> Mapping[str, float]:
-    of_parts = {part: total([line for line in lines if line.part == part]) for part in PARTS}
+    of_parts = {part: total_dollars([line for line in lines if line.part == part]) for part in PARTS}
     # A deployment has only one of the two logs.
     logs = {"Kinesis", "MSK"} - {line.part for line in lines}
     unused = logs if len(logs) == 1 else {"MSK"}
     return {part: dollars for part, dollars in of_parts.items() if part not in unused}
 
 
-def _gateway(flows: Flows) -> Iterator[UsageItem]:
+def _gateway_usage(flows: Flows) -> Iterator[UsageItem]:
     if flows.deployment.direct:
         return
     yield "publish requests", flows.publishes * SECONDS, "api-request"
@@ -89,7 +89,7 @@ def _gateway(flows: Flows) -> Iterator[UsageItem]:
     yield "events out", flows.delivered_bytes * SECONDS / GB, "api-out"
 
 
-def _lambda(flows: Flows) -> Iterator[UsageItem]:
+def _lambda_usage(flows: Flows) -> Iterator[UsageItem]:
     measured, assumed, deployment = flows.measured, flows.assumed, flows.deployment
     invoked = not deployment.direct
     index_ms = measured.index_batch_ms
@@ -117,7 +117,7 @@ def _authorizer_invocations(flows: Flows) -> float:
     return min(flows.gateway_requests, (flows.load.consumers + flows.load.event_types) / AUTHORIZER_CACHE_SECONDS)
 
 
-def _kinesis(flows: Flows) -> Iterator[UsageItem]:
+def _kinesis_usage(flows: Flows) -> Iterator[UsageItem]:
     if flows.deployment.on_msk:
         return
     if flows.deployment.stream_mode == "provisioned":
@@ -137,7 +137,7 @@ def _kinesis(flows: Flows) -> Iterator[UsageItem]:
     yield "pushed to tasks", flows.pushed_bytes * SECONDS / GB, "kinesis-pushed-on-demand"
 
 
-def _msk(flows: Flows) -> Iterator[UsageItem]:
+def _msk_usage(flows: Flows) -> Iterator[UsageItem]:
     deployment = flows.deployment
     if not deployment.on_msk:
         return
@@ -158,7 +158,7 @@ def _msk(flows: Flows) -> Iterator[UsageItem]:
         yield "disks", deployment.brokers * deployment.disk_gb, "msk-disk-month"
 
 
-def _dynamodb(flows: Flows) -> Iterator[UsageItem]:
+def _dynamodb_usage(flows: Flows) -> Iterator[UsageItem]:
     batches, partitions = flows.index_batches * SECONDS, flows.partitions_per_index_batch
     # A head and a segment in one transaction, which counts each twice, and the progress of the shard.
     yield "log index, written", batches * (4 * partitions + 1), "dynamodb-write"
@@ -186,7 +186,7 @@ def _dynamodb(flows: Flows) -> Iterator[UsageItem]:
     yield "housekeeping, read", HOUSEKEEPING_ROUNDS * (flows.load.event_types + 2), "dynamodb-read"
 
 
-def _s3(flows: Flows) -> Iterator[UsageItem]:
+def _s3_usage(flows: Flows) -> Iterator[UsageItem]:
     yield "archive, kept", flows.kept_bytes / GB, "s3-month"
     yield "archive, written", flows.index_batches * SECONDS, "s3-put"
     if flows.deployment.version_days:
@@ -199,13 +199,13 @@ def _s3(flows: Flows) -> Iterator[UsageItem]:
         yield "replica, moved", flows.archived_bytes * SECONDS / GB, "s3-region-out"
 
 
-def _fargate(flows: Flows) -> Iterator[UsageItem]:
+def _fargate_usage(flows: Flows) -> Iterator[UsageItem]:
     yield "processors", flows.tasks * flows.deployment.streaming_vcpu * HOURS, "fargate-vcpu-hour"
     yield "memory", flows.tasks * flows.deployment.streaming_gb * HOURS, "fargate-gb-hour"
 
 
-def _network(flows: Flows) -> Iterator[UsageItem]:
-    resources = standing(flows.deployment)
+def _network_usage(flows: Flows) -> Iterator[UsageItem]:
+    resources = count_standing_resources(flows.deployment)
     through = flows.delivered_bytes + (flows.plain_bytes if flows.deployment.direct else 0)
     units = max(through * 3600 / GB, flows.load.connections / 3000)
     yield "load balancer", resources.balancers * HOURS, "balancer-hour"
@@ -219,10 +219,10 @@ def _network(flows: Flows) -> Iterator[UsageItem]:
     yield "interface endpoints", resources.endpoints * HOURS, "endpoint-hour"
 
 
-def _monitoring(flows: Flows) -> Iterator[UsageItem]:
+def _monitoring_usage(flows: Flows) -> Iterator[UsageItem]:
     requests = flows.gateway_requests
     logged = (requests + flows.index_batches) * flows.log_bytes + HOUSEKEEPING_ROUNDS / SECONDS * IDLE_LOG_BYTES
-    resources = standing(flows.deployment)
+    resources = count_standing_resources(flows.deployment)
     yield "log lines", logged * SECONDS / GB, "logs-in"
     yield "log lines, kept", logged * flows.deployment.log_days * 86400 / GB, "logs-month"
     yield "metrics", _count_metrics(flows), "metric-month"
@@ -245,8 +245,8 @@ def _count_metrics(flows: Flows) -> int:
     return used
 
 
-def _keys_and_images(flows: Flows) -> Iterator[UsageItem]:
-    resources = standing(flows.deployment)
+def _key_and_image_usage(flows: Flows) -> Iterator[UsageItem]:
+    resources = count_standing_resources(flows.deployment)
     yield "keys", resources.encrypted * callers_of_keys(flows.deployment) * SECONDS / KEY_CACHE_SECONDS, "kms-request"
     yield "keys of one's own", resources.own_keys, "key-month"
     yield "image of the streaming service", IMAGE_GB, "ecr-month"
@@ -257,7 +257,7 @@ SMALL_WORKER_DPU = 0.25
 """The DPUs of a worker of the job that runs continuously."""
 
 
-def _glue(flows: Flows) -> Iterator[UsageItem]:
+def _glue_usage(flows: Flows) -> Iterator[UsageItem]:
     deployment = flows.deployment
     yield "jobs", deployment.dpu_hours_per_day * HOURS / 24, "glue-dpu-hour"
     if deployment.table_stream:
@@ -269,15 +269,15 @@ def _glue(flows: Flows) -> Iterator[UsageItem]:
 
 
 PARTS: Mapping[str, Callable[[Flows], Iterator[UsageItem]]] = {
-    "API Gateway": _gateway,
-    "Lambda": _lambda,
-    "Kinesis": _kinesis,
-    "MSK": _msk,
-    "DynamoDB": _dynamodb,
-    "S3": _s3,
-    "Fargate": _fargate,
-    "Load balancer and network": _network,
-    "CloudWatch": _monitoring,
-    "Keys and images": _keys_and_images,
-    "Glue": _glue,
+    "API Gateway": _gateway_usage,
+    "Lambda": _lambda_usage,
+    "Kinesis": _kinesis_usage,
+    "MSK": _msk_usage,
+    "DynamoDB": _dynamodb_usage,
+    "S3": _s3_usage,
+    "Fargate": _fargate_usage,
+    "Load balancer and network": _network_usage,
+    "CloudWatch": _monitoring_usage,
+    "Keys and images": _key_and_image_usage,
+    "Glue": _glue_usage,
 }

@@ -16,26 +16,26 @@ KEEP_ALIVE_BYTES = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleCost:
     what: str
     dollars: float
 
 
-def idle(flows: Flows, prices: Prices) -> list[Idle]:
+def idle_costs(flows: Flows, prices: Prices) -> list[IdleCost]:
     return [
-        Idle("an idle event type", sum(_event_type(flows, prices))),
-        Idle(
+        IdleCost("an idle event type", sum(_event_type_costs(flows, prices))),
+        IdleCost(
             "an idle event type that a task streams",
-            sum(_event_type(flows, prices)) + _streamed_type_cost(flows, prices),
+            sum(_event_type_costs(flows, prices)) + _streamed_type_cost(flows, prices),
         ),
-        Idle("an idle stream", sum(_stream(flows, prices))),
-        Idle("an idle stream of a subscription", sum(_stream(flows, prices)) + _looks(flows, prices)),
-        Idle("an event type, if each had a shard of its own", prices["kinesis-shard-hour"].dollars * HOURS),
-        Idle("an event type, if each had an on-demand stream", prices["kinesis-stream-hour"].dollars * HOURS),
+        IdleCost("an idle stream", sum(_stream_costs(flows, prices))),
+        IdleCost("an idle stream of a subscription", sum(_stream_costs(flows, prices)) + _polling_cost(flows, prices)),
+        IdleCost("an event type, if each had a shard of its own", prices["kinesis-shard-hour"].dollars * HOURS),
+        IdleCost("an event type, if each had an on-demand stream", prices["kinesis-stream-hour"].dollars * HOURS),
     ]
 
 
-def _event_type(flows: Flows, prices: Prices) -> Iterator[float]:
+def _event_type_costs(flows: Flows, prices: Prices) -> Iterator[float]:
     """Housekeeping checks each event type, and DynamoDB stores its documents."""
     deployment, measured, assumed = flows.deployment, flows.measured, flows.assumed
     seconds = flows.seconds(measured.housekeeping_type_ms, assumed.dynamodb_ms, deployment.function_memory)
@@ -48,12 +48,12 @@ def _streamed_type_cost(flows: Flows, prices: Prices) -> float:
     return flows.measured.streamed_type_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
 
 
-def _looks(flows: Flows, prices: Prices) -> float:
+def _polling_cost(flows: Flows, prices: Prices) -> float:
     """A stream polls for changes of its subscription."""
     return flows.measured.subscription_stream_reads_per_hour * HOURS * prices["dynamodb-read"].dollars
 
 
-def _stream(flows: Flows, prices: Prices) -> Iterator[float]:
+def _stream_costs(flows: Flows, prices: Prices) -> Iterator[float]:
     """A stream reconnects before API Gateway ends it, sends keep-alives, and occupies part of a task."""
     deployment = flows.deployment
     begun = HOURS * 60 / deployment.stream_minutes

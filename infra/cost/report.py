@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from infra.cost.bill import Line, by_part, total
+from infra.cost.bill import Line, by_part, total_dollars
 from infra.cost.elsewhere import Offer
 from infra.cost.flows import Flows
-from infra.cost.idle import Idle
+from infra.cost.idle import IdleCost
 from infra.cost.prices import PRICES_DATE, REGION, SECONDS, Prices
 
 
-def lines(
-    flows: Flows, bill: Sequence[Line], others: Sequence[Offer], idle: Sequence[Idle], *, details: bool
+def report_lines(
+    flows: Flows, bill: Sequence[Line], others: Sequence[Offer], idle: Sequence[IdleCost], *, details: bool
 ) -> Iterator[str]:
     events = flows.load.events_per_second * SECONDS
-    sum_of_all = total(bill)
+    sum_of_all = total_dollars(bill)
     yield f"Dollars a month in {REGION}, at prices of {PRICES_DATE}, without free tiers. * rests on an assumed price."
     yield ""
     for part, dollars in by_part(bill).items():
         mine = [line for line in bill if line.part == part]
-        yield f"{part:<44}{dollars:12,.2f}{_mark(mine)}"
+        yield f"{part:<44}{dollars:12,.2f}{_assumed_price_mark(mine)}"
         if details:
             for line in mine:
                 used = f"{line.quantity:,.0f} {line.price.unit}"
-                yield f"  {line.what:<42}{line.dollars:12,.2f}  {used}{_mark([line])}"
+                yield f"  {line.what:<42}{line.dollars:12,.2f}  {used}{_assumed_price_mark([line])}"
     yield f"{'Total':<44}{sum_of_all:12,.2f}"
-    yield f"{'  of it at assumed prices *':<44}{total([line for line in bill if line.price.assumed]):12,.2f}"
+    yield f"{'  of it at assumed prices *':<44}{total_dollars([line for line in bill if line.price.assumed]):12,.2f}"
     if events:
         yield f"{'A million events':<44}{sum_of_all / events * 1e6:12,.4f}"
     if flows.deployment.on_msk:
@@ -50,5 +50,5 @@ def price_lines(prices: Prices) -> Iterator[str]:
         yield f"{name:<32}{price.dollars:>16.10f}{mark} $/{price.unit:<20} {price.source}"
 
 
-def _mark(bill: Sequence[Line]) -> str:
+def _assumed_price_mark(bill: Sequence[Line]) -> str:
     return " *" if any(line.price.assumed for line in bill) else ""

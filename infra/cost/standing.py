@@ -48,7 +48,7 @@ IMAGE_GB = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StandingResources:
     tables: int
     streams: int
     shards: int
@@ -63,14 +63,14 @@ class Standing:
     encrypted: int
 
 
-def standing(deployment: Deployment) -> Standing:
+def count_standing_resources(deployment: Deployment) -> StandingResources:
     awake = not deployment.asleep
     streams = 0 if deployment.on_msk else deployment.kinesis_streams
     endpoints = PRIVATE_NETWORK_ENDPOINTS - deployment.on_msk * KINESIS_ENDPOINTS
     endpoints += (deployment.sinks > 0) * KEY_ENDPOINTS
     direct = deployment.direct and awake
     tasks = deployment.min_tasks if awake else 0
-    return Standing(
+    return StandingResources(
         tables=TABLES,
         streams=streams,
         shards=deployment.shards if deployment.stream_mode == "provisioned" and streams else 0,

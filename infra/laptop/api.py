@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 from uuid import uuid4
 
-from infra.laptop.limits import Bucket
+from infra.laptop.limits import TokenBucket
 from infra.laptop.templates import ACCOUNT, REGION, Template
 
 ANY = "x-amazon-apigateway-any-method"
@@ -89,7 +89,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class MatchedOperation:
     operation: Operation
     parameters: Mapping[str, str]
 
@@ -118,10 +118,11 @@ class Api:
         self._binary = [*rest.get("BinaryMediaTypes", []), *definition.get(BINARY, [])]
         self._schemes = definition.get("components", {}).get("securitySchemes", {})
         self._responses = definition.get(RESPONSES, {})
-        self._objects = dict(_objects(template.path))
+        self._objects = dict(_uploaded_files(template.path))
         operations = {path: dict(self._operations(path, item)) for path, item in definition["paths"].items()}
         self._resources = [
-            (_pattern(path), each) for path, each in sorted(operations.items(), key=lambda item: _rank(item[0]))
+            (_pattern(path), each)
+            for path, each in sorted(operations.items(), key=lambda item: _match_priority(item[0]))
         ]
 
     def functions(self, *, authorizes: bool) -> frozenset[str]:
@@ -131,7 +132,7 @@ class Api:
         request = {each.authorizer.function for each in operations if each.authorizer}
         return frozenset(answering | request if authorizes else answering)
 
-    def find_operation(self, method: str, raw_path: str) -> Match | None:
+    def find_operation(self, method: str, raw_path: str) -> MatchedOperation | None:
         """The most specific resource for a path decides, even if it lacks the method."""
         path = raw_path.rstrip("/") or "/"
         for pattern, operations in self._resources:
@@ -139,20 +140,22 @@ class Api:
             if match:
                 operation = operations.get(method) or operations.get("ANY")
                 parameters = {name: unquote(value) for name, value in match.groupdict().items()}
-                return Match(operation, parameters) if operation else None
+                return MatchedOperation(operation, parameters) if operation else None
         return None
 
-    def bucket(self, operation: Operation) -> Bucket | None:
+    def bucket(self, operation: Operation) -> TokenBucket | None:
         """The token bucket of a method's throttling limits."""
         request = [(operation.resource, operation.method), ("*", "*")]
         found: dict[str, Any] = next((self._rates[each] for each in request if each in self._rates), {})
         rate, burst = found.get("ThrottlingRateLimit"), found.get("ThrottlingBurstLimit")
-        return None if rate is None or burst is None else Bucket(rate, burst)
+        return None if rate is None or burst is None else TokenBucket(rate, burst)
 
-    def event(self, request: GatewayRequest, found: Match, authorizer: Mapping[str, Any] | None) -> dict[str, Any]:
+    def event(
+        self, request: GatewayRequest, found: MatchedOperation, authorizer: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         """The event of a function behind a proxy integration."""
-        headers = _group(request.headers)
-        query = _group(parse_qsl(request.query, keep_blank_values=True))
+        headers = _group_values(request.headers)
+        query = _group_values(parse_qsl(request.query, keep_blank_values=True))
         text, is_base64 = self._text(request)
         return {
             "resource": found.operation.resource,
@@ -315,7 +318,7 @@ def integration_target(stage: str, request: GatewayRequest) -> str:
     return f"/{stage}{request.raw_path}" + (f"?{request.query}" if request.query else "")
 
 
-def _objects(template: Path) -> Iterator[tuple[str, Path]]:
+def _uploaded_files(template: Path) -> Iterator[tuple[str, Path]]:
     """The files that a deployment uploads, by key, from the asset manifest beside the template."""
     manifest = template.with_name(template.name.replace(".template.json", ".assets.json"))
     files = json.loads(manifest.read_text())["files"] if manifest.exists() else {}
@@ -375,14 +378,14 @@ def _pattern_part(part: str) -> str:
     return f"(?P<{name.rstrip('+')}>.+)" if name.endswith("+") else f"(?P<{name}>[^/]+)"
 
 
-def _rank(path: str) -> list[tuple[int, str]]:
+def _match_priority(path: str) -> list[tuple[int, str]]:
     """Sort literal segments before parameters, and parameters before greedy ones."""
     return [
         (2 if segment.endswith("+}") else 1 if segment.startswith("{") else 0, segment) for segment in path.split("/")
     ]
 
 
-def _group(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+def _group_values(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     collected: dict[str, list[str]] = {}
     for name, value in pairs:
         collected.setdefault(name, []).append(value)

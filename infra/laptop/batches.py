@@ -28,7 +28,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class MappingRules:
     size: int
     window_seconds: float
     retries: int  # -1: until the records expire
@@ -38,7 +38,7 @@ class Rules:
     destination: str
 
     @classmethod
-    def of(cls, mapping: Properties) -> Rules:
+    def of(cls, mapping: Properties) -> MappingRules:
         return cls(
             size=mapping.get("BatchSize", 100),
             window_seconds=mapping.get("MaximumBatchingWindowInSeconds", 0),
@@ -58,16 +58,16 @@ class Plan:
     abandoned: Batch | None = None
 
 
-def plan_after_failure(batch: Batch, rules: Rules) -> Plan:
+def plan_after_failure(batch: Batch, rules: MappingRules) -> Plan:
     """The plan after a failed invocation. Splitting a batch does not count as an attempt."""
     records = batch.records
     if rules.bisects_batches and len(records) > 1:
         half = len(records) // 2
         return Plan((Batch(records[:half], batch.failures), Batch(records[half:], batch.failures)))
-    return _retry(batch, rules)
+    return _retry_plan(batch, rules)
 
 
-def plan_after_answer(batch: Batch, answer: Any, rules: Rules) -> Plan:
+def plan_after_answer(batch: Batch, answer: Any, rules: MappingRules) -> Plan:
     """The plan after a successful invocation. If it reports failures, all records before the first one are done."""
     if not rules.reports_failures:
         return Plan()
@@ -80,10 +80,10 @@ def plan_after_answer(batch: Batch, answer: Any, rules: Rules) -> Plan:
     first = min(sequences.index(each) for each in reported)
     if first:
         return Plan((Batch(batch.records[first:]),))
-    return _retry(batch, rules)
+    return _retry_plan(batch, rules)
 
 
-def drop_expired(batch: Batch, rules: Rules, now: float) -> Plan:
+def drop_expired(batch: Batch, rules: MappingRules, now: float) -> Plan:
     """Abandon the records that are too old, and continue with the others."""
     if rules.max_age_seconds < 0:
         return Plan((batch,))
@@ -92,7 +92,7 @@ def drop_expired(batch: Batch, rules: Rules, now: float) -> Plan:
     return Plan((Batch(fresh, batch.failures),) if fresh else (), Batch(old, batch.failures) if old else None)
 
 
-def _retry(batch: Batch, rules: Rules) -> Plan:
+def _retry_plan(batch: Batch, rules: MappingRules) -> Plan:
     failures = batch.failures + 1
     if 0 <= rules.retries < failures:
         return Plan(abandoned=Batch(batch.records, failures))

@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.session import Session
 
 from infra.laptop import kinesis_local
-from infra.laptop.processes import PACKAGES, end_with_parent, python, stop_process
+from infra.laptop.processes import PACKAGES, end_with_parent, start_python, stop_process
 from infra.laptop.roles import OWNER, Statement, write_roles
 from infra.laptop.templates import REGION, Deployment, Template
 
@@ -133,7 +133,7 @@ class Cloud:
     def _start_program(self, program: str, *arguments: str, log: Path) -> tuple[str, subprocess.Popen[bytes]]:
         """Start a program of this package; return its address and its process."""
         port = kinesis_local.free_port()
-        process = python(
+        process = start_python(
             *("-m", f"infra.laptop.{program}", str(port), *arguments),
             env={"PYTHONPATH": PACKAGES},
             output=self._closing.enter_context(log.open("wb")),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
-from infra.laptop.processes import LAYER, ROOT, python, stop_process
+from infra.laptop.processes import LAYER, ROOT, start_python, stop_process
 from infra.laptop.roles import OWNER
 from infra.laptop.templates import ACCOUNT, REGION, Properties, Template
 
@@ -67,7 +67,7 @@ class FunctionDefinition:
         return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{self.name}"
 
 
-def definition(template: Template) -> Mapping[str, FunctionDefinition]:
+def function_definitions(template: Template) -> Mapping[str, FunctionDefinition]:
     """The functions of a template by logical id. A tag names the source folder of each."""
     return {name: _define_function(properties) for name, properties in template.resources("AWS::Lambda::Function")}
 
@@ -206,7 +206,7 @@ class _Worker:
         # -P keeps the worker's own folder off the path, so a function can import only its folder and its layers.
         program = str(Path(__file__).with_name("worker.py"))
         arguments = ("-P", program, str(descriptor), self._define_function.handler)
-        return python(*arguments, env=env, output=output, pass_fds=[descriptor])
+        return start_python(*arguments, env=env, output=output, pass_fds=[descriptor])
 
 
 def _worker_environment(definition: FunctionDefinition) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ from infra.laptop.api import (
     AuthorizerConfig,
     GatewayRequest,
     GatewayResponse,
-    Match,
+    MatchedOperation,
     MockResponse,
     NoMockResponse,
     Operation,
@@ -32,7 +32,7 @@ from infra.laptop.api import (
     integration_target,
 )
 from infra.laptop.functions import Function, InvocationFailed, TimedOut, TooLarge
-from infra.laptop.limits import Bucket
+from infra.laptop.limits import TokenBucket
 from nakadi.http.hosts import ServedHosts
 from nakadi.http.message import PROBLEM_MEDIA_TYPE, json_bytes
 from nakadi.http.problem import RequestRefusal, plain_problem_members
@@ -87,11 +87,11 @@ class Gateway:
         self._api = api
         self._served_hosts = served_hosts
         self._throttles = throttles
-        self._buckets: dict[tuple[str, str], Bucket | None] = {}
+        self._buckets: dict[tuple[str, str], TokenBucket | None] = {}
         self._functions = functions
         self._authorizes = authorizes
         self._threads = ThreadPoolExecutor(64, thread_name_prefix="gateway")
-        self._decisions = _Decisions()
+        self._decisions = _DecisionCache()
         self._streams = streams
         self._upstream = httpx.AsyncClient(
             timeout=httpx.Timeout(30, read=MAX_SILENCE_SECONDS),
@@ -189,13 +189,13 @@ class Gateway:
             if failed.message == "Unauthorized":
                 raise RequestRefused("UNAUTHORIZED", "Unauthorized") from None
             raise RequestRefused("AUTHORIZER_FAILURE", "Internal server error") from failed
-        self._decisions.keep(token, decision, authorizer.seconds)
+        self._decisions.store(token, decision, authorizer.seconds)
         return decision
 
     # Functions
 
     async def _invoke(
-        self, request: GatewayRequest, found: Match, authorizer: Mapping[str, Any] | None, send: Send
+        self, request: GatewayRequest, found: MatchedOperation, authorizer: Mapping[str, Any] | None, send: Send
     ) -> None:
         event = self._api.event(request, found, authorizer)
         function = self._functions[found.operation.function]
@@ -315,7 +315,7 @@ class Gateway:
         await send({"type": "http.response.body"})
 
 
-class _Decisions:
+class _DecisionCache:
     """The cached decisions of authorizers by token."""
 
     def __init__(self) -> None:
@@ -327,7 +327,7 @@ class _Decisions:
             until, decision = self._kept.get(token, (0.0, {}))
         return decision if until > time.monotonic() else None
 
-    def keep(self, token: str, decision: Mapping[str, Any], seconds: int) -> None:
+    def store(self, token: str, decision: Mapping[str, Any], seconds: int) -> None:
         with self._lock:
             self._kept[token] = (time.monotonic() + seconds, decision)
 

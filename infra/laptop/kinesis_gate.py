@@ -19,7 +19,7 @@ import anyio
 import httpx
 import uvicorn
 
-from infra.laptop.limits import Ranges, Shard, record_size
+from infra.laptop.limits import HashKeyRanges, Shard, record_size
 from infra.laptop.roles import Permission, Request, Roles, required_permissions
 from infra.laptop.templates import ACCOUNT, REGION
 
@@ -51,7 +51,7 @@ class RequestRefused(Exception):
         )
 
 
-class Gate:
+class KinesisGate:
     """An ASGI application. It runs on one event loop, so no other request interferes between two awaits."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Gate:
         self._limits = limits
         self._clock = clock
         self._shards: dict[ShardKey, Shard] = defaultdict(Shard)
-        self._ranges: dict[str, Ranges] = {}
+        self._ranges: dict[str, HashKeyRanges] = {}
         self._iterators: OrderedDict[str, tuple[ShardKey, float]] = OrderedDict()
 
     async def __call__(self, scope: Message, receive: Receive, send: Any) -> None:
@@ -218,14 +218,14 @@ class Gate:
         while self._iterators and now - next(iter(self._iterators.values()))[1] > ITERATOR_SECONDS:
             self._iterators.popitem(last=False)
 
-    async def _find_ranges(self, stream: str, request: Request) -> Ranges:
+    async def _find_ranges(self, stream: str, request: Request) -> HashKeyRanges:
         known = self._ranges.get(stream)
         if known is None:
             headers = {**request.headers, "x-amz-target": "Kinesis_20131202.ListShards"}
             body = json.dumps({"StreamName": stream}).encode()
             answer = await self._forward(replace(request, headers=headers, body=body))
             listed = json.loads(answer.body).get("Shards", []) if answer.status == 200 else []
-            known = self._ranges[stream] = Ranges.of(listed)
+            known = self._ranges[stream] = HashKeyRanges.of(listed)
         return known
 
     def _forget_stale_ranges(self, stream: str, expected: set[str], answer: Answer) -> Answer:
@@ -283,7 +283,7 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 def main(port: int, upstream: str, roles: str, *limits: str) -> None:
-    gate = Gate(upstream, Roles(Path(roles)), limits=bool(limits))
+    gate = KinesisGate(upstream, Roles(Path(roles)), limits=bool(limits))
     uvicorn.run(gate, port=port, lifespan="off", log_config=None, timeout_keep_alive=3600)
 
 

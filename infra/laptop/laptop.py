@@ -19,11 +19,11 @@ import uvicorn
 
 from infra.laptop.api import Api
 from infra.laptop.cloud import LENIENT, Cloud, DeploymentFailed, Strictness
-from infra.laptop.functions import Function, FunctionDefinition, definition
+from infra.laptop.functions import Function, FunctionDefinition, function_definitions
 from infra.laptop.gateway import Gateway
 from infra.laptop.kinesis_local import free_port
 from infra.laptop.mapping import EventSource, make_notifier
-from infra.laptop.processes import PACKAGES, end_with_parent, python, stop_process
+from infra.laptop.processes import PACKAGES, end_with_parent, start_python, stop_process
 from infra.laptop.schedule import Schedule
 from infra.laptop.synthesis import synthesize_cached
 from infra.laptop.templates import Deployment
@@ -93,7 +93,7 @@ class Laptop:
 
     def _define_functions(self, deployment: Deployment) -> Mapping[str, FunctionDefinition]:
         """The functions by their ARNs, which this also tells the templates."""
-        found = definition(deployment.serving)
+        found = function_definitions(deployment.serving)
         for name, each in found.items():
             deployment.serving.created_names |= {name: each.name, f"{name}.Arn": each.arn}
         return {each.arn: each for each in found.values()}
@@ -186,7 +186,7 @@ class Streaming:
         self._closing = ExitStack()
         self.log = logs / f"streaming-{port}.log"
         output = self._closing.enter_context(self.log.open("wb"))
-        self._process: subprocess.Popen[bytes] = python(
+        self._process: subprocess.Popen[bytes] = start_python(
             *("-m", "services.streaming", *container["Command"]),
             # The last of two values wins.
             *("--host", "127.0.0.1", "--port", str(port)),

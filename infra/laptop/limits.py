@@ -14,7 +14,7 @@ READ_CALLS_PER_SECOND = 5
 ITERATORS_PER_SECOND = 5
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket: `rate` tokens arrive per second, up to `capacity`, by default one second's tokens."""
 
     def __init__(self, rate: float, capacity: float | None = None) -> None:
@@ -37,11 +37,11 @@ class Shard:
     """The limits of a shard for all its writers and readers together."""
 
     def __init__(self) -> None:
-        self._bytes = Bucket(WRITE_BYTES_PER_SECOND)
-        self._records = Bucket(WRITE_RECORDS_PER_SECOND)
-        self._read = Bucket(READ_BYTES_PER_SECOND)
-        self._calls = Bucket(READ_CALLS_PER_SECOND)
-        self._iterators = Bucket(ITERATORS_PER_SECOND)
+        self._bytes = TokenBucket(WRITE_BYTES_PER_SECOND)
+        self._records = TokenBucket(WRITE_RECORDS_PER_SECOND)
+        self._read = TokenBucket(READ_BYTES_PER_SECOND)
+        self._calls = TokenBucket(READ_CALLS_PER_SECOND)
+        self._iterators = TokenBucket(ITERATORS_PER_SECOND)
 
     def accept(self, size: int, now: float) -> bool:
         """Whether the shard accepts a record of this size; if so, count it."""
@@ -70,13 +70,13 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
+class HashKeyRanges:
     """The open shards of a stream by their ranges of key hashes."""
 
     shards: Sequence[tuple[int, int, str]]
 
     @classmethod
-    def of(cls, listed: Iterable[Mapping[str, Any]]) -> Ranges:
+    def of(cls, listed: Iterable[Mapping[str, Any]]) -> HashKeyRanges:
         return cls(
             [
                 (

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.laptop.batches import Batch, Plan, Record, Rules, drop_expired, plan_after_answer, plan_after_failure
+from infra.laptop.batches import Batch, MappingRules, Plan, Record, drop_expired, plan_after_answer, plan_after_failure
 from infra.laptop.functions import Function, InvocationFailed
 from infra.laptop.templates import REGION, Properties
 
@@ -41,7 +41,7 @@ class EventSource:
     def __init__(self, properties: Properties, kinesis: Any, function: Function, notify: Notify) -> None:
         self._arn: str = properties["EventSourceArn"]
         self._position: str = properties["StartingPosition"]
-        self._rules = Rules.of(properties)
+        self._rules = MappingRules.of(properties)
         self._kinesis = kinesis
         self._function = function
         self._notify = notify
@@ -176,7 +176,7 @@ class Poller:
     """Reads the records of a shard in batches, limited by their size and the batching window."""
 
     def __init__(
-        self, kinesis: Any, arn: str, shard_id: str, position: str, rules: Rules, closing: threading.Event
+        self, kinesis: Any, arn: str, shard_id: str, position: str, rules: MappingRules, closing: threading.Event
     ) -> None:
         self._kinesis = kinesis
         self._stream = _stream_name(arn)

@@ -62,10 +62,10 @@ class Services:
         refusal = self._roles.refusal(role, required_permissions(request))
         if refusal and service == "s3" and (keys := keys_to_delete(request)):
             return _deny_deletions(keys, refusal)
-        answer = _deny(service, refusal) if refusal else self._process(service, request)
+        answer = _denied_answer(service, refusal) if refusal else self._process(service, request)
         if answer[0] == 404 and service == "s3" and (listing := list_permission_for_missing(request)):
             refusal = self._roles.refusal(role, [listing])
-            return _deny(service, refusal) if refusal else answer
+            return _denied_answer(service, refusal) if refusal else answer
         return answer
 
     def _process(self, service: str, request: Request) -> Answer:
@@ -76,7 +76,7 @@ class Services:
         return self._stubber.process_request(prepared) or (404, {}, f"{service} is not here")
 
 
-def _deny(service: str, why: str) -> Answer:
+def _denied_answer(service: str, why: str) -> Answer:
     print("Denied:", why, flush=True)  # noqa: T201  # it is this program's log
     if service == "s3":
         return 403, {"content-type": "application/xml"}, S3_ACCESS_DENIED.format(escape(why))

@@ -23,7 +23,7 @@ _STARTED: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 PR_SET_PDEATHSIG = 1
 
 
-def python(
+def start_python(
     *arguments: str,
     env: Mapping[str, str],
     output: IO[bytes] | int,

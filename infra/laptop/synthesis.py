@@ -58,11 +58,11 @@ def synthesize_cached() -> Deployment:
     if not folder.exists():
         unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
         _synthesize(unfinished)
-        _publish(unfinished, folder)
+        _move_into_place(unfinished, folder)
     return Deployment(folder, f"nakadi-{STAGE}")
 
 
-def _publish(unfinished: Path, folder: Path) -> None:
+def _move_into_place(unfinished: Path, folder: Path) -> None:
     try:
         unfinished.rename(folder)
     except OSError:
@@ -92,13 +92,13 @@ def _synthesize(folder: Path) -> None:
 def _fingerprint() -> str:
     context = synthesis_context()
     summary = hashlib.sha256(json.dumps(context).encode())
-    for path in sorted((*_sources(), *_files(context.get("NAKADI_CONSOLE", "")))):
+    for path in sorted((*_sources(), *_files_to_hash(context.get("NAKADI_CONSOLE", "")))):
         summary.update(str(path).encode())
         summary.update(path.read_bytes())
     return summary.hexdigest()[:16]
 
 
-def _files(console: str) -> Iterator[Path]:
+def _files_to_hash(console: str) -> Iterator[Path]:
     yield from (path for path in Path(console).rglob("*") if path.is_file()) if console else ()
 
 

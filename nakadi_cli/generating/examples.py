@@ -54,11 +54,11 @@ def make_examples(schema: Mapping[str, Any], count: int) -> list[dict[str, Any]]
         elif nearest is None:
             nearest = candidate
     if not found:
-        raise BadInput(f"No example was found that the schema accepts. {_reason(validator, nearest)}.")
+        raise BadInput(f"No example was found that the schema accepts. {_reason_of_failure(validator, nearest)}.")
     return found
 
 
-def _reason(validator: Validator, nearest: Any) -> str:
+def _reason_of_failure(validator: Validator, nearest: Any) -> str:
     if nearest is None:
         return "Its rules contradict each other, or it contains itself without end"
     return f"The nearest one is refused: {validator.explain(nearest).splitlines()[0]}"
@@ -77,7 +77,7 @@ def likely_values(document: SchemaDocument, schema: RawSchema, tries: int) -> It
         # The first has everything, the second as little as possible, and the others follow their luck.
         likelihood = (1.0, 0.0, 0.5)[min(number, 2)]
         try:
-            yield _Maker(document, Random(_SEED + number), likelihood).make(schema, 0)  # noqa: S311
+            yield _ExampleMaker(document, Random(_SEED + number), likelihood).make(schema, 0)  # noqa: S311
         except (_Impossible, ArithmeticError):
             continue
 
@@ -102,7 +102,7 @@ class _Rules(Struct):
     is_unique: bool = False
 
 
-class _Maker:
+class _ExampleMaker:
     def __init__(self, document: SchemaDocument, draw: Random, likelihood: float) -> None:
         self._document = document
         self._draw = draw

@@ -176,7 +176,7 @@ class Inferred(Struct, frozen=True):
     count: int
 
 
-def infer(texts: Iterable[bytes], category: Category | None = None, *, has_enums: bool = True) -> Inferred:
+def infer_from_events(texts: Iterable[bytes], category: Category | None = None, *, has_enums: bool = True) -> Inferred:
     """Infer a schema from events in their original spelling.
 
     Without a category, it is the one that the events look like. Raises `BadInput` for an event that no broker would

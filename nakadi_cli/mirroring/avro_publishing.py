@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from nakadi_cli.api import failure_of, path, refusal
+from nakadi_cli.api import failure_of, path, refusal_failure
 from nakadi_cli.failures import Failed
 from nakadi_cli.mirroring.avro import MEDIA_TYPE, AvroForm
 from nakadi_cli.mirroring.definitions import schema_versions
@@ -72,14 +72,14 @@ class AvroDestination:
             elif answer.status in (207, 422):
                 problem = _first_problem(answer.body)
                 if problem is None:
-                    raise refusal(answer)
+                    raise refusal_failure(answer)
                 if problem[2]:
                     return problem[0], problem[1]
                 failure = Failed(problem[1])
             elif answer.status < 500 and answer.status not in _BUSY:
-                raise refusal(answer)
+                raise refusal_failure(answer)
             else:
-                failure = refusal(answer)
+                failure = refusal_failure(answer)
         raise failure
 
 

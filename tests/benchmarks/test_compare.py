@@ -5,9 +5,9 @@ import time
 import httpx
 import pytest
 
-from benchmarks.compare import Failure, Row, Table, compare, is_loopback, row, summary
+from benchmarks.compare import Failure, Row, Table, compare, is_loopback, row_of_rounds, summary
 from benchmarks.compare_rows import HIGHER, LOADS, LOWER, PARTS, Figure
-from benchmarks.compared_broker import Broker
+from benchmarks.compared_broker import ComparedBroker
 from nakadi import local
 from tests.support.patience import PATIENCE
 
@@ -24,7 +24,7 @@ A_FEW_ROWS = (
 @pytest.fixture
 def brokers():
     with local.Broker() as first, local.Broker() as second:
-        yield Broker(first.url), Broker(second.url)
+        yield ComparedBroker(first.url), ComparedBroker(second.url)
 
 
 def check_rows(brokers, names):
@@ -115,8 +115,8 @@ def test_above_one_the_first_broker_is_better():
     rates = [(Figure(200, HIGHER), Figure(100, HIGHER)), (Figure(30, HIGHER), Figure(10, HIGHER))]
     delays = [(Figure(1, LOWER), Figure(4, LOWER))]
 
-    assert row("load", "rate", rates, 0.1) == Row("rate", 115, 55, 2.5, 2, 3, 0.1, "load")
-    assert row("load", "delay", delays, 0.1) == Row("delay", 1, 4, 4, 4, 4, 0.1, "load")
+    assert row_of_rounds("load", "rate", rates, 0.1) == Row("rate", 115, 55, 2.5, 2, 3, 0.1, "load")
+    assert row_of_rounds("load", "delay", delays, 0.1) == Row("delay", 1, 4, 4, 4, 4, 0.1, "load")
 
 
 def test_the_summary_names_the_least_rate():

@@ -14,7 +14,7 @@ from nakadi.schemas.submission import check_restricted_language, parse_submitted
 from nakadi.schemas.validation import compile_validator
 from nakadi_cli.failures import BadInput
 from nakadi_cli.generating.examples import make_examples
-from nakadi_cli.generating.inference import infer
+from nakadi_cli.generating.inference import infer_from_events
 from nakadi_cli.generating.python import Models, write_python
 from nakadi_cli.generating.reading import read_declarations
 from nakadi_cli.generating.violations import break_rules, without_rule
@@ -27,7 +27,7 @@ ORDER_PLACED = str(ROOT / "events/event_types/order.placed.json")
 
 
 def infer_schema_of(*events, **options):
-    return infer([json.dumps(each).encode() for each in events], **options).schema
+    return infer_from_events([json.dumps(each).encode() for each in events], **options).schema
 
 
 # Inference

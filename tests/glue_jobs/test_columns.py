@@ -15,7 +15,7 @@ from nakadi_jobs.columns import (
     Scalar,
     Struct,
     Texts,
-    ddl,
+    ddl_of,
     derive_columns,
     new_columns,
     text_properties,
@@ -145,8 +145,8 @@ def test_a_very_deep_schema(kind, levels):
     for _ in range(90):
         schema = {"type": "array", "items": schema} if kind == "array" else {"properties": {"a": schema}}
     columns = columns_of({"a": schema})
-    assert ddl(columns.fields[0].kind).count("<") == levels
-    assert "string" in ddl(columns)
+    assert ddl_of(columns.fields[0].kind).count("<") == levels
+    assert "string" in ddl_of(columns)
     assert not columns.closed
     assert columns_of({"a": schema}, {"a": schema}) == columns
 
@@ -154,7 +154,7 @@ def test_a_very_deep_schema(kind, levels):
 def test_the_types_as_spark_writes_them():
     """Types are written with their names quoted."""
     kind = Struct((Field("a", Array(Struct((Field("b", BIGINT),)))), Field("c", Json()), Field("d", Texts())))
-    assert ddl(kind) == "struct<`a`:array<struct<`b`:bigint>>,`c`:string,`d`:map<string,string>>"
+    assert ddl_of(kind) == "struct<`a`:array<struct<`b`:bigint>>,`c`:string,`d`:map<string,string>>"
 
 
 def test_a_property_whose_type_changes_has_further_columns():
@@ -166,7 +166,7 @@ def test_a_property_whose_type_changes_has_further_columns():
         {"properties": {"a": {"type": "number"}}},
     ]
     columns = derive_columns(an_event_type(category=Category.UNDEFINED), versions)
-    assert [(field.name, ddl(field.kind), field.source) for field in columns.fields] == [
+    assert [(field.name, ddl_of(field.kind), field.source) for field in columns.fields] == [
         ("a", "bigint", ""),
         ("b", "string", ""),
         ("b__bigint", "string", ""),
@@ -187,7 +187,7 @@ def test_a_table_that_is_there_keeps_its_types():
         }
     }
     columns = derive_columns(UNDEFINED, [schema], there)
-    assert ddl(columns) == "struct<`price`:double,`at`:string,`in`:struct<`n`:bigint,`n__double`:double>>"
+    assert ddl_of(columns) == "struct<`price`:double,`at`:string,`in`:struct<`n`:bigint,`n__double`:double>>"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_table_that_is_there_keeps_its_types():
 )
 def test_decimals_and_moments(schema, name):
     """Decimals and dates in a schema determine the types of columns."""
-    assert ddl(columns_of({"it": schema})) == f"struct<`it`:{name}>"
+    assert ddl_of(columns_of({"it": schema})) == f"struct<`it`:{name}>"
 
 
 def test_columns_that_hold_everything():
@@ -237,7 +237,9 @@ def test_columns_come_into_a_table_in_one_change_of_it(jobs):
 
     table.add([(("e",), "int"), (("a", "y"), "int"), (("f",), "int")])
 
-    assert ddl(table.columns()) == "struct<`a`:struct<`x`:int,`y`:int>,`b`:string,`c`:int,`d`:string,`e`:int,`f`:int>"
+    assert (
+        ddl_of(table.columns()) == "struct<`a`:struct<`x`:int,`y`:int>,`b`:string,`c`:int,`d`:string,`e`:int,`f`:int>"
+    )
 
 
 def test_an_avro_schema_has_columns_for_its_fields():
@@ -255,7 +257,7 @@ def test_an_avro_schema_has_columns_for_its_fields():
     )
     found = derive_columns(an_event_type(category=Category.DATA), [parse_record_schema(json.dumps(record))])
 
-    assert [ddl(each.kind) for each in found.fields if each.name != "metadata"] == [
+    assert [ddl_of(each.kind) for each in found.fields if each.name != "metadata"] == [
         "string",
         "bigint",
         "bigint",

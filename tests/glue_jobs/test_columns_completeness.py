@@ -18,7 +18,7 @@ from nakadi_jobs.columns import (
     Scalar,
     Struct,
     Texts,
-    ddl,
+    ddl_of,
 )
 from nakadi_jobs.exact_values import MISFIT
 from nakadi_jobs.transform import count_column_members, member_count_expression
@@ -98,7 +98,7 @@ def test_members_in_lists(jobs):
     columns = Struct((Field("items", Array(ITEM)), Field("parcels", Array(Struct((Field("items", Array(ITEM)),))))))
     values = [{"items": items, "parcels": [None, {"items": items}, {}]} if items is not None else {} for items in LISTS]
     one = jobs.spark().range(1)
-    texts = F.from_json(F.lit(json.dumps(values)), f"array<{ddl(columns)}>")
+    texts = F.from_json(F.lit(json.dumps(values)), f"array<{ddl_of(columns)}>")
     rows = one.select(F.posexplode(texts).alias("number", "v"))
     counted = rows.selectExpr("number", f"{count_column_members('v', columns)} AS members").orderBy("number").collect()
     assert [row["members"] for row in counted] == [count_members(value) for value in values]

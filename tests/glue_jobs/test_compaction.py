@@ -49,7 +49,7 @@ def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, dat
     columns = columns_of_all_versions(data.event_types, orders)
 
     with archive.gather(parts) as gathered:
-        rows = compaction.make_rows(gathered.reading(parts), columns)
+        rows = compaction.make_rows(gathered.read_parts(parts), columns)
         plan = rows._jdf.queryExecution().executedPlan().toString()
         assert rows.count() == 5
 

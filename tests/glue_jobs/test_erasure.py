@@ -8,7 +8,7 @@ from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.command import BadArguments
-from nakadi_jobs.erasure import ErasedValue, ErasureMode, erase_events, search
+from nakadi_jobs.erasure import ErasedValue, ErasureMode, erase_events, search_archive
 from nakadi_jobs.leftovers import Unreadable, relative_folder, search_bounds
 from nakadi_jobs.retention import read_value
 from tests.support.builders import A_MOMENT
@@ -115,10 +115,10 @@ def test_parts_of_an_archive_are_searched(tmp_path):
         place = {"topic": "t", "timeline": 1, "partition": 0, "first": 0, "end": 2, "since": 0, "until": 0}
         parts.append(ArchiveRange(**place, location=ArchiveLocation(key, 0, len(content)), events=2))
 
-    numbers = dict(search(f"file://{tmp_path}", ErasedValue(("id",), "4711"), parts))
+    numbers = dict(search_archive(f"file://{tmp_path}", ErasedValue(("id",), "4711"), parts))
     assert (sorted(numbers), numbers["a@0"]) == (["a@0", "c@0"], "")
     assert numbers["c@0"].startswith("c cannot be read")
-    assert "a@0" in dict(search(f"file://{tmp_path}", ErasedValue(("id",), "b"), parts))
+    assert "a@0" in dict(search_archive(f"file://{tmp_path}", ErasedValue(("id",), "b"), parts))
 
 
 def test_the_value_can_be_in_a_file(tmp_path):

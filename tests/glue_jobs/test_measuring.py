@@ -9,14 +9,14 @@ from nakadi_jobs.measuring import (
     BY_PUBLISHER,
     BY_STEP,
     Count,
-    advice,
+    advise_partition_count,
+    default_statistic,
     first_minute,
     percentile,
     size_step,
-    statistic,
-    traffic,
+    split_into_windows,
+    traffic_of_period,
     window_start,
-    windows,
 )
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -32,14 +32,14 @@ def same_counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
 
 def test_rates():
     """The mean counts every minute of the time; the peak is the busiest minute."""
-    told = traffic([*same_counts(30), *same_counts(90, minute=3)], NOON, NOON + HOUR, 1)
+    told = traffic_of_period([*same_counts(30), *same_counts(90, minute=3)], NOON, NOON + HOUR, 1)
     assert (told.events, told.per_minute_mean, told.per_minute_peak) == (120, 2.0, 90)
     assert first_minute([*same_counts(90, minute=3), *same_counts(30, minute=1)]) == NOON + timedelta(minutes=1)
 
 
 def test_sizes():
     """Percentiles are within one percent, mean and greatest are exact."""
-    told = traffic([*same_counts(90, size=100), *same_counts(10, size=1000)], NOON, NOON + HOUR, 1)
+    told = traffic_of_period([*same_counts(90, size=100), *same_counts(10, size=1000)], NOON, NOON + HOUR, 1)
     assert told.size_p50 == pytest.approx(100, rel=0.01)
     assert told.size_p95 == pytest.approx(1000, rel=0.01)
     assert (told.size_mean, told.size_max) == (190, 1000)
@@ -53,7 +53,7 @@ def test_publishers_are_kept_apart():
         *same_counts(1, publisher="b"),
         *same_counts(1, publisher=None),
     ]
-    told = traffic(found, NOON, NOON, 1)
+    told = traffic_of_period(found, NOON, NOON, 1)
     assert told.publishers == 2
 
 
@@ -61,12 +61,12 @@ def test_publishers_are_kept_apart():
 def test_skew(spread, skew):
     """The skew is the fullest partition's content, in even shares; empty partitions count."""
     found = [each for number, events in enumerate(spread) for each in same_counts(events, partition=number)]
-    assert traffic(found, NOON, NOON + HOUR, 2).partition_skew == skew
+    assert traffic_of_period(found, NOON, NOON + HOUR, 2).partition_skew == skew
 
 
 def test_no_traffic():
     """A time without events has measures too."""
-    told = traffic([], NOON, NOON + HOUR, 3)
+    told = traffic_of_period([], NOON, NOON + HOUR, 3)
     assert (told.events, told.size_mean, told.size_p95, told.per_minute_peak, told.partition_skew) == (0, 0, 0, 0, 1.0)
     assert percentile({}, 0.5) == 0
 
@@ -78,14 +78,16 @@ def test_no_traffic():
 def test_advice_is_what_a_new_event_type_would_get(readers, writers, partitions, recommended):
     """The recommended number follows the rule for new event types; the error says how far off it is."""
     measured = Statistics(messages_per_minute=1, message_size=1, read_parallelism=readers, write_parallelism=writers)
-    told = advice(measured, partitions, 8)
+    told = advise_partition_count(measured, partitions, 8)
     assert (told.recommended, told.error) == (recommended, partitions - recommended)
 
 
 def test_the_statistic():
     """The measured figures are reported in the terms that owners expect."""
-    told = traffic([*same_counts(120, size=250), *same_counts(60, size=250, publisher="b")], NOON, NOON + HOUR, 1)
-    assert statistic(told, 4) == Statistics(
+    told = traffic_of_period(
+        [*same_counts(120, size=250), *same_counts(60, size=250, publisher="b")], NOON, NOON + HOUR, 1
+    )
+    assert default_statistic(told, 4) == Statistics(
         messages_per_minute=3, message_size=250, read_parallelism=4, write_parallelism=2
     )
 
@@ -94,7 +96,7 @@ def test_windows_begin_with_the_day():
     """Windows are the same whenever a run begins; the last one may be shorter."""
     since = window_start(NOON + timedelta(minutes=59), HOUR)
     assert since == NOON
-    assert windows(since, NOON + timedelta(minutes=90), HOUR) == [
+    assert split_into_windows(since, NOON + timedelta(minutes=90), HOUR) == [
         (NOON, NOON + HOUR),
         (NOON + HOUR, NOON + timedelta(minutes=90)),
     ]

@@ -31,7 +31,7 @@ def test_one_window_fills_its_plot():
 def test_all_windows_are_on_the_plot():
     """From the beginning of the first to the end of the last."""
     rows = [measured_window(timedelta(hours=hour)) for hour in (0, 5)]
-    assert plots._span({"order.placed": rows}) == (FIRST, FIRST + timedelta(hours=6))
+    assert plots._time_range({"order.placed": rows}) == (FIRST, FIRST + timedelta(hours=6))
 
 
 def test_every_plot_is_drawn():

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from infra.cost.load import Deployment as Counted
-from infra.cost.standing import standing
+from infra.cost.standing import count_standing_resources
 from nakadi.app.settings import Settings
 from nakadi_cdk.context import Context
 from nakadi_cdk.needs import NEEDS, find_needs
@@ -228,7 +228,7 @@ def test_events_stay_in_kafka_for_a_day_once_they_are_archived(msk_deployment):
 
 def test_what_stands_there_with_msk_is_counted(msk_deployment):
     """`standing` counts neither Kinesis nor its alarms."""
-    counted = standing(Counted(storage="msk", kinesis_streams=1))
+    counted = count_standing_resources(Counted(storage="msk", kinesis_streams=1))
     alarms = msk_deployment.serving.all("AWS::CloudWatch::Alarm").values()
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
     scaled = 2 * len(msk_deployment.serving.all("AWS::ApplicationAutoScaling::ScalingPolicy"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nakadi_jobs.columns import Array, Field, Kind, Scalar, Struct, Texts, ddl
+from nakadi_jobs.columns import Array, Field, Kind, Scalar, Struct, Texts, ddl_of
 from nakadi_jobs.places import PLACES
 from nakadi_jobs.plain_lines import Form
 
@@ -32,4 +32,4 @@ def _iceberg_type(kind: Kind, number: int = 0) -> Any:
             return {"type": "list", "element-id": number * 100, "element": _iceberg_type(element, number)}
         case Texts():
             return {"type": "map", "key-id": 1, "key": "string", "value-id": 2, "value": "string"}
-    return {"bigint": "long", "timestamp": "timestamptz"}.get(ddl(kind), ddl(kind))
+    return {"bigint": "long", "timestamp": "timestamptz"}.get(ddl_of(kind), ddl_of(kind))

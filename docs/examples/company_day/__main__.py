@@ -124,9 +124,9 @@ class Company:
 
     def publish_and_ask(self, events: Sequence[Event], truth: Truth) -> None:
         """Publish events. Queries that run at the same time find no event twice, and none that is not published."""
-        before = len(truth.of(PAYMENTS))
+        before = len(truth.events_of(PAYMENTS))
         truth.add(events)
-        after = len(truth.of(PAYMENTS))
+        after = len(truth.events_of(PAYMENTS))
         with ThreadPoolExecutor(1) as pool:
             publishing = pool.submit(self._publish, events)
             count = before
@@ -192,7 +192,7 @@ class Company:
     def fill_tables(self, truth: Truth) -> None:
         """Run jobs until the tables have all events: those that are not archived yet are not in them."""
         deadline = time.monotonic() + PATIENCE
-        while any(self._event_type(name)["table"]["rows"] < len(truth.of(name)) for name in SCHEMAS):
+        while any(self._event_type(name)["table"]["rows"] < len(truth.events_of(name)) for name in SCHEMAS):
             assert time.monotonic() < deadline, "the tables lack events"
             time.sleep(1)
             self.run(compaction.main)
@@ -208,8 +208,8 @@ class Company:
             runs = self._api.get(f"/event-types/{name}/table-runs").raise_for_status().json()["items"]
             unmet = sum(each["unmet"] for run in runs for each in run["expectations"])
             found = [sum(run[what] for run in runs) for what in ("rows", "late_events", "duplicates", "misfits")]
-            rows = len(truth.of(name))
-            wanted = [rows, truth.late(name), truth.repeated(name), 0, truth.free_orders() if unmet else 0]
+            rows = len(truth.events_of(name))
+            wanted = [rows, truth.count_late(name), truth.count_repeated(name), 0, truth.free_orders() if unmet else 0]
             assert [*found, unmet] == wanted, (name, found, unmet, wanted)
             [(counted,)] = self._spark.sql(
                 f"SELECT sum(events) FROM nakadi.{self._database}.nakadi__statistics WHERE event_type = '{name}'"  # noqa: S608
@@ -233,9 +233,9 @@ class Company:
         """
         deadline = time.monotonic() + PATIENCE
         for name, path in CUSTOMER_PATHS.items():
-            while len(events := self._read(name)) > len(truth.of(name)) and time.monotonic() < deadline:
+            while len(events := self._read(name)) > len(truth.events_of(name)) and time.monotonic() < deadline:
                 time.sleep(1)
-            assert len(events) == len(truth.of(name)), (name, len(events), len(truth.of(name)))
+            assert len(events) == len(truth.events_of(name)), (name, len(events), len(truth.events_of(name)))
             assert customer not in {_value_at(path, event) for event in events}
             self.compared += 2
         print("streams deliver what is left", flush=True)

@@ -118,24 +118,26 @@ class Day:
             "items": items,
             "total": total,
         }
-        found = [(moment := float(number), self._events(ORDERS, number, customer["id"], order))]
-        for amount in self._parts(total):
+        found = [(moment := float(number), self._event_with_repetitions(ORDERS, number, customer["id"], order))]
+        for amount in self._split_payment(total):
             moment += drawn.expovariate(1 / 20)
             details = {"fee": [(amount / 50).quantize(Decimal("0.01"))], "note": drawn.choice(("", "à la carte"))}
             payment = {"order_number": number, "payer": customer["id"], "amount": amount, "details": details}
-            found.append((moment, self._events(PAYMENTS, number, customer["id"], payment)))
+            found.append((moment, self._event_with_repetitions(PAYMENTS, number, customer["id"], payment)))
         for state in STATES[: drawn.randint(0, len(STATES))]:
             moment += drawn.expovariate(1 / 20)
             data = {"order_number": number, "state": state, "recipient": customer}
-            found.append((moment, self._events(SHIPMENTS, number, customer["id"], data)))
+            found.append((moment, self._event_with_repetitions(SHIPMENTS, number, customer["id"], data)))
         return found
 
-    def _parts(self, total: Decimal) -> Sequence[Decimal]:
+    def _split_payment(self, total: Decimal) -> Sequence[Decimal]:
         """The payments of an order: none, all at once, or half of it and perhaps the rest."""
         half = (total / 2).quantize(Decimal("0.01"))
         return self._drawn.choice(((), (total,), (total,), (half,), (half, total - half)))
 
-    def _events(self, event_type: str, number: int, customer: str, members: Mapping[str, Any]) -> list[Event]:
+    def _event_with_repetitions(
+        self, event_type: str, number: int, customer: str, members: Mapping[str, Any]
+    ) -> list[Event]:
         """An event; perhaps again, because its publisher was not sure; perhaps after one that is wrong."""
         event = self._event(event_type, number, customer, members)
         before = []
@@ -162,7 +164,7 @@ class Truth:
     """The events that were published, and what must therefore be found."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._event_with_repetitions: list[Event] = []
         self._paid: set[str] = set()
         self.refused: Counter[str] = Counter()
         self.erased: Counter[str] = Counter()
@@ -172,37 +174,37 @@ class Truth:
             if event.is_wrong:
                 self.refused[event.event_type] += 1
             elif event.event_type != PAYMENTS:
-                self._events.append(event)
+                self._event_with_repetitions.append(event)
             elif event.eid not in self._paid:
                 # The event type has a window in which the broker stores an event once.
                 self._paid.add(event.eid)
-                self._events.append(event)
+                self._event_with_repetitions.append(event)
 
     def erase(self, customer: str) -> None:
-        self.erased.update(event.event_type for event in self._events if event.customer == customer)
-        self._events = [event for event in self._events if event.customer != customer]
+        self.erased.update(event.event_type for event in self._event_with_repetitions if event.customer == customer)
+        self._event_with_repetitions = [event for event in self._event_with_repetitions if event.customer != customer]
 
-    def of(self, event_type: str) -> Sequence[Event]:
-        return [event for event in self._events if event.event_type == event_type]
+    def events_of(self, event_type: str) -> Sequence[Event]:
+        return [event for event in self._event_with_repetitions if event.event_type == event_type]
 
     def customer_with_most_orders(self) -> str:
-        return Counter(event.customer for event in self.of(ORDERS)).most_common(1)[0][0]
+        return Counter(event.customer for event in self.events_of(ORDERS)).most_common(1)[0][0]
 
     # What the reports of the jobs must say
 
-    def late(self, event_type: str) -> int:
-        return sum(event.is_late for event in self.of(event_type))
+    def count_late(self, event_type: str) -> int:
+        return sum(event.is_late for event in self.events_of(event_type))
 
-    def repeated(self, event_type: str) -> int:
-        events = self.of(event_type)
+    def count_repeated(self, event_type: str) -> int:
+        events = self.events_of(event_type)
         return len(events) - len({event.eid for event in events})
 
     def free_orders(self) -> int:
-        return sum(event.members["total"] == 0 for event in self.of(ORDERS))
+        return sum(event.members["total"] == 0 for event in self.events_of(ORDERS))
 
 
 def _orders_by_country(truth: Truth) -> list[tuple[Any, ...]]:
-    events = truth.of(ORDERS)
+    events = truth.events_of(ORDERS)
     totals: Counter[str] = Counter()
     for event in events:
         totals[event.members["country"]] += event.members["total"]
@@ -211,30 +213,30 @@ def _orders_by_country(truth: Truth) -> list[tuple[Any, ...]]:
 
 
 def _best_sold(truth: Truth) -> list[tuple[Any, ...]]:
-    sold = Counter(item["sku"] for event in truth.of(ORDERS) for item in event.members["items"])
+    sold = Counter(item["sku"] for event in truth.events_of(ORDERS) for item in event.members["items"])
     return sorted(sold.items(), key=lambda each: (-each[1], each[0]))[:5]
 
 
 def _unpaid_orders(truth: Truth) -> list[tuple[Any, ...]]:
     paid: Counter[int] = Counter()
-    for event in truth.of(PAYMENTS):
+    for event in truth.events_of(PAYMENTS):
         paid[event.order_number] += event.members["amount"]
-    totals = {event.order_number: event.members["total"] for event in truth.of(ORDERS)}
+    totals = {event.order_number: event.members["total"] for event in truth.events_of(ORDERS)}
     missing = [total - paid[number] for number, total in totals.items() if paid[number] < total]
     return [(len(missing), sum(missing, Decimal(0)))]
 
 
 def _payments_and_details(truth: Truth) -> list[tuple[Any, ...]]:
-    return sorted((event.eid, _JSON.encode(event.members["details"]).decode()) for event in truth.of(PAYMENTS))
+    return sorted((event.eid, _JSON.encode(event.members["details"]).decode()) for event in truth.events_of(PAYMENTS))
 
 
 def _newest_states(truth: Truth) -> list[tuple[Any, ...]]:
-    newest = {event.order_number: event.members["state"] for event in truth.of(SHIPMENTS)}
+    newest = {event.order_number: event.members["state"] for event in truth.events_of(SHIPMENTS)}
     return sorted(Counter(newest.values()).items())
 
 
 def _orders_by_customer(truth: Truth) -> list[tuple[Any, ...]]:
-    return sorted(Counter(event.customer for event in truth.of(ORDERS)).items())
+    return sorted(Counter(event.customer for event in truth.events_of(ORDERS)).items())
 
 
 FIGURES: Mapping[str, tuple[str, Callable[[Truth], list[tuple[Any, ...]]]]] = {

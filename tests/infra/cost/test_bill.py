@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from infra.cost.bill import PARTS, Line, bill, by_part, total
+from infra.cost.bill import PARTS, Line, bill_lines, by_part, total_dollars
 from infra.cost.elsewhere import offers_elsewhere
 from infra.cost.flows import Flows
-from infra.cost.idle import idle
+from infra.cost.idle import idle_costs
 from infra.cost.load import Assumed, Deployment, Load, Measured
 from infra.cost.prices import PRICES, SECONDS, override_prices
 
@@ -27,7 +27,7 @@ def test_a_million_requests_cost_what_they_cost():
     """The bill matches a calculation by hand."""
     hasty = Deployment(index_seconds=1)
     load = flows(events_per_second=MILLION_EVENTS_A_MONTH, batch=1, event_bytes=1000, consumers=0, deployment=hasty)
-    lines = bill(load, PRICES)
+    lines = bill_lines(load, PRICES)
     assert dollars(lines, "API Gateway", "publish requests") == pytest.approx(3.5)
     assert dollars(lines, "Lambda", "publish, invocations") == pytest.approx(0.2)
     assert dollars(lines, "Kinesis", "shards") == pytest.approx(10.95)
@@ -40,13 +40,13 @@ def test_a_million_requests_cost_what_they_cost():
 def test_publishing_once_costs_two_writes_an_event():
     """A claim and its confirmation are a write unit each; without deduplication there is no such line."""
     load = flows(events_per_second=MILLION_EVENTS_A_MONTH, deduplicated=0.5)
-    assert dollars(bill(load, PRICES), "DynamoDB", "eids, claimed and confirmed") == pytest.approx(0.625)
-    assert not any(line.what.startswith("eids") for line in bill(flows(), PRICES))
+    assert dollars(bill_lines(load, PRICES), "DynamoDB", "eids, claimed and confirmed") == pytest.approx(0.625)
+    assert not any(line.what.startswith("eids") for line in bill_lines(flows(), PRICES))
 
 
 def test_nothing_published_costs_what_stands_there():
     """Without events they have no line; hourly charges remain."""
-    lines = bill(flows(events_per_second=0, consumers=0, event_types=1), PRICES)
+    lines = bill_lines(flows(events_per_second=0, consumers=0, event_types=1), PRICES)
     assert {line.part for line in lines} == {
         *("Kinesis", "Fargate", "Load balancer and network", "CloudWatch", "Glue", "Lambda", "DynamoDB"),
         "Keys and images",
@@ -57,20 +57,20 @@ def test_nothing_published_costs_what_stands_there():
 
 def test_batches_make_events_cheap():
     """A publisher who sends ten events at once pays a fraction for each."""
-    alone, ten = (total(bill(flows(events_per_second=1000, batch=batch), PRICES)) for batch in (1, 10))
+    alone, ten = (total_dollars(bill_lines(flows(events_per_second=1000, batch=batch), PRICES)) for batch in (1, 10))
     assert ten < alone / 3
 
 
 def test_the_parts_are_the_bill():
     """Every line belongs to a part, and the parts add up."""
-    lines = bill(flows(), PRICES)
+    lines = bill_lines(flows(), PRICES)
     assert list(by_part(lines)) == [part for part in PARTS if part != "MSK"]
-    assert sum(by_part(lines).values()) == pytest.approx(total(lines))
+    assert sum(by_part(lines).values()) == pytest.approx(total_dollars(lines))
 
 
 def test_an_on_demand_stream_is_paid_by_what_goes_through():
     """A stream without provisioned shards costs its hours and its incoming and outgoing bytes."""
-    lines = bill(flows(Deployment(stream_mode="on-demand")), PRICES)
+    lines = bill_lines(flows(Deployment(stream_mode="on-demand")), PRICES)
     assert dollars(lines, "Kinesis", "stream") == pytest.approx(29.2)
     assert {line.what for line in lines if line.part == "Kinesis"} == {*("stream", "in", "out, to those who ask")}
 
@@ -78,22 +78,24 @@ def test_an_on_demand_stream_is_paid_by_what_goes_through():
 def test_consumers_of_tasks_are_paid_by_the_hour_and_by_what_is_pushed():
     """With fan-out each task has a consumer of each shard, and the stream's bytes once more."""
     load = {"events_per_second": 1000.0, "streams": 5000}
-    lines = bill(flows(Deployment(fan_out=True, shards=2), **load), PRICES)
+    lines = bill_lines(flows(Deployment(fan_out=True, shards=2), **load), PRICES)
     tasks, shards = flows(**load).tasks, 2
     gigabytes = flows(**load).stored_bytes * SECONDS / (1 << 30)
     assert tasks == 3
     assert dollars(lines, "Kinesis", "consumers of tasks") == pytest.approx(tasks * shards * 10.95)
     assert dollars(lines, "Kinesis", "pushed to tasks") == pytest.approx(tasks * gigabytes * 0.013)
-    pushed = bill(flows(Deployment(fan_out=True, stream_mode="on-demand"), **load), PRICES)
+    pushed = bill_lines(flows(Deployment(fan_out=True, stream_mode="on-demand"), **load), PRICES)
     assert dollars(pushed, "Kinesis", "pushed to tasks") == pytest.approx(tasks * gigabytes * 0.05)
     assert dollars(pushed, "Kinesis", "out, to those who ask") == pytest.approx(gigabytes * 0.04)
 
 
 def test_only_metrics_that_are_reported_are_paid_for():
     """An idle stage reports how late its index is and how many streams are open; an invoked function, four more."""
-    assert dollars(bill(flows(events_per_second=0, consumers=0), PRICES), "CloudWatch", "metrics") == pytest.approx(0.6)
+    assert dollars(
+        bill_lines(flows(events_per_second=0, consumers=0), PRICES), "CloudWatch", "metrics"
+    ) == pytest.approx(0.6)
     few, many = (
-        dollars(bill(flows(Deployment(detailed_metrics=detailed)), PRICES), "CloudWatch", "metrics")
+        dollars(bill_lines(flows(Deployment(detailed_metrics=detailed)), PRICES), "CloudWatch", "metrics")
         for detailed in (False, True)
     )
     assert few == pytest.approx((2 + 3 * 4 + 3) * 0.3 - 4 * 0.3)
@@ -103,8 +105,8 @@ def test_only_metrics_that_are_reported_are_paid_for():
 def test_direct_requests_are_paid_by_the_byte():
     """Without the gateway, nobody pays for requests, functions, logs and traces, but for bytes, addresses and tasks."""
     load = {"events_per_second": 1000.0, "batch": 100.0}
-    lines = bill(flows(Deployment(direct=True), **load), PRICES)
-    usual = bill(flows(**load), PRICES)
+    lines = bill_lines(flows(Deployment(direct=True), **load), PRICES)
+    usual = bill_lines(flows(**load), PRICES)
     assert by_part(lines)["API Gateway"] == 0
     assert {line.what for line in lines if line.part == "Lambda"} == {
         *("log indexer, invocations", "log indexer, time", "housekeeping, invocations", "housekeeping, time")
@@ -125,21 +127,21 @@ def test_tasks_that_are_asked_directly_work_for_it():
 
 def test_a_private_network_and_a_key_are_paid_for():
     """Endpoints instead of addresses, and a dollar for a key; a stage that sleeps has neither tasks nor endpoints."""
-    private = bill(flows(Deployment(private_network=True, own_keys=1)), PRICES)
+    private = bill_lines(flows(Deployment(private_network=True, own_keys=1)), PRICES)
     assert dollars(private, "Load balancer and network", "interface endpoints") == pytest.approx(58.4)
     assert "addresses of tasks" not in {line.what for line in private}
     assert dollars(private, "Keys and images", "keys of one's own") == 1.0
-    asleep = bill(flows(Deployment(private_network=True, asleep=True), consumers=0), PRICES)
+    asleep = bill_lines(flows(Deployment(private_network=True, asleep=True), consumers=0), PRICES)
     assert by_part(asleep)["Load balancer and network"] == 0
 
 
 def test_sinks_are_paid_for():
     """A key and a look a second, however many there are, and reports of each; docs/cost.md says how much."""
-    none, one, hundred = (bill(flows(Deployment(sinks=count)), PRICES) for count in (0, 1, 100))
+    none, one, hundred = (bill_lines(flows(Deployment(sinks=count)), PRICES) for count in (0, 1, 100))
     assert dollars(one, "DynamoDB", "sinks, looked for") == pytest.approx(0.66, abs=0.01)
     assert dollars(one, "DynamoDB", "sinks, reported") == pytest.approx(0.66, abs=0.01)
     assert dollars(one, "Keys and images", "keys of one's own") == 1.0
-    assert total(one) - total(none) == pytest.approx(2.31, abs=0.01)
+    assert total_dollars(one) - total_dollars(none) == pytest.approx(2.31, abs=0.01)
     assert dollars(hundred, "DynamoDB", "sinks, reported") == pytest.approx(65.7, abs=0.1)
     assert dollars(hundred, "DynamoDB", "sinks, looked for") == dollars(one, "DynamoDB", "sinks, looked for")
 
@@ -147,8 +149,8 @@ def test_sinks_are_paid_for():
 def test_versions_and_copies_of_the_archive_are_paid_for():
     """Removed objects cost for as long as they are kept; a copy costs what the archive does, and the way there."""
     load = {"events_per_second": 100.0, "retention_days": 10.0}
-    plain, kept = (bill(flows(Deployment(version_days=days), **load), PRICES) for days in (0, 5))
-    copied = bill(flows(Deployment(version_days=5, archive_replica=True), **load), PRICES)
+    plain, kept = (bill_lines(flows(Deployment(version_days=days), **load), PRICES) for days in (0, 5))
+    copied = bill_lines(flows(Deployment(version_days=5, archive_replica=True), **load), PRICES)
 
     assert dollars(kept, "S3", "archive, old versions") == pytest.approx(dollars(plain, "S3", "archive, kept") / 2)
     assert dollars(copied, "S3", "replica, kept") == pytest.approx(dollars(plain, "S3", "archive, kept"))
@@ -160,17 +162,17 @@ def test_versions_and_copies_of_the_archive_are_paid_for():
 def test_recovery_of_tables_is_paid_for():
     """Restoring to any second costs by the size of the tables, for any number of days; without it, nothing."""
     load = {"events_per_second": 100.0, "retention_days": 10.0}
-    month, day, none = (bill(flows(Deployment(recovery_days=days), **load), PRICES) for days in (35, 1, 0))
+    month, day, none = (bill_lines(flows(Deployment(recovery_days=days), **load), PRICES) for days in (35, 1, 0))
 
     kept = dollars(month, "DynamoDB", "log index, kept")
     assert dollars(month, "DynamoDB", "log index, recovery") == pytest.approx(kept * 0.20 / 0.25)
-    assert total(day) == total(month)
-    assert total(month) - total(none) == pytest.approx(kept * 0.20 / 0.25)
+    assert total_dollars(day) == total_dollars(month)
+    assert total_dollars(month) - total_dollars(none) == pytest.approx(kept * 0.20 / 0.25)
 
 
 def test_a_stage_that_sleeps_has_no_streams():
     """Tasks, a balancer and their alarms cost nothing, while events are kept as before."""
-    awake, asleep = (bill(flows(Deployment(asleep=asleep), consumers=0), PRICES) for asleep in (False, True))
+    awake, asleep = (bill_lines(flows(Deployment(asleep=asleep), consumers=0), PRICES) for asleep in (False, True))
     assert by_part(asleep)["Fargate"] == by_part(asleep)["Load balancer and network"] == 0
     assert by_part(asleep)["Kinesis"] == by_part(awake)["Kinesis"]
     assert dollars(awake, "CloudWatch", "alarms") - dollars(asleep, "CloudWatch", "alarms") == pytest.approx(0.7)
@@ -181,7 +183,7 @@ STREAMS_READ = ("DynamoDB", "streams, read")
 
 def test_idle_event_types_cost_next_to_nothing():
     """An event type without events costs a few documents and an occasional read; a separate shard is dear."""
-    event_type, streamed, stream, subscribed, shard, on_demand = idle(flows(), PRICES)
+    event_type, streamed, stream, subscribed, shard, on_demand = idle_costs(flows(), PRICES)
     assert event_type.dollars < 0.01
     assert streamed.dollars < 0.01
     assert stream.dollars < subscribed.dollars < 0.05
@@ -191,7 +193,9 @@ def test_idle_event_types_cost_next_to_nothing():
 def test_streaming_many_idle_event_types_costs_what_one_costs():
     """A task reads the changes of all its event types together; five hundred in two tasks are cents."""
     one, many = (
-        dollars(bill(flows(Deployment(min_tasks=2), events_per_second=0, event_types=count), PRICES), *STREAMS_READ)
+        dollars(
+            bill_lines(flows(Deployment(min_tasks=2), events_per_second=0, event_types=count), PRICES), *STREAMS_READ
+        )
         for count in (1, 500)
     )
     assert many - one < 0.2
@@ -202,14 +206,14 @@ def test_idle_event_types_are_what_more_of_them_cost():
     few, many = (
         [
             line
-            for line in bill(flows(events_per_second=0, consumers=0, event_types=count), PRICES)
+            for line in bill_lines(flows(events_per_second=0, consumers=0, event_types=count), PRICES)
             if line.what.startswith("housekeeping")
         ]
         for count in (10, 1010)
     )
     documents = 5000 / (1 << 30) * 0.25
-    each = idle(flows(), PRICES)[0].dollars
-    assert (total(many) - total(few)) / 1000 + documents == pytest.approx(each)
+    each = idle_costs(flows(), PRICES)[0].dollars
+    assert (total_dollars(many) - total_dollars(few)) / 1000 + documents == pytest.approx(each)
 
 
 def test_others_are_reckoned_for_the_same_load():
@@ -235,5 +239,7 @@ def test_small_requests_are_counted_as_larger_ones_where_that_is_so():
 
 def test_prices_can_be_others():
     """Other prices give another bill."""
-    usual, dear = (total(bill(flows(), prices)) for prices in (PRICES, override_prices(["api-request=1"])))
+    usual, dear = (
+        total_dollars(bill_lines(flows(), prices)) for prices in (PRICES, override_prices(["api-request=1"]))
+    )
     assert dear > 1000 * usual

@@ -3,7 +3,7 @@
 import pytest
 
 from infra.cost.load import Deployment as Counted
-from infra.cost.standing import standing
+from infra.cost.standing import count_standing_resources
 from nakadi_cdk.context import Context
 from tests.infra.conftest import CONTEXT
 from tests.support.lazy_modules import LazyModule
@@ -15,7 +15,7 @@ ZONES = 2
 
 def test_what_stands_there_is_what_the_templates_make(data, serving):
     """Everything with an hourly or monthly charge is counted: tables, shards, tasks, balancers, alarms, keys, …"""
-    counted = standing(Counted(kinesis_streams=2, shards=3))
+    counted = count_standing_resources(Counted(kinesis_streams=2, shards=3))
     alarms = serving.all("AWS::CloudWatch::Alarm").values()
     # An alarm on a sum has the sum itself among its metrics; of a target, AWS makes one alarm above and one below it.
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
@@ -45,7 +45,7 @@ def test_what_stands_there_is_what_the_templates_make(data, serving):
 
 def test_what_is_added_is_counted_too(large_deployment):
     """A public balancer with its addresses and its alarm, a dashboard, canaries, and streams for themselves."""
-    counted = standing(
+    counted = count_standing_resources(
         Counted(
             kinesis_streams=11,
             shards=11,
@@ -73,7 +73,7 @@ def test_what_is_added_is_counted_too(large_deployment):
 
 def test_a_private_network_is_counted_with_its_endpoints():
     """Tasks have no addresses there, and reach AWS by an endpoint for each service and zone."""
-    counted = standing(Counted(private_network=True))
+    counted = count_standing_resources(Counted(private_network=True))
 
     assert (counted.addresses, counted.endpoints) == (0, ZONES * len(network.ENDPOINTS))
 
@@ -85,7 +85,7 @@ def test_metrics_of_methods_are_reported_only_when_asked_for(serving):
 
 def test_a_stage_that_sleeps_has_what_is_counted_for_it(sleeping_deployment):
     """Without streams there are no tasks, balancer and network, nor their alarms."""
-    counted = standing(Counted(kinesis_streams=2, shards=3, asleep=True))
+    counted = count_standing_resources(Counted(kinesis_streams=2, shards=3, asleep=True))
     alarms = sleeping_deployment.serving.all("AWS::CloudWatch::Alarm").values()
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
 
@@ -135,7 +135,7 @@ def test_sizes_and_jobs_of_the_model_are_those_of_the_app():
 def test_brokers_of_msk_have_alarms_that_are_counted():
     """Each broker is a separate metric for copies and, if it has one, for its disk."""
     serverless, express, provisioned = (
-        standing(Counted(storage="msk", msk=kind, brokers=6)).alarm_metrics
+        count_standing_resources(Counted(storage="msk", msk=kind, brokers=6)).alarm_metrics
         for kind in ("serverless", "express", "provisioned")
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.laptop.batches import Batch, Plan, Record, Rules, drop_expired, plan_after_answer, plan_after_failure
+from infra.laptop.batches import Batch, MappingRules, Plan, Record, drop_expired, plan_after_answer, plan_after_failure
 
 USUAL = {
     "BatchSize": 500,
@@ -11,7 +11,7 @@ USUAL = {
     "FunctionResponseTypes": ["ReportBatchItemFailures"],
     "DestinationConfig": {"OnFailure": {"Destination": "arn:aws:sqs:eu-central-1:1:aside"}},
 }
-RULES = Rules.of(USUAL)
+RULES = MappingRules.of(USUAL)
 
 
 def records(*numbers):
@@ -36,7 +36,7 @@ def test_what_lies_before_the_first_failure_is_done():
 
 def test_failures_are_only_heard_of_where_they_are_reported():
     """Without the response type an answer is as good as any."""
-    rules = Rules.of({**USUAL, "FunctionResponseTypes": []})
+    rules = MappingRules.of({**USUAL, "FunctionResponseTypes": []})
     assert plan_after_answer(Batch(records(1, 2)), failure_report(1), rules) == Plan()
 
 
@@ -64,19 +64,19 @@ def test_a_single_record_is_tried_as_often_as_it_may_be():
 
 def test_where_nothing_is_split_the_whole_batch_is_tried_again():
     """At the end, the whole batch is set aside."""
-    rules = Rules.of({**USUAL, "BisectBatchOnFunctionError": False, "MaximumRetryAttempts": 0})
+    rules = MappingRules.of({**USUAL, "BisectBatchOnFunctionError": False, "MaximumRetryAttempts": 0})
     assert plan_after_failure(Batch(records(1, 2)), rules) == Plan(abandoned=Batch(records(1, 2), 1))
 
 
 def test_without_a_limit_nothing_is_ever_set_aside():
     """The default is to try until the stream drops the records."""
-    rules = Rules.of({})
+    rules = MappingRules.of({})
     assert plan_after_failure(Batch(records(1), 9999), rules) == Plan((Batch(records(1), 10_000),))
 
 
 def test_old_records_are_set_aside():
     """A record beyond its maximum age is not retried, and later ones are."""
-    rules = Rules.of({**USUAL, "MaximumRecordAgeInSeconds": 60})
+    rules = MappingRules.of({**USUAL, "MaximumRecordAgeInSeconds": 60})
     due = drop_expired(Batch(records(10, 50)), rules, now=100.0)
     assert due == Plan((Batch(records(50)),), Batch(records(10)))
     assert drop_expired(Batch(records(10, 50)), RULES, now=1e9) == Plan((Batch(records(10, 50)),))

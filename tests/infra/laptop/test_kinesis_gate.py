@@ -8,7 +8,7 @@ import httpx
 import pytest
 from botocore import xform_name
 
-from infra.laptop.kinesis_gate import Gate
+from infra.laptop.kinesis_gate import KinesisGate
 from infra.laptop.roles import Roles
 
 SIGNED = "AWS4-HMAC-SHA256 Credential=laptop/20261122/eu-central-1/kinesis/aws4_request, Signature=x"
@@ -62,7 +62,7 @@ class GateClient:
     def __init__(self, folder):
         self.kinesis = Kinesis()
         self.now = 100.0
-        self._gate = Gate("http://kinesis", Roles(folder / "roles.json"), limits=True, clock=lambda: self.now)
+        self._gate = KinesisGate("http://kinesis", Roles(folder / "roles.json"), limits=True, clock=lambda: self.now)
         self._gate._upstream = httpx.AsyncClient(transport=httpx.MockTransport(self.kinesis), base_url="http://kinesis")
 
     def __call__(self, operation, **body):

@@ -4,14 +4,14 @@ import base64
 
 import pytest
 
-from infra.laptop.limits import Bucket, Ranges, Shard, record_size
+from infra.laptop.limits import HashKeyRanges, Shard, TokenBucket, record_size
 
 KB = 1024
 
 
 def test_a_bucket_fills_as_time_goes_by():
     """It holds one second's inflow, or its capacity; taking more makes others wait."""
-    bucket = Bucket(10, 20)
+    bucket = TokenBucket(10, 20)
     assert bucket.has(20, 5.0)
     assert not bucket.has(21, 5.0)
     bucket.take(25)
@@ -73,7 +73,7 @@ LISTED = [
 )
 def test_records_go_to_the_open_shard_that_takes_their_hash(record, shard):
     """Or to the one that takes the hash they say; those that were split take nothing more."""
-    assert Ranges.of(LISTED).find_shard(record) == shard
+    assert HashKeyRanges.of(LISTED).find_shard(record) == shard
 
 
 @pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc", b"abcd"])
