@@ -223,11 +223,11 @@ def test_an_acknowledged_change_is_in_force_in_every_process(processes, operatio
     """A process that caches the earlier state follows the change as soon as its request is answered. (R295)"""
     change = CHANGES[operation]
     change.before(processes)
-    assert change.pass_shared_state(processes.reader) != change.after
+    assert change.look(processes.reader) != change.after
 
     processes.change(change.method, change.path, change.body)
 
-    assert change.pass_shared_state(processes.reader) == change.after
+    assert change.look(processes.reader) == change.after
 
 
 def test_a_changed_subscription_is_in_force_in_every_process(processes):

@@ -144,7 +144,7 @@ def test_a_sink_without_a_process_is_found_with_the_next_look(two_processes):
     clock.move(LOOK_INTERVAL_SECONDS)
     # The first two: each of the processes has to see the other's lease.
     first.look_up_sinks()
-    found = second.look_up_sinks(), first.check_up()
+    found = second.look_up_sinks(), first.look_up_sinks()
     assert found[0] | found[1] == names
     assert found[0].isdisjoint(found[1])
     assert min(map(len, found)) > 0

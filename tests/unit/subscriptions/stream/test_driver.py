@@ -118,7 +118,7 @@ class DrivenStream:
         self.opened = start
         return self.source
 
-    def look(self, owners, committed=-1):
+    def pass_shared_state(self, owners, committed=-1):
         """Partition 0 belongs to these, and is committed up to there."""
         each = entry(0, owners)
         self.driver.add_state(
