@@ -3,10 +3,10 @@
     python benchmarks/aws.py [imports] [publish] [streams] [layers] [--quick] [--runs 5] [--json FILE]
         [--python PYTHON] [--layers FOLDER...]
 
-* `imports`: loading, opening and first call of each function, against boto3 with one client. The median of some runs,
-  each in a process of its own, and all functions and the floor in turn. `--python` and `--layers` choose another
-  interpreter and what lies in `/opt/python` of a deployment: what `scripts/build-layers --package` has written, and
-  the dependencies for that interpreter and this machine.
+* `imports`: loading, opening and first call of each function, against boto3 with one client. The median of some runs.
+  Each run has its own process, and the functions and the floor alternate. `--python` and `--layers` choose another
+  interpreter and what lies in `/opt/python` of a deployment: what `scripts/build-layers --package` has written, and the
+  dependencies for that interpreter and this machine.
 * `publish`: processor time of the whole handler per event, from API Gateway's event to the call to Kinesis, against
   parsing and serializing the same body; the DynamoDB calls of a publication, and its log lines.
 * `streams`: the calls of 1 and 500 idle streams to Kinesis and DynamoDB.

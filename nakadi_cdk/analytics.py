@@ -335,7 +335,7 @@ class Analytics(Construct):
                 )
 
     def _alert_on_failures(self, topic: sns.ITopic) -> None:
-        """Send an alarm when a job fails. A job that reports findings fails as well."""
+        """Send an alarm when a job fails. A job that reports findings also fails."""
         events.Rule(
             self,
             "JobFailed",

@@ -25,7 +25,7 @@ class Lane(Enum):
 class Delivered(msgspec.Struct, frozen=True, gc=False):
     """The broker acknowledged an event.
 
-    If `maybe_doubled` is true, an earlier attempt ended without a clear answer and may have stored the event as well.
+    If `maybe_doubled` is true, an earlier attempt ended without a clear answer, and may also have stored the event.
     Both copies have the same `eid`.
     """
 

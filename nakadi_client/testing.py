@@ -99,7 +99,7 @@ class LocalNakadi:
         self._opened.close()
 
     def _read(self, event_type: str, partition: str, count: int) -> Sequence[Any]:
-        # Tombstones have offsets, and are not delivered: the stream ends with its first keep-alive as well.
+        # Tombstones have offsets but are not delivered, so the stream also ends with its first keep-alive.
         parameters = {
             "batch_limit": count,
             "stream_limit": count,

@@ -35,7 +35,7 @@ from nakadi_spark.writing import Target, partition_number, plan_writing, publish
 from nakadi_sql.http_source import LogRange, ranges_between
 
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Where Spark says in a task which batch of which stream it is."""
+"""The keys under which Spark tells a task its stream and its batch."""
 
 
 class NakadiDataSource(DataSource):

@@ -154,7 +154,7 @@ def _read_in_task(source: Source, wanted: Wanted, ranges: Iterable[LogRange]) ->
 
 
 def _rows_of_table(rows: DataFrame, wanted: Wanted) -> DataFrame:
-    """The rows of a table in the wanted time, with those of the wanted columns that it has."""
+    """The rows of a table in the wanted period, with the wanted columns that the table has."""
     if wanted.since is not None:
         rows = rows.where(F.col("nakadi_time") >= F.lit(wanted.since))
     if wanted.until is not None:

@@ -80,7 +80,7 @@ def _schema_of(jvm: Any, java: Any, snapshot: int) -> StructType:
 
 def table_seam(progress: Progress, said: Seam) -> Seam | None:
     """The seam of a state of a table with this progress; None if an older version stored the progress, which does not
-    say of which timelines it speaks. Raises `BadRead`.
+    name its timelines. Raises `BadRead`.
     """
     if not progress.timelines.keys() >= {topic for topic, _ in progress.following}:
         return None
@@ -90,7 +90,7 @@ def table_seam(progress: Progress, said: Seam) -> Seam | None:
     seam = {}
     for partition in said.keys() | ends.keys():
         known, there = said.get(partition, {}), ends.get(partition, {})
-        # The table has all of the older timelines of which the source says nothing.
+        # The table contains all older timelines that the source does not mention.
         orders = {*known, *(order for order in there if order > max(known, default=0))}
         seam[partition] = {order: there.get(order, 0) for order in orders}
         if any(seam[partition][order] < following for order, following in known.items()):

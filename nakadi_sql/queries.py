@@ -42,7 +42,7 @@ ROWS_IN_BATCH = 1000
 INTERRUPTION_SECONDS = 0.05
 
 UNUSUAL_TYPE = re.compile(r"\b(?:BIT|INTERVAL|TIME WITH TIME ZONE|TIMESTAMP_(?:NS|MS|S)|UHUGEINT)\b")
-"""Types of which Arrow or Python has no value, or another one."""
+"""Types for which Arrow or Python has no value, or a different one."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -309,7 +309,8 @@ def _unique_names(names: Sequence[str]) -> list[str]:
 
 
 def _find_newest(tables: Tables, event_type: EventTypeInfo) -> TableFiles | None:
-    """The table of the newest events. The job makes it after that of all events, which has the same ones until then."""
+    """The table of the newest events. The job creates it after the table of all events, which contains the same events
+    until then."""
     with suppress(BadQuery):
         return tables.find(event_type.table + LATEST_SUFFIX)
     return None

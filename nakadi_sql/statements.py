@@ -1,7 +1,7 @@
 """Checks a query before it runs: it only reads, and only from event types.
 
-DuckDB itself parses it. Its locked database refuses files, the network and settings as well; this is the first of two
-walls, and its messages name the refused part.
+DuckDB itself parses it. Its locked database also refuses files, the network and settings. This is the first of two
+barriers, and its messages name the refused part.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Tables(Protocol):
 
 def open_tables(place: str, database: str = "nakadi", token: str | None = None) -> Tables:
     """The tables at a place: a folder or an `s3://` prefix, as the jobs write them without a catalog; `glue`; or the
-    URL of a REST catalog, perhaps with `?warehouse=…`. `token` is that of a REST catalog.
+    URL of a REST catalog, perhaps with `?warehouse=…`. `token` is the token for a REST catalog.
     """
     if place == "glue":
         return GlueTables(database)

@@ -60,7 +60,7 @@ MISFIT = "nakadi_misfit"
 _OPTIONS = ("mode", "PERMISSIVE", "columnNameOfCorruptRecord", MISFIT)
 
 _HIDDEN = r"[:,\[]\s*(?:-0[^0-9.]|-?[0-9.]+[eE])"
-"""A number of which the value that Spark reads may not show how it was written."""
+"""A number whose value, as Spark reads it, may not show how it was written."""
 _FRACTION = r"[:,\[]-?[0-9]+[.]"
 _DECIMALS = r"[:,\[]\s*-?[0-9]+[.][0-9]{%d}[0-9]*\s*[,}\]eE]"
 _LONG_SECOND = r"[0-9]{2}[.][0-9]{7}"
@@ -180,7 +180,7 @@ def _list_may_hide(values: str, kind: Kind) -> str:
 
 _MAY_HIDE = _LeafConditions(_may_hide, _list_may_hide)
 
-# Spark writes the text of an open object anew: 1.10 becomes 1.1, and 0.0001 becomes 1.0E-4.
+# Spark rewrites the text of an open object: 1.10 becomes 1.1, and 0.0001 becomes 1.0E-4.
 _IS_RESPELLED = _LeafConditions(
     lambda value, kind: f"{value} rlike {quote_text(_FRACTION)}" if isinstance(kind, Json) else "",
     lambda values, kind: f"concat_ws(',', {values}) rlike {quote_text(_FRACTION)}" if isinstance(kind, Json) else "",

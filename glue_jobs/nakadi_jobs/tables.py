@@ -542,7 +542,7 @@ _DEFAULTS = {
     "write.distribution-mode": "none",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
-    # Manifests outlive the files that they name: they hold no values but those of places.
+    # Manifests outlive the files that they name. They contain no values except places.
     "write.metadata.metrics.default": "counts",
     # A write fails when what it has read was changed meanwhile.
     "write.delete.isolation-level": "serializable",

@@ -31,7 +31,7 @@ _BEFORE_FIRST = "001-0001--1"
 RETRIES = 20
 _SECONDS_BETWEEN_SAVES = 1.0
 
-# Publishers may set these; the target gives an event all others anew.
+# Publishers may set these; the target sets all others itself.
 _METADATA_OF_PUBLISHERS = frozenset(
     {
         *("eid", "occurred_at", "event_type", "parent_eids", "flow_id", "span_ctx"),

@@ -53,7 +53,7 @@ class Comparison:
 def compare_event_type(
     source: Api, target: Api, definition: Mapping[str, Any], copied: Mapping[str, str]
 ) -> Comparison:
-    """Compare what was copied. Minutes of which the source has removed the beginning are left out.
+    """Compare what was copied. Minutes whose beginning the source has removed are left out.
 
     Of a compacted event type, the newest event of each key is compared: brokers compact at different times.
     """

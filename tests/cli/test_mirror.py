@@ -354,7 +354,7 @@ def test_an_event_that_the_target_refuses_stops_its_event_type_only(run_mirror, 
 
 
 def test_the_state_belongs_to_two_brokers(run_mirror, run, source, target, tmp_path):
-    """The state of one mirror is not taken for that of another, and no two mirrors use one at a time. (M8)"""
+    """A mirror refuses the state of another mirror, and a state that another mirror is using. (M8)"""
     name = create(source)
     run_mirror(name, "--once")
     swapped = ["--from", str(target.base_url), "--to", str(source.base_url), "--state", str(tmp_path / "state.json")]

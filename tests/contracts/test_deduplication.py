@@ -187,7 +187,7 @@ def test_passes_over_ids_of_partitions_that_are_missing(log):
 
 
 def test_takes_lines_of_text(log):
-    """Records that were never made one by one lose their duplicates as well."""
+    """The log also removes duplicates from records that were never built one by one."""
     topic = log.a_topic()
     append_once(log, topic, "b")
     fates = run_blocking(
@@ -200,7 +200,7 @@ def test_takes_lines_of_text(log):
 
 
 def test_takes_long_records(log):
-    """Batches that are stored in several frames lose their duplicates as well."""
+    """The log also removes duplicates from batches that it stores in several frames."""
     topic = log.a_topic()
     names = [f"{number:05}" for number in range(40)]
     append_once(log, topic, names[3], names[30])

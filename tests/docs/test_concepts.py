@@ -43,7 +43,7 @@ def api():
 
 
 def test_the_page_has_three_requests():
-    """The tests below use the requests in this order; another one on the page needs a test as well."""
+    """The tests below use the requests in this order; a further request on the page needs its own test."""
     assert [each.split()[:2] for each in REQUESTS] == [
         ["POST", "/event-types/order.created/cursors-lag"],
         ["POST", "/event-types/order.created/events"],

@@ -17,7 +17,7 @@ pytestmark = kafka.NOT_IN_EVERY_RUN
 
 
 class OtherBroker:
-    """A broker of which only the topics exist, with records in its form."""
+    """Another broker, represented only by its topics, with records in its format."""
 
     def __init__(self) -> None:
         # The library is installed where these tests run.

@@ -68,8 +68,8 @@ def publish(api, name, traceparent, *events):
 
 
 def test_a_publication_belongs_to_the_trace_of_its_request(api, find_span):
-    """The span of a publication is below the client's, that of the append is below it, with what the conventions
-    want."""
+    """The span of a publication is a child of the client's span, and the append's span a child of it. Both have the
+    conventional attributes."""
     name = create_event_type(api, a_business_definition())["name"]
     assert publish(api, name, SAMPLED, {}, {}).status_code == 200
 

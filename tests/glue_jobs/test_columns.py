@@ -94,7 +94,7 @@ def test_a_new_property_is_a_new_column():
 
 
 def test_new_columns_in_lists():
-    """The elements of a list can get new columns as well."""
+    """The elements of a list can also get new columns."""
     items = {"type": "array", "items": {"properties": {"a": {"type": "string"}}}}
     more = {"type": "array", "items": {"properties": {"b": {"type": "string"}}}}
     assert new_columns(columns_of({"items": items}), columns_of({"items": items}, {"items": more})) == [

@@ -95,7 +95,7 @@ def test_a_tombstone_is_known_by_its_key(how):
 
 
 def test_a_value_is_found_in_what_cannot_be_parsed():
-    """Tables keep broken events as text; erasure finds values there as well."""
+    """Tables keep broken events as text; erasure also finds values there."""
     wanted = ErasedValue(("customer", "id"), "c-1")
     assert wanted.occurs_in_text(b'{broken "c-1"')
     assert not wanted.occurs_in_text(b'{broken "c-2"')

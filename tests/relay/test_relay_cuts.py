@@ -1,4 +1,4 @@
-"""Relays whose network is cut, to the database and to the broker, while the database restarts as well."""
+"""Relays whose connections to the database and to the broker are cut, while the database also restarts."""
 
 import itertools
 import json

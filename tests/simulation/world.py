@@ -1,8 +1,7 @@
 """A world: a store, processes with streams, clients, publishers, and operators that set offsets and adds partitions.
 
-Everything that happens is drawn from one seed, one move at a time; and while one waits for the store, others move as
-well, also in the same process: as threads do. After some hundred moves, the world stops causing faults, and then every
-process must finish its work.
+One seed determines every move. While one process waits for the store, others move, even in the same process, as threads
+do. After some hundred moves, the world stops causing faults, and then every process must finish its work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ground of a soak whose events are in Kafka: a server of it, which is ended and started again as well."""
+"""The system of a soak test whose events are in Kafka: the test also stops and restarts the Kafka server."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def numbers(frame):
 
 
 def test_stores_have_the_events_of_the_broker(orders):
-    """The events of the stores are those of the broker, with the table, and without it: then those of the archive come
-    from there. Times are those of the table. (K12)
+    """The stores yield the broker's events, with a table and without one; without it, archived events come from the
+    archive. Times come from the table. (K12)
     """
     with_table = nakadi_spark.read(orders.spark, Stores.in_folder(orders.folder, tables="nakadi.nakadi"), orders.name)
     alone = nakadi_spark.read(orders.spark, Stores.in_folder(orders.folder), orders.name)

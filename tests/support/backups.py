@@ -56,7 +56,7 @@ class BusyFolder:
 
 
 def count_in(folder: Path) -> int:
-    """How many events a data folder has, all of which can be read."""
+    """The number of events in a data folder, after reading all of them."""
     log = TieredLogParts("sqlite", folder, HandMovedClock()).log(QUIET, TopicNames())
     try:
         count = 0

@@ -65,7 +65,7 @@ class _Number(Decimal):
 
 
 class _Object(dict[str, Any]):
-    """An object that knows its members as they are written: their order, and those of one name."""
+    """An object that knows its members as written: their order, and repeated names."""
 
     def __init__(self, members: list[tuple[str, Any]]) -> None:
         super().__init__(members)

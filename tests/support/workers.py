@@ -59,7 +59,7 @@ COMMAND = (sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0")
 
 
 class BrokerProgram:
-    """The program with its workers; `process` is the one that supervises them and commits, and serves as well."""
+    """The program with its workers; `process` supervises them, commits, and also serves."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

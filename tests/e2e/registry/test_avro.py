@@ -202,7 +202,7 @@ def test_declared_reads_are_those_of_the_avro_schema(api):
     assert [each["reads"] for each in readers["readers"]] == [["id"]]
     assert readers["unread"] == ["lines"]
     assert subscription["reads"] == ["id"]
-    assert refused.status_code == 200  # in JSON, bytes are text as well
+    assert refused.status_code == 200  # in JSON, bytes are also text
 
 
 @pytest.mark.parametrize(

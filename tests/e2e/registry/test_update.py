@@ -216,7 +216,7 @@ def test_what_may_change_and_what_may_not(api, before, after, detail):
     ],
 )
 def test_a_cleanup_policy_changes_one_way(api, old, new, detail):
-    """Deleting event types may begin to compact as well, and that is all. (R117)"""
+    """The cleanup policy may change only from delete to delete and compact. (R117)"""
     definition = a_business_definition(cleanup_policy=old)
     create_event_type(api, definition)
 

@@ -64,8 +64,8 @@ def read_dead_letters(api, subscription):
 
 
 def test_an_event_is_parked_and_redriven(api, open_consumer):
-    """Sent twice in batches and twice alone without a commit, an event is parked with those of its key, while others
-    are sent; redriven, they come in their order before later ones."""
+    """The broker parks an event with its key after it was sent twice in batches and twice alone without a commit. Other
+    events go on; a redrive sends the parked ones in order before later ones."""
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
     publish_events(api, name, "a1", "b1", "a2")

@@ -61,7 +61,7 @@ def test_subscriptions_may_go_with_their_event_types(api, switch_on):
     """With the feature on, subscriptions go with an event type, those to further event types and all offsets too.
     (S291, S292, R133)
 
-    What their streams share is cleared away as well."""
+    Deletion also removes the state that their streams share."""
     name = create_event_type(api)["name"]
     both = create_subscription(api, name, create_event_type(api)["name"])
     many = [create_subscription(api, name) for _ in range(30)]

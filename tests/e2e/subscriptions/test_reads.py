@@ -206,7 +206,7 @@ def test_a_schema_that_changes_what_is_read_is_refused(api, event_type, subscrip
 
 
 def test_a_change_of_the_event_type_is_refused_in_the_same_way(api, event_type, subscription):
-    """The dry run of a change is refused as well. (D5, D9)"""
+    """The dry run of a change is also refused. (D5, D9)"""
     path = f"/event-types/{event_type['name']}"
     definition = event_type | {"schema": {"type": "json_schema", "schema": json.dumps(FRACTIONAL_ID)}}
     answer = api.put(path, json=definition)

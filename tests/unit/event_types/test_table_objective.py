@@ -70,7 +70,7 @@ def test_a_commit_counts_what_it_adds():
 
 
 def test_events_from_before_the_objective_do_not_count():
-    """Another time begins anew, and another share does not. (T14)"""
+    """A changed time restarts the counts; a changed share does not. (T14)"""
     since = A_MOMENT - timedelta(minutes=30)
     known = count_commit(OBJECTIVE, None, [added(5, 31), added(1, 29)], since, A_MOMENT)
     assert known.counts == (MinuteCounts(TEN_MINUTES, 1, 0),)

@@ -24,7 +24,7 @@ def places(state, *timelines):
 
 
 def test_a_partition_goes_on_where_the_table_ends():
-    """There is a cursor for each partition, also for one of which the table has nothing. (Q1)"""
+    """There is a cursor for each partition, even for one without events in the table. (Q1)"""
     found = places(a_state(a=[18250, 0]), a_timeline(order=1, topic="a", partitions=3))
     assert found == [("0", "001-0001-000000000000018249"), ("1", "001-0001--1"), ("2", "001-0001--1")]
 

@@ -57,5 +57,5 @@ def test_publishers_of_few_events(first_bytes):
     ],
 )
 def test_other_clients(first_bytes):
-    """Every other client gets the process that has the least to do, as does one of which too little has arrived."""
+    """Every other client gets the process with the least work; so does a client whose first bytes are still too few."""
     assert not publishes_few_events(first_bytes)

@@ -43,5 +43,5 @@ def test_several_workers_need_a_data_file(stores):
 
 @pytest.mark.parametrize("event_log", [FILE, "kafka://broker:9092"])
 def test_a_data_file_is_enough(event_log):
-    """Events may be in Kafka, of which each worker is a client."""
+    """Events may be in Kafka, to which each worker connects."""
     check_workers(Settings(registry=FILE, event_log=event_log, workers=2))

@@ -194,7 +194,7 @@ def test_words_are_those_of_the_model(schema: str, member: str | None, words: ty
 
 
 def test_words_elsewhere_are_those_of_the_model() -> None:
-    """Blocked kinds and enrichment strategies are listed in full as well."""
+    """The description also lists all blocked kinds and enrichment strategies."""
     kind, *_ = (each for each in openapi.operations()["block"].parameters if each["name"] == "blacklist_type")
     assert kind["schema"]["enum"] == list(BlockedKind)
     for schema in ("EventTypeDraft", "EventType"):

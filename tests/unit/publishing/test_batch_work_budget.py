@@ -154,7 +154,7 @@ def test_long_bodies_wait_for_their_turn(house):
 
 
 def test_a_wrong_body_is_looked_through_in_its_turn(house):
-    """Faults that only the strict parser can find take long in a long body, so that it takes a turn as well."""
+    """Faults that only the strict parser finds take long in a long body, so parsing waits for a turn."""
     event_type = limit_steps(house, 50_000_000, RefusingTurns()).add(an_event_type())
     body = json.dumps([{"a": "x" * 1_000}] * 300)
     with pytest.raises(TryLater, match="Not now"):

@@ -67,7 +67,7 @@ VALUES = some.recursive(
 
 
 def values_for(schema):
-    """Values of which many are valid."""
+    """Values, many of which are valid."""
     if not isinstance(schema, dict):
         return VALUES
     if "properties" in schema and "object" in schema["type"]:
@@ -326,7 +326,7 @@ def test_what_no_type_says_is_a_part(said):
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", "", "x" * 200, "é", 'metadata":{'])
 def test_members_of_any_name(name):
-    """Members that no type declares are checked as well, and only for the object that has them."""
+    """The check also covers members that no type declares, and only in the object that has them."""
     odd = {"type": "object", "properties": {name: TEXT}, "required": [name]}
     check = check_for({"type": "object", "properties": {"n": {"type": "integer"}, "odd": odd}})
     assert check.accepts([{"n": 1, "odd": {name: "", "y": 1}}, {"x": {name: 1}}])
@@ -335,7 +335,7 @@ def test_members_of_any_name(name):
 
 
 def test_what_is_said_of_whole_events_is_checked_beside_their_type():
-    """Members that the schema does not name count as well."""
+    """Members that the schema does not name also count."""
     check = check_for({"type": "object", "properties": {"a": TEXT}, "minProperties": 2, "not": {"required": ["c"]}})
     assert check.accepts([{"a": "", "b": 1}, {"b": 1, "a": "", "x": {"y": 1}}])
     for event in ({"a": ""}, {"a": "", "c": 1}, {"a": 1, "b": 1}):

@@ -149,7 +149,7 @@ def test_data_is_closed_in_mode_compatible():
 
 
 def test_metadata_is_what_it_is():
-    """Metadata has these members, of which two are needed, and no others. (R173, R175, P62, P63)"""
+    """Metadata has exactly these members, two of which are required. (R173, R175, P62, P63)"""
     assert metadata_schema("shop.order", DELETE) == {
         "type": "object",
         "additionalProperties": False,

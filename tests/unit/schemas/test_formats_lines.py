@@ -79,7 +79,7 @@ def test_usual_forms_are_valid(data):
     ],
 )
 def test_what_is_usual(form, usual):
-    """The values that most events have are known at once, among nulls as well, and a fault in one of many is not."""
+    """The check accepts common values at once, even among nulls; a fault in one of many needs a closer look."""
     lines, wrong = make_lines(form=form), "no good text"
     assert lines.accepts([usual, None] * 150, [STEPS])
     for place in (0, 99, 100, 299):

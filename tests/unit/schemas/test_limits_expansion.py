@@ -159,7 +159,7 @@ def test_the_samples_are_taken(path):
 
 
 def test_counting_has_an_end_itself(monkeypatch):
-    """A schema that would take too long to count is refused as well."""
+    """A schema that would take too long to count is also refused."""
     names = [{"properties": {f"{part}.{number}": {} for number in range(30)}} for part in range(30)]
     definitions = {f"d{level}": {"allOf": [*names, {"$ref": f"#/definitions/d{level - 1}"}]} for level in range(1, 5)}
     schema = {"definitions": {"d0": {}, **definitions}, "allOf": [{"$ref": "#/definitions/d4"}]}

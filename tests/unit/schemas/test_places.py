@@ -54,7 +54,7 @@ def test_several_types_have_one_place():
 
 
 def test_what_stands_beside_a_combinator_is_found():
-    """Keywords beside `anyOf` are found as well. (R296)"""
+    """Keywords beside `anyOf` are also found. (R296)"""
     choice = {"anyOf": [{"required": ["a"]}]}
     old, new = (
         {"properties": {"a": S | {"maxLength": 3}}} | choice,

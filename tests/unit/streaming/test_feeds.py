@@ -309,7 +309,7 @@ def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
 
 
 def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
-    """A follower that arrives where another one failed gets the failure as well instead of waiting for ever."""
+    """A follower that arrives where another one failed also gets the failure, instead of waiting forever."""
 
     async def scenario(stage: FeedSetup) -> None:
         staying = await stage.follow(1)
@@ -465,7 +465,7 @@ def test_news_after_the_loop_was_closed_hurts_no_one():
 
 
 class SilentStorages(ObservedLog):
-    """Storages of which one is not found until `answers` is set. `opened` is set soon after."""
+    """Storages, one of which is not found until `answers` is set. `opened` is set soon after."""
 
     def __init__(self) -> None:
         super().__init__()

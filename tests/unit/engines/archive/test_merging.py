@@ -146,7 +146,7 @@ def service():
 
 @pytest.fixture
 def in_dynamodb(service):  # noqa: ARG001  # the tables
-    """The same, with an index of which a crash can leave half."""
+    """The same, with an index that a crash can leave half written."""
     return MergingSetup(DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None)), windows=28)
 
 

@@ -45,7 +45,7 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(faulty_kines
 
 
 def test_a_round_of_housekeeping_reads_the_stream_once(faulty_kinesis: FaultyKinesis, log):
-    """A search for gaps measures the lag as well, for the next call; the one after it reads again."""
+    """A search for gaps also measures the lag for the next call; the call after that reads again."""
     run_blocking(log.append("t", {0: [Record(b"0")]}))
     faulty_kinesis.clock.move(
         -(faulty_kinesis.clock.now() - datetime_from_microseconds(arrival_of(faulty_kinesis, 0) * 1000)).total_seconds()

@@ -38,7 +38,7 @@ def test_a_stream_reads_on_when_what_it_holds_is_committed():
 
 
 def test_events_that_wait_in_the_stream_count_too():
-    """Events that may not be sent yet are in memory as well. (X64)"""
+    """Events that may not be sent yet also take memory. (X64)"""
     memory = StreamMemory(limit_of_stream=10 * EVENT_BYTES, limit=1000 * EVENT_BYTES)
     stream = SessionHarness(
         0, memory=memory, batch_limit=32, max_uncommitted_events=2**31, max_uncommitted_per_partition=4

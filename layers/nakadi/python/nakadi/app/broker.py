@@ -165,8 +165,8 @@ def _packages_of_otlp(setting: str) -> Iterator[None]:
 class BrokerServices(BrokerCore):
     """Every part of a broker. Each is created once, when somebody first asks for it.
 
-    A Lambda function thereby loads only the parts that it serves. The parts stand in the order in which they use each
-    other, from the parts of event types down to housekeeping.
+    So a Lambda function loads only the parts that it serves. The parts stand in the order in which they use each other,
+    from the parts of event types down to housekeeping.
     """
 
     wrap_sender: WrapSender

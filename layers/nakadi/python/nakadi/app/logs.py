@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from nakadi.http.application import current_flow_id
 
-# Functions write their metrics as lines of their logs, of which CloudWatch makes metrics.
+# Functions write their metrics as log lines, which CloudWatch turns into metrics.
 METRIC_NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
 
 # Tokens are not logged on purpose. This protects against one in the text of an exception.

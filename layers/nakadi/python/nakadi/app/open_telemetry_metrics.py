@@ -1,4 +1,4 @@
-"""Metrics over OTLP: those of `/metrics`, in the form of the SDK of OpenTelemetry.
+"""Sends the metrics of `/metrics` over OTLP, in the form of OpenTelemetry's SDK.
 
 Nothing is counted twice: the values are read when they are due, as when Prometheus reads them. Nothing of this module
 is loaded while it is off.

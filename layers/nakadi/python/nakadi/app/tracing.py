@@ -27,8 +27,7 @@ TRACED_OPERATIONS = {
 
 
 def with_spans(routes: Iterable[Route], tracer: Tracer | None) -> list[Route]:
-    """The routes, of which the ones of `TRACED_OPERATIONS` begin a span with each request that belongs to a sampled
-    trace."""
+    """The routes; those in `TRACED_OPERATIONS` begin a span for each request that belongs to a sampled trace."""
     if tracer is None:
         return list(routes)
     return [_with_span(each, tracer) if each.operation in TRACED_OPERATIONS else each for each in routes]

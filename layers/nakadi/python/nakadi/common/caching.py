@@ -200,7 +200,7 @@ class ChangeCountingRegistry:
     def write(self, *changes: DocumentChange) -> None:
         try:
             self._write(*changes)
-        # After a failure as well: the change may have been stored.
+        # Also after a failure: the change may be stored nevertheless.
         finally:
             self._counter.count_change()
 

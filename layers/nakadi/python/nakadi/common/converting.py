@@ -15,7 +15,7 @@ from msgspec import ValidationError, convert
 
 T = TypeVar("T")
 
-# Modules may be imported by several threads as well, and types of different modules have parts in common.
+# Several threads may import modules at the same time, and types of different modules share parts.
 _preparing = threading.Lock()
 
 

@@ -73,7 +73,7 @@ def _split(entries: Iterable[Entry], limits: RequestLimits) -> Iterator[Sequence
 
 
 def answer_of_entries(count: int, accepted: Collection[int], failures: Mapping[int, EntryFailure]) -> Answer:
-    """The answer to a batch with this number of events, of which the service accepted some, and some failed."""
+    """The answer to a batch with this number of events, some of which the service accepted while others failed."""
     if len(accepted) == count:
         return Answer(200, verdict=Verdict.DELIVERED)
     delivered = next(index for index in range(count) if index not in accepted)

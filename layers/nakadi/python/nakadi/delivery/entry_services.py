@@ -137,7 +137,7 @@ def _is_event_blamed(failure: Mapping[str, Any]) -> bool:
 def _with_unconfirmed(
     entries: Sequence[Entry], accepted: Collection[int], failures: Mapping[int, EntryFailure]
 ) -> Mapping[int, EntryFailure]:
-    """Also the entries of which the answer says nothing: they are not taken for accepted."""
+    """Also entries that the answer does not mention: the sender does not assume that they were accepted."""
     unconfirmed = EntryFailure("The answer does not say what became of it", is_blamed=False)
     return {**{each.index: unconfirmed for each in entries if each.index not in accepted}, **failures}
 

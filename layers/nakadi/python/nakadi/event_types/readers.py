@@ -126,7 +126,7 @@ class SchemaReaders(Struct, frozen=True):
         return review.affected, members_read_error(review).detail if is_refused else None
 
     def find_objections(self, old: EventType, new: EventType, force: Force = NOBODY) -> FindObjections:
-        """What finds the changes of a schema because of which readers would miss something."""
+        """Return a function that finds the schema changes that would make readers miss something."""
         steps = [MAX_STEPS_OF_REVIEW]
 
         def find(schema: Mapping[str, Any], evolution: SchemaEvolution) -> Sequence[SchemaChange]:

@@ -31,7 +31,7 @@ from nakadi.model.objective import (
 )
 
 TABLE_WINDOWS_IN_MINUTES = 60, 1440
-"""Longer than those of subscriptions: a job may add events once an hour, or once a night."""
+"""Longer than a subscription's windows: a job may add events once an hour, or once a night."""
 
 COUNTED_MINUTES = 10
 """Counts of this many minutes are stored as one, so that the state of a table stays small."""

@@ -1,9 +1,9 @@
 """The supervisor of a broker of several processes: it accepts connections, answers requests, and commits for all.
 
-Workers answer requests as well. Each gets connections through a socket: the process that has fewest gets the next,
-and this one the first, and those that publish single events, since nothing that it answers passes through a second
-process (`placement`). The appends of workers to the data file arrive here and share commits, and tasks of which a
-broker has one, such as archiving that file and housekeeping, run here.
+Workers answer requests, too. Each gets connections through a socket: the process that has fewest gets the next, and
+this one the first, and those that publish single events, since nothing that it answers passes through a second process
+(`placement`). Workers send their appends to the data file here, where these share commits. Tasks that run once per
+broker, such as archiving that file and housekeeping, also run here.
 
 A worker that dies is started again; connections wait meanwhile, or go to others, also those that it was handed and had
 not taken yet. When the supervisor dies, so do its workers.
@@ -56,7 +56,7 @@ from nakadi.ports.clock import SystemClock
 log = logging.getLogger(__name__)
 
 KAFKA_URL_PREFIX = "kafka:"
-"""A log of which each worker is a client of its own: nothing of it passes through the supervisor."""
+"""A log to which each worker connects itself; nothing passes through the supervisor."""
 
 MAX_WORKERS = 64
 EXIT_CODE_WORKERS_FAILED = 1

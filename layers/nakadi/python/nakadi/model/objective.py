@@ -118,7 +118,7 @@ def windows_of(
 
 
 def lasting_burn_rate(windows: Sequence[Window]) -> float:
-    """The least of the burn rates: that of a problem which lasts, and is still there."""
+    """The least of the burn rates, which a problem raises only if it lasts and still exists."""
     return min(each.burn_rate for each in windows)
 
 
@@ -128,7 +128,7 @@ def pressure_of(lag_seconds: float, within_seconds: int) -> float:
 
 
 def _within(counts: Iterable[MinuteCounts], minutes: int, now: datetime) -> Iterator[MinuteCounts]:
-    # The clocks of two processes may differ: what another has counted in a minute to come is taken as well.
+    # The clocks of two processes may differ, so counts of a future minute are included.
     oldest = minute_of(now) - minutes
     return (each for each in counts if each.minute > oldest)
 

@@ -26,7 +26,7 @@ CommitResultByPartition = Mapping["EventTypePartition", "CommitResult"]
 """What became of each partition of a commit."""
 
 DoneAheadByPartition = Mapping["EventTypePartition", Sequence["OffsetRange"]]
-"""Which events after the position of a partition are consumed as well."""
+"""The consumed events after the position of a partition."""
 
 
 MAX_PARTITIONS_PER_WRITE = 99

@@ -340,7 +340,7 @@ def make_records(
 
 
 def outcome_of_avro_rejection(batch: AvroBatch, rejection: BatchRejected) -> BatchOutcome:
-    """The outcome of a batch of which nothing is stored: one event has failed, all others were given up."""
+    """The outcome of a batch that is not stored: one event has failed, and all others were abandoned."""
     items = []
     for index, event in enumerate(batch.events):
         at_fault = index == rejection.index

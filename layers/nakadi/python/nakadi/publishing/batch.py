@@ -421,7 +421,7 @@ def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRe
 def outcome_of_partial_append(
     events: Sequence[Mapping[str, Any]], partitions: Sequence[int], append_results: Mapping[int, AppendResult]
 ) -> BatchOutcome:
-    """The outcome of a batch of which not all events were stored by this append: some failed, or are duplicates."""
+    """The outcome of a batch from which this append did not store all events: some failed or are duplicates."""
     items = tuple(
         _item_of_append(eid_of(event), partition, fate)
         for event, partition, fate in zip(events, partitions, fates_of_events(partitions, append_results), strict=True)

@@ -20,7 +20,7 @@ MAX_SAMPLES = 20
 # So that a rule that every event breaks leaves room for others.
 MAX_SAMPLES_OF_RULE = 5
 MAX_RULES_OF_SAMPLE = 10
-# To find out why an event fails takes twenty times as long as to see that it does: ten seconds for so many.
+# Finding out why an event fails takes twenty times as long as seeing that it fails: ten seconds for this many.
 MAX_EXPLAINED_EVENTS = 200_000
 
 

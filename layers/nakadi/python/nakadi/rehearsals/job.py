@@ -45,7 +45,7 @@ class RehearsalRemoved(Exception):
 class RehearsalJob:
     """Reads, judges and counts, and writes what it has found every two seconds and at the end.
 
-    It is the only writer of its document while it runs; whoever removes the document thereby ends the job.
+    While it runs, it is the only writer of its document. Removing the document ends the job.
     """
 
     def __init__(  # noqa: PLR0913  # every part by its name

@@ -190,7 +190,7 @@ class _ViolationExplainer:
         )
 
     def _type_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        """Several types are as many schemas, one of which has to fit."""
+        """Several types act like several schemas, one of which must match."""
         types = schema.get("type")
         if isinstance(types, list):
             causes = _without_none(

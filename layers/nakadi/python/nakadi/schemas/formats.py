@@ -111,7 +111,7 @@ def _offset_problem(offset: str) -> str | None:
     return ": Zone offset not in valid range: -18:00 to +18:00"
 
 
-# Letters of all scripts, between dots that may belong to other scripts as well. The last label is no number.
+# Letters of all scripts, between dots that may belong to other scripts. The last label is no number.
 _HOSTNAME_DOT_PATTERN = r"[.\u3002\uff0e\uff61]"
 _HOSTNAME_ALNUM_PATTERN = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
 _HOSTNAME_LABEL_PATTERN = (

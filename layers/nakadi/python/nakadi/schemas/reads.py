@@ -432,7 +432,7 @@ def lost_members(change: SchemaChange, old: Mapping[str, Any], new: Mapping[str,
 def changes_of_members(
     changes: Sequence[SchemaChange], members: Sequence[ReadPath], old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> Sequence[SchemaChange]:
-    """The changes of a schema because of which members are missed; all of them if it cannot be determined.
+    """The schema changes that cause the missing members; all changes if the cause cannot be determined.
 
     The rules of compatibility do not distinguish an integer from a fraction, so a member may also be missed without
     such a change. Then it has changed where the old schema declares it.

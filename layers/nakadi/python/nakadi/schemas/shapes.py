@@ -106,7 +106,7 @@ class MsgspecTypes:
         separate = said & _separable_keywords(names, schema)
         if not said - separate <= _SUPPORTED_KEYWORDS or (not kinds and said):
             raise _NoMsgspecType
-        # An enumeration is about null as well.
+        # An enumeration also applies to null.
         if "enum" in schema and not (names == ["string"] and all(type(each) is str for each in schema["enum"])):
             raise _NoMsgspecType
         if not kinds:

@@ -212,7 +212,7 @@ class _CodeGenerator:
             yield "\n".join(self._function_sources[start : start + _FUNCTIONS_PER_COMPILATION])
 
     def _write_functions(self) -> None:
-        """Write every function. A function may call others, which are then written as well."""
+        """Write every function. If a function calls others, these are also generated."""
         while self._functions_to_write:
             name, schema = self._functions_to_write.pop()
             lines = SourceLines()

@@ -73,7 +73,7 @@ def all_differ(values: list[Any], steps: RemainingSteps) -> bool:
     return len({equality_key(each, steps) for each in values}) == len(values)
 
 
-# Different decimals of this many digits are different floats as well.
+# Different decimals of this many digits are also different floats.
 _DIGITS_OF_FLOAT = 15
 
 

@@ -16,7 +16,7 @@ from nakadi.model.events import EventSlice, LazyEvents, Record
 MayRead = Callable[[Record], bool]
 EventKind = TypeVar("EventKind")
 
-# What happens to so many events, however small they are, takes a few milliseconds.
+# Processing this many events takes a few milliseconds, however small they are.
 MAX_STEP_EVENTS = 256
 
 _RESTRICTIONS_OF = attrgetter("owner", "directed_to")

@@ -203,8 +203,8 @@ class ArchiveWorker:
             log.exception("The work on the archive failed")
 
     def _mark_all_partitions_due(self) -> None:
-        """Partitions that this process does not know of may be due as well: others, or earlier processes, may have
-        stored events there."""
+        """Partitions unknown to this process may also be due: other or earlier processes may have stored events
+        there."""
         due = self._clock.monotonic() - self._tiers.archive_after
         known = [
             (topic, known.partitions) for topic in self._index.topic_names() if (known := self._index.topic(topic))

@@ -51,7 +51,7 @@ class ArchiveSweep(Struct, frozen=True):
         # The references after the objects: references that began in between are seen.
         unused = self._without_references(found)
         if self.is_settled is not None:
-            # An archiver that had still to refer to an object may have done so by now, and thereby settled it.
+            # By now, an archiver may have stored the missing reference to an object, and so settled it.
             unused = self._without_references([each for each in unused if self.is_settled(each)])
         gone: list[StoredObject] = []
         for start in range(0, len(unused), KEYS_PER_REMOVAL):

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 MAX_KNOWN_PARTITIONS = 10_000
-"""Partitions of which it is remembered where the hot half begins."""
+"""The number of partitions for which the log remembers where the hot half begins."""
 
 
 class TieredLog:

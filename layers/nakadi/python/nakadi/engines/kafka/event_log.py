@@ -81,7 +81,7 @@ class KafkaLog:
         """Have the leaders of all partitions refuse records, and see that they do.
 
         A server learns of a new setting a moment after the cluster has it. Until a partition refuses it, a record is
-        written there that readers step over. When it is refused, every append that begins later is refused as well.
+        written there that readers step over. After a refusal, the log also refuses every append that begins later.
         """
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [])

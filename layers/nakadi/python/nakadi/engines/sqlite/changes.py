@@ -26,7 +26,7 @@ APPEND_CHECK_INTERVAL_SECONDS = 0.04
 """Seconds between two looks. A look is one statement that reads a counter in shared memory."""
 
 MAX_KNOWN_LOGS = 10_000
-"""Logs of which this process knows how far readers were informed."""
+"""Logs for which this process knows how far it has informed readers."""
 
 SELECT_NEWEST_FRAME_ID = "SELECT coalesce(max(id), 0) FROM frames"
 
@@ -185,7 +185,7 @@ NO_PIPES = ChangePipes(None, ())
 class FileChangePoller(ChangePoller):
     """Polls the file while this process has watchers, and not at all otherwise.
 
-    Changes by other processes of this broker come through `pipes` as well, without waiting for the next look.
+    Changes by other processes of this broker also arrive through `pipes`, before the next poll.
     """
 
     def __init__(

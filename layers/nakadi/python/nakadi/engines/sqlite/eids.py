@@ -262,7 +262,7 @@ class EidMemory:
         for eid, row in self._find_old(connection, eids):
             wanted.setdefault((row, row), set()).add(eid)
         found: dict[bytes, _StoredEid] = {}
-        # Later rows have later ids. A row that another process has indexed may be in a run as well.
+        # Later rows have later ids. A run may also contain a row that another process has indexed.
         for rows in sorted(wanted):
             for eid, each in _find_in_rows(connection, scope, rows, wanted[rows]):
                 if eid not in found or found[eid].row <= each.row:

@@ -34,7 +34,7 @@ CREATE_TABLES = (
         kind TEXT NOT NULL, key TEXT NOT NULL, revision INTEGER NOT NULL, entry TEXT NOT NULL,
         PRIMARY KEY (kind, key)) WITHOUT ROWID""",
     "CREATE TABLE topics (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, sealed INTEGER NOT NULL)",
-    # A log is a topic's partition. Without a topic it is rubbish, of which the frames are still to be removed.
+    # A log is a topic's partition. Without a topic it is garbage, whose frames must still be removed.
     """CREATE TABLE logs (
         id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER, partition INTEGER NOT NULL,
         oldest INTEGER NOT NULL DEFAULT 0, compacted INTEGER NOT NULL DEFAULT 0, tombstone_at INTEGER)""",

@@ -182,7 +182,7 @@ class SharedTransactions:
         return transaction.outcome()
 
     def make_and_wait(self, change: Change) -> None:
-        # Before taking the lock: the thread that holds it now may make this change as well.
+        # Before taking the lock: the thread that holds it may make this change, too.
         self._waiting.append(change)
         # The thread that gets the lock makes all that is queued; the others find theirs made. It may have to
         # continue: earlier changes in the queue come first, and each round makes a limited number.
@@ -251,7 +251,7 @@ class SharedTransactions:
                 # Last, when each has its outcome: a thread that sees it may continue at once.
                 for change in changes:
                     change.is_made = True
-        # Without the lock: those who are called may want to change something as well.
+        # Without the lock: the called functions may make changes, too.
         for change in changes:
             try:
                 change.report_finished()

@@ -52,7 +52,7 @@ CLAIM_SECONDS = 30.0
 """How long a process has a wipe to itself after its last step. Then another one may go on with it."""
 
 LOG_LOCK_TIMEOUT_MS = 20
-"""How long an attempt to truncate the log waits for readers. Appends wait as well meanwhile."""
+"""How long an attempt to truncate the log waits for readers. Appends wait meanwhile, too."""
 SECONDS_BETWEEN_ATTEMPTS = 0.1
 LOG_PATIENCE_SECONDS = 3.0
 """How long a job tries to truncate the log. Then it leaves that to the broker."""

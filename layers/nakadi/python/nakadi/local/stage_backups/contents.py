@@ -1,4 +1,5 @@
-"""What a stage's items mean: whether those of the three tables fit each other, and what they are in a new stream.
+"""Interprets a stage's items: whether the items of the three tables fit each other, and what they become in a new
+stream.
 
 The tables of a running stage are not copied at one moment: first the cursors, then the documents, and then the index,
 once it has counted everything that was published before. `Contents.problem` says what does not fit nevertheless.

@@ -30,7 +30,7 @@ MAX_WRITE_ATTEMPTS = 20
 SECONDS_BETWEEN_LOOKS = 2.0
 MAX_LOOKS_AT_INDEX = 150
 CLOCK_DIFFERENCE = timedelta(seconds=2)
-"""By how much the clock of this machine and that of the stream may differ."""
+"""The greatest difference between the clocks of this machine and of the stream."""
 
 Wait = Callable[[float], None]
 

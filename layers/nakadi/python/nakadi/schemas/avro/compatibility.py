@@ -135,7 +135,8 @@ class _Comparison:
                 yield from self._compare_fields(reader, writer, (*at, "fields"))
 
     def _compare_unions(self, reader: AvroType, writer: AvroType, at: Location) -> Iterator[Incompatibility]:
-        """Compare types of which one is a union at least. Places of problems within branches begin at the branch."""
+        """Compare two types, at least one of which is a union. Places of problems within branches begin at the
+        branch."""
         match reader, writer:
             case UnionType(), UnionType(branches):
                 for index, branch in enumerate(branches):

@@ -23,7 +23,7 @@ from nakadi.schemas.avro.types import (
 
 JsonSchema = dict[str, Any]
 
-# Every number with so many digits fits into 64 bits.
+# Every number with this many digits fits into 64 bits.
 MAX_LONG_DIGITS = 18
 
 _PRIMITIVE_TYPES = {

@@ -373,7 +373,7 @@ class _WatchedSubscription:
         try:
             await self._loop.run_in_executor(self._threads, self.state_reader.read, changes)
         except BaseException:
-            # Put back, when this was cancelled as well: unread changes have still to be read.
+            # Put them back even if this was cancelled: unread changes must still be read.
             with self._lock:
                 self._changes |= changes
             raise
