@@ -141,7 +141,7 @@ def test_a_partition_is_read_up_to_its_end():
     """However reads are cut, no event behind it is sent, and all before it are. (L78)"""
     for most_events in (1, 2, 3, 1000):
 
-        async def scenario(stage: Stage, most_events: int = most_events) -> None:
+        async def scenario(stage: StreamSetup, most_events: int = most_events) -> None:
             outlet = RecordingOutlet()
             stage.log.most_events = most_events
             stage.publish("a", "b", "c", "d", "e")
@@ -150,7 +150,7 @@ def test_a_partition_is_read_up_to_its_end():
             assert outlet.text == f"{line(2, 'a', 'b', 'c')}\n" + line(2).replace(',"events":[]', "") + "\n"
             assert driver.session.end is StreamEnd.COMPLETE
 
-        play(scenario)
+        run_with_setup(scenario)
 
 
 def test_a_partition_ends_in_a_later_timeline():
@@ -161,7 +161,7 @@ def test_a_partition_ends_in_a_later_timeline():
         (Position(2, 0), [line(0, "a", "b", "c", timeline=2)]),
     ):
 
-        async def scenario(stage: Stage, end: Position = end, expected: list[str] = expected) -> None:
+        async def scenario(stage: StreamSetup, end: Position = end, expected: list[str] = expected) -> None:
             outlet = RecordingOutlet()
             stage.publish("a", "b")
             stage.switch_timeline(events=2)
@@ -171,7 +171,7 @@ def test_a_partition_ends_in_a_later_timeline():
             at_end = f'{{"cursor":{{"partition":"0","offset":"{end}"}}}}'
             assert outlet.text.splitlines() == [*expected, at_end]
 
-        play(scenario)
+        run_with_setup(scenario)
 
 
 def test_small_lines_that_are_due_together_travel_together():

@@ -2,7 +2,7 @@
 
     async def publish(event_log: EventLog) -> bool:
         fates = await event_log.append("a-topic", {0: [record]})
-        return fates[0] == Stored()
+        return fates[0] == AppendStored()
 
     run_blocking(publish(event_log))
 
