@@ -161,7 +161,7 @@ def interrupt(by: type[BaseException]) -> NoReturn:
     """Raise this out of the handler of a signal, and again with each tick until the process ends.
 
     The signal may come when a library has just taken a lock, and not yet noticed that it has it. The library would then
-    wait for itself when it clears up, and again when it is closed, for ever.
+    wait for itself when it clears up, and again when it is closed, forever.
     """
 
     def again(*_: object) -> None:

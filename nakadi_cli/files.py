@@ -26,7 +26,7 @@ def read_document(file: str) -> Any:
 
 
 def parse_document(text: str, file: str) -> Any:
-    """Parse JSON or YAML; `file` is where the text came from."""
+    """Parse JSON or YAML; `file` is the source of the text."""
     try:
         return json.loads(text)
     except ValueError:

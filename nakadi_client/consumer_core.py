@@ -143,7 +143,7 @@ Action = Commit | Extend | Look | Leave
 
 
 class Rebalance(msgspec.Struct, frozen=True):
-    """New partitions, and lost ones; `assigned` are those that the stream has now."""
+    """New partitions, and lost ones; `assigned` are the partitions that the stream has now."""
 
     gained: frozenset[Place]
     lost: frozenset[Place]

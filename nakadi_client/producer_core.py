@@ -226,7 +226,7 @@ class ProducerCore:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _end_of(self, delivery: Delivery, now: float) -> NotDelivered | None:
-        """Return the outcome of an event that has had its time or its attempts; None if it is sent again."""
+        """Return the outcome of an event that has had its time or its attempts; None if the event is sent again."""
         if self._given_up is not None:
             return NotDelivered(self._given_up, maybe_stored=delivery.ambiguous)
         if delivery.added_at + self.limits.delivery_timeout <= now:

@@ -128,7 +128,7 @@ class Relay:
         return self._status
 
     def run(self) -> None:
-        """Publish rows as they come, until `stop` is called. Faults of the database and the broker are waited out."""
+        """Publish rows as they arrive, until `stop` is called. Faults of the database and the broker are waited out."""
         threads = [
             threading.Thread(target=self._work, name=f"nakadi-relay-{number}", daemon=True)
             for number in range(self._worker_count)

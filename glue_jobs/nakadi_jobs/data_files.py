@@ -62,8 +62,8 @@ class FileForm(Struct, frozen=True):
 
 
 class NewFile(Struct, frozen=True):
-    """A new file of a table, with the path of its partition: `nakadi_time_day=2026-11-20`. What wrote the file has its
-    footer at hand, so nobody has to read it from there.
+    """A new file of a table, with the path of its partition: `nakadi_time_day=2026-11-20`. The writer of the file
+    already has its footer, so nothing needs to read the file again.
     """
 
     path: str

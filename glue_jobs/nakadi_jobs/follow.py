@@ -177,7 +177,7 @@ def _handle_signals() -> Iterator[threading.Event]:
     """Let the first SIGINT or SIGTERM end the work after the current round, and the second one at once."""
     ending = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        # Signals are not for this thread; what called it ends the process.
+        # Other threads get no signals; their caller ends the process.
         yield ending
         return
     before: dict[int, Any] = {}

@@ -72,7 +72,7 @@ def is_valid(validator: Validator, event: Any) -> bool:
 
 
 def likely_values(document: SchemaDocument, schema: RawSchema, tries: int) -> Iterator[Any]:
-    """Values that a part of a document may accept: nobody has checked them."""
+    """Values that a part of a document may accept; they are not checked yet."""
     for number in range(tries):
         # The first has everything, the second as little as possible, and the others follow their luck.
         likelihood = (1.0, 0.0, 0.5)[min(number, 2)]

@@ -41,7 +41,8 @@ def settings(issuer) -> Iterator[dict[str, object]]:
 
 
 def _issuer_handler(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
-    """An issuer whose only user agrees to everything; each code can be exchanged once, by who asked for it."""
+    """An issuer whose only user agrees to everything. Each code can be exchanged once, by the client that requested
+    it."""
     challenges: dict[str, tuple[str, str]] = {}
 
     class Handler(BaseHTTPRequestHandler):

@@ -362,7 +362,7 @@ class TestTopics:
 
 class TestFaults:
     def test_a_cluster_that_is_down_is_reported_in_bounded_time(self, tmp_path):
-        """While no server answers, appends are refused and reads are unavailable, none waits for ever."""
+        """While no server answers, appends are refused and reads are unavailable, none waits forever."""
         with kafka.a_server(tmp_path) as server:
             log = open_event_log(f"kafka://{server.address}", SystemClock())
             log.create_topic("t", 1)

@@ -367,7 +367,7 @@ class TestClaims:
         assert index.claim("another", "ann", 60)
 
     def test_end_with_their_time(self, index: LogIndex):
-        """An owner who never comes back does not keep a name for ever."""
+        """An owner who never comes back does not keep a name forever."""
         assert index.claim("n", "ann", -1)
         assert index.claim("n", "bob", 60)
 

@@ -64,7 +64,7 @@ def test_cursors_are_asked_for_their_lag(api):
 
 def test_the_events_are_streamed(api):
     """The stream of the page sends lines as the page shows them."""
-    # The three events that there are, instead of ten: the stream ends with them.
+    # Limited to the three existing events instead of ten, so the stream ends with them.
     request = REQUESTS[2].replace("batch_limit=10", "batch_limit=3")
     lines = send(api, request, "&stream_limit=3").text.splitlines()
     shown = first_example_with("cursor", "events")

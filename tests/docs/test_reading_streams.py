@@ -51,7 +51,7 @@ class NoMoreEvents(Exception):
 
 def test_the_example_of_httpx_consumes_a_subscription(url):
     """Batches are handled and committed."""
-    # The number of events that the example takes in a batch, which then comes at once.
+    # The number of events in the example's batch, so the batch arrives at once.
     events = [*EVENTS, *({"n": number} for number in range(len(EVENTS), 100))]
     httpx.post(
         f"{url}/event-types", json={**EVENT_TYPE, **SCHEMA, "name": "consumed"}, timeout=PATIENCE

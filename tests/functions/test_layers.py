@@ -23,7 +23,7 @@ def test_functions_run_with_what_is_tested():
 
 @pytest.fixture
 def build_layers(monkeypatch):
-    """The script, compiling with the Python that the tests run with."""
+    """The build script, which compiles with the Python that runs the tests."""
     path = ROOT / "scripts" / "build-layers"
     spec = spec_from_loader("build_layers", SourceFileLoader("build_layers", str(path)))
     script = module_from_spec(spec)

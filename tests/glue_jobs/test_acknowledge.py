@@ -112,7 +112,7 @@ def test_a_job_that_writes_at_the_same_time_loses_no_acknowledgement(data):
                     PutDocument(TABLE_STATES_KIND, orders.id, table_state_body(a_state(misfit_count=3)))
                 )
             if self.writes > 2:
-                raise Unavailable("it goes on for ever")
+                raise Unavailable("it goes on forever")
             data.registry.write(change)
 
     racing = RegistryWithRace()

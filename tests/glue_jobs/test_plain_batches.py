@@ -58,7 +58,7 @@ VALUES = {
 
 
 def random_events(seed, plain):
-    """Events of random members; a plain value comes first, and others seldom."""
+    """Events with random members. The first value is plain, and others rarely are not."""
     drawn = random.Random(seed)
     for _ in range(60):
         names = drawn.sample(list(VALUES), drawn.randrange(1, 6))

@@ -1,4 +1,4 @@
-"""Whether a broker under mixed load for hours holds no more than it should.
+"""Tests whether a broker's memory, files and threads stay bounded under hours of mixed load.
 
     python -m tests.soak.lasting MINUTES [--engine kafka|aws-local] [--jobs] [--output FOLDER]
 

@@ -194,7 +194,7 @@ def test_the_newest_event_of_a_key_is_found_at_once(broker_with_tables, name, nu
 
 
 def test_only_keys_have_a_newest_event(broker_with_tables):
-    """Of an event type without a current state, there is no `…__latest`. (Q10)"""
+    """An event type without a current state has no `…__latest`. (Q10)"""
     _, source, tables, _ = broker_with_tables
     with pytest.raises(BadQuery, match=f"{NAME} is neither compacted nor data by key"):
         rows("from order_placed__latest", source, tables)

@@ -116,7 +116,7 @@ class SessionHarness:
     def wait(self, seconds: float) -> None:
         """Time passes, and the session is woken whenever it wanted to be.
 
-        A session that wants to be woken for the same deadline again would spin in a broker, and for ever here.
+        A session that wants to be woken for the same deadline again would spin in a broker, and forever here.
         """
         until = self.now + seconds
         while not self.session.end and (deadline := self.session.next_tick_at()) <= until:

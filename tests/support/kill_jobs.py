@@ -148,7 +148,7 @@ def kill_follow(killed: KilledJobs, kills: int) -> None:
     """The same for tables that follow: events archived while the job runs are also there once."""
     killed.archive()
     killed.run("follow", *UNTIL_IDLE, kill=False)
-    # It would run for ever: this is long enough for some rounds.
+    # It would run forever: this is long enough for some rounds.
     killed.lasts += 10
     for _ in range(kills):
         killed.run("follow", *OFTEN, kill=True, meanwhile=killed.archive)

@@ -139,7 +139,8 @@ def test_without_it_events_are_stored_each_time(api):
 
 
 def test_what_is_shown_and_changed(api, deduplicating_type):
-    """The field is shown if it is set; PUT changes it, keeps it if it is left out, and removes it for null. (P156)"""
+    """The field is shown if it is set; PUT changes the window, keeps it if the member is missing, and removes it if the
+    member is null. (P156)"""
     path = f"/event-types/{deduplicating_type}"
     shown = api.get(path).json()
     assert shown["deduplication"] == {"window_seconds": 300}

@@ -122,7 +122,7 @@ def test_the_mode_of_the_same_request_counts(api):
 
 
 def test_an_equal_avro_schema_changes_nothing(api):
-    """Documentation makes no difference: the schema stays the one that it was. (R187)"""
+    """A change of documentation alone creates no new version. (R187)"""
     event_type = create_avro_type(api)
 
     assert submit_schema(api, event_type, {**ORDER, "doc": "An order."}).status_code == 200

@@ -89,7 +89,7 @@ def test_a_part_of_the_list_has_between_one_and_a_thousand(api, limit):
     ],
 )
 def test_a_writer_is_a_pair(api, writer, reason):
-    """A writer that is not one pair is a bad request with the reason. (R90)"""
+    """A `writer` parameter that is not one pair is answered with 400 and the reason. (R90)"""
     assert reason in problem(api.get("/event-types", params={"writer": writer}), 400)
 
 

@@ -80,7 +80,7 @@ def test_a_stream_does_one_of_two_things_at_a_disconnect(api):
 
 
 def test_a_client_that_needs_longer_gets_more_time(api, open_consumer):
-    """An extension starts the commit timeout again, and the answer tells until when. (S330)"""
+    """An extension restarts the commit timeout, and the answer says when it ends. (S330)"""
     stream = open_consumer(subscribe_from_beginning(api, events=1), commit_timeout=50)
     batch = stream.batch()
     before = datetime.now(UTC)

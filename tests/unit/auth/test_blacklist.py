@@ -10,7 +10,7 @@ from tests.support.registry import settings_document
 
 
 def test_the_blacklist_has_a_maximum_of_names_per_kind(monkeypatch):
-    """Every request is checked against the list, so it does not grow for ever; existing entries stay, and can be
+    """Every request is checked against the list, so it does not grow forever; existing entries stay, and can be
     removed. (R223)"""
     monkeypatch.setattr(blacklist, "MAX_BLACKLIST_NAMES_PER_KIND", 2)
     listed = Blacklist(settings_document("blacklist"))

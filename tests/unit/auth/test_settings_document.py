@@ -83,7 +83,7 @@ def test_concurrent_changes_are_all_kept():
 
 
 def test_a_change_that_always_loses_is_refused_as_temporary():
-    """After some attempts the answer is to try later, rather than to try for ever."""
+    """After some attempts the answer is to try later, rather than to try forever."""
     with pytest.raises(TryLater):
         document(BusyRegistry(MAX_SETTINGS_WRITE_ATTEMPTS)).change(lambda _: {"a": 1})
 

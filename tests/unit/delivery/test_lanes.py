@@ -89,7 +89,7 @@ def test_events_that_gather_during_a_delivery_go_together_into_the_next():
 
 
 def test_a_partition_has_one_delivery_at_a_time_and_partitions_take_turns():
-    """Deliveries of a partition never overtake each other, and no partition waits for ever. (X11)"""
+    """Deliveries of a partition never overtake each other, and no partition waits forever. (X11)"""
     session = a_session(batch_limit=1, max_in_flight=2)
     [first] = session.receive(FIRST, [some_events(3)], 0)
     [other] = session.receive(SECOND, [some_events(3)], 0)
@@ -376,7 +376,7 @@ def test_by_key_other_events_between_the_same_two_are_another_batch():
 
 
 def test_by_key_commits_move_up_to_the_first_event_that_is_missing():
-    """Events delivered after it are committed beside it, so that nobody delivers them again. (X61)"""
+    """Events delivered after it are committed ahead of it, so they are not delivered again. (X61)"""
     session = a_session_by_key()
     begun = session.receive(FIRST, [keyed_events("a", "b", "c", start=5)], 0)
     [commit] = session.handle_answer(begun[2].number, Answer(200), 0)
@@ -390,7 +390,8 @@ def test_by_key_commits_move_up_to_the_first_event_that_is_missing():
 
 
 def test_by_key_a_failing_event_holds_up_its_key_alone():
-    """Without a policy it is tried for ever, and everything else goes on, its former batch included. (X17, X62)"""
+    """Without a policy, the lane retries the event forever. All other events go on, including those of its former
+    batch. (X17, X62)"""
     session = a_session_by_key(batch_limit=4, max_in_flight=1)
     receiver = Receiver(session, poison=[1])
     receiver.work(session.receive(FIRST, [keyed_events("a", "b", "c", "b", "d", "e")], 0), times=200)

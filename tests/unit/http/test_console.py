@@ -113,7 +113,7 @@ def test_the_issuer_of_tokens_may_be_called_and_nothing_else():
     ],
 )
 def test_a_sign_in_that_cannot_work_is_refused_at_the_start(wrong):
-    """The broker does not start, and names the variable."""
+    """The broker does not start, and its error names the variable."""
     with pytest.raises(BadSetting, match="NAKADI_CONSOLE_SIGN_IN"):
         Broker(console_sign_in=tuple(wrong.items()))
 

@@ -181,7 +181,7 @@ def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metric
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_known):
-    """Whether the answer precedes or follows an append: no client waits for ever, and the memory is returned."""
+    """Whether the answer precedes or follows an append: no client waits forever, and the memory is returned."""
 
     def authenticate(_):
         if is_known:
@@ -458,7 +458,7 @@ class OneAnswer:
 
 
 def answer_directly(response, connection):
-    """The application, its answer, whether it was left to the usual way, and the threads that compressed."""
+    """The application, its answer, whether it used the ordinary path, and the threads that compressed."""
     application, answers, otherwise, lanes = OneAnswer(response), [], [], []
 
     async def run():

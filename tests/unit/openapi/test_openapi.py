@@ -310,7 +310,7 @@ def test_schema_is_explained_and_used(name: str) -> None:
 
 
 def test_shared_parts_are_used() -> None:
-    """No shared parameter or answer is left over."""
+    """Every shared parameter and answer is used."""
     text = openapi.document_json().decode()
     for kind in ("parameters", "responses"):
         for name in openapi.document()["components"][kind]:

@@ -379,7 +379,7 @@ def test_a_refusal_is_of_bounded_length():
 
 
 def test_an_entangled_schema_cannot_follow():
-    """A schema whose references unfold without measure is refused, not compared for ever. (R196)"""
+    """A schema whose references unfold without measure is refused, not compared forever. (R196)"""
     definitions = {f"d{n}": {"properties": {s: {"$ref": f"#/definitions/d{n + 1}"} for s in "lr"}} for n in range(60)}
     old = {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d60": {}}}
 

@@ -146,7 +146,7 @@ def test_schemas_that_contain_themselves_are_compared():
 
 
 def doubling_schema(levels):
-    """A schema that expands into millions."""
+    """A schema that expands into millions of schemas."""
     more = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, levels)}
     return {
         "definitions": {"d0": an_object(b=TEXT), **more},

@@ -309,7 +309,7 @@ WILD = ["^(a+)+$", "^(a|a)*$", "^(a*)*b", "(.*)*x", "^(([a-z])+.)+[A-Z]([a-z])+$
 
 @pytest.mark.parametrize("pattern", WILD)
 def test_wild_patterns(pattern):
-    """Patterns that take for ever with other engines take their time with the text, and no more. (R155)"""
+    """Patterns that take forever with other engines take their time with the text, and no more. (R155)"""
     validator = compile_validator({"pattern": pattern, "items": {"pattern": pattern}})
 
     def judge():

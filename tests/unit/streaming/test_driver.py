@@ -262,7 +262,7 @@ def test_draining_ends_the_stream_with_what_it_holds():
 
 
 def test_a_refusal_is_the_last_line():
-    """A reason to end is written after the events. (L60)"""
+    """The driver writes the reason for an end after the events. (L60)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()

@@ -292,7 +292,7 @@ def test_pauses_grow_and_shrink_again(monkeypatch):
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("trouble", [OffsetUnavailable("gone"), UnknownTopic("gone")])
 def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
-    """If the events that come next are gone, the follower that needs them gets that as its answer. (L63)"""
+    """If the next events are gone, the follower that needs them gets an error that says so. (L63)"""
 
     async def scenario(stage: FeedSetup) -> None:
         stage.publish("a", "b")
@@ -354,7 +354,7 @@ def test_streams_that_open_at_once_share_a_watch():
 
 
 def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
-    """When the last follower leaves while the log is away, it is not asked any more."""
+    """When the last follower leaves while the log is unavailable, the feed stops asking the log."""
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
 
     async def scenario(stage: FeedSetup) -> None:

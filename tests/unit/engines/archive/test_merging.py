@@ -101,7 +101,7 @@ class MergingSetup:
         ArchiveSweep(self.index, self.store).run(datetime.now(UTC) + timedelta(hours=1))
 
     def _copy_index(self) -> MemoryLogIndex:
-        """A copy of the index, to read it often."""
+        """A copy of the index, which tests can read often."""
         return index_of([self.index.segments_from("t", partition, 0, 1000) for partition in range(2)])
 
     def see_that_all_is_there(self) -> None:
@@ -220,7 +220,7 @@ def test_readers_with_the_old_list_find_the_old_objects(setup: MergingSetup):
 
 
 def test_only_one_of_two_workers_merges(setup: MergingSetup):
-    """While another process rewrites a partition, nothing is merged in it; in others it is."""
+    """While another process rewrites a partition, the merger skips it and merges the others."""
     with claim_partition(setup.index, "t", 0):
         for piece in setup.merger.plan_merges("t", 0):
             with pytest.raises(PartitionBusy):

@@ -208,7 +208,7 @@ def test_no_more_is_asked_for_than_many_bytes_need():
 
 @pytest.mark.parametrize(("bytes_ahead", "at_once"), [(0, 1), (600, 3)])
 def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead, at_once):
-    """Large objects are read few at a time, and a very large one alone."""
+    """The reader reads a few large objects at a time, and a very large one alone."""
     sizes = {segment.location.length for segment in ReadingSetup(*[10] * 12).segments}
     assert 150 < min(sizes) <= max(sizes) <= 200
     monkeypatch.setattr(segment_cache, "MAX_BYTES_READ_AHEAD", bytes_ahead)

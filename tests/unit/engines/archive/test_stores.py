@@ -47,7 +47,7 @@ def test_a_range_of_an_object_can_be_had(store):
 
 
 def test_what_is_kept_is_listed(store):
-    """Objects are found by the beginning of their keys, with their size, and not much older than they are."""
+    """Objects are listed by the prefix of their keys, with their size and nearly their exact age."""
     begun = datetime.now(UTC) - timedelta(seconds=5)
     for key in ("log/a/1", "log/a/2", "log/b/1", "logs", "compacted/a/1"):
         store.put(key, key.encode())

@@ -354,8 +354,8 @@ class TestArchiving:
         assert (segment.offset_count, segment.event_count) == (2, 2)
 
     def test_archiving_many_events_makes_several_members(self, tiered_fixture: TieredLogFixture, monkeypatch):
-        """A long partition is archived in members of a size that is fit to be read at once, in as many objects as it
-        takes."""
+        """A long partition is archived in members that are small enough to read at once, across as many objects as
+        needed."""
         monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_MEMBER_BYTES", 1000)
         monkeypatch.setattr("nakadi.engines.archive.archiver.BYTES_PER_HOT_READ", 500)
         monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_OBJECT_BYTES", 3500)

@@ -284,7 +284,7 @@ class TestCompaction:
 
 class TestWatching:
     def test_goes_on_whatever_happens(self, faulty_kinesis: FaultyKinesis, log):
-        """News come again after faults of every kind, known or not: no reader waits for ever."""
+        """News come again after faults of every kind, known or not: no reader waits forever."""
         told = threading.Event()
         reader = faulty_kinesis.a_log()
         end = reader.add_change_listener(lambda *_: told.set())

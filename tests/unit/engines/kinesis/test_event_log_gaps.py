@@ -211,7 +211,7 @@ def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: Hours
 def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(
     kinesis_hours: HoursOfKinesis, name: str
 ):
-    """An offset that was given out after the end of a timeline is unavailable for a moment, and not for ever."""
+    """An offset that was given out after the end of a timeline is unavailable for a moment, and not forever."""
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
 

@@ -83,7 +83,7 @@ def test_frames_begin_with_the_one_that_is_asked_for(recent_records):
 
 
 def test_the_oldest_is_forgotten_first():
-    """When there is too much, the oldest records of all partitions are dropped, and the count continues."""
+    """Above the size limit, the oldest records of all partitions are dropped, and numbering continues."""
     recent_records = small_memory()
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     for sequence in range(1, 200):

@@ -35,7 +35,7 @@ def keys(number: int) -> list[bytes]:
 
 
 def test_finds_every_key_in_its_runs():
-    """Each key is found in each run that it was put into, over many tables."""
+    """The index finds each key in each of its runs, across many tables."""
     index = EidIndex()
     runs = {run: keys(4_000) for run in range(1, 31)}
     shared = keys(10)

@@ -221,7 +221,7 @@ def test_a_full_disk_fails_the_commits_that_it_is_asked_for(coordination, path):
 
 
 def test_commits_of_this_process_are_no_news_to_it(coordination):
-    """Listeners hear of each of them once, with its positions, however many share a transaction."""
+    """Listeners hear of each commit once, with its positions, however many commits share a transaction."""
     heard = []
     end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
     with coordination._changing._turn:

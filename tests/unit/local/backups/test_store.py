@@ -111,7 +111,7 @@ def test_one_at_a_time(folder):
 
 
 def test_other_folders_are_left_alone(folder):
-    """A folder with other files does not become one with backups, and reading creates none. (B14)"""
+    """A folder with other files does not become a backup folder, and reading creates no folder. (B14)"""
     with pytest.raises(BackupFailed, match="has no backups"), open_store(folder, writes=False):
         pass
     assert not folder.exists()

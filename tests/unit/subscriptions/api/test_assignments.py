@@ -125,7 +125,7 @@ def test_entries_are_replaced_in_their_places():
 
 
 def test_large_subscriptions_move_in_several_writes():
-    """No write moves more owners than one may, and repeating it leads to fair shares. (S319)"""
+    """No write moves more owners than a write may, and repeated writes lead to fair shares. (S319)"""
     now = an_assignment(*[""] * 250, sessions=[a_session("a"), a_session("b")])
     while (following := with_rebalanced_partitions(now)) != now:
         moved = sum(b.owner != n.owner for b, n in zip(now.entries, following.entries, strict=True))

@@ -99,7 +99,7 @@ def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(case):
 
 
 def test_a_deleted_event_type_is_missed(case):
-    """An event type that is gone has no beginning."""
+    """A deleted event type has no start positions."""
     case.event_types.remove(case.order)
     with pytest.raises(NotFound):
         case.starts.find(a_place(), BEGIN, case.order)

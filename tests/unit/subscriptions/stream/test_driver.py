@@ -317,8 +317,7 @@ class SteppingFormat(JsonSubscriptionFormat):
 
 @pytest.mark.parametrize("steps", [1, 5])
 def test_others_have_their_turn_between_steps(threads, steps):
-    """However long the lines are that come at once, nothing waits for more than a step, and they stay in order.
-    (P176)"""
+    """However long the lines are, other work waits for one step at most, and the lines stay in order. (P176)"""
 
     async def wait_for_end():
         lines = SteppingFormat(steps, MAX_STEP_BYTES)

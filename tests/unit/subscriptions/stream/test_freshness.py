@@ -153,7 +153,7 @@ def test_a_stricter_objective_begins_without_the_counts_of_the_old_one(house, su
 
 
 def test_nothing_is_reported_for_a_subscription_that_is_gone(house, subscription, recorder):
-    """A report behind the deletion would stay for ever. (O7)"""
+    """A report behind the deletion would stay forever. (O7)"""
     with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         recorder.report()

@@ -87,7 +87,7 @@ def test_a_stream_that_is_cut_off_has_failed_at_nothing(seconds):
 
 
 def test_nothing_is_counted_without_a_policy():
-    """Without the annotations nothing is counted, and an event is sent for ever. (S252)"""
+    """Without the annotations nothing is counted, and an event is sent forever. (S252)"""
     table = SessionHarness(entries=[failed_partition(17)], commit_seconds=20)
     table.arrive(1)
     assert table.take_messages() == [f"0:0-0 {STARTED}"]

@@ -12,7 +12,7 @@ from nakadi.model.outcomes import BadSetting
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Networks of IPv6 whose last 32 bits are the address of IPv4 that a gateway sends to.
+# IPv6 networks whose last 32 bits are the IPv4 address that a gateway sends to.
 _NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
 # The old form of such addresses; systems may send these to IPv4, too.
 _IPV4_COMPATIBLE = ipaddress.IPv6Network("::/96")

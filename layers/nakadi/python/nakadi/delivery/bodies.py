@@ -45,7 +45,7 @@ def _trial_message(sink_format: SinkFormat) -> Message:
 
 
 class DeliveredEvent(Struct, frozen=True):
-    """An event for a sink that gets each by itself. A trial is one, too, which has no event type.
+    """An event for a sink that gets each by itself. A trial is also an event, without an event type.
 
     `text` is the body to send. `id` is the subscription with the event's cursor, `place` the partition that it is in.
     """

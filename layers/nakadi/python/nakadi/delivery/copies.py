@@ -1,4 +1,4 @@
-"""Which event types are copied to which: a circle of copies would publish its events for ever."""
+"""Which event types are copied to which: a circle of copies would publish its events forever."""
 
 from __future__ import annotations
 

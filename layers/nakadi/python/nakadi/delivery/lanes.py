@@ -63,7 +63,7 @@ QUEUES: dict[Parallel, NewQueue] = {Parallel.PARTITION: InOrderQueue, Parallel.K
 
 
 class DeliveryLimits(Struct, frozen=True, kw_only=True):
-    """`max_event_attempts` is how often a single event may fail before it is given up; None for ever.
+    """`max_event_attempts` is how often a single event may fail before it is given up; None forever.
 
     `commit_wait_seconds` is how long a commit may wait while others follow: what a killed process has delivered
     meanwhile is delivered twice.

@@ -1,9 +1,9 @@
 """Which subscriptions read which members of an event type, and whether a new schema may remove them.
 
-Subscriptions declare the members that they read. A schema that removes, renames or retypes it, or makes it optional,
-is refused in the modes `compatible` and `forward` until the request names these subscriptions in `force`. Then the
-mode's own objection to such changes does not count either, provided that the request names all others who may read
-the member: the subscriptions that declare nothing. In the mode `none`, it is a warning.
+Subscriptions declare the members that they read. A schema that removes, renames or retypes it, or makes it optional, is
+refused in the modes `compatible` and `forward` until the request names these subscriptions in `force`. Then the mode's
+own objection to such changes does not count either, if the request also names the subscriptions that declare nothing
+and so may read the member. In the mode `none`, it is a warning.
 
 A subscription that declares something in this very moment is not seen. `show` finds the change.
 """

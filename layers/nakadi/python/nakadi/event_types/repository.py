@@ -1,4 +1,4 @@
-"""The registered event types: reads and writes that never lose the change of another process.
+"""The registered event types: reads, and writes that never lose another process's change.
 
 A change is read, decided and written under the condition that the document is the one that was read. Otherwise it
 starts again with `retry_if_changed`.

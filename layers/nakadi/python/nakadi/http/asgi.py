@@ -445,7 +445,7 @@ class _StreamOutlet:
             self.mark_client_gone()
             raise ClientGone from error
         except asyncio.CancelledError:
-            # A chunk that was cut off cannot be continued, and waiting for room for a last chunk could take for ever.
+            # A chunk that was cut off cannot be continued, and waiting for room for a last chunk could take forever.
             self._cut_off = True
             raise
 

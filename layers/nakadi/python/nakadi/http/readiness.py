@@ -23,8 +23,8 @@ READINESS_TIMEOUT_SECONDS = 2.0
 class ReadinessCheck:
     """`probe` asks for something and raises if there is no answer. It may also never return.
 
-    Its finding is valid for a moment. While it runs no other is begun, so that a registry that does not answer holds
-    one thread and not one for each time that a load balancer asks.
+    Its finding is valid for a moment. While it runs, no other probe begins: so a registry that does not answer blocks
+    one thread, not one for each request of a load balancer.
     """
 
     def __init__(

@@ -93,13 +93,13 @@ class Faults:
         self._add_order(_FaultOrder(_FaultKind.REFUSE, event_type, partition, times, reason=reason))
 
     def time_out(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
-        """Store the next appends, and report a timeout: a caller that tries again will store them twice."""
+        """Store the next appends, and report a timeout: a caller that retries stores them twice."""
         self._add_order(_FaultOrder(_FaultKind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT_MESSAGE))
 
     def delay(
         self, seconds: float, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
-        """Let the next appends wait so long before they begin."""
+        """Let the next appends wait this long before they begin."""
         self._add_order(_FaultOrder(_FaultKind.DELAY, event_type, partition, times, delay_seconds=seconds))
 
     def throttle(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:

@@ -229,7 +229,7 @@ _NODE_PARSER_BY_TYPE: Mapping[str, Callable[[Mapping[str, Any], Annotations], Sc
 }
 
 
-# A path through a schema that contains itself may be of any length; longer ones than this lead nowhere.
+# A path through a recursive schema may have any length; paths longer than this lead nowhere.
 MAX_PATH_SEGMENTS = 64
 
 # Definitions that refer to each other several times unfold into more schemas than can be searched.

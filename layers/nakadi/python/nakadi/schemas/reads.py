@@ -64,7 +64,7 @@ _Shape = Mapping[str, Any] | bool | _AllOf | _AnyOf
 
 
 def unknown_paths(effective_schema: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths that lead to nothing in a schema. Raises `Invalid` if that is unknown."""
+    """The paths that match nothing in a schema. Raises `Invalid` if that is unknown."""
     search = MemberSearch(effective_schema, [MAX_STEPS])
     try:
         return tuple(each for each in paths if not search.declares(parse_read_path(each)))

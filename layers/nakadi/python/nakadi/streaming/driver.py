@@ -160,7 +160,7 @@ class EventSource(Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether more events may be ready, after a run was taken. Without it, `wake` will be called."""
+        """Whether more events may be ready after `take_run`. Without it, `wake` will be called."""
 
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         """Go to where the next event is or will be; `wake` is called when there may be something to take."""

@@ -1,7 +1,7 @@
 """Archiving: it writes events of the hot half into objects, and advances the index.
 
-An object counts once the index refers to it. If a process dies in between, it leaves an object without references, and
-the next one begins at the index. If two archive the same events, one finds the work done.
+An object counts once the index refers to it. If a process dies in between, it leaves an unreferenced object, and the
+next process starts from the index. If two archive the same events, one finds the work done.
 """
 
 from __future__ import annotations

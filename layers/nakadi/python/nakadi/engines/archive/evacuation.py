@@ -111,7 +111,7 @@ class Evacuation(Struct, frozen=True):
         return EvacuationResult(moved, freed, problems)
 
     def sweep(self, older_than: datetime, now: datetime) -> SweepResult:
-        """Remove every object without references that was written before; a young one only if it is settled."""
+        """Remove every unreferenced object written before this time; a younger one only if it is settled."""
         if older_than <= now - SETTLED_AGE:
             return self._sweep().run(older_than)
         try:

@@ -22,7 +22,7 @@ MAX_CHANGES_PER_WRITE = 99
 """DynamoDB makes a hundred changes in one step, and one of them counts the others."""
 
 CHANGE_COUNTS_KIND = "changes"
-"""The kind of what tells which documents changed; it has no documents."""
+"""The kind of the change counters; it has no documents."""
 
 
 def document_json(document: Document) -> bytes:

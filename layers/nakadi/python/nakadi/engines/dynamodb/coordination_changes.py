@@ -153,7 +153,7 @@ class TableChangePoller(ChangePoller):
                 )
             self._is_failing = True
             return
-        except Exception:  # noqa: BLE001  # waiting streams would wait for ever
+        except Exception:  # noqa: BLE001  # waiting streams would wait forever
             _log.exception(
                 "Looking for changes of other processes failed, trying again in %s s", CHANGE_POLL_INTERVAL_SECONDS
             )

@@ -205,7 +205,7 @@ def _split_into_batches(records: Sequence[Record]) -> Iterator[_SizedRecords]:
 
 
 class _ProducerThread:
-    """A producer and its thread. The batches that come during a flush wait for the next one."""
+    """A producer and its thread. Batches that arrive during a flush wait for the next flush."""
 
     def __init__(
         self, address: ClusterAddress, clock: CurrentTime, name: Callable[[str], str], latest_time: LatestRecordTime

@@ -55,7 +55,7 @@ class ShardWatch:
         while not self._ended.is_set():
             try:
                 leaves = self._shard_trees.current.leaves()
-            except Exception:  # whatever the error was, the threads that wait for news must not wait for ever
+            except Exception:  # whatever the error was, the threads that wait for news must not wait forever
                 log.warning("Listing the shards failed, trying again in %s s", self._interval, exc_info=True)
                 self._ended.wait(self._interval)
                 continue

@@ -87,7 +87,7 @@ class AppendPoller(ChangePoller):
                 self._announce_new_appends(connection)
         except (sqlite3.Error, Unavailable):
             return version  # the next look is soon
-        except Exception:  # noqa: BLE001  # waiting readers would wait for ever
+        except Exception:  # noqa: BLE001  # waiting readers would wait forever
             _log.exception(
                 "Looking for events of other processes failed, trying again in %s s", APPEND_CHECK_INTERVAL_SECONDS
             )
@@ -264,7 +264,7 @@ class FileChangePoller(ChangePoller):
                 self._report_changes_since_last(connection)
         except sqlite3.Error:
             return version  # the next look is soon
-        except Exception:  # noqa: BLE001  # waiting streams would wait for ever
+        except Exception:  # noqa: BLE001  # waiting streams would wait forever
             _log.exception("Looking for changes of other processes failed, trying again")
             return version
         return int(now)

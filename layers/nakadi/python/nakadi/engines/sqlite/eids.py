@@ -128,7 +128,7 @@ class EidMemory:
         self._connection, self._version = connection, version
 
     def _read_rows(self, connection: sqlite3.Connection, limit: int) -> int:
-        """Read rows after the last one that was read or indexed; how many there were."""
+        """Read rows after the last one that was read or indexed, and return their number."""
         last_indexed = last_row_with_old_eids(connection)
         if self._last_row < last_indexed:
             self.forget_all()

@@ -247,7 +247,7 @@ def begin_write_transaction(connection: sqlite3.Connection, timeout_seconds: flo
 def _execute_in_turn(
     connection: sqlite3.Connection, statement: str, values: Sequence[SqlValue], timeout_seconds: float
 ) -> sqlite3.Cursor:
-    """Execute a statement that needs the turn to write, and changes nothing while another writer has it.
+    """Execute a statement that needs the write lock, and changes nothing while another writer holds the lock.
 
     SQLite's own waiting sleeps longer and longer, up to a tenth of a second; a transaction here takes about a
     millisecond, so frequent attempts give all writers a turn.

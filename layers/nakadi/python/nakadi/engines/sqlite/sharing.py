@@ -216,7 +216,7 @@ class RemoteWriter:
     def _fail_waiting_appends(self) -> None:
         with self._changed:
             self._ended = self._ended or "The process that commits events has ended."
-            # Set in the same step: otherwise, an append added after this look would wait for ever.
+            # Set in the same step: otherwise, an append added after this look would wait forever.
             left = list(self._waiting)
         # An append that learns of the end before it was sent is not sent either, because the connection is broken.
         broken = Unavailable("The process that commits events ended before it answered: not known to be stored.")

@@ -242,7 +242,7 @@ def _some_rows(
         for row in cursor:
             rows.append(row)
             size += _size_bytes(row)
-            # One row alone would be repeated for ever.
+            # One row alone would be repeated forever.
             if (len(rows) >= MAX_ROWS_PER_STEP or size >= MAX_BYTES_PER_STEP) and len(rows) > 1:
                 return rows, False
     return rows, True

@@ -92,7 +92,7 @@ def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:
 
 
 def _stream_headers(content_type: str) -> dict[str, str]:
-    # Proxies that gather an answer before passing it on would hold a stream for ever.
+    # Proxies that gather an answer before passing it on would hold a stream forever.
     return {
         "content-type": content_type,
         "cache-control": "no-cache",

@@ -149,7 +149,7 @@ def _wants_avro(accept: str | None) -> bool:
 
 
 def _subscription_headers(media_type: str, stream_id: str) -> dict[str, str]:
-    # Proxies that gather an answer before passing it on would hold a stream for ever.
+    # Proxies that gather an answer before passing it on would hold a stream forever.
     return {
         STREAM_ID_HEADER: stream_id,
         "content-type": media_type,

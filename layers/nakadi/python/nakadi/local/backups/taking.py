@@ -3,11 +3,10 @@
 The parts of a data folder refer to each other, which decides about the order:
 
 1. Tables, and everything else that is not the broker's own. They know up to which offset they have the events, so they
-   must not be newer than the log. If a job commits to a table meanwhile, they are copied again.
-2. The data file, in a snapshot, with a mark that fits the copy.
-3. The key to the secrets, which is created before the first secret is stored and never changes.
-4. The objects of the archive that the copied data file refers to. They never change, and stay for a grace time after
-   the last reference. If one is gone nevertheless, everything is copied again.
+must not be newer than the log. If a job commits to a table meanwhile, they are copied again. 2. The data file, in a
+snapshot, with a mark that fits the copy. 3. The key to the secrets, which is created before the first secret and never
+changes. 4. The objects of the archive that the copied data file refers to. They never change, and stay for a grace time
+after the last reference. If one is gone nevertheless, everything is copied again.
 """
 
 from __future__ import annotations

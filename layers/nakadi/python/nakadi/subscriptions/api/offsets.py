@@ -326,7 +326,7 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         """Have the streams of several subscriptions end as if offsets were set."""
         with_requested_reset = {}
         for each in subscription_ids:
-            # If a reset with another task stands, streams end anyway.
+            # If a reset with another task is under way, streams end anyway.
             with suppress(Conflict):
                 with_requested_reset[each] = self.request_reset(each, SetOffsets())
         self.wait_for_running_resets(subscription_ids)

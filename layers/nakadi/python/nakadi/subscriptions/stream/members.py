@@ -176,7 +176,7 @@ class SubscriptionSessions(Struct, frozen=True):
         return [partition for partition, verdict in verdicts.items() if verdict is CommitResult.NOT_OWNED]
 
     def grant_extension(self, session_id: str, number: int, commit_by: float) -> None:
-        """Write down that a session has granted more time to commit, up to a moment on the steady clock."""
+        """Record that a session has granted more time to commit, until a moment on the monotonic clock."""
         until = self.clock.now() + timedelta(seconds=commit_by - self.clock.monotonic())
         self._write_until_unchanged(
             lambda assignment: assignments.with_extension_granted(assignment, session_id, number, until)
