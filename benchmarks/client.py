@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# asyncio's part of anyio is loaded here: once in a process, which is no cost of an event.
+# Load asyncio's part of anyio here: each process pays this once, so it is not a cost of an event.
 import anyio._backends._asyncio  # noqa: F401
 import httpx
 import msgspec

@@ -142,7 +142,7 @@ def failure_of(error: nakadi_client.NakadiError) -> Failed:
 
 
 def refusal_failure(answer: Answer) -> Failed:
-    """Make a sentence of an answer that is a refusal."""
+    """Turn a refusal into a failure with a sentence for the user."""
     flow = f", flow id {answer.flow_id}" if answer.flow_id else ""
     sentence = f"{_reason_in_answer(answer).strip()} ({answer.status}{flow})"
     return _failure_class(answer.status)(harmless("; ".join(sentence.split("\n"))))

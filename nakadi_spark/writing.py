@@ -1,7 +1,7 @@
 """Writes the rows of a DataFrame as events, in batches, each by the task that has it.
 
-An event of a row has the members that its columns say. If a task runs again, its events have the same `eid` as before:
-an event type with a window of deduplication stores each of them once.
+The event of a row has a member for each column. If a task runs again, its events have the same `eid` as before: an
+event type with a window of deduplication stores each of them once.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class _Database:
             return table_names(self._connection, query)
 
     def add(self, name: str, wanted: _Wanted, source: EventSource, tables: Tables | None) -> Sequence[str]:
-        """Add an event type under the name that the query has for it. Returns the folders of its tables."""
+        """Add an event type under the name that the query uses. Returns the folders of its tables."""
         event_type = wanted.event_type
         # Whether somebody may read single events, only the broker decides.
         has_table = event_type.table and not event_type.has_owners

@@ -285,8 +285,8 @@ def _count_members(value: str, field: Field, depth: int) -> str:
 
 
 def _complete_members(values: str, kind: Struct) -> tuple[int, list[str]] | None:
-    """The number of members of a structure that has all of them, and a condition that is true or unknown if a list
-    element lacks some.
+    """The number of members of a complete structure, and a condition that is true or unknown if a list element lacks
+    members.
 
     Nothing for a structure with members that are neither plain nor such structures. Spark does not compile lambdas; and
     if an element is null, it answers "unknown" when asked whether a list contains a value.

@@ -77,7 +77,7 @@ class Violation(Struct, frozen=True):
 
 
 class Violations(Struct, frozen=True):
-    """`unbroken` are the rules that no event was found for: mostly another rule is broken with them."""
+    """`unbroken` are the rules without an event: usually, breaking them also breaks another rule."""
 
     found: tuple[Violation, ...]
     unbroken: tuple[Rule, ...]

@@ -372,7 +372,7 @@ class TestClaims:
         assert index.claim("n", "bob", 60)
 
     def test_that_go_on_for_ever_do_not_count(self, index: LogIndex):
-        """A claim that lasts much longer than possible, because a clock was set back meanwhile, is over."""
+        """A claim counts as expired if it lasts longer than possible because a clock was set back."""
         assert index.claim("n", "ann", 4000)
         assert index.claim("n", "bob", 60)
         assert not index.claim("n", "ann", 60)

@@ -451,7 +451,7 @@ def test_every_role_is_bounded(chosen_deployment):
 
 
 def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen_deployment):
-    """Tables, streams and buckets have the key, and each role may use it by way of them, and of nothing else."""
+    """Tables, streams and buckets use the key, and each role may use it only through them."""
     tables = chosen_deployment.data.all("AWS::DynamoDB::Table").values()
     streams = chosen_deployment.data.all("AWS::Kinesis::Stream").values()
     buckets = chosen_deployment.data.all("AWS::S3::Bucket").values()
@@ -483,8 +483,8 @@ def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen_deploym
 
 
 def test_new_versions_of_functions_are_tried_first(large_deployment, serving):
-    """Every function that answers requests has an alias, which the API invokes; a canary moves it to a new version,
-    and back when requests fail. By default functions are exchanged at once."""
+    """Every function that answers requests has an alias, which the API invokes. A canary moves the alias to a new
+    version, and back if requests fail. By default functions are exchanged at once."""
     template = large_deployment.serving
     aliases = template.all("AWS::Lambda::Alias")
     answering = {name for name, needs in NEEDS.items() if needs.areas} | {"authorizer"}

@@ -1,6 +1,6 @@
 """`python -m tests.storms [STEPS] [FIRST SEED] [SEEDS]`: the effects of a storm of faults. Nothing, it should print.
 
-Then the same number of seeds, and a tenth of the steps, of days without indexing for hours.
+Then it runs the same number of seeds, with a tenth of the steps, through days on which indexing stops for hours.
 """
 
 import sys

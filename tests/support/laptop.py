@@ -133,7 +133,7 @@ SKIPPED_TESTS: Mapping[str, str] = {
 
 
 class LaptopBroker:
-    """A way in, and a broker on the same stores, for calls that only an insider can make."""
+    """A client, and a broker on the same stores for calls that only internal code can make."""
 
     def __init__(self, laptop: Laptop, front: Front) -> None:
         front.warm_up()

@@ -1,4 +1,4 @@
-"""Objectives: how soon the events of a subscription should be consumed, and how well that goes."""
+"""Objectives: how soon a subscription's events should be consumed, and how often they are."""
 
 import pytest
 

@@ -29,7 +29,7 @@ def test_sent_bytes_add_up(clients):
 
 
 def test_the_rows_that_were_used_last_are_kept(clients):
-    """A client that asks forever new paths displaces its own, and not those that are in use. (R246)"""
+    """A client that keeps requesting new paths displaces its own, and not those that are in use. (R246)"""
     for number in range(10):
         clients.count_request("billing", "GET", "/used", 0.1)
         clients.count_request("stray", "GET", f"/{number}", 0.1)

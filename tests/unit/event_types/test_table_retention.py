@@ -66,7 +66,7 @@ def test_valid_periods(period):
     "period",
     [
         *("6 days", "3651 days", "0 weeks", "522 weeks", "121 months", "11 years", "6d", "11y"),
-        *("7days", "7 d", "7  days", "07 days", "days", "-7 days", "forever", "Unlimited", "7 DAYS", "7 days\n"),
+        *("7days", "7 d", "7  days", "07 days", "days", "-7 days", "for ever", "Unlimited", "7 DAYS", "7 days\n"),
         "99999999999999999999d",
     ],
 )

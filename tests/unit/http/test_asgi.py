@@ -1,4 +1,4 @@
-"""The edge to ASGI, without a server."""
+"""Tests the ASGI edge without a server."""
 
 import asyncio
 import gzip

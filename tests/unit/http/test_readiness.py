@@ -1,4 +1,4 @@
-"""Whether the broker can do its work."""
+"""Tests the check whether the broker can do its work."""
 
 import threading
 

@@ -34,7 +34,7 @@ def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
 
 
 def test_a_batch_rejected_as_a_whole_fails_no_single_event():
-    """Without an event at fault, all are aborted where they were. (P121)"""
+    """If no event is at fault, all are aborted at the step they had reached. (P121)"""
     outcome = outcome_of_rejection(
         EVENTS, BatchRejected(PublishingStep.PARTITIONING, prior_step=PublishingStep.VALIDATING)
     )

@@ -134,7 +134,7 @@ def test_all_are_validated_before_any_is_placed(house):
 
 
 def test_only_the_first_invalid_event_is_reported(house):
-    """The batch is given up at the first event that is wrong. (P124, P122)"""
+    """The publisher abandons the batch at the first invalid event. (P124, P122)"""
     event_type = house.add(an_event_type(**STRICT))
     outcome = house.publish(event_type, [{"ok": 1}, {}, {"ok": 1}, {}])
     assert statuses_and_steps(outcome) == [

@@ -113,7 +113,7 @@ print(json.dumps([taken, megabytes]))
 
 @pytest.mark.parametrize("name", [long_case("many properties"), "many arrays", long_case("large patterns")])
 def test_the_worst_schemas_within_the_limits(name):
-    """The most demanding schemas are ready after a second or so, and with a hundred megabytes. (R157)"""
+    """Compiling the most demanding schemas takes about a second and a hundred megabytes. (R157)"""
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         input=json.dumps(SCHEMA_BOMBS[name]()),

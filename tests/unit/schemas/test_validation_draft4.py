@@ -300,7 +300,7 @@ def test_all_events_at_once(valid):
 
 
 def test_every_keyword():
-    """The table misses no keyword that judges values. (R162)"""
+    """The table contains every keyword that restricts values. (R162)"""
     judging = {
         *KEYWORDS_WITH_NAMED_SCHEMAS,
         *COMBINATOR_KEYWORDS,

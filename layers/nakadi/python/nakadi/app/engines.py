@@ -62,7 +62,7 @@ ENGINES_WITH_KNOWN_NEIGHBOURS = frozenset({"memory", "sqlite"})
 
 
 def is_shared_store(url: str) -> bool:
-    """Whether everybody who opens this URL gets the same store."""
+    """Whether all processes that open this URL get the same store."""
     return _scheme_of(url) not in UNSHARED_ENGINES
 
 

@@ -1,7 +1,7 @@
 """Metrics of each client: the times of its requests by path, and the bytes that its streams have sent.
 
 Monitoring reads these figures at separate paths, `/request-metrics` and `/stream-metrics`. Clients choose the
-names, so only the most recent ones are kept: a client that asks forever new paths does not displace those in use.
+names, so only the most recent ones are kept: a client that keeps requesting new paths does not displace those in use.
 """
 
 from __future__ import annotations

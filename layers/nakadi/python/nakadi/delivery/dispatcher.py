@@ -120,7 +120,8 @@ class Dispatcher:
         return len(self._couriers)
 
     def failing_seconds(self) -> Mapping[str, float]:
-        """For how long the sinks that fail have taken nothing, by subscription. Threads ask while sinks come and go."""
+        """The seconds since failing sinks last accepted anything, by subscription. Threads ask while sinks come and
+        go."""
         seconds = {name: courier.failing_seconds() for name, (courier, _) in self._couriers.copy().items()}
         return {name: found for name, found in seconds.items() if found}
 

@@ -29,7 +29,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 class Sender(Protocol):
     """Delivers to all sinks of one type. It is used, and closed, on one event loop.
 
-    * `Answer` says that a batch is delivered only when the sink has taken in all of it.
+    * `Answer` reports a batch as delivered only after the sink has accepted all of it.
     * Events of a batch may be delivered in parts, but never two events of the same key in another order.
     * An attempt ends soon after its `timeout_seconds`, whatever the sink does.
     """

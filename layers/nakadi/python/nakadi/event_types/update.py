@@ -187,7 +187,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
 
 
 def _with_changed_retention(timeline: Timeline, retention_change: timedelta) -> Timeline:
-    """A closed timeline whose events are deleted this much later. The open one has no such time yet."""
+    """A closed timeline whose deletion time is this much later. The open one has no such time yet."""
     if timeline.cleaned_up_at is None:
         return timeline
     return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + retention_change)

@@ -27,7 +27,7 @@ class ClosableConnection(Protocol):
     is_half_closed: bool
     is_lost: bool
     has_whole_body: bool
-    """Whether the body of the newest request has arrived, so that refusing to read it gains nothing."""
+    """Whether the body of the newest request has arrived, so refusing to read it saves nothing."""
 
     def close_unless_reused(self) -> None:
         """Close, unless the client soon sends another request on it."""

@@ -95,7 +95,7 @@ def choose_served_hosts(bound_address: str, *, is_authenticated: bool, names: It
 
 
 def host_name(host_and_port: str) -> str | None:
-    """The name without its port, in a spelling for comparisons; None if it is not a name."""
+    """The name without its port, in a spelling for comparisons; None if the text is not a host name."""
     if host_and_port.count(":") > 1 and "[" not in host_and_port:
         return _address_text(host_and_port)
     found = HOST_AND_PORT_PATTERN.fullmatch(host_and_port)

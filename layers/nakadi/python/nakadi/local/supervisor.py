@@ -463,7 +463,7 @@ class Supervisor:
         if not self._is_accepting and not self._over.is_set() and self._own.is_serving:
             self._is_accepting = True
             self._loop.add_reader(self._listening, self._accept_for_workers)
-            # Nothing says so if there are only connections that wait.
+            # No event signals this if only waiting connections exist.
             self._accept_for_workers()
 
     def _pause_accepting(self) -> None:

@@ -25,7 +25,7 @@ MAX_EXPLAINED_EVENTS = 200_000
 
 
 class RuleCount(Struct, kw_only=True):
-    """How many events break a rule, and when the first and the last of them were stored."""
+    """The number of events that break a rule, and the times at which the first and the last were stored."""
 
     rule: str
     path: str

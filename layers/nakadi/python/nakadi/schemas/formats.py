@@ -196,8 +196,7 @@ def _ipv6_problem(text: str) -> str | None:
 
 
 def _is_ip_address(text: str, version: int | None = None) -> bool:
-    """Addresses of version 6 may have a zone with any name; those that stand for an address of version 4 are that
-    address."""
+    """IPv6 addresses may have a zone with any name; IPv4-mapped ones count as the IPv4 address."""
     plain, percent, _ = text.partition("%")
     if len(plain) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"):
         return False

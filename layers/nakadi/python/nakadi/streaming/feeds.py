@@ -125,8 +125,8 @@ class PartitionFeed:
     def take_chunk(self, follower: FeedFollower) -> EventChunk | None:
         """The chunk with the follower's next event; without one, the follower is woken when it arrives.
 
-        If the chunk ends where reading has come to, the follower waits for the next one from now on, and need not
-        come again needlessly.
+        If the chunk ends where reading stands, the follower waits for the next chunk from now on, and need not ask
+        again.
         """
         if follower.offset > self._tip:
             self._jump_to(follower.offset)

@@ -10,7 +10,7 @@ from nakadi.ports.log_index import LogIndex
 SEGMENTS_PER_INDEX_QUERY = 200
 
 MAX_FOLLOWING_SEGMENTS = 100
-"""The number of segments that are requested with one that may not have enough."""
+"""The number of segments requested together with one that may have too few events."""
 
 
 def archived_segments_from(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[IndexSegment]:

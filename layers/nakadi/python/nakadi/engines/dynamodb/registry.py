@@ -276,7 +276,7 @@ def _refused_changes(sent_changes: Sequence[DocumentChange], error: TransactWrit
 
 
 def _unconditional_put_actions(put: PutDocument, token: str) -> list[Action]:
-    """One more than the revision that it has; one, if it is not there."""
+    """The current revision plus one; one if the document does not exist."""
     contents = document_attributes(put)
     return [
         DocumentItem.revision.add(1),

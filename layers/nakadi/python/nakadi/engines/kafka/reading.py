@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 TAIL_WINDOW_BYTES = 4_000_000
 ALL_TAIL_WINDOWS_BYTES = 64_000_000
-"""How much of a partition, and of all together, is kept in memory."""
+"""The bytes kept in memory for a partition, and for all partitions together."""
 
 UNREAD_WINDOW_TIMEOUT_SECONDS = 60.0
-"""Seconds after which a window that fills and is not read is given up."""
+"""The seconds after which a window is dropped if it fills but nobody reads it."""
 
 TAIL_POLL_TIMEOUT_SECONDS = 0.05
 """Seconds that the tail waits for events before it looks whether other partitions are to be followed."""

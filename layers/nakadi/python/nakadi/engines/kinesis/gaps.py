@@ -184,7 +184,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
             head = self.index.index_heads([(topic, partition)])[topic, partition]
             if head.state.sealed_at == SEALED_AT_INDEX_END:
                 return replace(head.state, sealed_at=None)
-            # A sealed partition already counts nothing after its seal.
+            # A sealed partition counts no records after its seal.
             if head.state.sealed_at is not None:
                 return head.state
             ended = IndexHead(replace(head.state, sealed_at=SEALED_AT_INDEX_END))
@@ -207,7 +207,8 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
         if continued_topic is None:
             raise Unavailable(f"{topic} has to be continued before it is counted behind a gap")
         if head.revision and counted.last_position is not None:
-            # An attempt was cut short, and more is forgotten since, which others may have counted: another gap.
+            # An attempt was interrupted, and the stream has since forgotten more records, which others may have
+            # counted: this is another gap.
             self._write_progress(gap, gap.progress._replace(complete_until=(gap.progress.complete_until or 0) + 1))
             raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
         begun = counted if head.revision else self._initial_continuation_state(continued_topic, partition)

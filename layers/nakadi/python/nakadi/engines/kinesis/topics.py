@@ -64,7 +64,7 @@ class TopicCache:
         look = self._watch.read_counters(self._lease)
         if known is not None and known.change_count == look.changes.count_of_bucket(change_bucket(TOPICS_KIND, topic)):
             renewed = replace(known, known_at_monotonic=look.machine_uptime, known_at_wall=look.wall_clock_time)
-            # The machine may have stood still since that look, and the clock that the look goes by with it.
+            # The machine may have been suspended since that reading, and its monotonic clock with it.
             if self.is_valid(renewed):
                 return renewed
         return self.read_again(topic)

@@ -25,7 +25,7 @@ from nakadi.schemas.avro.types import (
 
 # About a second at worst.
 MAX_PAIRS = 200_000
-# What is shown of a long list; the first ones are enough to go on.
+# The number of items shown from a long list; users can continue from the first ones.
 MAX_INCOMPATIBILITIES = 100
 
 

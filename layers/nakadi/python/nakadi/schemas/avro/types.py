@@ -289,7 +289,7 @@ def _read_fixed(name: str, schema: Mapping[str, Any]) -> FixedType:
 
 
 def _decimal_form(schema: Mapping[str, Any]) -> DecimalForm | None:
-    """The form of a decimal, None for other bytes: a decimal without sense is one of them, as in the library."""
+    """The form of a decimal; None for other bytes. As in the library, an invalid decimal counts as plain bytes."""
     if schema.get("logicalType") != "decimal":
         return None
     precision, scale = schema.get("precision"), schema.get("scale", 0)

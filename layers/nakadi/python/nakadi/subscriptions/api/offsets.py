@@ -266,8 +266,8 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         return self.coordination.assignment(subscription_id)
 
     def _write_reset(self, subscription_id: str, reset: Reset, changes: PartitionChangeByPartition) -> None:
-        """As many partitions at a time as fit a write. If this process dies in between, another one starts again,
-        harmlessly: while the reset stands, no session can move written offsets."""
+        """As many partitions at a time as fit a write. If this process dies in between, another one starts over. This
+        is harmless: while the reset stands, no session can move written offsets."""
         rest = sorted(changes)
         while True:
             part, rest = rest[:MAX_PARTITIONS_PER_WRITE], rest[MAX_PARTITIONS_PER_WRITE:]

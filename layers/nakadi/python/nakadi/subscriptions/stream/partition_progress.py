@@ -194,7 +194,7 @@ class PartitionProgress:
     # Events
 
     def receive_run(self, run: EventRun, is_deliverable: IsDeliverable, *, check_each: bool) -> Sequence[EventRun]:
-        """Keep the events that are for the client, and skip the others. Returns the events to park."""
+        """Keep the events for this client, and skip the others. Returns the events to park."""
         assert self.is_open, self.state
         following = []
         before = self.size
