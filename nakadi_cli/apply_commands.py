@@ -143,7 +143,7 @@ def _show(steps: Iterable[Step], failures: Iterable[tuple[Step, Failed]]) -> Non
             before, after = (_MISSING if value is None else compact(value) for value in (each.is_now, each.shall_be))
             click.echo(harmless(f"    {each.path}: {before} -> {after}"))
         for warning in step.warnings:
-            note(harmless(f"{step.kind} {step.name}: warning: {warning}"))
+            print_note(harmless(f"{step.kind} {step.name}: warning: {warning}"))
         if step.action == "pass over":
             print_note(f"{step.kind} {step.name} is skipped: this broker has no SQL queries.")
 

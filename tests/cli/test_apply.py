@@ -133,7 +133,7 @@ def clin_folder(tmp_path):
 
 
 @pytest.fixture
-def empty_broker_url():
+def empty_broker():
     """A broker without event types."""
     with Broker() as broker:
         yield broker
@@ -177,15 +177,15 @@ def broker_content(run, url):
     return drop_server_fields(event_types), drop_server_fields(run("subscriptions", "list", "-o", "json", url=url).json)
 
 
-def test_files_are_applied_twice_the_second_time_without_a_change(run, empty_broker_url, clin_folder):
+def test_files_are_applied_twice_the_second_time_without_a_change(run, empty_broker, clin_folder):
     """Missing resources are created, event types before subscriptions; resources that match the files are left
     alone."""
     arguments = ("-f", str(clin_folder), "--env", "staging", "-o", "json")
 
-    before = run("diff", *arguments, url=empty_broker_url.url)
-    first = run("apply", *arguments, url=empty_broker_url.url)
-    second = run("apply", *arguments, url=empty_broker_url.url)
-    after = run("diff", *arguments, url=empty_broker_url.url)
+    before = run("diff", *arguments, url=empty_broker.url)
+    first = run("apply", *arguments, url=empty_broker.url)
+    second = run("apply", *arguments, url=empty_broker.url)
+    after = run("diff", *arguments, url=empty_broker.url)
 
     kinds = ["event-type", "event-type", "subscription"]
     assert before.code == 1
@@ -195,26 +195,26 @@ def test_files_are_applied_twice_the_second_time_without_a_change(run, empty_bro
     assert after.code == 0
 
 
-def test_events_can_be_published_once(run, empty_broker_url, clin_folder):
+def test_events_can_be_published_once(run, empty_broker, clin_folder):
     """A manifest may set a window of deduplication; one without it leaves the event type's window unchanged."""
     arguments = ("-f", str(clin_folder), "--env", "staging", "-o", "json")
     order = clin_folder / "definitions/order.yaml"
     order.write_text(EVENT_TYPE.replace("category: business", "category: business\n  deduplicationSeconds: 300"))
-    assert run("apply", *arguments, url=empty_broker_url.url).code == 0
-    assert run("diff", *arguments, url=empty_broker_url.url).code == 0
+    assert run("apply", *arguments, url=empty_broker.url).code == 0
+    assert run("diff", *arguments, url=empty_broker.url).code == 0
     order.write_text(EVENT_TYPE.replace("retentionTimeDays: 2", "retentionTimeDays: 3"))
-    assert ("event-type", "change") in actions_in(run("apply", *arguments, url=empty_broker_url.url))
-    [shown] = [each for each in broker_content(run, empty_broker_url.url)[0] if each["name"].startswith("shop.order")]
+    assert ("event-type", "change") in actions_in(run("apply", *arguments, url=empty_broker.url))
+    [shown] = [each for each in broker_content(run, empty_broker.url)[0] if each["name"].startswith("shop.order")]
     assert shown["deduplication"] == {"window_seconds": 300}
     assert shown["options"]["retention_time"] == 3 * 24 * 3600 * 1000
 
 
-def test_the_result_is_the_same_as_with_clin(run, empty_broker_url, clin_folder):
+def test_the_result_is_the_same_as_with_clin(run, empty_broker, clin_folder):
     """A broker that clin has set up from the files needs no change, and one that this command has set up needs none
     by clin."""
     arguments = ("-f", str(clin_folder / "shop.clin.yaml"), "--env", "live", "-o", "json")
-    run_clin(clin_folder, empty_broker_url.url, "live")
-    after_clin = run("diff", *arguments, url=empty_broker_url.url)
+    run_clin(clin_folder, empty_broker.url, "live")
+    after_clin = run("diff", *arguments, url=empty_broker.url)
     with Broker() as other:
         assert run("apply", *arguments, url=other.url).code == 0
         clin_again = run_clin(clin_folder, other.url, "live")
@@ -222,14 +222,14 @@ def test_the_result_is_the_same_as_with_clin(run, empty_broker_url, clin_folder)
 
     assert after_clin.code == 0, after_clin.out
     assert clin_again.count("Up to date") == 3, clin_again
-    assert ours == broker_content(run, empty_broker_url.url)
+    assert ours == broker_content(run, empty_broker.url)
     assert len(ours[0]) == 2
 
 
-def test_what_differs_is_shown_and_changed(run, empty_broker_url, clin_folder):
+def test_what_differs_is_shown_and_changed(run, empty_broker, clin_folder):
     """A difference is shown by its path, and applied: of the schema, of lists, of numbers, and more partitions."""
     arguments = ("-f", str(clin_folder), "--env", "live")
-    run("apply", *arguments, url=empty_broker_url.url)
+    run("apply", *arguments, url=empty_broker.url)
     (clin_folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {", "total: {type: number}\n  note: {"))
     changed = EVENT_TYPE.replace("retentionTimeDays: 2", "retentionTimeDays: 3").replace("Count: 2", "Count: 4")
     (clin_folder / "definitions/order.yaml").write_text(
@@ -237,9 +237,9 @@ def test_what_differs_is_shown_and_changed(run, empty_broker_url, clin_folder):
     )
     (clin_folder / "definitions/a-subscription.yaml").write_text(SUBSCRIPTION.replace("[shop_billing]", "[shop_mail]"))
 
-    dry = run("apply", *arguments, "--dry-run", url=empty_broker_url.url)
-    diff = run("diff", *arguments, url=empty_broker_url.url)
-    done = run("apply", *arguments, url=empty_broker_url.url)
+    dry = run("apply", *arguments, "--dry-run", url=empty_broker.url)
+    diff = run("diff", *arguments, url=empty_broker.url)
+    done = run("apply", *arguments, url=empty_broker.url)
 
     assert dry.code == done.code == 0, done.err
     assert diff.code == 1
@@ -251,11 +251,10 @@ def test_what_differs_is_shown_and_changed(run, empty_broker_url, clin_folder):
     assert "    options.retention_time: 172800000 -> 259200000" in shown
     assert "    partition_count: 2 -> 4" in shown
     assert any(line.startswith("    authorization.readers: ") and "service:mail" in line for line in shown)
-    assert run("diff", *arguments, url=empty_broker_url.url).code == 0
+    assert run("diff", *arguments, url=empty_broker.url).code == 0
 
 
-<<<<<<< HEAD
-def test_newly_required_properties_are_a_warning(run, empty, tmp_path):
+def test_newly_required_properties_are_a_warning(run, empty_broker, tmp_path):
     """A permitted change after which the broker rejects what publishers send is said before and with the change."""
     manifest = tmp_path / "order.yaml"
     text = """
@@ -270,26 +269,23 @@ spec:
     jsonSchema: {type: object, properties: {a: {type: string}}%s}
 """
     manifest.write_text(text % "")
-    assert run("apply", "-f", str(manifest), url=empty.url).code == 0
+    assert run("apply", "-f", str(manifest), url=empty_broker.url).code == 0
     manifest.write_text(text % ", required: [a]")
 
     for options in (("--dry-run",), ("-o", "json")):
-        done = run("apply", "-f", str(manifest), *options, url=empty.url)
+        done = run("apply", "-f", str(manifest), *options, url=empty_broker.url)
         assert done.code == 0
         said = done.json[0]["warnings"][0] if "json" in options else done.err
         assert "required" in said
 
 
-def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty, folder):
-=======
-def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty_broker_url, clin_folder):
->>>>>>> 34aec6e2 (tests: names of helpers and fixtures say what they do or hold)
+def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty_broker, clin_folder):
     """If the broker refuses one, the command still applies the others, and its exit code says that some are missing."""
-    run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker_url.url)
+    run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker.url)
     (clin_folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {type: string}", "note: {type: integer}"))
     (clin_folder / "definitions/customer.yml").write_text(COMPACTED.replace('const: "2020-01-01"', "type: string"))
 
-    done = run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker_url.url)
+    done = run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker.url)
 
     assert done.code == 7
     assert "x event-type shop.order" in done.out
@@ -297,14 +293,14 @@ def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty_brok
     assert "flow id" in done.err
 
 
-def test_each_failure_is_said_once(run, empty_broker_url, clin_folder):
+def test_each_failure_is_said_once(run, empty_broker, clin_folder):
     """A failure is named once, with its manifest; if nothing was applied, the exit code is the first failure's."""
-    run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker_url.url)
+    run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker.url)
     (clin_folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {type: string}", "note: {type: integer}"))
-    one = run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker_url.url)
+    one = run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker.url)
     changed = COMPACTED.replace("compatibility: none", "compatibility: fixed").replace("2020", "2021")
     (clin_folder / "definitions/customer.yml").write_text(changed)
-    two = run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker_url.url)
+    two = run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker.url)
 
     assert one.code == two.code == 3
     assert one.err.startswith("Error: event-type shop.order: ")
@@ -314,30 +310,27 @@ def test_each_failure_is_said_once(run, empty_broker_url, clin_folder):
     assert two.err.splitlines()[-1] == "Error: None of 2 could be applied."
 
 
-def test_what_the_files_do_not_name_is_deleted_on_request(run, empty_broker_url, clin_folder):
+def test_what_the_files_do_not_name_is_deleted_on_request(run, empty_broker, clin_folder):
     """--prune deletes resources that belong to the files' applications and are in none, once their number is typed."""
     arguments = ("-f", str(clin_folder), "--env", "live", "--prune")
-    run("apply", *arguments, url=empty_broker_url.url)
-    same = json.loads(run("event-types", "get", "shop.order", "-o", "json", url=empty_broker_url.url).out)
+    run("apply", *arguments, url=empty_broker.url)
+    same = json.loads(run("event-types", "get", "shop.order", "-o", "json", url=empty_broker.url).out)
     for name, owner in (("shop.old", same["owning_application"]), ("shop.other", "another_application")):
         new = {"name": name, "owning_application": owner, "category": "undefined", "schema": same["schema"]}
-        assert run("event-types", "create", "-f", "-", stdin=json.dumps(new), url=empty_broker_url.url).code == 0
+        assert run("event-types", "create", "-f", "-", stdin=json.dumps(new), url=empty_broker.url).code == 0
     for owner in ("shop_billing", "another_application"):
         assert (
-            run("subscriptions", "create", "shop.old", "shop.order", "--owner", owner, url=empty_broker_url.url).code
-            == 0
+            run("subscriptions", "create", "shop.old", "shop.order", "--owner", owner, url=empty_broker.url).code == 0
         )
 
-    dry = run("apply", *arguments, "--dry-run", url=empty_broker_url.url)
-    diff = run("diff", *arguments, url=empty_broker_url.url)
-    unconfirmed = run("apply", *arguments, stdin="3\n", url=empty_broker_url.url)
-    before = run("apply", *arguments[:-1], "-o", "json", url=empty_broker_url.url)
-    refused = run("apply", *arguments, stdin="2\n", url=empty_broker_url.url)
-    [other] = run(
-        "subscriptions", "list", "--owner", "another_application", "-o", "json", url=empty_broker_url.url
-    ).json
-    assert run("subscriptions", "delete", other["id"], "--yes", url=empty_broker_url.url).code == 0
-    done = run("apply", *arguments, "--yes", "-o", "json", url=empty_broker_url.url)
+    dry = run("apply", *arguments, "--dry-run", url=empty_broker.url)
+    diff = run("diff", *arguments, url=empty_broker.url)
+    unconfirmed = run("apply", *arguments, stdin="3\n", url=empty_broker.url)
+    before = run("apply", *arguments[:-1], "-o", "json", url=empty_broker.url)
+    refused = run("apply", *arguments, stdin="2\n", url=empty_broker.url)
+    [other] = run("subscriptions", "list", "--owner", "another_application", "-o", "json", url=empty_broker.url).json
+    assert run("subscriptions", "delete", other["id"], "--yes", url=empty_broker.url).code == 0
+    done = run("apply", *arguments, "--yes", "-o", "json", url=empty_broker.url)
 
     assert dry.out == diff.out
     assert dry.out.splitlines()[-2:] == [
@@ -350,21 +343,21 @@ def test_what_the_files_do_not_name_is_deleted_on_request(run, empty_broker_url,
     assert refused.code == 7
     assert "shop.old: Can't remove" in refused.err
     assert actions_in(done)[3:] == [("event-type", "delete")]
-    left = {each["name"] for each in run("event-types", "list", "shop.*", "-o", "json", url=empty_broker_url.url).json}
+    left = {each["name"] for each in run("event-types", "list", "shop.*", "-o", "json", url=empty_broker.url).json}
     assert left == {"shop.order", "shop.customer", "shop.other"}
-    [kept] = run("subscriptions", "list", "-o", "json", url=empty_broker_url.url).json
+    [kept] = run("subscriptions", "list", "-o", "json", url=empty_broker.url).json
     assert kept["consumer_group"] == "main"
-    assert run("diff", *arguments, url=empty_broker_url.url).code == 0
+    assert run("diff", *arguments, url=empty_broker.url).code == 0
 
 
-def test_a_manifest_alone_takes_its_variables_from_the_environment(run, empty_broker_url, clin_folder, monkeypatch):
+def test_a_manifest_alone_takes_its_variables_from_the_environment(run, empty_broker, clin_folder, monkeypatch):
     """A single file, or a folder without a clin file, gets variables from the environment and from --var."""
     monkeypatch.setenv("TEAM", a_name())
     arguments = ("--var", "POSTFIX=_x", "--var", "ADMINS=ann", "--var", "ANY_READ=", "-o", "json")
     (clin_folder / "definitions/query.yaml").write_text(QUERY)
 
-    one = run("apply", "-f", str(clin_folder / "definitions/order.yaml"), *arguments, url=empty_broker_url.url)
-    all_of_them = run("apply", "-f", str(clin_folder / "definitions"), *arguments, url=empty_broker_url.url)
+    one = run("apply", "-f", str(clin_folder / "definitions/order.yaml"), *arguments, url=empty_broker.url)
+    all_of_them = run("apply", "-f", str(clin_folder / "definitions"), *arguments, url=empty_broker.url)
 
     assert actions_in(one) == [("event-type", "create")], one.err
     assert actions_in(all_of_them) == [
@@ -375,10 +368,10 @@ def test_a_manifest_alone_takes_its_variables_from_the_environment(run, empty_br
     ]
 
 
-def test_an_environment_is_a_context_of_that_name(run, empty_broker_url, clin_folder):
+def test_an_environment_is_a_context_of_that_name(run, empty_broker, clin_folder):
     """`--env live` uses the broker of the context `live`, if there is one and nothing else names a broker."""
     run("contexts", "set", "other", "--url", "http://127.0.0.1:9")
-    run("contexts", "set", "live", "--url", empty_broker_url.url)
+    run("contexts", "set", "live", "--url", empty_broker.url)
 
     assert run("apply", "-f", str(clin_folder), "--env", "live", url=None).code == 0
     assert run("diff", "-f", str(clin_folder), "--env", "live", "--context", "other", url=None).code == 6
@@ -414,11 +407,11 @@ def test_files_that_cannot_be_used_are_refused_with_their_names(tmp_path, files,
     assert str(tmp_path) in refused.value.message
 
 
-def test_a_manifest_without_a_necessary_value_is_refused(run, empty_broker_url, tmp_path):
+def test_a_manifest_without_a_necessary_value_is_refused(run, empty_broker, tmp_path):
     """The message names the missing value."""
     (tmp_path / "a.yaml").write_text("kind: event-type\nspec: {name: a.b}\n")
 
-    done = run("apply", "-f", str(tmp_path), url=empty_broker_url.url)
+    done = run("apply", "-f", str(tmp_path), url=empty_broker.url)
 
     assert done.code == 2
     assert "`schema` is missing" in done.err

@@ -15,7 +15,7 @@ from tests.support.tokens import Issuer
 
 
 @pytest.fixture
-def own_broker_url():
+def own_broker():
     """A broker that a test may change as a whole."""
     with Broker() as broker:
         yield broker
@@ -41,85 +41,83 @@ def test_topics_of_another_broker_are_adopted(run, api):
     assert run(*adopt, stdin="{}").code == 2
 
 
-def test_storages_are_created_chosen_and_deleted(run, own_broker_url):
+def test_storages_are_created_chosen_and_deleted(run, own_broker):
     """A storage is described in a file, becomes the default for new event types, and can be deleted when it is not
     used."""
     identity = uuid.uuid4().hex
     definition = {"id": identity, "storage_type": "embedded", "embedded_configuration": {}}
 
-    assert run("storages", "create", "-f", "-", stdin=json.dumps(definition), url=own_broker_url.url).code == 0
-    assert run("storages", "get", identity, "-o", "json", url=own_broker_url.url).json["id"] == identity
-    assert run("storages", "use", identity, url=own_broker_url.url).code == 0
+    assert run("storages", "create", "-f", "-", stdin=json.dumps(definition), url=own_broker.url).code == 0
+    assert run("storages", "get", identity, "-o", "json", url=own_broker.url).json["id"] == identity
+    assert run("storages", "use", identity, url=own_broker.url).code == 0
     assert {
-        each["id"] for each in run("storages", "list", "-o", "json", url=own_broker_url.url).json if each["default"]
+        each["id"] for each in run("storages", "list", "-o", "json", url=own_broker.url).json if each["default"]
     } == {identity}
-    assert run("storages", "use", "default", url=own_broker_url.url).code == 0
-    assert run("storages", "delete", identity, url=own_broker_url.url).code == 0
-    assert run("storages", "get", identity, url=own_broker_url.url).code == 5
+    assert run("storages", "use", "default", url=own_broker.url).code == 0
+    assert run("storages", "delete", identity, url=own_broker.url).code == 0
+    assert run("storages", "get", identity, url=own_broker.url).code == 5
 
 
-def test_features_are_switched(run, own_broker_url):
+def test_features_are_switched(run, own_broker):
     """`on` and `off` switch a feature, and `list` shows all."""
     feature = "disable_event_type_creation"
 
-    assert run("features", "on", feature, url=own_broker_url.url).code == 0
-    assert any(
-        line.split() == [feature, "on"] for line in run("features", "list", url=own_broker_url.url).out.splitlines()
-    )
-    assert run("features", "off", feature, url=own_broker_url.url).code == 0
-    assert {"feature": feature, "enabled": False} in run("features", "list", "-o", "json", url=own_broker_url.url).json
-    assert run("features", "on", "no_such_feature", url=own_broker_url.url).code == 3
+    assert run("features", "on", feature, url=own_broker.url).code == 0
+    assert any(line.split() == [feature, "on"] for line in run("features", "list", url=own_broker.url).out.splitlines())
+    assert run("features", "off", feature, url=own_broker.url).code == 0
+    assert {"feature": feature, "enabled": False} in run("features", "list", "-o", "json", url=own_broker.url).json
+    assert run("features", "on", "no_such_feature", url=own_broker.url).code == 3
 
 
-def test_admins_are_added_and_removed(run, own_broker_url):
+def test_admins_are_added_and_removed(run, own_broker):
     """`admin add` and `remove` change one entry of one list, and leave the others."""
 
     def list_admins():
-        return run("admin", "list", "-o", "json", url=own_broker_url.url).json
+        return run("admin", "list", "-o", "json", url=own_broker.url).json
 
     before = list_admins()
-    assert run("admin", "add", "writers", "service:shop", url=own_broker_url.url).code == 0
+    assert run("admin", "add", "writers", "service:shop", url=own_broker.url).code == 0
     between = list_admins()
-    assert run("admin", "add", "writers", "service:shop", url=own_broker_url.url).code == 0
+    assert run("admin", "add", "writers", "service:shop", url=own_broker.url).code == 0
     assert list_admins() == between
-    assert run("admin", "remove", "writers", "service:shop", url=own_broker_url.url).code == 0
+    assert run("admin", "remove", "writers", "service:shop", url=own_broker.url).code == 0
 
     new = {"role": "writers", "data_type": "service", "value": "shop"}
     assert new in between
     assert len(between) == len(before) + 1
     assert list_admins() == before
-    assert run("admin", "remove", "writers", "service:shop", url=own_broker_url.url).code == 2
-    assert run("admin", "add", "writers", "shop", url=own_broker_url.url).code == 2
+    assert run("admin", "remove", "writers", "service:shop", url=own_broker.url).code == 2
+    assert run("admin", "add", "writers", "shop", url=own_broker.url).code == 2
 
 
-def test_applications_are_blocked_and_unblocked(run, own_broker_url):
+def test_applications_are_blocked_and_unblocked(run, own_broker):
     """`admin block` keeps an application from producing until `unblock`."""
-    assert run("admin", "block", "PRODUCER_APP", "checkout", url=own_broker_url.url).code == 0
-    assert run("admin", "blocked", "-o", "json", url=own_broker_url.url).json == [
+    assert run("admin", "block", "PRODUCER_APP", "checkout", url=own_broker.url).code == 0
+    assert run("admin", "blocked", "-o", "json", url=own_broker.url).json == [
         {"kind": "PRODUCER_APP", "name": "checkout"}
     ]
-    assert run("admin", "unblock", "PRODUCER_APP", "checkout", url=own_broker_url.url).code == 0
-    assert run("admin", "blocked", "-o", "json", url=own_broker_url.url).json == []
+    assert run("admin", "unblock", "PRODUCER_APP", "checkout", url=own_broker.url).code == 0
+    assert run("admin", "blocked", "-o", "json", url=own_broker.url).json == []
 
 
 def found_by_doctor(done):
     return {each["what"]: each for each in done.json}
 
 
-def test_a_broker_that_is_well_is_found_well(run, own_broker_url):
+def test_a_broker_that_is_well_is_found_well(run, own_broker):
     """`doctor` checks everything, and exits with code 0."""
-    done = run("doctor", url=own_broker_url.url)
+    done = run("doctor", url=own_broker.url)
 
     assert done.code == 0, done.out
     assert [line.split()[0] for line in done.out.splitlines()] == ["well"] * 10
 
 
-def test_what_hinders_work_is_noticed(run, own_broker_url):
+def test_what_hinders_work_is_noticed(run, own_broker):
     """Features that hinder work, blocks and parked events are listed, and are no failure."""
-    run("features", "on", "disable_event_type_creation", url=own_broker_url.url)
-    run("admin", "block", "CONSUMER_ET", "order.placed", url=own_broker_url.url)
+    run("features", "on", "disable_event_type_creation", url=own_broker.url)
+    run("admin", "block", "CONSUMER_ET", "order.placed", url=own_broker.url)
 
-    done = run("doctor", "-o", "json", url=own_broker_url.url)
+    done = run("doctor", "-o", "json", url=own_broker.url)
     found = found_by_doctor(done)
 
     assert done.code == 0
@@ -128,23 +126,23 @@ def test_what_hinders_work_is_noticed(run, own_broker_url):
     assert {found[what]["state"] for what in ("features", "blocks")} == {"notice"}
 
 
-def test_a_consumer_that_fails_at_an_event_is_found(run, own_broker_url):
+def test_a_consumer_that_fails_at_an_event_is_found(run, own_broker):
     """A subscription whose consumer has failed at the same event in three streams is ill, although none is open."""
-    with httpx.Client(base_url=own_broker_url.url, timeout=PATIENCE) as api:
+    with httpx.Client(base_url=own_broker.url, timeout=PATIENCE) as api:
         name = create_event_type(api)["name"]
         publish(api, name)
-    done = run("subscriptions", "create", name, "--owner", "shipping", "--from", "begin", url=own_broker_url.url)
+    done = run("subscriptions", "create", name, "--owner", "shipping", "--from", "begin", url=own_broker.url)
     identity = done.out.strip()
     found = []
     for _ in range(3):
-        found.append(found_by_doctor(run("doctor", "-o", "json", url=own_broker_url.url))["subscriptions"]["state"])
-        assert run("consume", identity, "--exec", "false", url=own_broker_url.url).code == 1
+        found.append(found_by_doctor(run("doctor", "-o", "json", url=own_broker.url))["subscriptions"]["state"])
+        assert run("consume", identity, "--exec", "false", url=own_broker.url).code == 1
 
-    doctor = run("doctor", "-o", "json", url=own_broker_url.url)
+    doctor = run("doctor", "-o", "json", url=own_broker.url)
     assert found == ["well"] * 3
     assert doctor.code == 1
     assert identity in found_by_doctor(doctor)["subscriptions"]["why"]
-    assert "stalled" in run("subscriptions", "lag", identity, url=own_broker_url.url).out
+    assert "stalled" in run("subscriptions", "lag", identity, url=own_broker.url).out
 
 
 def test_a_broker_that_is_not_there_is_found_ill(run):
@@ -177,11 +175,11 @@ def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
     assert found["subscriptions"]["why"].startswith("checked ")
 
 
-def test_misspelt_annotations_are_noticed(run, own_broker_url):
+def test_misspelt_annotations_are_noticed(run, own_broker):
     """`doctor` names annotations that mean nothing to the broker, and still succeeds."""
-    with httpx.Client(base_url=own_broker_url.url, timeout=PATIENCE) as api:
+    with httpx.Client(base_url=own_broker.url, timeout=PATIENCE) as api:
         create_event_type(api, annotations={"nakadi.io/table-sort-bye": "id"})
-    done = run("doctor", "-o", "json", url=own_broker_url.url)
+    done = run("doctor", "-o", "json", url=own_broker.url)
 
     assert done.code == 0
     assert found_by_doctor(done)["annotations"]["state"] == "notice"

@@ -70,7 +70,7 @@ def test_a_damaged_archive_is_ill():
         'nakadi_archive_damaged_offsets{event_type="order.placed",partition="2",offsets="400-1399",object="log/a/b.gz"}'
     )
 
-    found = check_archive(Broker(f"{ROOM}{damage} 1000.0\n"))
+    found = check_archive(ScriptedBroker(f"{ROOM}{damage} 1000.0\n"))
 
     assert found.state == "ill"
     for each in ("400-1399", "partition 2 of order.placed", "log/a/b.gz", "nakadi restore"):
@@ -79,11 +79,11 @@ def test_a_damaged_archive_is_ill():
 
 def test_an_archive_without_damage_is_well():
     """Old damage that was repaired is no longer found."""
-    assert check_archive(Broker(f"{ROOM}nakadi_archive_unreadable_total 75.0\n")).state == "well"
+    assert check_archive(ScriptedBroker(f"{ROOM}nakadi_archive_unreadable_total 75.0\n")).state == "well"
 
 
 def test_the_processes_of_the_broker_are_named():
     """The ids of all processes that serve are there, the smallest first."""
     metrics = 'nakadi_process_info{process="1201"} 1.0\nnakadi_process_info{process="97"} 1.0\n'
 
-    assert check_processes(Broker(metrics)).why == "its process ids are 97, 1201"
+    assert check_processes(ScriptedBroker(metrics)).why == "its process ids are 97, 1201"

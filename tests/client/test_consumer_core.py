@@ -52,7 +52,6 @@ def keep_alive(partition, number):
     return msgspec.json.encode({"cursor": cursor})
 
 
-<<<<<<< HEAD
 def test_damage_ends_a_consumer_when_its_patience_does():
     """Until then, events of other partitions are handed out, and the damage is told once."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0, patience=Patience(without_answer=15))
@@ -63,7 +62,7 @@ def test_damage_ends_a_consumer_when_its_patience_does():
     core.handle_opened_stream("s", 0)
     steps = []
     for now in range(0, 25, 5):
-        core.handle_line(line("1", [now]), now)
+        core.handle_line(stream_line("1", [now]), now)
         core.handle_line(damage, now)
         while not isinstance(step := core.work_step(now), Wait | End):
             steps.append(step)
@@ -74,10 +73,7 @@ def test_damage_ends_a_consumer_when_its_patience_does():
     assert isinstance(step.error, EventsUnreadable)
 
 
-class World:
-=======
 class SimulatedBroker:
->>>>>>> 34aec6e2 (tests: names of helpers and fixtures say what they do or hold)
     """A broker with two partitions that have gaps in their numbers, and everything that may happen to its one
     client."""
 

@@ -30,7 +30,6 @@ def cloud_events_line(partition, numbers):
     return msgspec.json.encode([{"data": {"n": n}, "offset": offset_text(n)} | place for n in numbers])
 
 
-<<<<<<< HEAD
 def test_damage_ends_a_reader_when_its_patience_does():
     """Lines of other partitions do not hide that the broker cannot read the next events of one."""
     core = ReaderCore("t", ReadOptions({"0": "BEGIN", "1": "BEGIN"}, patience=Patience(without_answer=15)), lambda: 0)
@@ -43,7 +42,7 @@ def test_damage_ends_a_reader_when_its_patience_does():
             told += 1
         else:
             with pytest.raises(EventsUnreadable) as error:
-                list(core.batches([line("1", [int(now) + 1]), damage]))
+                list(core.batches([stream_line("1", [int(now) + 1]), damage]))
             now += 1
             core.handle_closed_stream(now, error.value)
 
@@ -52,10 +51,7 @@ def test_damage_ends_a_reader_when_its_patience_does():
     assert (told > 1, now >= 15) == (True, True)
 
 
-class World:
-=======
 class SimulatedBroker:
->>>>>>> 34aec6e2 (tests: names of helpers and fixtures say what they do or hold)
     """A broker whose partitions have gaps, and everything that may happen to its one reader."""
 
     def __init__(self, seed, *, follow, start="begin", cloud_events=False):

@@ -258,14 +258,9 @@ def test_on_a_disk_without_any_room_readers_go_on(small_disk):
         assert not after.fires("NakadiCannotStoreEvents")
 
 
-<<<<<<< HEAD
-def test_a_damaged_archive_is_found(api, breakable_broker, watch):
+def test_a_damaged_archive_is_found(api, breakable_broker, start_alert_watch):
     """Streams say where the archive is damaged, and the alert fires; with the object from a backup, they go on.
     (L79, S341)"""
-=======
-def test_a_damaged_archive_is_found(api, breakable_broker, start_alert_watch):
-    """A stream stops at a damaged object, and the alert fires; with the object from a backup, the stream goes on."""
->>>>>>> 34aec6e2 (tests: names of helpers and fixtures say what they do or hold)
     there = set(breakable_broker.archive.rglob("*.gz"))
     name = create_event_type(api)["name"]
     for _ in range(20):
@@ -300,18 +295,10 @@ def test_a_damaged_archive_is_found(api, breakable_broker, start_alert_watch):
             path.write_bytes(content)
         assert reader.batch()["events"][0]["n"] == 0
 
-<<<<<<< HEAD
     read = api.get(f"/event-types/{name}/events", params={"stream_limit": 20}, headers=BEGIN)
     assert read.text.count('"n":') == 20
     # A read ahead may have begun before the repair; the broker checks again whenever somebody asks.
-    until(lambda: not watch().fires("NakadiArchiveIsDamaged"))
-=======
-    for path, content in objects.items():
-        path.write_bytes(content)
-    after = start_alert_watch()
-    assert b'"n":0' in read_first_event(breakable_broker, name)
-    assert not after.fires("NakadiArchiveIsDamaged")
->>>>>>> 34aec6e2 (tests: names of helpers and fixtures say what they do or hold)
+    until(lambda: not start_alert_watch().fires("NakadiArchiveIsDamaged"))
 
 
 def test_a_schema_that_rejects_events_is_found(api, start_alert_watch):
