@@ -127,7 +127,7 @@ class ParkingSimulation:
             self.begin()
         consumer = self.consumer
         assert consumer is not None
-        moves = [self.pass_shared_state, self.call, self.hear, self.feed, self.consume]
+        moves = [self.look, self.call, self.hear, self.feed, self.consume]
         move = self.chance.choice([self.wait] if consumer.stuck else [*moves, *moves, self.wait])
         if move == self.call:
             self.call(consumer, faults=faults)
