@@ -60,8 +60,16 @@ DAY_TAG_PREFIX = "day-"
 BRANCH_LIFETIME = DAY
 """How long the branch of a killed run stays. No run takes longer."""
 
-BOUNDED_COLUMNS = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", "window_start", "ended_at")
-"""Columns with useful bounds: tables are sorted by them."""
+BOUNDED_COLUMNS = (
+    "nakadi_timeline",
+    "nakadi_partition",
+    "nakadi_offset",
+    "nakadi_time",
+    "nakadi_tombstone",
+    "window_start",
+    "ended_at",
+)
+"""Columns with useful bounds: tables are sorted by them, or they say that a file has no tombstone."""
 
 SMALL_FILES = 8
 """This many small files of a day are merged into one."""

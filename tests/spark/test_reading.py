@@ -10,6 +10,7 @@ from msgspec.structs import replace
 import nakadi_spark
 from nakadi_client import Refused
 from nakadi_spark import BadRead, Broker
+from nakadi_spark.tables import open_table
 from nakadi_sql import HttpSource
 from nakadi_sql.http_source import LogRange
 from tests.spark.conftest import TWO
@@ -40,6 +41,12 @@ def test_each_event_is_there_once(orders):
     assert [row["n"] for row in both] == [*range(orders.count)]
     assert both == log
     assert both[2]["nakadi_event"].startswith('{"n":2,')
+
+
+def test_a_table_of_jobs_says_that_streams_deliver_all_rows(orders):
+    """Its files have bounds of `nakadi_tombstone`, so Spark does not look at this column. (K1)"""
+    rows = open_table(orders.spark, "nakadi.nakadi.order_placed", {}).rows
+    assert "nakadi_tombstone" not in rows._jdf.queryExecution().optimizedPlan().toString().partition("Relation")[0]
 
 
 def test_each_event_is_there_once_wherever_the_table_ends(orders, monkeypatch):
