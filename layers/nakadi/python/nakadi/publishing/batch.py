@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import Enum, StrEnum, auto
-from itertools import chain, islice
-from operator import itemgetter
+from itertools import chain, islice, repeat
 from typing import Any, Protocol, overload
 
 import msgspec
@@ -129,9 +128,9 @@ def _column_at(path: Path, columns: dict[Path, Sequence[Any]]) -> Sequence[Any]:
 
 def _members_named(name: str, values: Sequence[Any]) -> Sequence[Any]:
     try:
-        return list(map(itemgetter(name), values))
-    except (KeyError, TypeError):  # one of them has no such member, or is no object
-        return [value[name] if type(value) is dict and name in value else UNSET for value in values]
+        return list(map(dict.get, values, repeat(name), repeat(UNSET)))
+    except TypeError:  # one of them is no object
+        return [value.get(name, UNSET) if type(value) is dict else UNSET for value in values]
 
 
 class BatchPiece(Struct, frozen=True):
