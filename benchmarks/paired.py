@@ -1,6 +1,6 @@
 """What does a change of publishing cost or save? This checkout against another one, in alternating rounds.
 
-    python benchmarks/paired.py OTHER_CHECKOUT [--seconds S] [--rounds N]
+    python benchmarks/paired.py OTHER_CHECKOUT [--seconds S] [--rounds N] [--strategy random|hash]
 
 Each serves SQLite on loopback from its own process. The script compares the CPU time of that process per request, with
 system time and all threads: on a busy machine, rates only say how much of it was left. It prints the medians of the
@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("other", type=Path)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--strategy", choices=("random", "hash"), default="random")
     options = parser.parse_args()
     print(
         f"| clients, a batch | µs of CPU a request: {options.other.name} | here | ratio | requests/s, p50, p99 here |"
@@ -70,9 +71,9 @@ def main() -> None:
     with ExitStack() as stack:
         other, here = (stack.enter_context(run_checkout(each)) for each in (options.other.resolve(), HERE))
         for each in (other, here):
-            measure(each, Load(1, [a_request("random", 1, 0)], 0.5))  # fill its caches
+            measure(each, Load(1, [a_request(options.strategy, 1, 0)], 0.5))  # fill its caches
         for batch in (1, 100):
-            requests = [a_request("random", batch, number * batch) for number in range(50)]
+            requests = [a_request(options.strategy, batch, number * batch) for number in range(50)]
             for clients in (1, 8, 64):
                 seen: tuple[list[Figures], list[Figures]] = ([], [])
                 for _ in range(options.rounds):
