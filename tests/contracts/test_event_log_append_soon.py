@@ -112,3 +112,25 @@ def test_lines_are_records(log: LogUnderTest):
         Record(few[1], "a key"),
         *[Record(few[2])] * 5,
     ]
+
+
+def test_lines_with_keys_are_records(log: LogUnderTest):
+    """Events that come as lines with their keys are stored as others are: few or many, and beside those without."""
+    topic = log.a_topic(partitions=2)
+    few = [b'{"n":%d}' % number for number in range(3)]
+    many = [b'{"n":%d,"x":"%b"}' % (number, b"x" * 700) for number in range(300)]
+    keys = [f"é{number}" for number in range(300)]
+    run_blocking(log.log.append(topic, {0: RecordLines(b"\n".join(few), 3, keys[:3])}))
+    run_blocking(log.log.append(topic, {0: RecordLines(b"\n".join(many), 300, keys)}))
+    waiting = [
+        append_async(log.log, topic, {1: RecordLines(few[number % 3], 1, [keys[number]] if number % 4 else None)})
+        for number in range(20)
+    ]
+    assert [each.result(PATIENCE) for each in waiting] == [{1: AppendStored()}] * 20
+
+    assert [event.record for event in read_everything(log.log, topic, 0, 0)] == [
+        *map(Record, few, keys),
+        *map(Record, many, keys),
+    ]
+    stored = {event.record for event in read_everything(log.log, topic, 1, 0)}
+    assert stored == {Record(few[number % 3], keys[number] if number % 4 else None) for number in range(20)}

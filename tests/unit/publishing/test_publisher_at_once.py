@@ -169,6 +169,7 @@ def test_events_are_spread_by_hash_at_once():
     events = [{"n": number, "who": {"id": f"é{number}"}, "metadata": metadata()} for number in range(20)]
     assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.STORED
     [(_, batches)] = house.log.appends
+    assert {type(records) for records in batches.values()} == {RecordLines}
     for partition, records in batches.items():
         for record in records:
             number = orjson.loads(record.value)["n"]

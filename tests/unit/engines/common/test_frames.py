@@ -6,7 +6,7 @@ from hypothesis import given
 
 from nakadi.engines.common import frames
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import Record
+from nakadi.model.events import Record, RecordLines
 
 texts = st.none() | st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=5)
 values = st.none() | st.binary(min_size=1, max_size=40).map(lambda value: value.replace(b"\n", b" "))
@@ -23,6 +23,17 @@ records = st.builds(
 def test_a_frame_holds_what_was_put_in(given_records):
     """Any records come out as they went in, also those that are gone. (P137)"""
     assert frames.decode(frames.encode(given_records)) == given_records
+
+
+@given(st.lists(st.tuples(st.integers(), st.text(max_size=5)), min_size=1, max_size=30), st.booleans())
+def test_lines_make_the_same_frame_as_their_records(numbered_keys, has_keys):
+    """Records are the same bytes, whether they come as lines or one by one. (P137)"""
+    text = b"\n".join([b"%d" % number for number, _ in numbered_keys])
+    lines = RecordLines(text, len(numbered_keys), [key for _, key in numbered_keys] if has_keys else None)
+    assert frames.encode(lines) == frames.encode(list(lines))
+    assert frames.decode(frames.encode(lines)) == [
+        Record(b"%d" % number, key if has_keys else None) for number, key in numbered_keys
+    ]
 
 
 @given(st.lists(st.none() | records, max_size=30), st.integers(0, 30), st.integers(0, 30))

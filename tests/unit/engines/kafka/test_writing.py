@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 from nakadi.engines.kafka import client, writing
 from nakadi.engines.kafka.client import ClusterAddress
 from nakadi.engines.kafka.writing import PRODUCER_THREADS, RecordWriter
-from nakadi.model.events import Record
+from nakadi.model.events import Record, RecordLines
 
 TOPIC = "t"
 PARTITIONS = range(4)
@@ -65,3 +65,36 @@ def test_a_producer_whose_servers_do_not_answer_asks_once(producer_calls):
 
     assert outcome.code() == KafkaError._MSG_TIMED_OUT
     assert [each.count("list_topics") for each in producer_calls] == [1]
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_lines_become_the_same_records_as_events_do(monkeypatch, number, has_keys):
+    """Each line is a record with its key, and the first and the last one report what became of the batch."""
+    seen = []
+
+    class Producer:
+        def __init__(self, *arguments, **settings):
+            self._producer = client.new_producer(*arguments, **settings)
+
+        def __len__(self):
+            return len(self._producer)
+
+        def __getattr__(self, name):
+            return getattr(self._producer, name)
+
+        def produce(self, topic, value, key=None, partition=-1, on_delivery=None, partitioner=None, timestamp=0):
+            seen.append((value, key, partition, on_delivery is not None, timestamp))
+            self._producer.produce(topic, value, key, partition, on_delivery, partitioner, timestamp)
+
+    monkeypatch.setattr(writing, "new_producer", Producer)
+    values = [b"%d" % each for each in range(number)]
+    lines = RecordLines(b"\n".join(values), number, [f"é{each}" for each in range(number)] if has_keys else None)
+    writer = a_writer()
+    assert writer.write(TOPIC, {3: lines}) == {3: None}
+    assert writer.write(TOPIC, {3: list(lines)}) == {3: None}
+    writer.close()
+
+    assert seen[:number] == seen[number:]
+    assert [value for value, *_ in seen[:number]] == values
+    assert [reports for *_, reports, _ in seen[:number]] == [each in (0, number - 1) for each in range(number)]

@@ -45,21 +45,29 @@ class Record(NamedTuple):
 
 
 class RecordLines(Sequence[Record]):
-    """Records that have only a value, one per line without a last break. Each record is created only when somebody
-    looks at it.
+    """Records that have only a value, and perhaps a key each: one value per line without a last break. Each record is
+    created only when somebody looks at it.
     """
 
-    __slots__ = ("number", "text")
+    __slots__ = ("keys", "number", "text")
 
-    def __init__(self, text: bytes, number: int) -> None:
+    def __init__(self, text: bytes, number: int, keys: Sequence[str] | None = None) -> None:
         self.text = text
         self.number = number
+        self.keys = keys
 
     def __len__(self) -> int:
         return self.number
 
     def __iter__(self) -> Iterator[Record]:
-        return map(Record, self.text.split(b"\n"))
+        lines = self.text.split(b"\n")
+        return map(Record, lines) if self.keys is None else map(Record, lines, self.keys)
+
+    @classmethod
+    def join(cls, parts: Sequence[RecordLines]) -> RecordLines:
+        """The records of all parts, which either all have keys or all have none."""
+        keys = None if parts[0].keys is None else [key for part in parts for key in part.keys or ()]
+        return cls(b"\n".join([part.text for part in parts]), sum([part.number for part in parts]), keys)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -72,7 +80,7 @@ class RecordLines(Sequence[Record]):
 
     def split_by_size(self, max_bytes: int) -> Iterator[RecordLines]:
         """Split into parts of at most this size, except for longer lines."""
-        text, begin = self.text, 0
+        text, keys, begin, first = self.text, self.keys, 0, 0
         while begin <= len(text):
             end = len(text)
             if end - begin > max_bytes:
@@ -82,8 +90,9 @@ class RecordLines(Sequence[Record]):
                 if end < 0:
                     end = len(text)
             part = text[begin:end]
-            yield RecordLines(part, part.count(b"\n") + 1)
-            begin = end + 1
+            number = part.count(b"\n") + 1
+            yield RecordLines(part, number, None if keys is None else keys[first : first + number])
+            begin, first = end + 1, first + number
 
 
 class StoredEvent(NamedTuple):

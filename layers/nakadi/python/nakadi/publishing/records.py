@@ -61,25 +61,16 @@ class RecordMaker(Struct, frozen=True, kw_only=True):
         lines = _split_piece(piece, self.partitions[first : first + len(piece)])
         if self.stamps is not None:
             lines = self.stamps.put_into(lines, piece, first, self.partitions)
-        if self.keys is None and self.owners is None and self.directed_to is None:
-            return {partition: RecordLines(text, len(indexes)) for partition, (indexes, text) in lines.items()}
         return {partition: self._records_of_lines(each, first) for partition, each in lines.items()}
 
     def _records_of_lines(self, lines: _Lines, first: int) -> Sequence[Record]:
         indexes, text = lines
-        keys, owners = self.keys, self.owners
-        return list(
-            map(
-                _RECORD_FROM_TUPLE,
-                zip(
-                    text.split(b"\n"),
-                    repeat(None) if keys is None else [keys[first + index] for index in indexes],
-                    repeat(None) if owners is None else [owners[first + index] for index in indexes],
-                    repeat(self.directed_to),
-                    strict=False,
-                ),
-            )
-        )
+        keys = None if self.keys is None else [self.keys[first + index] for index in indexes]
+        if self.owners is None and self.directed_to is None:
+            return RecordLines(text, len(indexes), keys)
+        owners = repeat(None) if self.owners is None else [self.owners[first + index] for index in indexes]
+        columns = zip(text.split(b"\n"), keys or repeat(None), owners, repeat(self.directed_to), strict=False)
+        return list(map(_RECORD_FROM_TUPLE, columns))
 
 
 def join_records(pieces: list[Mapping[int, Sequence[Record]]]) -> Mapping[int, Sequence[Record]]:

@@ -49,7 +49,7 @@ class BadFrame(Exception):
 def encode(records: Sequence[Record | None]) -> bytes:
     """A frame of these records; None keeps the place of one that is gone."""
     if isinstance(records, RecordLines):
-        joined, notes = records.text, b""
+        joined, notes = records.text, b"" if records.keys is None else orjson.dumps({"keys": records.keys})
     else:
         joined, notes = (
             b"\n".join([record.value or b"" if record else b"" for record in records]),

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -187,7 +188,7 @@ class RecordWriter:
 def _split_into_batches(records: Sequence[Record]) -> Iterator[_SizedRecords]:
     if isinstance(records, RecordLines):
         # Most appends are one batch of lines, of which only the library's input is built.
-        size = len(records.text) + RECORD_OVERHEAD_BYTES * len(records)
+        size = len(records.text) + RECORD_OVERHEAD_BYTES * len(records) + 4 * sum(map(len, records.keys or ()))
         if size <= TARGET_BATCH_BYTES and len(records) <= MAX_BATCH_RECORDS:
             yield records, size
             return
@@ -364,13 +365,12 @@ class _ProducerThread:
         batch.missing_report_count = 1 if last == 0 else 2
         produce = producer.produce
         if isinstance(batch.records, RecordLines):
-            values = batch.records.text.split(b"\n")
-            produce(name, values[0], None, number, batch.on_delivery, None, moment)
+            values, texts = batch.records.text.split(b"\n"), batch.records.keys
+            keys = repeat(None, len(values)) if texts is None else map(str.encode, texts)
+            reports = chain((batch.on_delivery,), repeat(None, last - 1), (batch.on_delivery,))
             # By position, and without a report: names of arguments would cost a quarter of the call.
-            for value in values[1:last]:
-                produce(name, value, None, number, None, None, moment)
-            if last:
-                produce(name, values[last], None, number, batch.on_delivery, None, moment)
+            for value, key, report in zip(values, keys, reports, strict=False):
+                produce(name, value, key, number, report, None, moment)
             return
         for index, record in enumerate(batch.records):
             more: dict[str, Any] = {}

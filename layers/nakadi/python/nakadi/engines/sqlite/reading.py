@@ -91,12 +91,17 @@ def merge_small_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     ):
         if len(group) == 1:
             yield group[0]
-        elif len(lines := [each.records.text for each in group if isinstance(each.records, RecordLines)]) == len(group):
-            count = sum([chunk.count for chunk in group])
-            yield Chunk(RecordLines(b"\n".join(lines), count), count, size)
+        elif _are_alike(lines := [each.records for each in group if isinstance(each.records, RecordLines)], len(group)):
+            joined = RecordLines.join(lines)
+            yield Chunk(joined, joined.number, size)
         else:
             records = [record for chunk in group for record in chunk.records]
             yield Chunk(records, len(records), size)
+
+
+def _are_alike(lines: Sequence[RecordLines], number: int) -> bool:
+    """Whether all of this number of parts are lines, either with keys or without."""
+    return len(lines) == number and len({each.keys is None for each in lines}) == 1
 
 
 class ChunkedRecords(Sequence[Record]):
