@@ -109,7 +109,7 @@ def test_a_broker_that_is_well_is_found_well(run, own_broker):
     done = run("doctor", url=own_broker.url)
 
     assert done.code == 0, done.out
-    assert [line.split()[0] for line in done.out.splitlines()] == ["well"] * 10
+    assert [line.split()[0] for line in done.out.splitlines()] == ["well"] * 12
 
 
 def test_what_hinders_work_is_noticed(run, own_broker):
