@@ -37,7 +37,7 @@ WEIGHTS = {
     "time_passes": 14,
     "archive": 10,
     "archive_only": 4,
-    "cool": 6,
+    "trim_hot_half": 6,
     "merge": 3,
     "read": 16,
     "find_a_moment": 12,
