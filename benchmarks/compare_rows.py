@@ -69,7 +69,7 @@ def percentiles(label: str, took: Sequence[float]) -> dict[str, Figure]:
 class Load:
     """Batches of events of one shape from several clients; each client has one request at a time."""
 
-    make_shape: str = "plain"
+    shape: str = "plain"
     events: int = BATCH
     clients: int = 8
     is_zipped: bool = False

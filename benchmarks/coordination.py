@@ -114,7 +114,7 @@ def metered_aws() -> Iterator[tuple[EmulatedAws, UnitMeter]]:
     meter = UnitMeter()
     with aws() as world:
         answer = world.answer
-        world.answer = lambda request, effect: meter.metered(request, answer(request, effect))  # type: ignore[method-assign]
+        world.answer = lambda request, effect: meter.count_units(request, answer(request, effect))  # type: ignore[method-assign]
         world.made_tables("bench")
         yield world, meter
 

@@ -36,7 +36,7 @@ from benchmarks.stream import connect, raise_file_limit
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.reading import ROW_HEAD_FORMAT
 from nakadi.model.events import Record
-from tests.soak.soak import SqliteServer
+from tests.soak.soak import Server
 
 SIZES: Mapping[str, Sequence[int]] = {
     "event-types": (100, 10_000, 50_000),
@@ -183,7 +183,7 @@ MEASUREMENTS: Mapping[str, Callable[[Path, int], dict[str, float]]] = {
 
 
 class RunningBroker:
-    def __init__(self, server: SqliteServer, process_id: int, start_seconds: float) -> None:
+    def __init__(self, server: Server, process_id: int, start_seconds: float) -> None:
         self.url = f"http://{server.host}"
         self._client = httpx.Client(base_url=self.url, timeout=300)
         self._process = psutil.Process(process_id)
@@ -257,7 +257,7 @@ class RunningBroker:
         return self.get("/metrics")["timers"].get("nakadi.housekeeping_duration", {"count": 0})
 
 
-class MeasuredServer(SqliteServer):
+class MeasuredServer(Server):
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self._settings = settings
         super().__init__(folder)

@@ -96,6 +96,9 @@ class SimulatedBroker:
             "unconsumed_events": max(0, newest - number),
         }
 
+    def has_more(self, at):
+        return any(numbers and numbers[-1] > at[name] for name, numbers in self.log.items())
+
     def stream(self, step):
         if self.random.random() < 0.2:
             self.core.handle_answer(step, self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
@@ -103,6 +106,7 @@ class SimulatedBroker:
         at = {each.partition: -1 if each.offset == "BEGIN" else int(each.offset[9:]) for each in step.cursors}
         left = step.stream_limit or 1_000
         empty_lines = dict.fromkeys(at, 0)
+        silent_lines = 0
         for _ in range(self.random.randrange(30)):
             name = self.random.choice(sorted(at))
             size = min(left, step.batch_limit)
@@ -111,6 +115,10 @@ class SimulatedBroker:
             if self.random.random() < 0.2 and empty_lines[name] < EMPTY_LINES_AT_END - 1:
                 numbers = []
             empty_lines[name] = 0 if numbers else empty_lines[name] + 1
+            # All partitions say so equally often, so this many silent lines include too many of each.
+            silent_lines = 0 if numbers else silent_lines + 1
+            if self.has_more(at) and silent_lines >= EMPTY_LINES_AT_END * len(at):
+                break
             at[name] = numbers[-1] if numbers else at[name]
             left -= len(numbers)
             text = cloud_events_line(name, numbers) if self.cloud_events else stream_line(name, numbers, at[name])

@@ -17,7 +17,7 @@ ROW = re.compile(r"^\| `(nakadi_\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.MULTIL
 
 EXPLAINED = {name: rest for name, *rest in ROW.findall((ROOT / "docs" / "metrics.md").read_text())}
 
-READERS = {"measure_change", "read_sample", "value"}
+READERS = {"measure_change", "read_sample", "sample_value"}
 """The functions with which tests read a sample: `tests/support/metrics.py`, `tests/e2e/test_metrics.py`,
 `tests/unit/common/test_metrics.py`."""
 
@@ -82,7 +82,7 @@ def test_a_metric_is_explained(metric):
     ("body", "measured"),
     [
         ("assert measure_change('nakadi_a_total') == 1", {"nakadi_a_total"}),
-        ("until(lambda: value(scrape(api), 'nakadi_a_count', reason='x') >= 1)", {"nakadi_a_count"}),
+        ("until(lambda: sample_value(scrape(api), 'nakadi_a_count', reason='x') >= 1)", {"nakadi_a_count"}),
         (
             "for name in ('nakadi_a', 'nakadi_b'):\n        assert read_sample(metrics, name) > 0",
             {"nakadi_a", "nakadi_b"},

@@ -31,7 +31,7 @@ def test_there_is_a_storage_from_the_start(api, running_broker, request):
     listed = api.get("/storages").json()
 
     assert [each["id"] for each in listed] == sorted(each["id"] for each in listed)
-    kind = "kinesis" if isinstance(running_broker, LaptopBroker) else request.node.callspec.params["running"]
+    kind = "kinesis" if isinstance(running_broker, LaptopBroker) else request.node.callspec.params["running_broker"]
     kind = {"memory": "embedded", "sqlite": "embedded", "two-workers": "embedded", "kafka-two-workers": "kafka"}.get(
         kind, kind
     )

@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from nakadi.common.converting import Converter
 from nakadi.common.waiting import CallThreads, ThreadCall
 from nakadi.model.outcomes import FeatureSwitchedOff, Invalid, NotPermitted, Outcome, TryLater, Unavailable
 
@@ -88,6 +89,9 @@ class _Verdict(Struct):
 
     kind: str
     detail: str = ""
+
+
+_VERDICTS = Converter(_Verdict)
 
 
 class QueryProcesses:
@@ -193,7 +197,7 @@ def _read_answer(said: bytes, limits: QueryLimits) -> bytes:
     if not head:
         # It was killed: by the system, or because it asked for more memory than it may have.
         raise Invalid(f"The process of the query has ended early. It may have needed more than {limits.megabytes} MB.")
-    verdict = msgspec.json.decode(head, type=_Verdict)
+    verdict = _VERDICTS.from_builtins(msgspec.json.decode(head))
     if verdict.kind == "answer":
         return body
     if outcome := OUTCOME_BY_KIND.get(verdict.kind):
