@@ -11,7 +11,7 @@ from nakadi.model.outcomes import BadSetting
 
 
 def test_targets_in_aws_need_the_sdk(monkeypatch):
-    """Without it, the broker does not start: deliveries would fail, and take their events for the culprits. (X38)"""
+    """Without the SDK, the broker does not start: deliveries would fail, and their events would be blamed. (X38)"""
     with closing(open_broker(Settings(sink_targets=("arn:aws:sqs:*",)))) as broker:
         assert broker.side_tasks
         monkeypatch.setattr(deliveries, "find_spec", lambda _: None)

@@ -1,4 +1,4 @@
-"""The room that is left on disks."""
+"""Metrics of the free space on disks."""
 
 import shutil
 
@@ -15,7 +15,8 @@ def read_sample(name, place, **settings):
 
 
 def test_the_disks_of_data_file_and_archive_are_measured(tmp_path, monkeypatch):
-    """The figures describe the file systems with the data file and with the archive, named as folder or URL."""
+    """The figures describe the file systems with the data file and with the archive, whether the archive is given as a
+    folder or as a URL."""
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=len(str(path)), total=7000))
     (tmp_path / "cold").mkdir()
@@ -29,13 +30,13 @@ def test_the_disks_of_data_file_and_archive_are_measured(tmp_path, monkeypatch):
 
 
 def test_an_archive_that_is_not_mounted_has_no_figures(tmp_path):
-    """A folder without the archive's marker may be an empty mount point: the disk below it says nothing.
+    """A folder without the archive's marker may be an empty mount point: the disk below says nothing about the archive.
     (L80)"""
     assert read_sample("nakadi_disk_free_bytes", "archive", archive=str(tmp_path)) == 0
 
 
 def test_what_is_on_no_disk_has_no_figures(tmp_path):
-    """A broker in memory, an archive in S3, and a folder that is not there yet have none."""
+    """A broker in memory, an archive in S3, and a folder that does not exist yet have no figures."""
     assert read_sample("nakadi_disk_free_bytes", "data") == 0
     assert read_sample("nakadi_disk_free_bytes", "archive", archive="s3://bucket/prefix") == 0
     assert read_sample("nakadi_disk_free_bytes", "archive", archive=f"{tmp_path}/missing") == 0

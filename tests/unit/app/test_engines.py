@@ -30,7 +30,7 @@ def test_a_scheme_names_an_engine():
 
 @pytest.mark.parametrize("url", ["", "memory", "redis://here", "/data/nakadi.db"])
 def test_an_unknown_scheme_is_answered_with_those_there_are(url):
-    """A URL that no engine knows is refused, and the message names those that are known."""
+    """A URL that no engine knows is refused, and the message lists the known schemes."""
     with pytest.raises(BadSetting, match=r"memory.*sqlite"):
         engines.open_event_log(url, HandMovedClock())
     with pytest.raises(BadSetting, match=r"memory.*sqlite"):
@@ -48,7 +48,8 @@ def test_an_engine_is_imported_when_it_is_asked_for():
     "open_store", [engines.open_log_index, engines.open_coordination], ids=["log index", "coordination"]
 )
 def test_an_engine_that_serves_one_port_serves_no_other(open_store, monkeypatch):
-    """A scheme that is known for registries alone is refused for other stores, with the schemes that they have."""
+    """A scheme that only registries have is refused for other stores, and the message lists the schemes of those
+    stores."""
     monkeypatch.setattr(engines, "REGISTRY_OPENERS", {**engines.REGISTRY_OPENERS, "new": MemoryRegistry})
     with pytest.raises(BadSetting, match="'new://here'; it begins with one of: memory, sqlite, dynamodb"):
         open_store("new://here")
@@ -67,21 +68,22 @@ def test_an_engine_that_serves_one_port_serves_no_other(open_store, monkeypatch)
     ids=["named", "data file", "memory", "Kafka", "Kinesis", "new engine"],
 )
 def test_a_log_index_is_in_the_store_of_its_log_if_that_can_hold_one(settings, url, monkeypatch):
-    """The log index has its own setting; by default, it is where the events are, if their engine has a log index."""
+    """The log index has its own setting; by default, it is in the store of the events, if that engine has a log
+    index."""
     monkeypatch.setattr(engines, "LOG_INDEX_OPENERS", {**engines.LOG_INDEX_OPENERS, "new": MemoryLogIndex})
     assert engines.log_index_url(Settings(registry="sqlite:///data/nakadi.db", **settings)) == url
 
 
 def test_an_engine_that_is_new_counts_as_shared_and_as_changed_by_others():
-    """Without a line in a set of exceptions, an engine gets the treatment that is right for every engine: others open
-    the same store, and change it unnoticed."""
+    """An engine that is missing from the exceptions is treated in the way that is safe for every engine: as shared with
+    other processes, which change it unnoticed."""
     urls = ["memory:", "sqlite:///data/nakadi.db", "dynamodb://tables", "new://here"]
     assert [engines.is_shared_store(url) for url in urls] == [False, True, True, True]
     assert [engines.may_have_unknown_neighbours(url) for url in urls] == [False, False, True, True]
 
 
 def test_every_event_log_has_a_type_of_storage():
-    """An engine without one is an error, and never counts as embedded."""
+    """An engine without a storage type is an error, and never counts as embedded."""
     assert engines.STORAGE_TYPES.keys() == engines.EVENT_LOG_OPENERS.keys()
     with pytest.raises(BadSetting, match=r"memory.*sqlite"):
         engines.storage_type("redis://here")
@@ -104,7 +106,7 @@ def test_every_engine_is_in_the_tables_of_the_contract_suites(openers, tested):
 
 
 def test_every_folder_of_engines_is_opened():
-    """An engine without an entry in a table of openers could not be named in a setting."""
+    """An engine without an entry in a table of openers could not be selected by a setting."""
     source = Path(engines.__file__)
     folders = {each.parent.name for each in source.parents[1].glob("engines/*/__init__.py")}
     opened = set(re.findall(r"from nakadi\.engines\.(\w+)", source.read_text()))
@@ -112,7 +114,7 @@ def test_every_folder_of_engines_is_opened():
 
 
 def test_without_the_client_library_no_log_in_kafka_is_opened(monkeypatch):
-    """A broker whose own log is to be there says which package it needs."""
+    """A broker whose own log is to be in Kafka reports which package it needs."""
     for name in [each for each in sys.modules if each.startswith("nakadi.engines.kafka.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
@@ -121,7 +123,7 @@ def test_without_the_client_library_no_log_in_kafka_is_opened(monkeypatch):
 
 
 def test_a_log_whose_archive_cannot_be_opened_is_closed(tmp_path):
-    """An attempt to open a log that fails leaves nothing open, however often it is repeated."""
+    """A failed attempt to open a log leaves nothing open, however often it is repeated."""
     hot = MemoryLog(SystemClock())
 
     def unavailable():

@@ -29,7 +29,7 @@ def exception_info(message):
 
 @pytest.mark.usefixtures("flow_id")
 def test_a_line_for_machines_is_json():
-    """A line is one JSON object with time, level, logger, message and the flow id of the request."""
+    """A line is one JSON object with its time, level, logger, message and the flow id of the request."""
     fields = json.loads(JsonFormatter().format(log_record("%s failed\n%s", "it", "badly")))
 
     assert fields.pop("time").endswith("+00:00")
@@ -37,7 +37,7 @@ def test_a_line_for_machines_is_json():
 
 
 def test_a_fault_is_in_the_same_line():
-    """A trace is a member of the object, not lines behind it."""
+    """The traceback is a member of the object; no lines follow the object."""
     line = JsonFormatter().format(log_record("oh", exc_info=exception_info("broken")))
 
     assert "\n" not in line
@@ -47,7 +47,7 @@ def test_a_fault_is_in_the_same_line():
 
 @pytest.mark.usefixtures("flow_id")
 def test_a_line_for_people_is_readable():
-    """A line has time, level and message; the flow id is at its end, before the trace."""
+    """A line has a time, a level and a message; the flow id is at its end, before the traceback."""
     first, *trace = TextFormatter().format(log_record("oh", exc_info=exception_info("broken"))).split("\n")
 
     assert first.endswith(" ERROR   oh  [flow-1]")
@@ -66,7 +66,7 @@ def test_a_line_for_people_is_readable():
     ],
 )
 def test_secrets_are_never_written(form, said):
-    """A token is cut out of every line, should it ever get into one, of the message and of the trace."""
+    """A token that gets into a log line is removed, both from the message and from the traceback."""
     line = form.format(log_record("%s", said, exc_info=exception_info(said)))
 
     assert not any(secret in line for secret in (TOKEN, "YW5uOnNlY3JldA", "opaque-token-123"))
@@ -74,6 +74,6 @@ def test_secrets_are_never_written(form, said):
 
 
 def test_what_is_no_secret_stays():
-    """Words that only look like the talk about secrets stay."""
+    """Words that only resemble the context of a secret stay."""
     for text in ("the bearer of bad news", "Basic rules", "authorizations changed", "GET /event-types 200"):
         assert without_secrets(text) == text

@@ -1,4 +1,4 @@
-"""The routes of a broker, whole and in parts."""
+"""The routes of a broker, all of them and by area."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_areas_make_up_the_whole(broker):
 
 
 def test_what_is_audited_belongs_to_areas_that_change_something(broker):
-    """An area that is loaded without the audit log has no operation that it should record."""
+    """An area that is loaded without the audit log has no operation that the audit log should record."""
     changing = {operation for area in CHANGING_AREAS for operation in operations(broker, area)}
 
     assert set(broker.audit.audited_operations) <= changing

@@ -23,7 +23,7 @@ from tests.support.clock import HandMovedClock
 TABLES = f"dynamodb://test?region={REGION}"
 NAME = "order.placed"
 
-# Operations that change something, and none of the documents that processes remember.
+# Operations that change something, but no document that processes cache.
 OTHERS = {
     "create_event_type": "no process remembers that an event type is not there",
     "create_subscription": "no process remembers that a subscription is not there",
@@ -54,7 +54,7 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class TwoProcesses:
-    """A process that changes documents and one that caches them, with the same clock."""
+    """One process that changes documents and one that caches them, with the same clock."""
 
     writer: BrokerServices
     reader: BrokerServices
@@ -93,7 +93,7 @@ def processes(tmp_path) -> Iterator[TwoProcesses]:
 
 @dataclass(frozen=True)
 class ExpectedChange:
-    """A request, the value that the other process follows, and its expected value once the request is answered."""
+    """A request, a value that the other process uses, and the expected value once the request is answered."""
 
     method: str
     path: str
@@ -220,7 +220,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("operation", CHANGES)
 def test_an_acknowledged_change_is_in_force_in_every_process(processes, operation):
-    """A process that caches the earlier state follows the change as soon as its request is answered. (R295)"""
+    """A process that caches the earlier state uses the new one as soon as the request is answered. (R295)"""
     change = CHANGES[operation]
     change.before(processes)
     assert change.look(processes.reader) != change.after
@@ -231,7 +231,8 @@ def test_an_acknowledged_change_is_in_force_in_every_process(processes, operatio
 
 
 def test_a_changed_subscription_is_in_force_in_every_process(processes):
-    """A process that remembers a subscription sees it changed, and gone, when that is acknowledged. (R295)"""
+    """A process that caches a subscription sees its change or its deletion as soon as the request is answered.
+    (R295)"""
     subscription = subscribe(processes)["subscription"]
     remembered = processes.reader.subscription_services.subscriptions.cached
     assert not remembered(subscription).annotations
@@ -245,8 +246,8 @@ def test_a_changed_subscription_is_in_force_in_every_process(processes):
 
 
 def test_a_change_that_was_made_before_is_in_force_when_it_is_acknowledged(processes):
-    """A request that finds its change made by one that nobody waited for is answered when the change is in force.
-    (R295)"""
+    """If the change was already made by a request whose client has gone, the next such request is answered when the
+    change is in force. (R295)"""
     assert partitions(processes.reader) == 1
     processes.writer.registration.repartitioning.set_partition_count(NAME, 8, UNAUTHENTICATED)
     assert partitions(processes.reader) == 1
@@ -269,7 +270,7 @@ def test_refusals_and_reads_are_answered_at_once(processes):
 
 
 def test_a_broker_whose_processes_hear_of_changes_waits_for_none(tmp_path):
-    """A broker on a data file acknowledges its changes at once: its workers share the count of them. (R295)"""
+    """A broker on a data file acknowledges its changes at once: its workers share the count of changes. (R295)"""
     clock, file = HandMovedClock(), f"sqlite:///{tmp_path}/nakadi.db"
     with closing(open_broker(Settings(registry=file, event_log=file), clock)) as broker:
         processes = TwoProcesses(broker, broker, clock)
@@ -279,7 +280,7 @@ def test_a_broker_whose_processes_hear_of_changes_waits_for_none(tmp_path):
 
 
 def test_every_operation_that_changes_something_is_looked_at(processes):
-    """Each operation either waits until it is in force, which is shown here, or changes nothing that is remembered."""
+    """Each operation either waits until its change is in force, as tested here, or changes nothing that is cached."""
     routes = [each for each in make_routes(processes.writer, *ROUTE_MAKER_BY_AREA) if each.method != "GET"]
     waiting = {each.operation for each in routes if each.changes_cached_documents}
     shown = {name.split()[0] for name in CHANGES} | {

@@ -11,7 +11,7 @@ def test_nothing_set_is_the_defaults():
 
 
 def test_each_kind_of_setting_is_read():
-    """Texts, numbers, lists and pairs are read from their variables, other variables are not read."""
+    """Strings, numbers, lists and pairs are read from their variables; other variables are not read."""
     settings = Settings.from_env(
         {
             "NAKADI_REGISTRY": "sqlite:///x.db",
@@ -41,7 +41,7 @@ def test_each_kind_of_setting_is_read():
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(variable, value):
-    """A value that cannot be read stops the start, and the variable is named."""
+    """A value that cannot be read prevents the start, and the message names the variable."""
     with pytest.raises(BadSetting, match=variable):
         Settings.from_env({variable: value})
 
@@ -51,18 +51,18 @@ def test_a_setting_that_makes_no_sense_is_named(variable, value):
     [({"auth": "basic"}, "NAKADI_AUTH"), ({"auth": "jwt"}, "NAKADI_AUTH_JWKS")],
 )
 def test_authentication_is_complete_or_off(settings, named):
-    """An unknown mode of authentication, and one without keys, stop the start. (R41)"""
+    """An unknown authentication mode, or a mode without keys, prevents the start. (R41)"""
     with pytest.raises(BadSetting, match=named):
         open_broker(Settings(**settings))
 
 
 @pytest.mark.parametrize("auth", ["jwt", "gateway"])
 def test_with_tokens_an_administrator_has_to_be_named(auth):
-    """There is no default administrator whose name a client could take; a setting names the first one."""
+    """There is no default administrator, whose name a client could take; a setting names the first administrator."""
     assert Settings(auth=auth).default_admins == ()
     assert Settings(auth=auth, default_admin=(("user", "ann"),)).default_admins == (("user", "ann"),)
 
 
 def test_without_tokens_the_default_administrator_is_shown():
-    """Without authentication every client may do everything, and the lists show one name. (R219)"""
+    """Without authentication, every client may do everything, and the lists show the default administrator. (R219)"""
     assert Settings().default_admins == (("service", "nakadi_admin"),)

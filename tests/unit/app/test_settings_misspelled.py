@@ -1,4 +1,4 @@
-"""Variables that look like settings and are none."""
+"""Variables that look like settings but are not."""
 
 import logging
 import re
@@ -27,8 +27,8 @@ READERS = (
     ],
 )
 def test_a_misspelled_setting_is_logged_with_the_nearest_one(caplog, name, meant):
-    """A setting under a name that is none changes nothing, and the log says which one may be meant; its value, which
-    may be a secret, is not said."""
+    """A variable that only resembles a setting has no effect, and the log names the setting that may be meant. The log
+    does not contain the value, which may be a secret."""
     with caplog.at_level(logging.WARNING):
         assert read_settings({name: "secret"}) == Settings()
     [message] = [each.getMessage() for each in records_of("nakadi.app.settings", caplog)]
@@ -38,21 +38,21 @@ def test_a_misspelled_setting_is_logged_with_the_nearest_one(caplog, name, meant
 
 
 def test_a_name_like_no_other_is_logged_too():
-    """If no setting has a similar name, the message leads to the list of all settings."""
+    """If no setting has a similar name, the message refers to the list of all settings."""
     [message] = warnings_of_unknown_variables(["NAKADI_XYZZY_PLUGH"])
     assert "docs/settings.md" in message
 
 
 def test_what_means_something_is_not_logged():
     """The check ignores settings, variables of the command line and of other programs, and variables that Kubernetes
-    sets for a service of this name."""
+    sets for a service called nakadi."""
     kubernetes = ("NAKADI_PORT", "NAKADI_SERVICE_HOST", "NAKADI_SERVICE_PORT_HTTP", "NAKADI_PORT_8080_TCP_ADDR")
     names = ["PATH", "NAKADI", "NAKADI_AUTH", "NAKADI_URL", "NAKADI_CONSOLE", "NAKADI_HASH_SALT", *kubernetes]
     assert list(warnings_of_unknown_variables(names)) == []
 
 
 def test_every_variable_that_is_read_is_known():
-    """No part of the repository reads a variable that a broker would warn of."""
+    """No part of the repository reads a variable about which a broker would warn."""
     found = set()
     for place in READERS:
         path = ROOT / place

@@ -1,4 +1,4 @@
-"""The time that a process has to end."""
+"""The time within which a process has to end."""
 
 import logging
 import threading
@@ -25,7 +25,7 @@ class RecordedExit:
 
 @contextmanager
 def stuck_threads(number=3):
-    """Threads that wait for something that does not come, as for a store that does not answer."""
+    """Threads that wait for something that never comes, such as an answer from a store."""
     freed, entered = threading.Event(), threading.Semaphore(0)
 
     def ask_a_store_that_does_not_answer():
@@ -48,7 +48,7 @@ def stuck_threads(number=3):
 
 
 def test_a_process_whose_time_is_over_ends(caplog):
-    """A process that does not end in time is cut off, and the log names the work that still ran."""
+    """A process that does not end in time is killed, and the log names the work that was still running."""
     ended = RecordedExit()
     with stuck_threads(), ShutdownDeadline(0, end=ended) as grace:
         grace.begin_countdown()
@@ -61,7 +61,7 @@ def test_a_process_whose_time_is_over_ends(caplog):
 
 
 def test_the_time_runs_from_the_signal_on():
-    """As long as nothing asks for the end, the time does not run."""
+    """The time does not start before a signal asks the process to end."""
     ended = RecordedExit()
     with ShutdownDeadline(0, end=ended):
         assert not ended.event.wait(0.01)
@@ -69,7 +69,7 @@ def test_the_time_runs_from_the_signal_on():
 
 
 def test_a_process_that_ends_in_time_is_left_alone():
-    """Once everything is closed there is nothing to cut off."""
+    """Once everything is closed, nothing is killed."""
     ended = RecordedExit()
     with started_threads() as started:
         with ShutdownDeadline(PATIENCE, end=ended) as grace:
@@ -79,7 +79,7 @@ def test_a_process_that_ends_in_time_is_left_alone():
 
 
 def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
-    """The process ends though its last words cannot be said."""
+    """The process ends even if its last log lines cannot be written."""
     monkeypatch.setattr("nakadi.app.shutdown.LAST_LOG_TIMEOUT_SECONDS", 0.01)
     freed, ended = threading.Event(), RecordedExit()
     monkeypatch.setattr("nakadi.app.shutdown.log.warning", lambda *_: freed.wait(PATIENCE))
@@ -90,7 +90,7 @@ def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
 
 
 def test_threads_at_work_are_reported_by_their_place():
-    """Threads that do the same are listed once, with their number; those that wait for work are not listed."""
+    """Threads that do the same are listed once, with their number; threads that wait for work are not listed."""
     with stuck_threads(2):
         assert "2 x test-asking in " in describe_busy_threads()
     assert "test-asking" not in describe_busy_threads()
@@ -98,7 +98,7 @@ def test_threads_at_work_are_reported_by_their_place():
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_pools_without_work_are_not_reported(number):
-    """A thread of a pool is listed while it works, and not while it waits."""
+    """A thread of a pool is listed only while it works."""
     freed, entered = threading.Event(), threading.Event()
 
     def work():

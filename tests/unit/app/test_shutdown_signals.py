@@ -9,7 +9,7 @@ from nakadi.app.shutdown import SignalHandler
 
 
 class ProcessExit(BaseException):
-    """Raised where the process would end at once, with its exit code."""
+    """Raised in place of the immediate end of the process, with the exit code."""
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def steps_taken():
 
 @pytest.fixture
 def signals(monkeypatch, steps_taken):
-    """The handlers of a program, put back afterwards."""
+    """The signal handlers of a program, which are restored afterwards."""
 
     def end(code):
         raise ProcessExit(code)
@@ -35,7 +35,7 @@ def signals(monkeypatch, steps_taken):
 
 
 def code_of(number):
-    """The exit code with which a signal ends the process at once."""
+    """The exit code with which a signal ends the process immediately."""
     with pytest.raises(ProcessExit) as end:
         signal.raise_signal(number)
     return end.value.args[0]
@@ -43,15 +43,16 @@ def code_of(number):
 
 @pytest.mark.usefixtures("signals")
 def test_a_program_that_starts_ends_at_once(steps_taken):
-    """Before a program serves, SIGTERM ends it with 0 and Ctrl-C with 130, and its resources are cleaned up."""
+    """Before a program serves, SIGTERM ends it with exit code 0, and Ctrl-C with 130, and its resources are cleaned
+    up."""
     assert (code_of(signal.SIGTERM), code_of(signal.SIGINT)) == (0, 130)
     assert steps_taken == ["cleaned up"] * 2
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_a_program_that_serves_is_asked_once(signals, steps_taken, first):
-    """The first signal begins an orderly end, another SIGTERM changes nothing, and another Ctrl-C ends the program at
-    once, even if it serves no more."""
+    """The first signal begins an orderly end. Another SIGTERM changes nothing; another Ctrl-C ends the program
+    immediately, even when it no longer serves."""
     with signals.stopping_on_signal(lambda: steps_taken.append("asked")):
         signal.raise_signal(first)
         signal.raise_signal(signal.SIGTERM)
@@ -64,7 +65,7 @@ def test_a_program_that_serves_is_asked_once(signals, steps_taken, first):
 
 
 def test_a_program_that_serves_no_more_ends_at_once(signals):
-    """A signal that comes first where serving has failed ends the program as one that comes before."""
+    """A first signal after serving has failed ends the program like a signal before serving."""
     with signals.stopping_on_signal(lambda: None):
         pass
 

@@ -26,7 +26,7 @@ def a_kafka(configuration):
 
 
 def test_a_dedicated_stream_is_where_the_shared_one_is():
-    """A storage's stream has the built-in storage's region and other options."""
+    """A storage's stream is in the region of the built-in storage, and has its other options."""
     assert storage_url(a_storage(stream="nakadi-live-orders"), BUILT_IN) == (
         "kinesis://nakadi-live-orders?region=eu-central-1&window=3"
     )
@@ -43,14 +43,15 @@ def test_a_dedicated_stream_is_where_the_shared_one_is():
     ],
 )
 def test_other_storages_are_out_of_reach(storage, built_in):
-    """A broker reports a storage that it cannot open, and opens no other one instead."""
+    """A broker reports a storage that it cannot open, and opens no other storage in its place."""
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
         storage_url(storage, built_in)
 
 
 @pytest.mark.parametrize("built_in", ["memory:", BUILT_IN, "kafka://elsewhere:9092"])
 def test_a_storage_in_kafka_is_where_it_says(built_in, monkeypatch):
-    """With any built-in storage, others may be in Kafka; clients cannot choose how to log in."""
+    """Whatever the built-in storage is, other storages may be in Kafka; clients cannot choose how the broker logs
+    in."""
     monkeypatch.setattr(storages, "find_spec", lambda _: True)
     servers = {"bootstrap_servers": "kafka-1:9092,kafka-2:9093"}
 
@@ -80,7 +81,7 @@ MSK = "b-1.shop.4fw2.c2.kafka.eu-central-1.amazonaws.com:9098"
     ],
 )
 def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
-    """Servers of MSK at the port of IAM are sent a token for their region; no other server ever is."""
+    """Brokers of MSK get a token for their region if the port is IAM's; no other server ever gets one."""
     monkeypatch.setattr(storages, "find_spec", lambda _: True)
     url = storage_url(a_kafka({"bootstrap_servers": servers}), BUILT_IN, "/p")
 
@@ -99,14 +100,14 @@ def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
     ],
 )
 def test_a_storage_in_kafka_says_no_more_than_where_it_is(configuration, monkeypatch):
-    """A value that is not a list of servers, or would be more than that, is refused."""
+    """A value that is not a list of servers, or that contains more than servers, is refused."""
     monkeypatch.setattr(storages, "find_spec", lambda _: True)
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
         storage_url(a_kafka(configuration), "memory:")
 
 
 def test_without_the_client_library_no_storage_in_kafka_is_reached(monkeypatch):
-    """A broker that has not got Kafka's client library has no engine for such a storage."""
+    """A broker without Kafka's client library has no engine for such a storage."""
     monkeypatch.setattr(storages, "find_spec", lambda _: None)
     with pytest.raises(Unavailable, match="it has no engine for it"):
         check_storage_reachable(a_kafka({"bootstrap_servers": "kafka-1:9092"}), "memory:")
@@ -114,7 +115,7 @@ def test_without_the_client_library_no_storage_in_kafka_is_reached(monkeypatch):
 
 @pytest.mark.parametrize("built_in", ["memory:", "sqlite:////data/nakadi.db"])
 def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
-    """On one machine another embedded storage is the same file or memory, and can always be reached. (R239)"""
+    """On one machine, another embedded storage uses the same file or memory, so it can always be reached. (R239)"""
     storage = Storage(id="orders", type=StorageType.EMBEDDED)
 
     assert storage_url(storage, built_in) == built_in
@@ -123,7 +124,7 @@ def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
 
 @pytest.mark.parametrize("kinesis", [open_on_moto, open_on_local], ids=["moto", "local"])
 def test_a_stream_is_looked_for(kinesis, tmp_path):
-    """A storage with an existing stream can be reached, one without cannot. (R239)"""
+    """A storage whose stream exists can be reached; one without a stream cannot. (R239)"""
     with kinesis(*([tmp_path] if kinesis is open_on_local else [])) as (built_in, _):
         there = urlsplit(built_in).netloc
         check_storage_reachable(a_storage("same", stream=there), built_in)
@@ -133,7 +134,7 @@ def test_a_stream_is_looked_for(kinesis, tmp_path):
 
 
 def test_a_service_that_is_not_there_is_found_out_soon(monkeypatch):
-    """Looking for a stream ends, also when nothing listens where it should be. (R239)"""
+    """Looking for a stream ends soon, even if no server listens at the address. (R239)"""
     monkeypatch.setattr(opening, "STREAM_CHECK_TIMEOUT_SECONDS", 0.1)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
@@ -157,7 +158,7 @@ def test_a_log_that_two_storages_share_is_closed_once():
 
 
 def test_a_log_is_opened_once_and_closed_with_the_others():
-    """A storage's log is opened with the first request for it, and is the same for all."""
+    """A storage's log is opened with the first request for it, and is the same for all later ones."""
     opened = []
 
     def open_for(storage):
@@ -176,14 +177,14 @@ def test_a_log_is_opened_once_and_closed_with_the_others():
 
 
 def test_an_unknown_storage_is_out_of_reach():
-    """A timeline in a storage that is not there cannot be read now."""
+    """A timeline whose storage does not exist cannot be read for now."""
     logs = StorageLogs(MemoryLog(SystemClock()), lambda _: None, lambda _: MemoryLog(SystemClock()))
     with pytest.raises(Unavailable, match="no storage gone"):
         logs.for_storage("gone")
 
 
 def test_no_log_is_opened_once_they_are_closed():
-    """A storage that is requested too late gets no log, which would never be closed."""
+    """A storage that is requested too late gets no log, because that log would never be closed."""
     opened = []
     logs = StorageLogs(
         MemoryLog(SystemClock()), lambda storage_id: a_storage(storage_id, stream="orders"), opened.append

@@ -37,7 +37,7 @@ def an_attempt(*events):
 
 
 def deliver(attempt, answer):
-    """The answer that the broker gets, and the spans."""
+    """The answer that the broker gets, and the recorded spans."""
     exporter = InMemorySpanExporter()
     sender = TracedSender(AnsweringSender(answer), OpenTelemetryTracer(SimpleSpanProcessor(exporter), ratio=1))
     return asyncio.run(sender.deliver(attempt)), exporter.get_finished_spans()
@@ -45,7 +45,8 @@ def deliver(attempt, answer):
 
 @pytest.mark.parametrize(("status", "error"), [(200, None), (500, "failed"), (503, "later"), (410, "gone")])
 def test_an_attempt_has_a_span(status, error):
-    """A delivery of events of a sampled trace has a span that links to it, with the result of the attempt."""
+    """A delivery whose events belong to a sampled trace has a span with a link to the trace, with the result of the
+    attempt."""
     answer, [span] = deliver(an_attempt(SAMPLED, b"{}"), Answer(status))
 
     assert answer == Answer(status)
@@ -58,12 +59,12 @@ def test_an_attempt_has_a_span(status, error):
 
 @pytest.mark.parametrize("attempt", [an_attempt(b"{}"), SimpleNamespace(batch=None)], ids=["not sampled", "a trial"])
 def test_other_attempts_have_none(attempt):
-    """Events of no trace, and a trial, are delivered without a span."""
+    """Events without a trace, and trial deliveries, have no span."""
     assert deliver(attempt, Answer(200)) == (Answer(200), ())
 
 
 def test_the_sender_is_closed():
-    """Closing passes through."""
+    """Closing the tracing sender closes the sender inside."""
     receiver = AnsweringSender(Answer(200))
     tracer = OpenTelemetryTracer(SimpleSpanProcessor(InMemorySpanExporter()), ratio=1)
     asyncio.run(TracedSender(receiver, tracer).close())

@@ -17,7 +17,7 @@ def violations_of(draft, schema="EventTypeDraft", under="authorization") -> list
 
 
 def test_complete_lists_have_no_violations():
-    """Lists with complete attributes are valid, the wildcard included. (R49, R50, R52)"""
+    """Lists with complete attributes are valid, including the wildcard. (R49, R50, R52)"""
     assert (
         violations_of(AuthorizationDraft(admins=(ANN,), readers=(AttributeDraft("*", "*"),), writers=(ANN, ANN))) == []
     )
@@ -41,13 +41,13 @@ def test_subscriptions_have_no_writers():
 
 
 def test_violations_have_the_given_path():
-    """Lists outside of an authorization section are reported by their own names. (R220)"""
+    """Lists outside an authorization section are reported by their own names. (R220)"""
     lists = authorization.authorization_body(AuthorizationDraft(admins=(ANN,), readers=(), writers=(ANN,)))
     assert openapi_violations("AdminLists", lists) == (Violation("readers", "must contain at least one attribute"),)
 
 
 def test_incomplete_attributes_have_violations():
-    """Both members of an attribute are mandatory, and reported with their index. (R19, R49)"""
+    """Both members of an attribute are mandatory; a missing one is reported with the attribute's index. (R19, R49)"""
     readers = (ANN, AttributeDraft("user"), AttributeDraft(value="ann"))
     assert violations_of(AuthorizationDraft(readers=readers), under="authorization.readers") == [
         ("authorization.readers[1].value", "must not be null"),
@@ -56,12 +56,12 @@ def test_incomplete_attributes_have_violations():
 
 
 def test_attributes_may_be_in_several_lists():
-    """An attribute may be in each of the lists once. (R61)"""
+    """An attribute may be in each of the lists, once in each. (R61)"""
     authorization.check_no_duplicates_in_lists(Authorization(admins=(A, B), readers=(A, B, C), writers=(A,)))
 
 
 def test_attributes_may_not_be_repeated():
-    """Repeated attributes are reported once each, list by list, under the name of the operation. (R61)"""
+    """Repeated attributes are reported once each, list by list, under the operation's name. (R61)"""
     with pytest.raises(Invalid) as refused:
         authorization.check_no_duplicates_in_lists(Authorization(admins=(A, B, A, A, B), readers=(A,), writers=(C, C)))
     assert refused.value.detail == (

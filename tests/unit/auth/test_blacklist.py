@@ -10,8 +10,8 @@ from tests.support.registry import settings_document
 
 
 def test_the_blacklist_has_a_maximum_of_names_per_kind(monkeypatch):
-    """Every request is checked against the list, so it does not grow forever; existing entries stay, and can be
-    removed. (R223)"""
+    """Every request is checked against the list, so its length is limited; existing entries stay, and can be removed.
+    (R223)"""
     monkeypatch.setattr(blacklist, "MAX_BLACKLIST_NAMES_PER_KIND", 2)
     listed = Blacklist(settings_document("blacklist"))
     for name in ("a", "b", "b"):

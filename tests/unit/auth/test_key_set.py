@@ -11,7 +11,7 @@ from tests.support.tokens import Issuer
 
 
 class CountingSource:
-    """A key set file that counts how often it is read, and can be out of reach."""
+    """A key set file that counts how often it is read, and can become unreachable."""
 
     def __init__(self, path):
         self.reads = 0
@@ -41,7 +41,7 @@ def source(issuer):
 
 
 def test_keys_are_fetched_once_for_many_tokens(source, clock):
-    """Keys that are known are not read again."""
+    """Known keys are not read again."""
     keys = KeySet(source, clock)
 
     assert all(keys.find_key("0") is not None for _ in range(10))
@@ -49,7 +49,7 @@ def test_keys_are_fetched_once_for_many_tokens(source, clock):
 
 
 def test_an_unknown_key_is_fetched_again_after_a_while(source, issuer, clock):
-    """A key that was published after the first look is found when a token names it."""
+    """A key that was published after the first read is found when a token names it."""
     keys = KeySet(source, clock)
     assert keys.find_key("0") is not None
     issuer.rotate()
@@ -67,7 +67,7 @@ def test_unknown_key_ids_do_not_cause_a_fetch_each(source, clock):
 
 
 def test_known_keys_stay_valid_while_their_source_fails(source, clock):
-    """While the source is out of reach, the keys that were read before still count. (R45)"""
+    """While the source is unreachable, the keys that were read before remain valid. (R45)"""
     keys = KeySet(source, clock)
     assert keys.find_key("0") is not None
     source.reachable = False
@@ -77,7 +77,7 @@ def test_known_keys_stay_valid_while_their_source_fails(source, clock):
 
 
 def test_a_source_that_never_answered_is_a_fault(source, clock):
-    """Without keys no token can be checked, which is a fault of the broker, not of the client. (R45)"""
+    """Without keys, no token can be checked; that is a fault of the broker, not of the client. (R45)"""
     source.reachable = False
 
     with pytest.raises(Unavailable):
@@ -85,7 +85,7 @@ def test_a_source_that_never_answered_is_a_fault(source, clock):
 
 
 def test_a_token_without_key_id_is_checked_with_the_only_key(source, clock):
-    """One key needs no id."""
+    """If there is only one key, the token needs no key id."""
     assert KeySet(source, clock).find_key(None) is not None
 
 

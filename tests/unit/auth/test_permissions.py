@@ -59,15 +59,14 @@ GRANTED = {
 
 @pytest.mark.parametrize(("attribute", "operation"), list(itertools.product(GRANTED, Operation)))
 def test_each_list_grants_its_operations(permissions, attribute, operation):
-    """Admins administrate, readers read, writers write, each of them views; a Nakadi admin views and administrates,
-    and reads or writes no events; all data access reads. (R51, R55, R56, R57, R58, R59)
-    """
+    """Admins administrate, readers read, writers write, and each of them views. A Nakadi admin views and administrates,
+    but neither reads nor writes events. All-data access reads. (R51, R55, R56, R57, R58, R59)"""
     assert permissions.allows(operation, LISTED, subject(attribute)) == (operation in GRANTED[attribute])
 
 
 @pytest.mark.parametrize("operation", Operation)
 def test_an_open_resource_is_open_to_everyone(permissions, operation):
-    """Without an authorization section every operation is granted to everyone. (R54)"""
+    """Without an authorization section, every operation is granted to everyone. (R54)"""
     assert permissions.allows(operation, OPEN, subject())
 
 
@@ -114,7 +113,7 @@ def test_with_authentication_off_everything_is_allowed(permissions, operation):
 
 
 def test_a_change_of_the_admins_takes_effect_at_once(permissions, admins):
-    """A new administrator is one for the next request. (R65)"""
+    """A new administrator has all rights from the next request. (R65)"""
     dan = subject(Attribute("user", "dan"))
     assert not permissions.is_administrator(dan)
 
@@ -135,7 +134,7 @@ def test_a_change_of_the_admins_takes_effect_at_once(permissions, admins):
     ],
 )
 def test_the_blacklist_blocks_applications_and_event_types(permissions, blacklist, kind, name, producing, consuming):
-    """An entry stops publishing or consuming, for the application or any of the event types. (R226, R227)"""
+    """An entry blocks publishing or consuming, for an application or for any of the event types. (R226, R227)"""
     blacklist.block(kind, name)
 
     assert assert_denied(lambda: permissions.require_producer(subject(ANN), "order.created")) == producing

@@ -11,7 +11,7 @@ from tests.support.clock import HandMovedClock
 
 
 class BusyRegistry(MemoryRegistry):
-    """A registry in which another process is faster, a number of times."""
+    """A registry in which another process writes first, for a given number of times."""
 
     def __init__(self, times):
         super().__init__()
@@ -34,7 +34,7 @@ def test_a_document_that_was_never_written_is_empty():
 
 
 def test_a_change_is_read_at_once_by_the_process_that_made_it():
-    """A process sees its own change, in spite of its cache. (R108)"""
+    """A process sees its own change, despite its cache. (R108)"""
     settings = document(MemoryRegistry())
     settings.read()
 
@@ -83,7 +83,7 @@ def test_concurrent_changes_are_all_kept():
 
 
 def test_a_change_that_always_loses_is_refused_as_temporary():
-    """After some attempts the answer is to try later, rather than to try forever."""
+    """After a number of attempts, the client is told to try later."""
     with pytest.raises(TryLater):
         document(BusyRegistry(MAX_SETTINGS_WRITE_ATTEMPTS)).change(lambda _: {"a": 1})
 

@@ -86,7 +86,8 @@ BOTH = (("user", "sub"), ("service", "sub"), ("team", "teams"))
     ],
 )
 def test_a_subject_is_a_user_or_a_service(issuer, claims, attributes):
-    """A user who takes the name of a service has none of its attributes: the realm says which of both a subject is."""
+    """A user with the name of a service has none of the service's attributes: the realm distinguishes users from
+    services."""
     tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("/services",))
 
     subject = tokens.verified_subject(issuer.bearer("nakadi_admin", **claims)["Authorization"])
@@ -95,14 +96,14 @@ def test_a_subject_is_a_user_or_a_service(issuer, claims, attributes):
 
 
 def test_all_tokens_may_belong_to_services(issuer):
-    """An issuer of tokens for services alone needs no realm; no subject is a user then."""
+    """If an issuer serves only services, no realm is needed, and no subject is a user."""
     tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("*",))
 
     assert tokens.verified_subject(issuer.bearer("shop")["Authorization"]).attributes == {Attribute("service", "shop")}
 
 
 def test_users_and_services_may_have_claims_of_their_own(issuer):
-    """Where a service has a claim that users do not have, no realm is needed to distinguish them."""
+    """If services have a claim that users do not have, no realm is needed to distinguish them."""
     tokens = tokens_of(issuer, attribute_claims=(("user", "sub"), ("service", "app")))
 
     assert tokens.verified_subject(issuer.bearer("ann")["Authorization"]).attributes == {Attribute("user", "ann")}
@@ -114,7 +115,7 @@ def test_users_and_services_may_have_claims_of_their_own(issuer):
 
 @pytest.mark.parametrize("header", [None, ""])
 def test_a_missing_token_has_its_own_message(tokens, header):
-    """Without a token the answer is that authentication is required. (R43)"""
+    """Without a token, the answer is that authentication is required. (R43)"""
     with pytest.raises(NotAuthenticated, match="Full authentication is required to access this resource"):
         tokens.verified_subject(header)
 
@@ -123,7 +124,7 @@ def test_a_missing_token_has_its_own_message(tokens, header):
     "header", ["Basic YTpi", "Bearer", "Bearer ", "Bearer a.b", "Bearer " + "x" * 20_000, "Bearer a.b.c", "Bearer \x00"]
 )
 def test_malformed_tokens_are_refused(tokens, header):
-    """A header that holds no token is refused, in other words than a missing one. (R43)"""
+    """A header without a token is refused, with a different message than a missing header. (R43)"""
     with pytest.raises(NotAuthenticated) as refusal:
         tokens.verified_subject(header)
 
@@ -150,7 +151,7 @@ def test_malformed_tokens_are_refused(tokens, header):
     ],
 )
 def test_invalid_claims_are_refused(tokens, issuer, claims):
-    """Issuer, audience, times and subject are all checked. (R43)"""
+    """The issuer, the audience, the times and the subject are all checked. (R43)"""
     with pytest.raises(NotAuthenticated):
         tokens.verified_subject("Bearer " + issuer.sign({"sub": "ann", "scope": "uid", **resolve_subject(claims)}))
 
@@ -160,7 +161,7 @@ def test_invalid_claims_are_refused(tokens, issuer, claims):
     ["[" * 6000, '{"alg":"ES256","kid":' + "[" * 6000, '{"alg":["ES256"]}', '{"alg":"ES256","kid":{}}', "5", "\ud800"],
 )
 def test_a_token_with_a_malformed_header_is_refused(tokens, header):
-    """A token with any content in its unsigned part is 401. (R43)"""
+    """Whatever the unsigned part of a token contains, the answer is 401. (R43)"""
     first = base64.urlsafe_b64encode(header.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
     with pytest.raises(NotAuthenticated):
@@ -169,7 +170,7 @@ def test_a_token_with_a_malformed_header_is_refused(tokens, header):
 
 @pytest.mark.parametrize("claims", [{"exp": InSeconds(-20)}, {"nbf": InSeconds(20)}, {"iat": InSeconds(20)}])
 def test_clocks_may_differ_a_little(tokens, issuer, claims):
-    """Times are allowed to be off by the leeway, and by no more. (R43)"""
+    """Times may be off by the leeway, and by no more. (R43)"""
     assert tokens.verified_subject("Bearer " + issuer.sign({"sub": "ann", **resolve_subject(claims)})).name == "ann"
 
 
@@ -182,7 +183,7 @@ def test_a_token_without_signature_is_refused(tokens):
 
 
 def test_a_public_key_is_not_accepted_as_a_shared_secret(tokens):
-    """A token that is signed with the published key as if it were a password is refused. (R43)"""
+    """A token that is signed with the public key as if that were a shared secret is refused. (R43)"""
     forged = jwt.encode({"sub": "ann"}, "0" * 64, "HS256", {"kid": "0"})
 
     with pytest.raises(NotAuthenticated, match="algorithm"):
@@ -206,15 +207,16 @@ def test_an_unknown_key_id_is_refused(tokens, issuer):
 
 
 def test_scopes_may_come_as_a_list(tokens, issuer):
-    """Scopes are read from a text of words and from a list. (R44)"""
+    """Scopes are read from a string of words and from a list. (R44)"""
     listed = issuer.sign({"sub": "ann", "scp": ["uid", "nakadi.event_stream.read"]})
 
     assert tokens.verified_subject(f"bearer {listed}").scopes == {"uid", "nakadi.event_stream.read"}
 
 
 def test_a_key_that_replaced_another_under_its_id_is_used(tmp_path):
-    """An issuer may give a new key the id of the old one, or no ids at all: tokens of the new key are valid as soon
-    as it may be fetched, and tokens of the old key no longer. Wrong signatures do not have it read each time."""
+    """An issuer may give a new key the id of the old one, or no ids at all: tokens of the new key are valid as soon as
+    it may be fetched, and tokens of the old key no longer. Wrong signatures do not cause a read of the keys each
+    time."""
     clock = HandMovedClock(datetime.now(UTC))
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
@@ -251,7 +253,7 @@ def test_the_name_of_a_subject_has_a_maximum_length(issuer):
 
 @pytest.fixture
 def decoded_tokens(monkeypatch):
-    """The tokens whose signatures were checked."""
+    """The tokens whose signatures are checked, in order."""
     seen = []
     decode = jwt.decode
 
@@ -275,7 +277,7 @@ def verifier_with_clock(issuer, clock):
 
 
 def test_the_signature_of_a_token_in_use_is_checked_once(verifier_with_clock, issuer, clock, decoded_tokens):
-    """For several tokens, and any spelling of the scheme."""
+    """For several tokens, and for any spelling of the scheme."""
     first, second = (
         issuer.token(name, scope="uid", exp=clock.now() + timedelta(hours=1), iat=clock.now())
         for name in ("ann", "bob")
@@ -289,7 +291,8 @@ def test_the_signature_of_a_token_in_use_is_checked_once(verifier_with_clock, is
 
 
 def test_a_known_token_expires(verifier_with_clock, issuer, clock):
-    """The verifier refuses a token that it accepted before once it has expired, or if the clock is before its time."""
+    """The verifier refuses a known token once it has expired, and also if the clock is before the time from which it is
+    valid."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(seconds=60), iat=clock.now())}"
     assert verifier_with_clock.verified_subject(header).name == "ann"
     clock.move(60 + RULES.leeway_seconds - 1)
@@ -301,7 +304,8 @@ def test_a_known_token_expires(verifier_with_clock, issuer, clock):
 
 
 def test_a_known_token_ends_with_its_key(verifier_with_clock, issuer, clock, decoded_tokens, tmp_path):
-    """When the keys are read again, every token is verified again; it is refused if another key has its key's id."""
+    """When the keys are read again, every token is verified again; it is refused if its key id now belongs to another
+    key."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(days=1), iat=clock.now())}"
     for _ in range(2):
         assert verifier_with_clock.verified_subject(header).name == "ann"
@@ -316,7 +320,7 @@ def test_a_known_token_ends_with_its_key(verifier_with_clock, issuer, clock, dec
 
 @pytest.mark.parametrize("pause", [KEY_SET_MAX_AGE_SECONDS, -1.0], ids=["stood still", "put back"])
 def test_keys_are_no_older_than_they_may_be_by_either_clock(verifier_with_clock, issuer, clock, decoded_tokens, pause):
-    """A process whose steady clock stood still, or whose time of day was put back, reads the keys again."""
+    """A process whose steady clock stood still, or whose time of day was set back, reads the keys again."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(days=1), iat=clock.now())}"
     assert verifier_with_clock.verified_subject(header).name == "ann"
     clock.stand_still(pause)
@@ -326,7 +330,8 @@ def test_keys_are_no_older_than_they_may_be_by_either_clock(verifier_with_clock,
 
 
 def test_only_so_many_tokens_are_known(verifier_with_clock, issuer, clock, decoded_tokens, monkeypatch):
-    """Clients with many tokens do not fill the memory: the oldest one is verified again."""
+    """Clients with many tokens do not fill the memory: the oldest token is forgotten, and is verified again when it
+    returns."""
     monkeypatch.setattr(tokens_module, "MAX_CACHED_TOKENS", 2)
     times = {"exp": clock.now() + timedelta(hours=1), "iat": clock.now()}
     headers = [f"Bearer {issuer.token(name, **times)}" for name in ("ann", "bob", "cid")]

@@ -40,7 +40,7 @@ def test_a_value_is_read_once_while_it_is_fresh():
 
 
 def test_what_is_forgotten_is_read_again():
-    """Forgetting makes the next look-up read."""
+    """After an entry is forgotten, the next look-up reads it."""
     cache = Cache(HandMovedClock(), 1.0)
     cache.get("a", lambda _: 1)
     cache.invalidate("a")
@@ -61,8 +61,8 @@ def test_a_read_that_met_a_change_is_not_remembered():
 
 
 def test_what_nobody_asks_for_any_more_is_dropped():
-    """Keys that come and go, such as versions of event types, leave nothing behind once they are too old. One that is
-    asked for all the time stays."""
+    """Keys that come and go, such as versions of event types, leave nothing behind once they are too old. A key that is
+    requested all the time stays."""
     clock, reads = HandMovedClock(), []
     cache = Cache(clock, 1.0)
     for number in range(1000):
@@ -125,7 +125,7 @@ def case():
 
 class TestWithAWatch:
     def test_a_value_is_not_read_again_while_nothing_changes(self, case: CacheCase):
-        """However many values are remembered, staying up to date takes one question each time they are too old."""
+        """However many values are cached, one query renews all of them when they are too old."""
         for key in ("a", "b", "c"):
             case.write(1, key)
         for _ in range(10):
@@ -134,7 +134,8 @@ class TestWithAWatch:
         assert case.asked == {"changes": 10, "a": 1, "b": 1, "c": 1}
 
     def test_a_function_that_stood_still_asks_again(self, case: CacheCase):
-        """Values from before a process stood still are forgotten, though its steady clock stood still with it."""
+        """Values that were read before a process was suspended are forgotten, although its steady clock stood still as
+        well."""
         case.get()
         case.clock.stand_still(3600)
         case.write(2)
@@ -143,7 +144,7 @@ class TestWithAWatch:
         assert case.get() == 2
 
     def test_a_function_that_did_not_stand_still_asks_nothing(self, case: CacheCase):
-        """A look from the invocation before is good while it is young by both clocks."""
+        """The result of a query in the previous invocation is used as long as it is fresh by both clocks."""
         case.get()
         case.clock.move(0.9)
         case.watch.forget_snapshot_from_before_pause(1.0)
@@ -151,7 +152,7 @@ class TestWithAWatch:
         assert case.asked == {"changes": 1, "a": 1}
 
     def test_a_time_of_day_that_was_put_back_proves_nothing(self, case: CacheCase):
-        """A look of the future is forgotten: nobody knows how long ago it was."""
+        """A result whose time is in the future is forgotten: nobody knows how old it is."""
         case.get()
         case.clock.set_back(60)
         case.write(2)
@@ -159,14 +160,14 @@ class TestWithAWatch:
         assert case.get() == 2
 
     def test_nothing_is_asked_while_everything_is_fresh(self, case: CacheCase):
-        """Within the time that a value may be old, there are no questions."""
+        """While the values are fresh, there are no queries."""
         case.get()
         case.clock.move(0.9)
         case.get()
         assert case.asked == {"changes": 1, "a": 1}
 
     def test_quick_work_is_never_interrupted_by_all_at_once(self, case: CacheCase):
-        """Before the cache is too old, one piece of quick work goes to a thread, which reads again."""
+        """Before the cache is too old, a single piece of quick work goes to a thread, which reads again."""
         case.get()
         case.clock.move(0.6)
         with pytest.raises(NeedsThread):
@@ -184,7 +185,7 @@ class TestWithAWatch:
                 run_without_blocking(case.get)
 
     def test_quick_work_does_not_read(self, case: CacheCase):
-        """A thread reads values that are not cached."""
+        """Values that are not cached are read by a thread."""
         case.get("a")
         with pytest.raises(NeedsThread):
             run_without_blocking(lambda: case.get("b"))
@@ -213,7 +214,7 @@ class TestWithAWatch:
         assert 51 <= sum(case.asked[key] for key in keys) < 55
 
     def test_a_change_between_the_question_and_the_reading_is_seen(self, case: CacheCase):
-        """A value that was read before a change is read again, although the change came after the request."""
+        """A value that was read before a change is read again, although the change was made after the query."""
 
         def read_and_meet_a_change(_: str) -> int:
             old = case.read("a")
@@ -232,7 +233,7 @@ class TestWithAWatch:
         assert case.get() == 2
 
     def test_all_caches_share_the_question(self, case: CacheCase):
-        """Another cache goes by the same answer."""
+        """A second cache uses the result of the same query."""
         case.get()
         case.a_cache("settings").get("x", lambda _: 0)
         assert case.asked["changes"] == 1
@@ -245,7 +246,7 @@ class TestWithAWatch:
         assert case.asked["a"] == 2
 
     def test_an_unanswered_look_confirms_no_entry(self, case: CacheCase):
-        """While the cache cannot read the changes, it does not use entries that are too old."""
+        """While a cache cannot read the changes, it does not use entries that are too old."""
         case.get()
         case.registry.close()
         case.clock.move(0.5)
@@ -255,13 +256,13 @@ class TestWithAWatch:
             case.get()
 
     def test_documents_whose_changes_are_not_counted_cannot_be_remembered(self, case: CacheCase):
-        """A cache for a kind that the registry does not count is a mistake that shows at once."""
+        """A cache for a kind of document whose changes the registry does not count is refused at once."""
         with pytest.raises(AssertionError):
             case.a_cache("measured")
 
 
 class SlowRegistry:
-    """Answers when the test lets it."""
+    """Answers when the test allows it."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -279,7 +280,7 @@ class SlowRegistry:
 class TestLooks:
     @pytest.mark.parametrize("fails", [False, True])
     def test_are_shared_by_those_who_need_one_at_once(self, fails):
-        """If many threads ask at once, one asks the store and all get its answer, even an empty one."""
+        """If many threads ask at the same time, one reads from the store, and all get its result, even an empty one."""
         slow = SlowRegistry()
         slow.fails = fails
         watch = ChangeWatch(slow, HandMovedClock())
@@ -302,7 +303,7 @@ class TestLooks:
             assert [each.result(PATIENCE).began_at for each in looks] == [0.0, 0.0]
 
     def test_that_failed_are_made_again(self):
-        """A read without a result is repeated by the next caller."""
+        """After a read that fails, the next caller reads again."""
         slow = SlowRegistry()
         slow.may_answer.set()
         slow.fails = True
@@ -314,7 +315,7 @@ class TestLooks:
 
 
 class TestSeveralProcesses:
-    """Caches of processes that count their changes in memory that they share."""
+    """Caches of processes that count their changes in shared memory."""
 
     @pytest.fixture
     def counters(self):
@@ -323,7 +324,7 @@ class TestSeveralProcesses:
             yield ChangeCounter(file.fileno(), 0), ChangeCounter(file.fileno(), 1)
 
     def test_a_change_by_another_process_is_seen_at_once(self, counters):
-        """A value is read again after a write of another process, though the last look is still fresh."""
+        """After a write by another process, a value is read again, although the last query is still recent."""
         store, clock = MemoryRegistry(), HandMovedClock()
         own, others = (ChangeCountingRegistry(store, counter) for counter in counters)
         watch = ChangeWatchOfSeveralProcesses(own.change_counters, clock, counters[0].counts_of_all_processes)
@@ -334,7 +335,7 @@ class TestSeveralProcesses:
             assert cache.get("a", lambda _: own.get("event-types", "a").body) == {"number": number}
 
     def test_nothing_is_asked_while_nothing_changes(self, counters):
-        """Looks are as rare as in a broker of one process."""
+        """Queries are as rare as in a broker of one process."""
         clock, looks = HandMovedClock(), []
         watch = ChangeWatchOfSeveralProcesses(
             lambda: looks.append(1) or ChangeCounters({}), clock, counters[0].counts_of_all_processes
@@ -349,7 +350,7 @@ class TestSeveralProcesses:
         assert len(looks) == 2
 
     def test_numbers_of_two_processes_never_hide_a_change(self, counters):
-        """Each counts separately, so the numbers differ after every change by either."""
+        """Each process counts separately, so the numbers differ after every change by either."""
         seen = [counters[0].counts_of_all_processes()]
         for counter in (counters[0], counters[1], counters[1], counters[0]):
             counter.count_change()

@@ -26,7 +26,7 @@ TABLES = f"dynamodb://test?region={REGION}"
 
 
 class MachineTime:
-    """The two clocks of the machine, moved with the broker's."""
+    """The two clocks of the machine, which move with the broker's."""
 
     def __init__(self, clock: HandMovedClock) -> None:
         self._clock = clock
@@ -86,7 +86,8 @@ def publish(broker: BrokerServices, name: str) -> None:
 
 class TestPublishing:
     def test_asks_one_question_when_what_is_remembered_is_too_old(self, brokers: BrokersOnAws):
-        """However many event types a process publishes to, settings, event types and leases are renewed together."""
+        """However many event types a process publishes to, one query renews settings, event types and leases
+        together."""
         with brokers.a_broker() as broker:
             names = brokers.make_event_types(broker, 3)
             for name in names:
@@ -99,7 +100,7 @@ class TestPublishing:
                 }
 
     def test_asks_nothing_while_everything_is_fresh(self, brokers: BrokersOnAws):
-        """Within a second a publish is a call to Kinesis and nothing else."""
+        """Within a second, a publish is one call to Kinesis and nothing else."""
         with brokers.a_broker() as broker:
             [name] = brokers.make_event_types(broker, 1)
             publish(broker, name)
@@ -107,7 +108,7 @@ class TestPublishing:
             assert brokers.calls(lambda: publish(broker, name)) == {"PutRecords": 1}
 
     def test_goes_by_a_block_in_time(self, brokers: BrokersOnAws):
-        """A block by another process is effective once the cached second is over."""
+        """A block by another process takes effect once the cached second is over."""
         with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
             [name] = brokers.make_event_types(broker, 1)
             broker.permissions.require_producer(UNAUTHENTICATED, name)
@@ -117,7 +118,7 @@ class TestPublishing:
                 broker.permissions.require_producer(UNAUTHENTICATED, name)
 
     def test_goes_on_in_the_new_timeline_in_time(self, brokers: BrokersOnAws):
-        """A topic that another process seals takes nothing more, however long its publishers remember it."""
+        """A topic that another process seals accepts no more events, however long its publishers have cached it."""
         with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
             [name] = brokers.make_event_types(broker, 1)
             publish(broker, name)
@@ -154,7 +155,7 @@ class TestStreaming:
             assert brokers.calls(a_minute) == {"GetItem": 60}
 
     def test_sees_what_other_processes_change(self, brokers: BrokersOnAws):
-        """The one event type that changed is reported, and so is a block of all."""
+        """The one event type that changed is reported, and so is a block of all event types."""
         with brokers.a_broker() as broker, brokers.a_broker() as elsewhere:
             names = brokers.make_event_types(broker, 20, topics=False)
             verdicts = self._verdicts(broker, names)
@@ -171,7 +172,8 @@ class TestStreaming:
 
 class TestWriting:
     def test_what_changes_often_is_not_counted(self, brokers: BrokersOnAws):
-        """Registering event types and subscriptions, measuring them and storing their events empties no caches."""
+        """Registering event types and subscriptions, measuring event types and storing events does not empty any
+        cache."""
         with brokers.a_broker() as broker:
             before = broker.registry.change_counters()
             [name] = brokers.make_event_types(broker, 1)

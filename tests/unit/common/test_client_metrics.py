@@ -7,7 +7,7 @@ from nakadi.common.client_metrics import ClientMetrics
 
 @pytest.fixture
 def clients():
-    """The figures of a process that keeps three rows."""
+    """The metrics of a process that keeps three rows."""
     return ClientMetrics(max_rows=3)
 
 
@@ -29,7 +29,7 @@ def test_sent_bytes_add_up(clients):
 
 
 def test_the_rows_that_were_used_last_are_kept(clients):
-    """A client that keeps requesting new paths displaces its own, and not those that are in use. (R246)"""
+    """A client that keeps requesting new paths displaces its own rows, and not those that are in use. (R246)"""
     for number in range(10):
         clients.count_request("billing", "GET", "/used", 0.1)
         clients.count_request("stray", "GET", f"/{number}", 0.1)
@@ -39,7 +39,7 @@ def test_the_rows_that_were_used_last_are_kept(clients):
 
 
 def test_a_copy_does_not_change_any_more(clients):
-    """The copy of the figures can be added to other processes' figures."""
+    """The copy can be added to the metrics of other processes."""
     clients.count_request("billing", "GET", "/", 0.1)
     copied = clients.requests()
     clients.count_request("billing", "GET", "/", 0.1)

@@ -1,4 +1,5 @@
-"""Types are prepared before there are threads: two that prepare the same one at the same time end the process."""
+"""Types are prepared before there are threads: if two threads prepare the same type at the same time, the process
+crashes."""
 
 import re
 import subprocess
@@ -11,7 +12,7 @@ from tests.support.processes import ROOT_ENVIRONMENT
 
 PACKAGE = Path(nakadi.__file__).parent
 
-# The first to read a document looks at the types of its fields, and takes so long that others come meanwhile.
+# The first thread that reads a document examines the types of its fields, which takes so long that others join in.
 READ_BY_THREADS = """
 import threading, time
 from msgspec import _utils
@@ -41,14 +42,15 @@ print(len(read) / 6 / len(BROUGHT_BACK))
 
 
 def test_threads_may_read_the_first_document_at_the_same_time():
-    """The process crashed, like a worker that restarted while publishers waited for it."""
+    """Otherwise the process would crash, like a worker that restarted while publishers waited for it."""
     command = [sys.executable, "-c", READ_BY_THREADS]
     done = subprocess.run(command, check=False, env=ROOT_ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "1.0", "")
 
 
 def test_nothing_else_converts_to_types_that_threads_share():
-    """Types that are made from schemas belong to one thread until they are ready; decoders are made with modules."""
+    """Types that are made from schemas belong to one thread until they are ready; decoders are made when their modules
+    are imported."""
     converting = {
         str(file.relative_to(PACKAGE))
         for file in PACKAGE.rglob("*.py")

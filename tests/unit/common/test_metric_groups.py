@@ -22,7 +22,7 @@ def publish(metrics, partitions, *, event_type="order", **by_partition):
 
 
 def test_the_busiest_partition_is_compared_with_the_average(metrics):
-    """A partition with all events of four partitions has four times the average, an even spread is 1."""
+    """A partition with all events of four partitions has four times the average; an even spread has the ratio 1."""
     publish(metrics, 4, p0=200)
     assert read_ratio(metrics) == 4
 
@@ -31,7 +31,7 @@ def test_the_busiest_partition_is_compared_with_the_average(metrics):
 
 
 def test_few_events_say_nothing(metrics):
-    """Of fewer than a hundred events no ratio is reported."""
+    """For fewer than a hundred events, no ratio is reported."""
     publish(metrics, 4, p0=99)
     assert read_ratio(metrics) == 0
 
@@ -57,7 +57,7 @@ def test_recent_events_count_most(metrics):
 
 
 def test_a_process_without_new_events_says_nothing(metrics):
-    """Five minutes after the last event, a partition is hot no longer: publishers may have moved to another process."""
+    """Five minutes after the last event, a partition is no longer hot: publishers may have moved to another process."""
     clock = HandMovedClock()
     metrics.partition_loads.monotonic = clock.monotonic
     publish(metrics, 4, p0=200)
@@ -80,7 +80,8 @@ def test_more_partitions_begin_anew(metrics):
 
 
 def test_event_types_that_are_deleted_or_too_many_have_no_ratio(metrics):
-    """Only the first names have a ratio, and a deleted event type makes room for another one."""
+    """Only a limited number of event types, the first ones, have a ratio, and a deleted event type makes room for
+    another one."""
     for name in ("a", "b", "c"):
         publish(metrics, 2, event_type=name, p0=200)
     assert [read_ratio(metrics, name) for name in ("a", "b", "c", "other")] == [2, 2, 0, 0]

@@ -67,7 +67,7 @@ def test_threads_that_count_at_once_lose_nothing(metrics):
     sys.setswitchinterval(1e-6)
 
     class YieldingText(str):
-        """Lets other threads run in the middle of counting, during the look-up of a label."""
+        """Lets other threads run in the middle of counting, while a label is looked up."""
 
         __slots__ = ()
 
@@ -113,7 +113,7 @@ def test_event_types_beyond_a_number_are_counted_together(metrics):
 
 
 def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
-    """If there is no room for all subscriptions, the largest values stay, and the rest is summed up."""
+    """If there is no room for all subscriptions, the largest values are reported by id, and the rest as a sum."""
     lags = {("s1",): 5.0, ("s2",): 70.0, ("s3",): 1.0, ("s4",): 20.0}
     metrics.subscription_lag.add_source(lambda: lags)
     metrics.subscription_uncommitted.add_source(lambda: lags)
@@ -127,7 +127,7 @@ def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
 
 
 def test_values_are_put_into_buckets(metrics):
-    """A bucket has every value up to its bound, the bound included."""
+    """A bucket counts every value up to its bound, including the bound."""
     for seconds in (0.001, 0.002, 40.0):
         metrics.request_seconds.observe(seconds, "x")
 
@@ -139,7 +139,7 @@ def test_values_are_put_into_buckets(metrics):
 
 
 def test_json_keeps_its_names():
-    """Members that were in JSON before there was Prometheus keep their names. (R245)"""
+    """Members that the JSON had before there was Prometheus keep their names. (R245)"""
     metrics = Metrics(started=10)
     metrics.answered("get_health", 200, 0.25)
     metrics.kpi_figures.add(7, "dropped")
@@ -163,7 +163,7 @@ def test_json_keeps_its_names():
 
 
 def test_failed_chores_are_counted(metrics):
-    """A step of housekeeping that fails counts by its operation."""
+    """A failed step of housekeeping is counted by its operation."""
     before = read_sample(metrics, "nakadi_chore_failures_total", operation="a try")
     run_and_log_failure("a try", "x", lambda: 1 / 0)
 
@@ -171,12 +171,12 @@ def test_failed_chores_are_counted(metrics):
 
 
 def test_a_process_reports_its_id(metrics):
-    """Operators find the process on its machine."""
+    """The id helps operators to find the process on its machine."""
     assert read_sample(metrics, "nakadi_process_info", process=str(os.getpid())) == 1
 
 
 def test_a_commit_that_fails_is_counted(metrics, tmp_path):
-    """A commit of the event log that fails counts, and its appends do not wait any more."""
+    """A failed commit of the event log is counted, and its appends no longer count as waiting."""
     with closing(SqliteLog(tmp_path / "nakadi.db", HandMovedClock(), metrics, patience=0.0)) as log:
         log.create_topic("t", 1)
         with closing(sqlite3.connect(tmp_path / "nakadi.db")) as other:
@@ -190,7 +190,7 @@ def test_a_commit_that_fails_is_counted(metrics, tmp_path):
 
 
 def test_appends_that_wait_are_reported(metrics, tmp_path):
-    """While the writer is busy, the waiting appends have a number and bytes."""
+    """While the writer is busy, the number and the bytes of the waiting appends are reported."""
     busy, free = threading.Event(), threading.Event()
 
     class HeldClock(HandMovedClock):
@@ -218,8 +218,8 @@ def test_appends_that_wait_are_reported(metrics, tmp_path):
 
 
 def test_work_on_the_archive_that_fails_is_counted(metrics):
-    """A topic that could not be archived counts as a failure of archiving, and goes on waiting: its lag grows over all
-    attempts, until one succeeds."""
+    """A topic that could not be archived counts as a failure of archiving, and keeps waiting: its lag grows over all
+    attempts until one succeeds."""
 
     class UnreachableStore(MemoryStore):
         reachable = False
@@ -269,7 +269,8 @@ class OneTopicCatalog:
 
 
 def test_segments_that_cannot_be_read_are_counted():
-    """A read of a missing segment counts as a cache miss and as the last fault of its kind, and its place is named."""
+    """A read of a missing segment counts as a cache miss and as the last fault of its kind, and its location is
+    named."""
     metrics = Metrics(now=lambda: 1000.0)
     location = ArchiveLocation("gone", 0, 10)
     segment = IndexSegment(
@@ -305,7 +306,7 @@ def test_renewals_that_fail_are_counted(metrics):
 
 
 def test_dead_letters_that_are_not_stored_are_counted(metrics):
-    """An attempt to publish a dead letter that fails counts as such."""
+    """A failed attempt to publish a dead letter is counted."""
 
     class NothingToDo:
         def ensure_exists(self, _name):
@@ -333,7 +334,7 @@ def a_drop():
 
 
 def test_sessions_of_dead_processes_are_counted(metrics):
-    """Each stream that is removed for its process has no lease any more counts."""
+    """Each stream that is removed because its process has no lease any more is counted."""
     clock, coordination = HandMovedClock(), MemoryCoordination()
     host = LeaseKeeper(coordination, clock, metrics=metrics)
     sessions = [
@@ -354,7 +355,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
 
 
 def test_turns_that_are_waited_for_are_reported(metrics):
-    """While one thread has the turn, those that wait for theirs are counted."""
+    """While one thread has the turn, the threads that wait for it are counted."""
     turns = LongWorkQueue()
     metrics.turns_waiting.add_source(lambda: {("publishing",): turns.waiting_count})
     with turns.wait_for_turn(lambda: False):
@@ -372,7 +373,7 @@ def turn(turns):
 
 
 def test_requests_in_work_are_reported_with_their_memory(metrics):
-    """While the threads of a lane are taken, requests that wait for one are counted, and so are the bytes of all
+    """While all threads of a lane are busy, the requests that wait for one are counted, and so are the bytes of all
     bodies."""
     entered, free = threading.Event(), threading.Event()
 
@@ -434,7 +435,7 @@ def test_index_lag_is_reported_once_it_was_measured():
 
 
 def test_what_was_counted_of_deleted_event_types_goes():
-    """Every family forgets them, and their names leave room for others; the sums over all of them stay."""
+    """All metrics forget deleted event types, whose names make room for others; the sums over all event types stay."""
     metrics = Metrics(max_names=2)
     metrics.find_deleted = lambda names: [name for name in names if name.startswith("gone")]
     for name in ("gone", "order", "late"):

@@ -42,7 +42,7 @@ def read_seconds(metrics, call):
 
 
 def test_each_call_is_timed(registry, metrics):
-    """Reads and writes have their own times, and answer as the registry does."""
+    """Reads and writes are timed separately, and return what the registry returns."""
     registry.write(PutDocument("settings", "a", {"n": 1}))
     assert registry.get("settings", "a").body == {"n": 1}
     assert [each.key for each in registry.list("settings", prefix="a")] == ["a"]
@@ -55,7 +55,7 @@ def test_each_call_is_timed(registry, metrics):
 
 
 def test_a_call_that_fails_is_timed_too(registry, metrics):
-    """A write whose condition does not hold raises as before, and counts."""
+    """A write whose condition does not hold raises as before, and is timed."""
     with pytest.raises(ChangedMeanwhile):
         registry.write(PutDocument("settings", "a", {}, expected_revision=5))
 

@@ -1,4 +1,4 @@
-"""Anyone can run tasks to their end: a thread that waits, or threads that call back."""
+"""Tasks can be run to their end in two ways: by a thread that waits, or by threads that call back."""
 
 import threading
 from concurrent.futures import Future
@@ -21,7 +21,7 @@ def threads():
 
 
 def call_from_thread(outcome):
-    """Work that a separate thread ends with this outcome."""
+    """Work that another thread completes with this outcome."""
     return Callback(lambda done: threading.Thread(target=done, args=(outcome,)).start())
 
 
@@ -75,7 +75,7 @@ def test_what_a_task_raises_is_its_outcome(threads):
 
 
 def test_only_who_does_not_wait_needs_a_thread(threads):
-    """A Lambda function makes its calls itself."""
+    """A Lambda function waits, and so makes its calls itself."""
 
     async def awaiting_task():
         return await ThreadCall(threads, thread_name)
@@ -97,7 +97,7 @@ def test_a_begun_task_has_returned_before_its_end():
 
 
 def test_threads_that_are_closed_leave_work_to_the_caller(threads):
-    """The store, which is closed by then, says so."""
+    """After closing, the caller does the work, and the store, which is closed by then, raises."""
     threads.close()
     ended = []
     ThreadCall(threads, thread_name).begin(ended.append)

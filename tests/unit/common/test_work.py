@@ -1,4 +1,4 @@
-"""Turns at long work."""
+"""Taking turns at long work."""
 
 import threading
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def occupied_turn(turns):
 
 
 def test_one_thread_at_a_time_has_its_turn():
-    """A turn begins when the one before it is over, also when that failed."""
+    """A turn begins when the one before it is over, even if that one failed."""
     turns = LongWorkQueue(timeout_seconds=PATIENCE)
     with pytest.raises(RuntimeError), turns.wait_for_turn(client_never_gone):
         raise RuntimeError
@@ -52,7 +52,7 @@ def _turn(turns):
 
 
 def test_a_turn_is_not_waited_for_too_long():
-    """A request that has waited long enough may come again later."""
+    """A request that has waited long enough is told to come again later."""
     turns = LongWorkQueue(timeout_seconds=0.01)
     with (
         occupied_turn(turns),
@@ -63,7 +63,7 @@ def test_a_turn_is_not_waited_for_too_long():
 
 
 def test_only_a_few_wait():
-    """Beyond a number of those that wait, others are sent away at once."""
+    """Beyond a limited number of waiting requests, others are refused at once."""
     turns = LongWorkQueue(max_waiting=0, timeout_seconds=PATIENCE)
     with (
         occupied_turn(turns),
@@ -75,7 +75,7 @@ def test_only_a_few_wait():
 
 
 def test_who_has_gone_does_not_wait():
-    """Work for a client that has closed its connection is given up."""
+    """A client that has closed its connection gives up its turn."""
     turns = LongWorkQueue(timeout_seconds=PATIENCE)
     with occupied_turn(turns), pytest.raises(TryLater, match="given up"), turns.wait_for_turn(lambda: True):
         pytest.fail("it is not its turn")

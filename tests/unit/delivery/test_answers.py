@@ -1,4 +1,4 @@
-"""What answers of a sink mean."""
+"""The meaning of a sink's answers."""
 
 from datetime import UTC, datetime
 
@@ -21,7 +21,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
     ],
 )
 def test_verdicts(answer, verdict):
-    """A redirect is no success, and is not followed. (X15, X18)"""
+    """A redirect is not a success, and is not followed. (X15, X18)"""
     assert verdict_of(answer) is verdict
 
 
@@ -40,5 +40,5 @@ def test_verdicts(answer, verdict):
     ],
 )
 def test_retry_after(text, seconds):
-    """A number or a date, for an hour at most. (X14)"""
+    """The header has a number or a date, and counts for an hour at most. (X14)"""
     assert parse_retry_after(text, NOW) == seconds

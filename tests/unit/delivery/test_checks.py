@@ -1,4 +1,4 @@
-"""What a sink may be."""
+"""Validation of a sink."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_a_plain_sink_is_fine():
     ],
 )
 def test_urls(url, part):
-    """Only https, and nothing that hides where it leads to. (X20, X21)"""
+    """Only https, and no URL that hides where it leads. (X20, X21)"""
     assert part in violations_by_path(target=url)["url"]
 
 

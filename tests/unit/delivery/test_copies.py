@@ -1,4 +1,4 @@
-"""Circles of copies are found."""
+"""Cycles of copies are found."""
 
 from nakadi.delivery.copies import copies_from_sinks, reachable_event_types
 

@@ -1,4 +1,4 @@
-"""How a process finds the sinks that it delivers to, and how its deliveries end."""
+"""How a process finds the sinks to which it delivers, and how its deliveries end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.sinks import NOW, a_sink, stored_sink
 
 
 class FailingRepository:
-    """A repository without sinks. `look` is called with each look, and may raise."""
+    """A repository without sinks. It calls `look` with each look, and `look` may raise."""
 
     def __init__(self, look):
         self.registry = SimpleNamespace(change_counters=self._count)
@@ -41,9 +41,9 @@ class FailingRepository:
 
 
 def test_it_ends_silently_when_its_threads_take_no_more_work(caplog):
-    """The interpreter shuts executors down when a program ends without closing its broker."""
+    """The interpreter shuts executors down if a program ends without closing its broker."""
     threads = ThreadPoolExecutor(1)
-    # Before the next look, as at the end of a program.
+    # Before the next look, as when a program ends.
     repository = FailingRepository(lambda _: threads.shutdown(wait=False))
 
     dispatcher = Dispatcher(repository, SimpleNamespace(threads=threads), list)
@@ -76,7 +76,7 @@ def test_a_look_that_fails_is_repeated_and_logged(caplog, monkeypatch):
 
 
 class CountingRepository(SinkRepository, frozen=True):
-    """Counts how often all sinks are read."""
+    """Counts the reads of all sinks."""
 
     reads: list
 
@@ -86,7 +86,7 @@ class CountingRepository(SinkRepository, frozen=True):
 
 
 def test_sinks_are_read_again_only_after_a_change():
-    """A process looks each second; without a change it decodes nothing. (X1)"""
+    """A process looks every second; without a change, it decodes nothing. (X1)"""
     repository = CountingRepository(MemoryRegistry(), [])
     known = KnownSinks(repository)
     assert known.read() == {}
@@ -103,7 +103,7 @@ def test_sinks_are_read_again_only_after_a_change():
 
 
 class Process:
-    """A process that looks for sinks, as its dispatcher does once in `LOOK_INTERVAL_SECONDS`."""
+    """A process that looks for sinks, as its dispatcher does once per `LOOK_INTERVAL_SECONDS`."""
 
     def __init__(self, registry, coordination, clock):
         self._keeper = LeaseKeeper(coordination, clock)
@@ -115,7 +115,7 @@ class Process:
         self._dispatcher = Dispatcher(SinkRepository(registry), parts, live_holders)
 
     def look_up_sinks(self):
-        """The names of its sinks."""
+        """The names of the sinks that the process has."""
         found = self._dispatcher._found = self._dispatcher._look_up_sinks()
         return set(found.sinks)
 
@@ -132,8 +132,8 @@ def two_processes(request, tmp_path):
 
 
 def test_a_sink_without_a_process_is_found_with_the_next_look(two_processes):
-    """One that is registered within two intervals, and one whose process has died soon after its lease has run out, as
-    streams are. Each has one process at any time. (X1, X31, X32)"""
+    """A newly registered sink is found within two intervals, and a sink whose process has died soon after its lease has
+    expired, as streams are. Each sink has one process at any time. (X1, X31, X32)"""
     registry, clock, (first, second) = two_processes
     assert 2 * LOOK_INTERVAL_SECONDS <= 5
     for each in (first, second, first):
@@ -142,14 +142,14 @@ def test_a_sink_without_a_process_is_found_with_the_next_look(two_processes):
     for each in names:
         stored_sink(SinkRepository(registry), a_sink(SinkType.HTTP, "https://example.org/"), each)
     clock.move(LOOK_INTERVAL_SECONDS)
-    # The first two: each of the processes has to see the other's lease.
+    # The first two looks: each process has to see the other's lease.
     first.look_up_sinks()
     found = second.look_up_sinks(), first.look_up_sinks()
     assert found[0] | found[1] == names
     assert found[0].isdisjoint(found[1])
     assert min(map(len, found)) > 0
 
-    # The second one is killed.
+    # The second process is killed.
     lease_seconds = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
     looks = 0
     while first.look_up_sinks() != names:

@@ -1,4 +1,4 @@
-"""Which entries go together in a request, and what the answers mean for a batch."""
+"""Which entries go into one request, and what the answers mean for a batch."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ BUSY, REFUSED = EntryFailure("busy", is_blamed=False), EntryFailure("too long", 
     st.builds(RequestLimits, st.integers(1, 10), st.integers(1, 100)),
 )
 def test_requests_have_everything_once_within_the_limits_and_in_order(drawn, limits):
-    """A request has no two entries of a group, and a group keeps the order of its requests. (X43)"""
+    """A request has no two entries of one group, and the requests keep each group's order. (X43)"""
     entries = [Entry(index, {}, size, group) for index, (size, group) in enumerate(drawn)]
     requests = list(plan_requests(entries, limits))
     assert sorted(each.index for request in requests for each in request) == list(range(len(entries)))
@@ -51,5 +51,5 @@ def test_no_event_is_to_blame_for_a_service_that_is_busy():
 
 
 def test_events_that_were_not_sent_go_first():
-    """The second event waits for the next request when the third is refused: it is not to blame. (X44)"""
+    """If the third event is refused, the second waits for the next request: it is not to blame. (X44)"""
     assert answer_of_entries(3, {0}, {2: REFUSED}) == Answer(None, "too long", verdict=Verdict.LATER, delivered=1)

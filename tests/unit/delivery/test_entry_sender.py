@@ -1,4 +1,4 @@
-"""Queues, topics and buses: what they get, and what follows from their answers."""
+"""What queues, topics and buses receive, and what follows from their answers."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ FIFO = {"FifoQueue": "true"}
 
 @contextmanager
 def serve_errors(status, code):
-    """The address of a server that answers each request with this error, or with something that is none."""
+    """The address of a server that answers each request with this error, or with something that is not an answer."""
     text = {None: b"<html>\xff", "{}": b"{}"}.get(code) or json.dumps({"__type": code, "message": "no"}).encode()
 
     class Handler(BaseHTTPRequestHandler):
@@ -43,7 +43,7 @@ def serve_errors(status, code):
             self.wfile.write(text)
 
         def log_message(self, *_):
-            """It says nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
@@ -65,7 +65,7 @@ def sqs(endpoint):
 
 @pytest.fixture(scope="module")
 def clients(endpoint):
-    assert endpoint  # which is in the environment
+    assert endpoint  # which is an environment variable
     with closing(AwsClients()) as found:
         yield found
 
@@ -94,7 +94,8 @@ def a_queue(sqs, name, **attributes):
 
 
 def test_a_fifo_queue_gets_each_event_in_the_order_of_its_key(sqs, clients):
-    """Group and deduplication follow from the event: an event that comes again is not stored again. (X42, X43)"""
+    """The group and the deduplication id follow from the event: an event that is sent again is not stored again. (X42,
+    X43)"""
     url, sink = a_queue(sqs, "orders.fifo", **FIFO)
     batch = events("a", "b", "a", None, "ä" * 200)
     assert deliver(clients, sink, batch).verdict is Verdict.DELIVERED
@@ -113,7 +114,7 @@ def test_a_fifo_queue_gets_each_event_in_the_order_of_its_key(sqs, clients):
 
 
 def test_two_subscriptions_may_share_a_fifo_queue(sqs, clients):
-    """Each event comes once for each of them: one does not take the other's for a repetition. (X43)"""
+    """Each event arrives once for each of them: the queue does not deduplicate across subscriptions. (X43)"""
     url, sink = a_queue(sqs, "shared.fifo", **FIFO)
     for each in ("first", "second", "first"):
         assert deliver(clients, replace(sink, subscription_id=each), events("a", "b")).verdict is Verdict.DELIVERED
@@ -177,11 +178,11 @@ def test_a_queue_that_is_missing_is_waited_for(clients):
     assert "NonExistentQueue" in answer.text
 
 
-# With answers that moto does not give.
+# Tests with answers that moto does not give.
 
 
 class AnsweringQueue:
-    """Calls whose client is `self`, which answers as a queue does."""
+    """Calls whose client is the object itself, which answers like a queue."""
 
     meta = SimpleNamespace(endpoint_url="https://sqs.example.org")
 
@@ -207,7 +208,7 @@ ORDERS = a_sink(SinkType.SQS, f"arn:aws:sqs:{REGION}:{ACCOUNT}:orders.fifo")
 
 @pytest.mark.parametrize(("is_blamed", "verdict"), [(True, Verdict.FAILED), (False, Verdict.LATER)])
 def test_nothing_is_sent_behind_an_entry_that_fails(is_blamed, verdict):
-    """No event of its group gets in front of it. (X43, X44)"""
+    """No event of the same group overtakes it. (X43, X44)"""
     queue = AnsweringQueue(lambda sent: {1: is_blamed} if 1 in sent else {})
     answer = deliver(queue, ORDERS, events("a", "b", "a", "b"))
     assert queue.sent == [[0, 1]]
@@ -218,7 +219,7 @@ def test_nothing_is_sent_behind_an_entry_that_fails(is_blamed, verdict):
     "code", ["KMS.AccessDeniedException", "KmsThrottled", "AccessDenied", "RequestThrottled", "OverLimit"]
 )
 def test_permissions_and_rates_are_faults_of_no_event(code):
-    """SQS says that the sender is at fault, and means the broker. (X15, X44)"""
+    """SQS says that the sender is at fault, but the broker is. (X15, X44)"""
 
     class RefusingQueue(AnsweringQueue):
         def send_message_batch(self, **request):
@@ -240,7 +241,7 @@ def test_permissions_and_rates_are_faults_of_no_event(code):
     ],
 )
 def test_what_an_answer_leaves_out_is_not_delivered(said):
-    """An answer may be wrong: an event is lost if silence counts as success. (X44)"""
+    """An answer may be incomplete: if silence counted as success, an event could be lost. (X44)"""
 
     class SilentQueue(AnsweringQueue):
         def send_message_batch(self, **_):
@@ -266,8 +267,7 @@ WRONG_ANSWERS = {
 @pytest.mark.parametrize("wrong", WRONG_ANSWERS)
 @pytest.mark.parametrize("kind", [SinkType.SQS, SinkType.SNS, SinkType.EVENTBRIDGE])
 def test_an_answer_that_is_wrong_blames_no_event(kind, wrong, monkeypatch):
-    """Through the SDK, from a server that answers everything like this: events wait, and none counts as delivered.
-    (X15, X44)"""
+    """A server gives this answer to every request of the SDK: events wait, and none counts as delivered. (X15, X44)"""
     with serve_errors(*WRONG_ANSWERS[wrong]) as address, closing(AwsClients()) as calls:
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
@@ -277,7 +277,7 @@ def test_an_answer_that_is_wrong_blames_no_event(kind, wrong, monkeypatch):
 
 
 def test_a_request_that_is_refused_as_a_whole_is_sent_entry_by_entry():
-    """So the one that is to blame is found. (X44)"""
+    """The entry that is to blame is found this way. (X44)"""
 
     def refuse(sent):
         if 1 in sent:
@@ -291,7 +291,7 @@ def test_a_request_that_is_refused_as_a_whole_is_sent_entry_by_entry():
 
 
 def test_no_request_begins_when_the_time_is_over():
-    """The events that were sent are delivered, and the rest is sent later. (X45)"""
+    """The events that were already sent count as delivered, and the rest are sent later. (X45)"""
     clock = HandMovedClock()
 
     def take_time(_):
@@ -305,7 +305,7 @@ def test_no_request_begins_when_the_time_is_over():
 
 
 class AnsweringEventBus:
-    """Calls whose client is `self`, which answers as EventBridge does."""
+    """Calls whose client is the object itself, which answers like EventBridge."""
 
     def __init__(self, *codes):
         self.entries = []

@@ -28,7 +28,7 @@ FAILED = an_item(PublishingStatus.FAILED, "no room")
 
 
 def test_events_are_published_without_what_the_broker_wrote():
-    """The id and everything of the client stays. (X37)"""
+    """The id and everything that the client wrote stay. (X37)"""
     own = {"eid": "e", "occurred_at": "t", "span_ctx": {"a": "b"}, "partition": "1"}
     written = {"event_type": "x", "received_at": "t", "version": "1.0.0", "flow_id": "f", "published_by": "p"}
     events = [{"n": 1, "metadata": {**own, **written}}, {"n": 2}, [3]]
@@ -50,13 +50,13 @@ def test_events_are_published_without_what_the_broker_wrote():
     ids=["stored", "rejected", "stored in part"],
 )
 def test_what_an_outcome_means(outcome, answer):
-    """Only rejected events are to blame; stored ones are not sent again. (X15, X35, X37)"""
+    """Only rejected events are to blame; stored events are not sent again. (X15, X35, X37)"""
     assert answer_of_publishing(outcome) == answer
 
 
 @pytest.mark.parametrize("error", [NotFound("gone"), TryLater("busy"), Unavailable("down")])
 def test_what_hinders_publishing_blames_no_event(error):
-    """The batch waits until it is over. (X15, X37)"""
+    """The batch waits until the obstacle has gone. (X15, X37)"""
 
     def publish(*_):
         raise error

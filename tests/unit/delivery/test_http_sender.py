@@ -1,4 +1,4 @@
-"""Calling sinks that behave in every way."""
+"""Calls to sinks, however the sinks behave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def a_sink(serve: Serve):
-    """A server on this machine, and the number of its connections so far."""
+    """A server on this machine, and the number of connections to it so far."""
     connections = []
 
     async def count_and_serve(reader, writer):
@@ -58,7 +58,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
 
 
 def answering_server(*answers: bytes, requests: list[bytes] | None = None) -> Serve:
-    """Answers one request after the other on each connection."""
+    """Answers the requests on each connection one after another."""
 
     async def serve(reader, writer):
         for answer in answers:
@@ -111,7 +111,7 @@ def test_redirects_are_not_followed():
 
 
 def test_cookies_and_proxies_are_ignored(monkeypatch):
-    """Neither what a sink sets nor the environment of the broker changes a delivery. (X23)"""
+    """Neither cookies that a sink sets nor the environment of the broker change a delivery. (X23)"""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     requests: list[bytes] = []
@@ -177,7 +177,7 @@ def test_a_sink_that_says_nothing_costs_its_time():
     ids=["none", "no", "long"],
 )
 def test_what_is_no_answer_is_a_failure(answer):
-    """The sink has seen the batch, so the batch may be to blame. (X24)"""
+    """The sink has received the batch, so the batch may be to blame. (X24)"""
 
     async def serve(reader, writer):
         await read_request(reader)
@@ -205,7 +205,7 @@ def test_a_sink_that_is_not_there_has_seen_nothing():
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "0"])
 def test_the_address_is_checked_where_the_connection_is_made(host):
-    """Whatever a name stands for in this moment, the socket of an address inside is not opened. (X21)"""
+    """Whatever a name resolves to at this moment, no socket to an internal address is opened. (X21)"""
 
     async def run():
         async with a_sink(answering_server(OK)) as (url, connections), a_sender() as sender:
@@ -218,7 +218,7 @@ def test_the_address_is_checked_where_the_connection_is_made(host):
 
 
 def test_a_name_that_changes_between_two_looks_does_not_matter(monkeypatch):
-    """The name is resolved once for a connection, and the resolved address is checked. (X21)"""
+    """The name is resolved once per connection, and the resolved address is checked. (X21)"""
     looks = []
     real = socket.getaddrinfo
 

@@ -1,4 +1,4 @@
-"""Functions that are invoked with a batch, and what their answers mean."""
+"""Functions that are invoked with a batch, and the meaning of their answers."""
 
 import asyncio
 import json
@@ -121,7 +121,7 @@ def test_a_function_that_is_not_reached_does_not_count(monkeypatch):
 
 
 def test_credentials_are_looked_for_until_there_are_some(monkeypatch, tmp_path):
-    """Until then, events wait: nothing has to be restarted. (X15, X41)"""
+    """Until then, events wait; no restart is needed. (X15, X41)"""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ROLE_ARN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -163,7 +163,7 @@ def test_a_function_that_the_settings_do_not_allow_is_not_invoked():
     ],
 )
 def test_what_a_function_returns(result, delivered):
-    """Without a name that is known, nothing counts as delivered. (X40)"""
+    """If the answer names no known event, nothing counts as delivered. (X40)"""
     failed = failed_identifiers(result)
     assert bool(failed) == (delivered != "all")
     if failed:
@@ -172,13 +172,13 @@ def test_what_a_function_returns(result, delivered):
 
 
 def test_a_name_that_may_mean_two_events_means_the_first():
-    """It is an id or a place. What may have failed does not count as delivered. (X40)"""
+    """A name is an id or a position. An event that may have failed does not count as delivered. (X40)"""
     for eids, failed, delivered in ((["2", "b", "c"], "2", 0), (["a", "b", "1"], "1", 1), (["a", "a", "b"], "a", 0)):
         assert answer_of_failed_events([failed], eids).delivered == delivered
 
 
 @pytest.mark.parametrize(("eid", "named"), [(1, 1), (1, "1"), (["x"], "0"), ({}, "0"), (None, "0")])
 def test_an_id_that_is_no_text_is_no_obstacle(eid, named):
-    """Events of the category `undefined` may have any. (X40)"""
+    """The ids of events of the category `undefined` may be of any type. (X40)"""
     answer = invoke(lambda *_: {"batchItemFailures": [{"itemIdentifier": named}]}, some_events(eid, "b", "c"))
     assert (answer.verdict, answer.delivered) == (Verdict.FAILED, 0)

@@ -1,4 +1,4 @@
-"""Which events go into a delivery, and what follows from its answer."""
+"""Which events go into a delivery, and what follows from the sink's answer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def a_session(*, batch_limit=100, max_in_flight=1, max_event_attempts=None, shar
 
 
 class Receiver:
-    """Answers the attempts of a session, one after the other, and passes time between them."""
+    """Answers the attempts of a session one after another, and lets time pass between them."""
 
     def __init__(self, session, poison=()):
         self.session = session
@@ -89,7 +89,7 @@ def test_events_that_gather_during_a_delivery_go_together_into_the_next():
 
 
 def test_a_partition_has_one_delivery_at_a_time_and_partitions_take_turns():
-    """Deliveries of a partition never overtake each other, and no partition waits forever. (X11)"""
+    """Deliveries of a partition never overtake each other, and no partition waits for ever. (X11)"""
     session = a_session(batch_limit=1, max_in_flight=2)
     [first] = session.receive(FIRST, [some_events(3)], 0)
     [other] = session.receive(SECOND, [some_events(3)], 0)
@@ -103,7 +103,7 @@ def test_a_partition_has_one_delivery_at_a_time_and_partitions_take_turns():
 
 
 def test_a_batch_is_tried_again_unchanged_and_under_its_id():
-    """A receiver that has seen the id has seen these events. (X12)"""
+    """A receiver that has seen the id has seen exactly these events. (X12)"""
     session = a_session()
     [first] = session.receive(FIRST, [some_events(2)], 0)
     session.receive(FIRST, [some_events(2, start=2)], 0)
@@ -123,7 +123,7 @@ def test_pauses_grow_and_are_random(tries, longest):
 
 
 def test_retry_after_holds_up_every_lane():
-    """The sink asks for time, and not for one partition. (X14)"""
+    """Retry-After holds up the sink, not one partition. (X14)"""
     session = a_session(share=0.0)
     [first] = session.receive(FIRST, [some_events(1)], 0)
     session.receive(SECOND, [some_events(1)], 0)
@@ -135,7 +135,7 @@ def test_retry_after_holds_up_every_lane():
 
 @pytest.mark.parametrize("answer", [Answer(503), Answer(429), Answer(None, was_sent=False)])
 def test_who_asks_for_time_or_is_not_reached_blames_no_event(answer):
-    """An outage, however long, gives nothing up. (X15)"""
+    """However long an outage lasts, no event is given up. (X15)"""
     session = a_session(max_event_attempts=2)
     [attempt] = session.receive(FIRST, [some_events(4)], 0)
     now = 0.0
@@ -148,7 +148,8 @@ def test_who_asks_for_time_or_is_not_reached_blames_no_event(answer):
 
 
 def test_halves_lead_to_the_event_that_fails():
-    """The batch is tried as it is some times, then in halves; the events before the failing one are committed. (X16)"""
+    """The batch is tried unchanged a few times, then in halves; the events before the failing one are committed.
+    (X16)"""
     session = a_session(max_event_attempts=2)
     receiver = Receiver(session, poison=[5])
     receiver.work(session.receive(FIRST, [some_events(8)], 0))
@@ -160,7 +161,7 @@ def test_halves_lead_to_the_event_that_fails():
 
 
 def test_without_a_policy_the_failing_event_is_tried_for_ever():
-    """Its partition stops, and no other. (X17)"""
+    """Its partition stops, but no other partition does. (X17)"""
     session = a_session(batch_limit=4)
     receiver = Receiver(session, poison=[1])
     receiver.work([*session.receive(FIRST, [some_events(3)], 0)], times=100)
@@ -172,7 +173,7 @@ def test_without_a_policy_the_failing_event_is_tried_for_ever():
 
 
 def test_a_fault_that_passes_costs_nothing():
-    """If the halves go through after all, everything is delivered, and batches are whole again. (X16)"""
+    """If the halves succeed after all, everything is delivered, and later batches are whole again. (X16)"""
     session = a_session(max_event_attempts=5)
     receiver = Receiver(session, poison=[2])
     actions = session.receive(FIRST, [some_events(8)], 0)
@@ -185,7 +186,7 @@ def test_a_fault_that_passes_costs_nothing():
 
 
 def test_410_ends_the_deliveries():
-    """A pause waits for deliveries under way. (X18)"""
+    """The end waits for the deliveries that are under way. (X18)"""
     session = a_session(max_in_flight=2)
     [first] = session.receive(FIRST, [some_events(1)], 0)
     [other] = session.receive(SECOND, [some_events(1)], 0)
@@ -199,7 +200,7 @@ def test_410_ends_the_deliveries():
 
 
 def test_a_failed_commit_gives_nothing_up():
-    """The next stream begins at the committed offset: it would take another event for the one that failed. (X16)"""
+    """The next stream begins at the committed offset: it would mistake another event for the failed one. (X16)"""
     session = a_session(batch_limit=1, max_in_flight=2, max_event_attempts=2)
     [first] = session.receive(FIRST, [some_events(2)], 0)
     _, failing = session.handle_answer(first.number, Answer(200), 0)
@@ -214,7 +215,8 @@ def test_a_failed_commit_gives_nothing_up():
 
 
 def test_deliveries_that_follow_each_other_share_commits():
-    """One commit at a time, some milliseconds apart; the last delivery is committed at once. (X33)"""
+    """There is one commit at a time, with some milliseconds between them; the last delivery is committed at once.
+    (X33)"""
     session = a_session(batch_limit=1)
     [attempt] = session.receive(FIRST, [some_events(4)], 0)
     commit, attempt = session.handle_answer(attempt.number, Answer(200), 0)
@@ -230,7 +232,7 @@ def test_deliveries_that_follow_each_other_share_commits():
 
 
 def test_a_lane_that_fails_or_settles_commits_at_once():
-    """Nobody waits for a commit that nothing follows. (X30, X33)"""
+    """No commit waits for further deliveries if none follow. (X30, X33)"""
     for fails in (True, False):
         session = a_session(batch_limit=1)
         [first] = session.receive(FIRST, [some_events(4)], 0)
@@ -242,7 +244,7 @@ def test_a_lane_that_fails_or_settles_commits_at_once():
 
 
 def test_long_events_make_small_batches():
-    """A body has about a megabyte at most, or one event. (X10)"""
+    """A body contains about a megabyte at most, or one event. (X10)"""
     session = a_session()
     size = MAX_BATCH_BYTES // 3
     [attempt] = session.receive(FIRST, [some_events(2, size=size), some_events(5, start=2, size=size)], 0)
@@ -270,7 +272,7 @@ def test_a_fact_without_a_place_is_an_error():
 
 
 def test_what_a_sink_has_taken_in_is_committed_and_the_next_event_goes_by_itself():
-    """A sink that says which event failed gets that one again, and nothing that it has. (X35)"""
+    """A sink that reports which event failed gets that event again, and none that it has accepted. (X35)"""
     session = a_session(max_event_attempts=2)
     [first] = session.receive(FIRST, [some_events(2), some_events(4, start=2)], 0)
     part = Answer(None, "3 failed", verdict=Verdict.FAILED, delivered=3)
@@ -286,7 +288,7 @@ def test_what_a_sink_has_taken_in_is_committed_and_the_next_event_goes_by_itself
 
 
 def test_the_first_event_goes_by_itself_if_a_sink_names_it():
-    """Nothing is halved, and nothing is committed. (X35)"""
+    """No batch is halved, and nothing is committed. (X35)"""
     session = a_session(max_event_attempts=1)
     [first] = session.receive(FIRST, [some_events(3)], 0)
     assert session.handle_answer(first.number, Answer(None, verdict=Verdict.FAILED, delivered=0), 0) == []
@@ -297,7 +299,7 @@ def test_the_first_event_goes_by_itself_if_a_sink_names_it():
 
 
 def test_a_batch_of_which_nothing_was_taken_in_yet_stays_as_it_is():
-    """Also if further events come: so its id means the same events. (X12)"""
+    """Even if further events arrive: so its id means the same events. (X12)"""
     session = a_session()
     [first] = session.receive(FIRST, [some_events(3)], 0)
     session.handle_answer(first.number, Answer(None, verdict=Verdict.LATER, delivered=0), 0)
@@ -307,7 +309,7 @@ def test_a_batch_of_which_nothing_was_taken_in_yet_stays_as_it_is():
 
 
 def test_an_event_that_a_sink_names_is_given_up_after_its_attempts():
-    """The events in front of it are committed first. (X16, X35)"""
+    """The events before it are committed first. (X16, X35)"""
     session = a_session(max_event_attempts=1)
     [first] = session.receive(FIRST, [some_events(3)], 0)
     session.handle_answer(first.number, Answer(None, verdict=Verdict.FAILED, delivered=1), 0)
@@ -344,7 +346,7 @@ def sent_values(actions):
 
 
 def test_by_key_deliveries_of_a_partition_go_at_the_same_time_and_those_of_a_key_do_not():
-    """A sink has as many deliveries at once as may be in flight. Events without a key are in order, too. (X60)"""
+    """A sink gets as many deliveries at once as may be in flight. Events without a key stay in order, too. (X60)"""
     session = a_session_by_key()
     begun = session.receive(FIRST, [keyed_events("a", "a", None, "b", None, "c")], 0)
     assert sent_values(begun) == [[b"0"], [b"2"], [b"3"]]
@@ -355,7 +357,7 @@ def test_by_key_deliveries_of_a_partition_go_at_the_same_time_and_those_of_a_key
 
 
 def test_by_key_a_batch_has_the_next_events_of_several_keys():
-    """Events in flight hold up only their own keys; a batch is in the order of the partition. (X10, X60)"""
+    """Events in flight hold up only their own keys; a batch keeps the order of the partition. (X10, X60)"""
     session = a_session_by_key(batch_limit=3)
     [first] = session.receive(FIRST, [keyed_events("a", "b")], 0)
     [second] = session.receive(FIRST, [keyed_events("a", "c", "c", "d", start=2)], 0)
@@ -376,7 +378,7 @@ def test_by_key_other_events_between_the_same_two_are_another_batch():
 
 
 def test_by_key_commits_move_up_to_the_first_event_that_is_missing():
-    """Events delivered after it are committed ahead of it, so they are not delivered again. (X61)"""
+    """Events that were delivered beyond it are committed ahead, so they are not delivered again. (X61)"""
     session = a_session_by_key()
     begun = session.receive(FIRST, [keyed_events("a", "b", "c", start=5)], 0)
     [commit] = session.handle_answer(begun[2].number, Answer(200), 0)
@@ -390,7 +392,7 @@ def test_by_key_commits_move_up_to_the_first_event_that_is_missing():
 
 
 def test_by_key_a_failing_event_holds_up_its_key_alone():
-    """Without a policy, the lane retries the event forever. All other events go on, including those of its former
+    """Without a policy, the lane retries the event forever. All other events continue, including those of its former
     batch. (X17, X62)"""
     session = a_session_by_key(batch_limit=4, max_in_flight=1)
     receiver = Receiver(session, poison=[1])
@@ -405,7 +407,7 @@ def test_by_key_a_failing_event_holds_up_its_key_alone():
 
 
 def test_by_key_an_event_is_given_up_once_all_before_it_are_delivered():
-    """The next stream takes the first event that is not consumed for it. (X16, X62)"""
+    """The next stream takes the first event that is not consumed for the failed one. (X16, X62)"""
     session = a_session_by_key(max_in_flight=2, max_event_attempts=1)
     slow, failing = session.receive(FIRST, [keyed_events("a", "b")], 0)
     session.handle_answer(failing.number, Answer(500), 0)
@@ -417,7 +419,7 @@ def test_by_key_an_event_is_given_up_once_all_before_it_are_delivered():
 
 
 def test_by_key_a_sink_that_fails_at_everything_is_not_sent_everything():
-    """Single events that fail hold up no slot, but the number of them that are tried at a time is limited. (X62)"""
+    """Failing single events block no slot, but only a limited number of them are tried at a time. (X62)"""
     session = a_session_by_key(max_in_flight=5, share=0.0)
     waiting = [*session.receive(FIRST, [keyed_events(*map(str, range(300)))], 0)]
     tried = set()
@@ -437,9 +439,9 @@ BY_KEY_OR_NOT = pytest.mark.parametrize("parallel", Parallel)
 @BY_KEY_OR_NOT
 @pytest.mark.parametrize("seed", range(60))
 def test_a_sink_that_loses_doubles_and_delays_answers_gets_everything_in_order(seed, parallel):
-    """Nothing is lost, nothing overtakes, nothing is committed that was not accepted, and nothing comes again after its
-    commit; processes that end settle first, and those that are killed do not. (X11, X12, X17, X30, X32, X33, X60, X61)
-    """
+    """Nothing is lost, nothing overtakes, nothing is committed without being accepted, and nothing is sent again after
+    its commit. Processes that end settle first; processes that are killed do not. (X11, X12, X17, X30, X32, X33, X60,
+    X61)"""
     SinkWorld(seed, has_policy=False, parallel=parallel).run()
 
 
@@ -454,11 +456,12 @@ def test_only_events_that_the_sink_fails_at_are_given_up(seed, parallel):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_sink_that_was_down_for_an_hour_gets_everything_in_order(seed):
-    """Nothing is given up, it is called about once a minute meanwhile, and served soon after. (X13, X15)"""
+    """No event is given up, the sink is called about once a minute meanwhile, and is served soon afterwards. (X13,
+    X15)"""
     world = SinkWorld(seed, has_policy=False, outage_seconds=3600.0)
     world.run()
     [after, *_] = [each for each in world.called_at if each >= world.down_until]
-    # The pause, and what the world itself lets pass before it does the next thing.
+    # The pause, and the time that the world itself lets pass before its next step.
     assert after <= world.down_until + 5 * MAX_PAUSE_SECONDS
     # Each process that takes over begins with short pauses.
     beginnings = world.streams * len(world.partitions)
@@ -466,7 +469,7 @@ def test_a_sink_that_was_down_for_an_hour_gets_everything_in_order(seed):
 
 
 def test_worlds_have_processes_that_are_killed():
-    """Otherwise they would show nothing about it."""
+    """Otherwise, the worlds would show nothing about killed processes."""
     worlds = [SinkWorld(seed, has_policy=False) for seed in range(10)]
     for each in worlds:
         each.run()
@@ -474,7 +477,7 @@ def test_worlds_have_processes_that_are_killed():
 
 
 def test_worlds_have_more_deliveries_at_once_than_partitions():
-    """As above. (X60)"""
+    """Otherwise, the worlds would show nothing about deliveries by key. (X60)"""
     worlds = [SinkWorld(seed, partition_count=1, parallel=Parallel.KEY) for seed in range(10)]
     for each in worlds:
         each.run()

@@ -1,4 +1,4 @@
-"""Some sinks of a process are down for an hour, in simulated time, and others are not."""
+"""Some sinks of a process are down for an hour of simulated time, and others are not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS_BETWEEN_EVENTS = 4.0
 
 DOWN_FROM, DOWN_UNTIL, END = 600.0, 4200.0, 4800.0
 
-# What an attempt and a commit take of the event loop, which does one thing at a time, and how long a sink takes.
+# How long an attempt and a commit occupy the event loop, which does one thing at a time, and how long a sink takes.
 ATTEMPT_SECONDS, COMMIT_SECONDS, SINK_SECONDS = 0.001, 0.0005, 0.02
 
 
@@ -38,7 +38,7 @@ class SimulatedLoop:
         heapq.heappush(self._due, (moment, next(self._numbers), do))
 
     def work(self, seconds: float, do: Callable[[], None]) -> None:
-        """Do it as soon as the loop has had this much time for it."""
+        """Do this as soon as the loop has had this much time for it."""
         self._free_at = max(self.now, self._free_at) + seconds
         self.call_at(self._free_at, do)
 
@@ -49,7 +49,7 @@ class SimulatedLoop:
 
 
 class SimulatedSink:
-    """It gets an event every few seconds. The stream hands over this many events before they are committed."""
+    """A sink that gets an event every few seconds. The stream hands over this many events before they are committed."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, *, is_affected: bool) -> None:
         self.loop = loop
@@ -130,8 +130,8 @@ def p99_of_waits(sinks: list[SimulatedSink]) -> float:
 
 
 def test_an_hour_without_some_sinks_costs_the_others_nothing():
-    """Each is called about twice a minute meanwhile. When they are back, they get everything in order, each in its own
-    time, and soon: not all at once, nor more than one delivery of each. (X11, X13, X15)"""
+    """Each sink that is down is called about twice a minute. When these sinks are back, they soon get everything in
+    order: not all of them at once, and not more than one delivery each at a time. (X11, X13, X15)"""
     alone = run_sinks(affected=0)
     sinks = run_sinks(affected=20)
     others, affected = sinks[:8], sinks[8:]

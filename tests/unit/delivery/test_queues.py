@@ -1,4 +1,4 @@
-"""Which events of a partition may go next, and how far everything is delivered."""
+"""Which events of a partition may be sent next, and up to where everything is delivered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def a_queue(*keys, size=1):
 
 
 def test_what_goes_back_comes_again_before_what_follows_it():
-    """Also if others of its batch are delivered. (X60)"""
+    """Even if other events of its batch are delivered. (X60)"""
     queue = a_queue("a", "b", "a", "c")
     taken = queue.take(2)
     delivered, rest = split_runs(taken, 1)
@@ -31,7 +31,7 @@ def test_what_goes_back_comes_again_before_what_follows_it():
 
 
 def test_a_key_stays_blocked_by_what_is_left_of_it():
-    """Half of a batch may be delivered, and the other half have the same key. (X60)"""
+    """If half of a batch is delivered, the other half may still have the same key. (X60)"""
     queue = a_queue("a", "a", "a", "b")
     delivered, left = split_runs(queue.take(2), 1)
     queue.release(delivered, but=left)
@@ -39,7 +39,7 @@ def test_a_key_stays_blocked_by_what_is_left_of_it():
 
 
 def test_what_is_delivered_ahead_is_told_in_ranges():
-    """Up to the first event that is missing, there is nothing ahead. (X61)"""
+    """Only events after the first missing one are delivered ahead. (X61)"""
     queue = a_queue("a", "b", "c", "d", "e")
     single = [queue.take(1) for _ in range(5)]
     for index in (1, 2, 4):
@@ -51,7 +51,7 @@ def test_what_is_delivered_ahead_is_told_in_ranges():
 
 
 def test_neighbours_of_a_batch_are_one_run():
-    """Their text is copied at once, and a body has about a megabyte at most. (X10)"""
+    """Their text is copied at once. A body has about a megabyte at most. (X10)"""
     queue = a_queue("a", "b", "c", "d", "e", size=MAX_BATCH_BYTES // 3)
     assert [run.count for run in queue.take(9)] == [3]
     assert [run.count for run in queue.take(9)] == [2]

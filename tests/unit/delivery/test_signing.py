@@ -1,4 +1,4 @@
-"""Signatures of deliveries, verified by the library that receivers use."""
+"""Signatures of deliveries, verified with the library that receivers use."""
 
 from datetime import UTC, datetime, timedelta
 

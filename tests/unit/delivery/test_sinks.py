@@ -8,7 +8,7 @@ from nakadi.ports.registry import ChangedMeanwhile
 
 
 def test_two_simultaneous_copies_cannot_close_a_circle():
-    """Together they may close a circle that neither closes alone. (X63)"""
+    """Two copies may close a cycle together that neither closes alone. (X63)"""
     registry = MemoryRegistry()
     first, second = (SinkRepository(registry).no_new_copy_condition() for _ in range(2))
     registry.write(first)

@@ -1,4 +1,4 @@
-"""ARNs of targets, and which of them the settings allow."""
+"""ARNs of targets, and the targets that the settings allow."""
 
 import pytest
 

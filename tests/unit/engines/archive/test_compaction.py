@@ -27,7 +27,7 @@ def tiered_fixture() -> Iterator[TieredLogFixture]:
 
 class TestCompaction:
     def test_covers_both_halves(self, tiered_fixture: TieredLogFixture):
-        """A newer event replaces earlier ones wherever they are."""
+        """A newer event replaces earlier ones, whichever half they are in."""
         tiered_fixture.store_hours(3, Record(b"1", "k"), Record(b"2", "other"))
         tiered_fixture.log.archive()
         tiered_fixture.store_hours(1, Record(b"3", "k"), Record(b"4"))
@@ -37,7 +37,7 @@ class TestCompaction:
         assert tiered_fixture.offsets() == [5, 6, 7]
 
     def test_the_cold_half_waits_until_a_good_part_is_replaceable(self):
-        """The cold half is rewritten when newer events are a good part of it, and at least once a day."""
+        """The cold half is rewritten when newer events would replace a good part of it, and at least once a day."""
         tiered_fixture = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0.5)
         )
@@ -64,7 +64,7 @@ class TestCompaction:
         for number in range(10):
             tiered_fixture.store_hours(1, Record(b"1", f"k{number}"))
         tiered_fixture.log.archive()
-        compact(tiered_fixture)  # the first time is always due
+        compact(tiered_fixture)  # the first compaction is always due
         run_blocking(tiered_fixture.log.append("t", {0: [Record(None, "k3")]}))
         run_blocking(tiered_fixture.log.append("t", {0: [Record(b"end")]}))
         tiered_fixture.clock.move(3600)
@@ -90,9 +90,8 @@ class TestCompaction:
         assert tiered_fixture.offsets() == [1, 2]
 
     def test_beside_an_archiver_keeps_a_deleted_key_deleted(self, tiered_fixture: TieredLogFixture, monkeypatch):
-        """An archiver that reads a key before the hot half is compacted, and the events that follow afterwards,
-        brings no key back without its tombstone.
-        """
+        """If an archiver reads a key and its later events before the hot half is compacted, the key does not come back
+        without its tombstone."""
         tiered_fixture.store_hours(1, Record(b"1", "k"), Record(None, "k"), Record(b"2"))
         compact_hot = tiered_fixture.hot.compact
         read_a_piece, go_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The damaged parts of an archive that are known."""
+"""The known damage in an archive."""
 
 from nakadi.engines.archive.damage import FORGET_AFTER_SECONDS, MAX_DAMAGED_PARTS, ArchiveDamage
 from nakadi.engines.archive.policy import EmptyTopicCatalog
@@ -18,7 +18,7 @@ def a_segment(number):
 
 
 def test_a_part_is_known_until_it_can_be_read():
-    """Whoever asks for damaged parts has them checked again: one that was repaired is gone with the next answer."""
+    """A query checks the damaged parts again: a repaired part is missing from the next answer."""
     checked = []
     damage = ArchiveDamage(EmptyTopicCatalog(), checked.append)
     damage.add("t", 3, a_segment(1))
@@ -30,7 +30,7 @@ def test_a_part_is_known_until_it_can_be_read():
 
 
 def test_a_part_that_nobody_reads_is_forgotten():
-    """Retention may have removed it."""
+    """Retention may have removed the part."""
     clock = HandMovedClock()
     damage = ArchiveDamage(EmptyTopicCatalog(), lambda _: None, clock.monotonic)
     damage.add("t", 0, a_segment(1))
@@ -40,7 +40,7 @@ def test_a_part_that_nobody_reads_is_forgotten():
 
 
 def test_only_the_latest_parts_are_kept():
-    """An archive that is gone has as many damaged parts as it had segments."""
+    """An archive that is lost has as many damaged parts as it had segments."""
     damage = ArchiveDamage(EmptyTopicCatalog(), lambda _: None)
     for number in range(MAX_DAMAGED_PARTS + 5):
         damage.add("t", 0, a_segment(number))

@@ -27,7 +27,7 @@ def event(topic, offset):
 
 
 def add_object(index, store, key, places=PLACES):
-    """An object with two events of each of these partitions, at their ends."""
+    """An object with two more events of each of these partitions."""
     content, members = b"", []
     for topic, partition in places:
         head = index.index_heads([(topic, partition)])[topic, partition]
@@ -96,7 +96,8 @@ def offsets(index, store, topic, partition):
 
 
 def test_what_lives_moves_as_it_is(index, store, evacuation):
-    """Beside a dead member, the others move to a new object, byte for byte, and a sweep removes the old one."""
+    """Live members of an object with a dead one move to a new object, byte for byte, and a sweep removes the old
+    object."""
     before = {place: store.read_range(location(index, *place)) for place in PLACES[1:]}
     rewrite(index, store)
     assert [(each.stored.key, each.live_bytes) for each in evacuation.partly_dead_objects()] == [
@@ -120,7 +121,7 @@ def test_what_is_whole_stays_where_it_is(store, evacuation):
 
 
 def test_what_retention_and_deletion_leave_is_dead(index, store, evacuation):
-    """A member is dead when its events are too old, and when its event type is gone."""
+    """A member is dead when its events are too old, or when its event type is deleted."""
     index.delete_topic("b")
     assert evacuation.move_out_all(NOW).moved_count == 1
     index.drop_segments_before("a", 1, 2)
@@ -142,7 +143,7 @@ def test_what_another_process_changed_meanwhile_stays_changed(index, store, evac
 
 
 def test_what_is_being_rewritten_is_left_for_the_next_time(index, store, evacuation):
-    """A partition that another process holds keeps its place, and a later run moves the rest."""
+    """A partition that another process holds keeps its segments, and a later run moves the rest."""
     rewrite(index, store)
     with claim_partition(index, "b", 0):
         with pytest.raises(PartitionBusy):
@@ -155,7 +156,7 @@ def test_what_is_being_rewritten_is_left_for_the_next_time(index, store, evacuat
 
 
 def test_only_one_process_moves_members(evacuation):
-    """A second one notices the first before it begins, and can begin when the first has ended."""
+    """A second process notices the first one before it begins, and can begin when the first has ended."""
     with evacuation.claimed(), pytest.raises(EvacuationBusy):
         evacuation.move_out_all(NOW)
     assert evacuation.move_out_all(NOW).moved_count == 0
@@ -171,7 +172,7 @@ def test_a_damaged_object_stays(index, store, evacuation):
 
 
 def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
-    """An indexer refers to its object after it has written it: until then it does not count as dead."""
+    """An indexer writes its object before it refers to it: until then, the object does not count as dead."""
     content = member_format.pack_member("a", 0, [event("a", 2), event("a", 3)])
     store.put("log/ns/shared/2026-11-21/t-2.json.gz", content)
     [found] = [each for each in evacuation.partly_dead_objects() if each.stored.key.endswith("t-2.json.gz")]
@@ -182,7 +183,7 @@ def test_a_young_object_may_be_about_to_be_used(index, store, evacuation):
 
 
 def test_a_young_object_of_a_rewriter_may_be_about_to_be_used(index, store, evacuation):
-    """The partition's holder may still refer to it; once the partition is free, nobody will."""
+    """The partition's holder may still refer to the object; once the partition is free, nobody will."""
     store.put("compacted/ns/a/0/000-1.json.gz", member_format.pack_member("a", 0, [event("a", 0)]))
     [found] = evacuation.partly_dead_objects()
     with claim_partition(index, "a", 0):
@@ -199,7 +200,8 @@ NEXT_KEY = "log/ns/shared/2026-11-21/t-2.json.gz"
 
 
 def test_a_sweep_without_grace_leaves_what_is_about_to_be_used(index, store, evacuation):
-    """An archiver may refer to the object that it wrote a moment ago until another one has archived the events."""
+    """An archiver may refer to an object that it has just written, until another archiver has archived the same
+    events."""
     store.put(NEXT_KEY, member_format.pack_member("a", 0, [event("a", 2), event("a", 3)]))
     assert sweep(evacuation) == 0
     assert NEXT_KEY in store.all_keys()
@@ -226,7 +228,7 @@ def test_a_sweep_sees_a_reference_that_is_made_while_it_looks(index, store, monk
 
 
 def test_a_sweep_without_grace_leaves_young_objects_while_members_move(store, evacuation):
-    """A process that moves members refers to its new object only later: its events are in the index already."""
+    """A process that moves members refers to its new object later, although its events are already in the index."""
     store.put(NEXT_KEY, member_format.pack_member("a", 0, [event("a", 0)]))
     with evacuation.claimed():
         assert sweep(evacuation) == 0
@@ -234,7 +236,7 @@ def test_a_sweep_without_grace_leaves_young_objects_while_members_move(store, ev
 
 
 def test_a_sweep_without_grace_leaves_what_is_half_written(store, evacuation):
-    """A file that cannot be read may still be written; an hour later it goes."""
+    """A file that cannot be read may still be in the middle of its writing; after an hour it is removed."""
     store.put(NEXT_KEY, b"\x1f\x8b")
     assert sweep(evacuation) == 0
     assert evacuation.sweep(NOW + timedelta(hours=1), NOW + timedelta(hours=3)).removed_count == 1

@@ -1,4 +1,4 @@
-"""Gzip members are unpacked as wholes or in pieces."""
+"""Gzip members are unpacked whole or in pieces."""
 
 import random
 
@@ -18,7 +18,7 @@ CONTENT = b"".join(map(gzip_member, TEXTS))
 
 @pytest.mark.parametrize("most", [100, 4096, 1 << 20])
 def test_pieces_are_small_and_all_there_is(most):
-    """However long a member is, and wherever it ends within the bytes that are read."""
+    """However long a member is, and wherever its end lies within the bytes that are read."""
     pieces = list(decompress_pieces(CONTENT, most))
     assert b"".join(pieces) == b"".join(decompress_members(CONTENT)) == b"".join(TEXTS)
     assert max(map(len, pieces)) <= most
@@ -26,6 +26,6 @@ def test_pieces_are_small_and_all_there_is(most):
 
 @pytest.mark.parametrize("content", [CONTENT[:-9], CONTENT[:40], b"nothing", gzip_member(b"a") + b"behind", b""])
 def test_pieces_of_what_is_not_whole_are_refused(content):
-    """Bytes that are cut off, empty, or not gzip, also after a whole member."""
+    """Bytes that are cut off, empty, or not gzip are refused, even after a whole member."""
     with pytest.raises(BadArchive):
         list(decompress_pieces(content, 100))

@@ -30,7 +30,7 @@ def test_a_member_holds_events_to_the_byte():
 
 
 def test_an_object_is_a_plain_gzip_of_lines():
-    """Members one after the other are a file that every tool can read, one JSON object a line."""
+    """Consecutive members are a file that every tool can read, with one JSON object per line."""
     content = member_format.pack_member("t", 0, EVENTS[:2]) + member_format.pack_member("u", 3, EVENTS[2:4])
     lines = [json.loads(line) for line in gzip.decompress(content).splitlines()]
     assert lines == [
@@ -51,7 +51,7 @@ def test_an_object_is_a_plain_gzip_of_lines():
 
 
 def test_the_same_events_are_the_same_bytes():
-    """Neither time nor chance is in a member."""
+    """A member depends neither on the time nor on chance."""
     assert member_format.pack_member("t", 0, EVENTS) == member_format.pack_member("t", 0, list(EVENTS))
 
 
@@ -66,7 +66,7 @@ def test_a_member_of_nothing_holds_nothing():
     ids=["nothing", "not gzip", "no JSON", "no event"],
 )
 def test_damaged_bytes_are_reported(content):
-    """Bytes that are no member never count as an empty one."""
+    """Bytes that are not a member never count as an empty member."""
     with pytest.raises(gzip_format.BadArchive):
         member_format.parse_member(content)
 
@@ -89,7 +89,7 @@ def plain_event(offset: int, value: bytes = b"1", second: int = 0) -> StoredEven
 
 
 def test_plain_events_stay_text():
-    """Events without a key or other extras are read as lines: one text for neighbours that were stored at one time."""
+    """Events without a key or other extras are read as lines: neighbours that were stored at one time are one text."""
     events = [
         plain_event(3, b'{"a":1}'),
         plain_event(4, b"[]"),
@@ -112,7 +112,7 @@ def test_plain_events_stay_text():
 
 @pytest.mark.parametrize("others", [EVENTS, [plain_event(20)]])
 def test_events_of_several_members_follow_each_other(others):
-    """Members of text and others make one sequence."""
+    """Text members and other members make one sequence."""
     events = [plain_event(0), plain_event(1), *others, plain_event(30)]
     content = b"".join(member_format.pack_member("t", 0, part) for part in (events[:2], events[2:-1], events[-1:]))
     assert list(member_format.parse_partition_member(content, "t", 0)) == events
@@ -120,7 +120,7 @@ def test_events_of_several_members_follow_each_other(others):
 
 @pytest.mark.parametrize("offsets", [(1, 1), (2, 1), (0, 2, 1)])
 def test_offsets_that_do_not_grow_are_damage(offsets):
-    """Offsets have to grow within a member, and from one member to the next."""
+    """Offsets have to increase within a member, and from one member to the next."""
     whole = member_format.pack_member("t", 0, [plain_event(each) for each in offsets])
     apart = b"".join(member_format.pack_member("t", 0, [plain_event(each)]) for each in offsets)
     for content in (whole, apart):

@@ -1,4 +1,4 @@
-"""Merging many small segments into few, under any interruption."""
+"""Merging many small segments into few, despite any interruption."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -52,7 +52,7 @@ class CountingStore(MemoryStore):
 
 
 class MergingSetup:
-    """Two partitions, of whose events an indexer has put some into each of its objects."""
+    """Two partitions, and an indexer that has put some events of both into each of its objects."""
 
     def __init__(self, index, windows: int = WINDOWS) -> None:
         self.index = index
@@ -105,7 +105,7 @@ class MergingSetup:
         return index_of([self.index.segments_from("t", partition, 0, 1000) for partition in range(2)])
 
     def see_that_all_is_there(self) -> None:
-        """From each offset on, by a reader that knows nothing."""
+        """Read from each offset on, with a reader that has cached nothing."""
         end = 2 * self.windows
         with closing(ArchiveReader(self._copy_index(), SegmentCache(self.store))) as reader:
             for partition in range(2):
@@ -146,7 +146,7 @@ def service():
 
 @pytest.fixture
 def in_dynamodb(service):  # noqa: ARG001  # the tables
-    """The same, with an index that a crash can leave half written."""
+    """The same setup, with an index that a crash can leave half written."""
     return MergingSetup(DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None)), windows=28)
 
 
@@ -159,7 +159,7 @@ def test_many_small_neighbours_become_one(setup: MergingSetup):
 
 
 def test_the_indexer_goes_on_behind_what_is_merged(setup: MergingSetup):
-    """Events that are indexed after a plan stay behind the merged piece, and are merged later if there are many."""
+    """Events that are indexed after a plan stay after the merged piece, and are merged later if there are many."""
     [piece] = setup.merger.plan_merges("t", 0)
     setup.add(3)
     setup.merger.merge_group(piece)
@@ -168,7 +168,7 @@ def test_the_indexer_goes_on_behind_what_is_merged(setup: MergingSetup):
 
 
 def test_few_or_large_neighbours_stay(setup: MergingSetup):
-    """Segments large enough to be read separately stay, and so do few small ones between."""
+    """Segments that are large enough to be read separately stay, and so do a few small ones between them."""
     sizes = [each.location.length for each in setup.index.segments_from("t", 0, 0, 1000)]
     assert setup.merge(setup.a_merger(max_small_segment_bytes=min(sizes) - 1)) == 0
     setup.add(1, events=200)
@@ -179,7 +179,7 @@ def test_few_or_large_neighbours_stay(setup: MergingSetup):
 
 
 def test_a_piece_does_not_last_too_long(setup: MergingSetup):
-    """Events that are far apart in time are in separate segments, because a segment is removed as a whole."""
+    """Events that are far apart in time stay in separate segments, because a segment is removed as a whole."""
     setup.merge(setup.a_merger(max_span_microseconds=MIN_SEGMENTS_TO_MERGE * MINUTE))
     assert setup.segments()[:3] == [
         (0, 2 * MIN_SEGMENTS_TO_MERGE),
@@ -246,7 +246,7 @@ def test_a_worker_whose_claim_is_over_changes_nothing(setup: MergingSetup, monke
 
 
 def test_what_was_erased_meanwhile_does_not_come_back(setup: MergingSetup):
-    """A segment that was replaced after it was read stays as the other worker left it."""
+    """A segment that was replaced after it was read stays as the other worker wrote it."""
     put = setup.store.put
 
     def put_and_erase(key, content):
@@ -276,7 +276,7 @@ def test_what_was_erased_meanwhile_does_not_come_back(setup: MergingSetup):
 
 
 def test_what_was_released_meanwhile_is_not_merged(setup: MergingSetup):
-    """A piece whose beginning is gone, or whose topic is deleted, is left for another plan."""
+    """A piece whose beginning is gone, or whose topic is deleted, is left to a later plan."""
     [piece] = setup.merger.plan_merges("t", 0)
     setup.index.drop_segments_before("t", 0, 10)
     assert setup.merger.merge_group(piece) == 0
@@ -295,7 +295,7 @@ def test_what_cannot_be_read_is_reported_and_stays(setup: MergingSetup):
             merger.merge_group(piece)
     assert len(setup.segments()) == WINDOWS
     with claim_partition(setup.index, "t", 0):
-        pass  # and nobody is kept from the partition
+        pass  # and the partition is free for others
 
 
 CRASHES = {
@@ -308,14 +308,15 @@ CRASHES = {
 
 @pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
 def test_a_crash_leaves_everything_to_be_read(in_dynamodb: MergingSetup, service, crash):
-    """Wherever a worker dies, all events are there, once each; the next worker finishes, and no remains are left."""
+    """Wherever a worker dies, all events are there, once each; the next worker finishes the work, and nothing is left
+    over."""
     operation, after = crash
     [piece] = in_dynamodb.merger.plan_merges("t", 0)
     lost = refusal_fault("AccessDeniedException")
     if operation == "put":
         in_dynamodb.store.out_of_reach = True
     else:
-        # The first item that is put is the claim.
+        # The first item that is written is the claim.
         service.goes_wrong(operation, *[lambda _, effect: effect()] * after, *[lost] * 60)
     with pytest.raises(Unavailable):
         in_dynamodb.merger.merge_group(piece)
@@ -331,7 +332,7 @@ def test_a_crash_leaves_everything_to_be_read(in_dynamodb: MergingSetup, service
 
 
 def test_objects_that_many_partitions_share_are_read_once(setup: MergingSetup):
-    """An indexer's object is fetched once for all the partitions that have their part in it."""
+    """An indexer's object is fetched once for all the partitions with a part in it."""
     get = setup.store.read_range
 
     def record_read(location: ArchiveLocation) -> bytes:
@@ -358,7 +359,7 @@ def test_objects_that_many_partitions_share_are_read_once(setup: MergingSetup):
 
 
 def test_blocks_are_what_the_store_has():
-    """Ranges come out of blocks as they would out of the store, also where they lie across two; memory is bounded."""
+    """Ranges from blocks equal ranges from the store, even where they span two blocks; memory is bounded."""
     store = CountingStore()
     content = bytes(range(256)) * (5 << 12)
     store.put("large", content)
@@ -382,4 +383,4 @@ def test_blocks_are_what_the_store_has():
     assert [each.key for each in store.asked] == [
         "large",
         "large",
-    ]  # the small one is kept, the large ones are too long
+    ]  # the small range is cached, the large ones are too long

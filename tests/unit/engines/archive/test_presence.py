@@ -1,4 +1,4 @@
-"""The marker in the folder of an archive, and archives that are not there."""
+"""The marker in an archive's folder, and archives that are missing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +35,8 @@ def archive_an_event(log: TieredLog) -> None:
 
 
 def test_a_folder_that_is_not_mounted_gets_nothing(log: TieredLog, tmp_path: Path):
-    """If the file system of an archive is not mounted, archiving fails and writes nothing. It goes on afterwards.
-    (L80)"""
+    """If the file system of an archive is not mounted, archiving fails and writes nothing. It continues once the file
+    system is mounted. (L80)"""
     archive, elsewhere = tmp_path / "archive", tmp_path / "unmounted"
     archive_an_event(log)
     archive.rename(elsewhere)
@@ -53,7 +53,7 @@ def test_a_folder_that_is_not_mounted_gets_nothing(log: TieredLog, tmp_path: Pat
 
 
 def test_an_archive_without_a_marker_gets_one(log: TieredLog, tmp_path: Path):
-    """An archive that has objects, but no marker, is from an older version or from a backup. (L80)"""
+    """An archive that has objects but no marker comes from an older version or from a backup. (L80)"""
     archive_an_event(log)
     (tmp_path / "archive" / MARKER_FILE).unlink()
 
@@ -63,7 +63,7 @@ def test_an_archive_without_a_marker_gets_one(log: TieredLog, tmp_path: Path):
 
 
 def test_the_sentence_names_the_folder(log: TieredLog, parts: TieredLogParts, tmp_path: Path):
-    """The operator learns which folder is not there, and what to look at."""
+    """The operator learns which folder is missing, and what to check."""
     archive_an_event(log)
     other = FolderStore(tmp_path / "other")
 
@@ -73,8 +73,8 @@ def test_the_sentence_names_the_folder(log: TieredLog, parts: TieredLogParts, tm
 
 
 def test_the_marker_is_no_object(tmp_path: Path):
-    """An empty archive gets a marker as it is first used; no listing has it, and it stays when the last object goes.
-    (L80)"""
+    """An empty archive gets a marker when it is first used. No listing contains the marker, and it stays when the last
+    object is removed. (L80)"""
     store = FolderStore(tmp_path / "archive")
     check_mounted(MemoryLogIndex(), store)
     store.put("log/a/1", b"content")

@@ -1,4 +1,4 @@
-"""Reading segments, some of them ahead of time."""
+"""Reading segments, some of them in advance."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ MANY = 1_000_000
 
 
 class RoundByRoundStore(MemoryStore):
-    """Objects come when the test releases them: all requested ones, in one round."""
+    """Objects arrive when the test releases them: all requested objects in one round."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def test_what_was_read_last_is_not_asked_for_again(setup: ReadingSetup):
 
 
 def test_small_segments_are_read_together(setup: ReadingSetup):
-    """A slice takes in as many segments as it needs, and ends at its limit."""
+    """A slice spans as many segments as it needs, and ends at its limit."""
     assert [event.offset for event in setup.reader.read_slice("t", 0, 1, 7, 1000).events] == list(range(1, 8))
     found = setup.reader.read_slice("t", 0, 0, 100, 5)
     assert [event.offset for event in found.events] == [0, 1, 2, 3, 4]
@@ -117,14 +117,14 @@ def test_small_segments_are_read_together(setup: ReadingSetup):
 
 
 def test_nothing_is_made_up_beyond_the_end(setup: ReadingSetup):
-    """If events were never archived, reading them raises an error, and returns no empty slice."""
+    """If events were never archived, reading them raises an error rather than returning an empty slice."""
     assert setup.reader.read_slice("t", 0, 9, 1, 1000) is None
     assert setup.reader.read_slice("t", 1, 0, 1, 1000) is None
     assert [event.offset for event in setup.reader.read_slice("t", 0, 8, 10, 1000).events] == [8]
 
 
 def test_what_is_good_in_front_of_damage_is_delivered(setup: ReadingSetup):
-    """A slice ends in front of a segment that cannot be read; the next one says so."""
+    """A slice ends before a segment that cannot be read; the next slice reports the damage."""
     setup.store.remove(["object 1"])
     assert [event.offset for event in setup.reader.read_slice("t", 0, 0, 10, 1000).events] == [0, 1, 2]
     with pytest.raises(UnreadableSegment, match="Offsets 3 to 5 of t/0 cannot be read: the archive object object 1"):
@@ -146,7 +146,7 @@ def test_any_client_that_reads_on_finds_the_next_segment_read_ahead():
 
 
 def test_damage_that_is_read_ahead_is_reported_when_it_is_asked_for():
-    """Reading ahead neither hides damage nor brings it forward."""
+    """Reading ahead neither hides damage nor reports it too early."""
     setup = ReadingSetup(LARGE, LARGE)
     setup.store.remove(["object 1"])
     setup.reader.read_slice("t", 0, 0, 10, 1000)
@@ -173,12 +173,12 @@ def read_in_rounds(count: int, at_once: int) -> RoundByRoundStore:
 
 
 def test_many_windows_are_read_in_few_rounds():
-    """Two hundred objects are requested sixteen at a time, and come in their order."""
+    """Two hundred objects are requested sixteen at a time, and arrive in their order."""
     assert read_in_rounds(200, CONCURRENT_READS).rounds == 13
 
 
 def test_a_slice_takes_many_small_segments_at_once():
-    """The reader requests slices of the given size, and reads each object of small windows once."""
+    """The reader requests slices of the given size, and each object of small windows is read once."""
     setup = ReadingSetup(*[10] * 200)
     place, slices = 0, 0
     with closing(setup.reader):
@@ -191,7 +191,7 @@ def test_a_slice_takes_many_small_segments_at_once():
 
 @pytest.mark.parametrize(("limit", "objects"), [(1, 1), (10, 1), (11, 2), (25, 3)])
 def test_no_more_is_asked_for_than_a_limit_needs(limit, objects):
-    """Small segments are read up to the limit of events, and none behind it."""
+    """Small segments are read up to the limit of events, and no segment beyond it."""
     setup = ReadingSetup(*[10] * 50)
     with closing(setup.reader):
         assert len(setup.reader.read_slice("t", 0, 0, limit, MANY).events) == limit
@@ -234,7 +234,7 @@ def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
 
 
 def test_what_one_reader_gives_up_another_still_gets():
-    """If two readers wait for the same objects, one may end, and the other still gets its events."""
+    """If two readers wait for the same objects, the one may end, and the other still gets its events."""
     store = RoundByRoundStore()
     setup = ReadingSetup(*[10] * (CONCURRENT_READS + 4), store=store)
     with ThreadPoolExecutor(2) as threads, closing(setup.reader):
@@ -254,7 +254,8 @@ def test_what_one_reader_gives_up_another_still_gets():
 
 
 def test_readers_that_come_back_have_more_and_more_read_for_them():
-    """The read-ahead doubles while a reader comes back, and never exceeds the amount that it has read."""
+    """The amount that is read ahead doubles each time a reader comes back, and never exceeds the amount that it has
+    read."""
     setup = ReadingSetup(*[LARGE] * 60)
     with closing(setup.reader):
         for number in range(40):
@@ -267,7 +268,7 @@ def test_readers_that_come_back_have_more_and_more_read_for_them():
 
 
 def test_a_single_look_reads_nothing_ahead():
-    """A reader that was never seen before has nothing read for it, wherever it begins."""
+    """For a new reader, nothing is read ahead, wherever it begins."""
     setup = ReadingSetup(*[LARGE] * 5)
     with closing(setup.reader):
         setup.reader.read_slice("t", 0, 100, 10, MANY)
@@ -276,7 +277,7 @@ def test_a_single_look_reads_nothing_ahead():
 
 
 def test_what_was_written_anew_meanwhile_is_read_from_there(setup: ReadingSetup):
-    """A reader that holds a segment whose object is gone finds the one that took its place."""
+    """A reader that knows a segment whose object has gone finds the object that replaced it."""
     old = setup.segments[0]
     setup.store.put("new", setup.store.content("object 0"))
     new = IndexSegment(

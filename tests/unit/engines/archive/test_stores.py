@@ -47,7 +47,7 @@ def test_a_range_of_an_object_can_be_had(store):
 
 
 def test_what_is_kept_is_listed(store):
-    """Objects are listed by the prefix of their keys, with their size and nearly their exact age."""
+    """Objects are listed by the prefix of their keys, with their size and their approximate age."""
     begun = datetime.now(UTC) - timedelta(seconds=5)
     for key in ("log/a/1", "log/a/2", "log/b/1", "logs", "compacted/a/1"):
         store.put(key, key.encode())
@@ -69,22 +69,21 @@ def test_more_than_a_page_is_listed(store, monkeypatch):
 
 
 def test_a_shorter_object_is_not_out_of_reach(store):
-    """A range that begins after the end of an object is empty, so that its reader notices that something is
-    missing."""
+    """A range that begins after the end of an object is empty, so its reader notices that something is missing."""
     store.put("a", b"content")
     assert store.read_range(ArchiveLocation("a", 100, 7)) == b""
     assert store.read_range(ArchiveLocation("a", 5, 7)) == b"nt"
 
 
 def test_keeping_again_changes_nothing(store):
-    """The same object can be kept twice."""
+    """The same object can be stored twice."""
     for _ in range(2):
         store.put("a", b"content")
     assert store.read_range(ArchiveLocation("a", 0, 7)) == b"content"
 
 
 def test_what_is_not_there_is_reported(store):
-    """A missing object is not an empty one, and removing it changes nothing."""
+    """A missing object differs from an empty one, and removing it changes nothing."""
     store.put("a", b"content")
     store.remove(["a", "b"])
     store.remove([])
@@ -93,7 +92,7 @@ def test_what_is_not_there_is_reported(store):
 
 
 def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
-    """No one takes a broken store for one without objects."""
+    """Nobody mistakes a broken store for a store without objects."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     store = open_archive(f"s3://archive?region={REGION}&endpoint={FAULTY}")
@@ -105,7 +104,7 @@ def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
 
 
 class AnsweringS3Client:
-    """A client of S3 that answers every call with this, or raises it."""
+    """A client of S3 that answers every call with this answer, or raises it."""
 
     def __init__(self, answer):
         self._answer = answer
@@ -120,7 +119,7 @@ class AnsweringS3Client:
 
 
 def test_objects_that_s3_does_not_remove_are_not_taken_for_removed():
-    """S3 answers with 200, and names those that it refused: the remover is notified of them."""
+    """S3 answers with 200, and names the objects that it did not remove: the caller is told."""
     refused = [{"Key": "b", "Code": "AccessDenied", "Message": "no"}, {"Key": "c", "Code": "InternalError"}]
     store = S3Store(AnsweringS3Client({"Errors": refused}), "archive")
     with pytest.raises(Unavailable, match=r"2 of 3 objects were not removed.* b: AccessDenied"):
@@ -128,7 +127,7 @@ def test_objects_that_s3_does_not_remove_are_not_taken_for_removed():
 
 
 def test_an_answer_of_s3_that_cannot_be_read_is_no_answer():
-    """A device in between may answer in its place, in a format that is not S3's."""
+    """A device in between may answer in place of S3, in another format."""
     store = S3Store(AnsweringS3Client(ResponseParserError("invalid XML")), "archive")
     with pytest.raises(Unavailable, match="invalid XML"):
         list(store.list_objects("log/"))
@@ -149,7 +148,7 @@ def test_a_closed_store_refuses_everything(store):
 
 
 def test_a_folder_holds_no_half_objects(tmp_path):
-    """Under its name an object is whole, and nothing unfinished is left beside it."""
+    """An object is whole as soon as it has its name, and no unfinished file is left beside it."""
     store = open_archive(f"file://{tmp_path}")
     store.put("a/b", b"content")
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == ["a/b"]
@@ -167,7 +166,7 @@ def test_folders_go_with_what_is_in_them(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path):
-    """A disk's refusal counts as an unreachable archive, and leaves nothing behind."""
+    """If the disk refuses a write, the archive counts as unreachable, and nothing is left behind."""
     (tmp_path / "archive").write_text("not a folder")
     with pytest.raises(Unavailable):
         open_archive(str(tmp_path / "archive")).put("a/b", b"content")
@@ -180,7 +179,7 @@ def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path):
 
 
 def test_a_url_names_the_store():
-    """No URL is no archive, and an unknown one is refused with those that are known."""
+    """No URL means no archive, and the refusal of an unknown one lists the known schemes."""
     assert open_archive_if_set("") is None
     assert isinstance(open_archive_if_set("memory:"), MemoryStore)
     assert isinstance(open_archive_if_set("data/archive"), FolderStore)
@@ -200,7 +199,7 @@ def versioned_store():
 
 
 def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned_store, monkeypatch):
-    """Old versions are listed and read, whatever replaced them, and are removed permanently."""
+    """Old versions are listed and read, whatever replaced them, and are removed for good."""
     monkeypatch.setattr(stores, "KEYS_PER_PAGE", 1)
     for content in (b"first", b"second"):
         versioned_store.put("a/b/c.gz", content)
@@ -223,7 +222,7 @@ def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned_store, monkey
 
 
 def test_a_bucket_without_versions_has_no_old_ones():
-    """Its objects are the latest, and removed ones are gone."""
+    """All its objects are the latest versions, and removed ones are gone."""
     with aws():
         client = Session().create_client("s3", REGION)
         client.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
@@ -236,7 +235,7 @@ def test_a_bucket_without_versions_has_no_old_ones():
 
 
 def test_a_version_that_is_not_removed_is_named():
-    """S3 answers for each of them."""
+    """S3 reports the removal of each version separately."""
     stays, goes = OldVersion("a", "1", 1), OldVersion("a", "2", 1)
     answer = {"Errors": [{"Key": "a", "VersionId": "1", "Code": "AccessDenied"}]}
     store = S3Store(AnsweringS3Client(answer), "archive")

@@ -50,7 +50,7 @@ def test_what_is_referred_to_stays(index, store):
 
 
 def test_what_is_young_stays(index, store):
-    """Within the grace time nothing goes: it may be about to be referred to, or still be read."""
+    """Within the grace time, no object is removed: it may be about to be referred to, or it may still be read."""
     refer_to_object(index, "log/mine/a")
     store.put("log/mine/b", b"content")
     assert ArchiveSweep(index, store).run(datetime.now(UTC) - timedelta(hours=1)) == SweepResult()
@@ -58,7 +58,7 @@ def test_what_is_young_stays(index, store):
 
 
 def test_what_is_anothers_stays(index, store):
-    """Objects of other indexes, foreign ones, and those set aside are left alone."""
+    """Objects of other indexes, foreign files, and objects that were set aside stay."""
     others = ["compacted/other/b", "foreign", "log/other/a", "set-aside/mine/c"]
     for name in others:
         store.put(name, b"content")
@@ -68,7 +68,7 @@ def test_what_is_anothers_stays(index, store):
 
 
 def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store):
-    """When all events have gone, a sweep that knows the namespace can clear up there."""
+    """When all events have gone, a sweep that is given the namespace can clean it up."""
     store.put("log/mine/a", b"content")
     ArchiveSweep(index, store).run(in_a_second())
     assert store.all_keys() == ["log/mine/a"]
@@ -77,7 +77,7 @@ def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store
 
 
 def test_what_is_rewritten_stays_in_its_namespace():
-    """The name of an object that replaces another names the same owner, and is never one that was used."""
+    """The name of an object that replaces another names the same owner, and was never used before."""
     old = object_keys.new_log_key("mine", "order.placed", "t", datetime(2026, 11, 21, tzinfo=UTC))
     new = object_keys.new_rewritten_key(old, "t", 3, 7)
     assert object_keys.namespace_of_key(new) == object_keys.namespace_of_key(old) == "mine"

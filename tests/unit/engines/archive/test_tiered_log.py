@@ -35,7 +35,7 @@ def tiered_fixture() -> Iterator[TieredLogFixture]:
 
 class TestSeam:
     def test_is_crossed_without_gap_and_repeat(self, tiered_fixture: TieredLogFixture):
-        """A cursor leads from the archive into the hot half, event by event."""
+        """A cursor leads from the archive into the hot half without a gap or a repeated event."""
         tiered_fixture.store_hours(10)
         tiered_fixture.log.archive()
         tiered_fixture.store_hours(5)
@@ -44,7 +44,7 @@ class TestSeam:
         assert tiered_fixture.offsets() == list(range(15))
 
     def test_may_move_while_someone_reads(self, tiered_fixture: TieredLogFixture):
-        """A reader beside storing, archiving and removal misses no event and sees none twice."""
+        """A reader misses no event and sees none twice while events are stored, archived and removed."""
         done = threading.Event()
 
         def archive_again_and_again() -> None:
@@ -65,7 +65,7 @@ class TestSeam:
         assert found == list(range(500))
 
     def test_is_where_the_hot_retention_says(self, tiered_fixture: TieredLogFixture):
-        """The hot half keeps archived events for its own time, however long the archive keeps them."""
+        """The hot half keeps archived events for its own retention time, however long the archive keeps them."""
         tiered_fixture.log.close()
         tiered_fixture = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=3 * 3600, unreferenced_grace=0, new_share_to_compact=0)
@@ -77,7 +77,7 @@ class TestSeam:
         tiered_fixture.log.close()
 
     def test_never_leaves_out_what_is_not_archived(self, tiered_fixture: TieredLogFixture):
-        """The hot half keeps everything, for however long, until it is in the archive."""
+        """The hot half keeps every event, for however long, until it is archived."""
         tiered_fixture.store_hours(3)
         tiered_fixture.log.archive()
         tiered_fixture.store_hours(3)
@@ -94,7 +94,7 @@ class TestSeam:
     def test_needs_an_index_that_it_may_write_to_only_where_it_archives(
         self, tiered_fixture: TieredLogFixture, monkeypatch
     ):
-        """A process that may read the index and not write to it, as a function on AWS, stores and reads events."""
+        """A process that may read the index but not write to it, such as a function on AWS, stores and reads events."""
         tiered_fixture.store_hours(3)
         tiered_fixture.log.archive()
 
@@ -113,7 +113,7 @@ class TestSeam:
         assert [event.offset for event in log.read("t", 0, archived.next_offset).events] == [3]
 
     def test_is_found_by_time(self, tiered_fixture: TieredLogFixture):
-        """A moment leads into the half that has the event."""
+        """A point in time leads into the half that has the event."""
         began = tiered_fixture.clock.now()
         tiered_fixture.store_hours(8)
         tiered_fixture.log.archive()
@@ -123,7 +123,7 @@ class TestSeam:
         assert tiered_fixture.log.first_offset_since("t", 0, began + HOUR / 2) == 1
 
     def test_has_nothing_in_front_of_a_gap(self, tiered_fixture: TieredLogFixture):
-        """After a time without an archive, in which the hot half removed events, the log begins after them."""
+        """If the hot half removed events while there was no archive, the log begins after these events."""
         tiered_fixture.store_hours(4)
         tiered_fixture.log.archive()
         tiered_fixture.store_hours(4)
@@ -154,7 +154,7 @@ class TestRetention:
         assert tiered_fixture.offsets() == [5, 6, 7]
 
     def test_may_be_shorter_than_what_waits_to_be_archived(self, tiered_fixture: TieredLogFixture):
-        """Events that go before they were archived are in no object."""
+        """Events that are removed before they are archived are in no object."""
         tiered_fixture.store_hours(4)
         tiered_fixture.log.trim("t", 0, tiered_fixture.clock.now() - 2 * HOUR)
         tiered_fixture.log.archive()
@@ -164,7 +164,7 @@ class TestRetention:
     def test_beside_the_first_archiving_removes_what_is_old_from_both_halves(
         self, tiered_fixture: TieredLogFixture, monkeypatch
     ):
-        """An archiver that begins between the two halves of a trim brings nothing back."""
+        """An archiver that begins between the trims of the two halves does not bring removed events back."""
         tiered_fixture.store_hours(4)
         trim = tiered_fixture.hot.trim
 
@@ -202,7 +202,7 @@ class TestRetention:
             tiered_fixture.log.read("t", 0, 0)
 
     def test_a_topic_deleted_while_it_is_archived_leaves_nothing(self, tiered_fixture: TieredLogFixture, monkeypatch):
-        """Archived events of a topic that is deleted meanwhile are removed, too."""
+        """If a topic is deleted while it is archived, its archived events are removed, too."""
         tiered_fixture.store_hours(3)
         put = tiered_fixture.store.put
 
@@ -236,7 +236,8 @@ class TestDamage:
 
     @pytest.mark.parametrize("what", ["cut", "gone", "longer", "another's", "foreign", "empty"])
     def test_damage_of_any_kind_is_never_skipped(self, tiered_fixture: TieredLogFixture, what):
-        """A cut, missing, longer or foreign object, and one of other events, does not count as the written one."""
+        """An object that is cut, missing, too long or foreign, or that holds other events, does not count as the one
+        that was written."""
         tiered_fixture.store_hours(4)
         tiered_fixture.store_hours(4, partition=1)
         tiered_fixture.log.archive()
@@ -267,7 +268,7 @@ class TestDamage:
             tiered_fixture.log.first_offset_since("t", 0, tiered_fixture.clock.now() - 7 * HOUR)
 
     def test_readers_wait_while_the_whole_archive_is_gone(self, tiered_fixture: TieredLogFixture):
-        """While the archive is out of reach, the hot half is read as usual, and the log does not claim that old events
+        """While the archive is unreachable, the hot half is read as usual, and the log does not claim that old events
         do not exist."""
         tiered_fixture.store_hours(4)
         tiered_fixture.log.archive()
@@ -282,11 +283,11 @@ class TestDamage:
 
 
 class TestChores:
-    """A topic that fails does not keep the others from their turn."""
+    """A topic that fails does not keep other topics from being processed."""
 
     @pytest.fixture
     def broken_topic(self, tiered_fixture: TieredLogFixture, monkeypatch):
-        """Another topic, of which nothing can be archived, cooled or merged; it comes first."""
+        """Another topic, whose events cannot be archived, cooled or merged; it comes first."""
         tiered_fixture.log.create_topic("a.broken", 1)
         run_blocking(tiered_fixture.log.append("a.broken", {0: [Record(b"1")]}))
         bounds, topic = tiered_fixture.hot.bounds, tiered_fixture.index.topic
@@ -304,7 +305,7 @@ class TestChores:
 
     @pytest.mark.usefixtures("broken_topic")
     def test_archiving(self, tiered_fixture: TieredLogFixture, caplog):
-        """All available events are archived, and the caller learns that others were not."""
+        """All available events are archived, and the caller learns that others could not be."""
         tiered_fixture.store_hours(3)
         with pytest.raises(Unavailable, match="1 topics could not be archived"):
             tiered_fixture.log.archive()
@@ -314,7 +315,8 @@ class TestChores:
 
 class TestArchiving:
     def test_counts_with_the_index(self, tiered_fixture: TieredLogFixture):
-        """An object that the index does not know of is none: it is written again under another name, and goes."""
+        """An object that the index does not know does not exist: its events are written again under another name, and
+        it is removed."""
         tiered_fixture.store_hours(4)
         extend = tiered_fixture.index.advance_head
         tiered_fixture.index.advance_head = lambda *_: False
@@ -332,7 +334,7 @@ class TestArchiving:
         assert tiered_fixture.objects() == [segment.location.key]
 
     def test_several_processes_archive_each_event_once(self, tiered_fixture: TieredLogFixture):
-        """However many processes archive the same events, each is there once."""
+        """However many processes archive the same events, each event is archived once."""
         archivers = [
             Archiver(tiered_fixture.hot, tiered_fixture.index, tiered_fixture.store, TopicNames()) for _ in range(4)
         ]
@@ -345,7 +347,8 @@ class TestArchiving:
         assert (segments[0].first_offset, segments[-1].end_offset) == (0, 100)
 
     def test_names_the_event_type(self, tiered_fixture: TieredLogFixture):
-        """The name of the event type, and the day, are in the object's name and in every line of it."""
+        """The name of the event type and the day are in the object's name, and the event type is in every line of the
+        object."""
         tiered_fixture.store_hours(2)
         tiered_fixture.log.archive()
         [key] = tiered_fixture.objects()
@@ -366,7 +369,8 @@ class TestArchiving:
         assert tiered_fixture.offsets() == list(range(100))
 
     def test_small_pieces_are_merged(self, tiered_fixture: TieredLogFixture):
-        """Many small neighbours become one object, their offsets stay, and the old ones go after the grace time."""
+        """Many small neighbours become one object with the same offsets, and the old objects are removed after the
+        grace time."""
         for _ in range(40):
             tiered_fixture.store_hours(1)
             tiered_fixture.log.archive()
@@ -379,7 +383,7 @@ class TestArchiving:
         assert len(tiered_fixture.objects()) == 1
 
     def test_happens_by_itself(self):
-        """Events are archived, and leave the hot half, without a request."""
+        """Events are archived, and are removed from the hot half, without a request."""
         tiered_fixture = TieredLogFixture(
             ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0)
         )

@@ -11,7 +11,8 @@ from tests.support.aws import REGION, aws
 
 
 def test_sessions_share_what_is_long_to_read():
-    """A second client of a service reads no description again, although it has a separate session."""
+    """A second client of a service does not read the service's description again, although it has a separate
+    session."""
     first, second = new_session(), new_session()
     assert first is not second
     first.create_client("dynamodb", REGION)
@@ -20,7 +21,7 @@ def test_sessions_share_what_is_long_to_read():
 
 
 def test_a_handler_of_one_session_is_not_anothers():
-    """Handlers registered with a session stay there; botocore's own handlers are in all."""
+    """Handlers that are registered with a session stay there; botocore's own handlers are in all sessions."""
     first, second = new_session(), new_session()
     heard = []
     first.register("seen.dynamodb", lambda **_: heard.append(1))
@@ -44,7 +45,7 @@ def test_descriptions_are_what_botocore_reads():
 
 
 def test_the_archives_client_is_made_when_it_is_asked_for(monkeypatch):
-    """An archive that is opened and never read makes no client; closing it makes none either."""
+    """An archive that is opened and never read creates no client; closing it creates none either."""
     made = []
 
     def count_sessions():

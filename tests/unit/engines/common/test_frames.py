@@ -1,4 +1,4 @@
-"""Frames: several records as one piece of bytes."""
+"""Frames: several records in one sequence of bytes."""
 
 import hypothesis.strategies as st
 import pytest
@@ -21,13 +21,13 @@ records = st.builds(
 
 @given(st.lists(st.none() | records, max_size=30))
 def test_a_frame_holds_what_was_put_in(given_records):
-    """Any records come out as they went in, also those that are gone. (P137)"""
+    """Any records, including tombstones, come out of a frame as they went in. (P137)"""
     assert frames.decode(frames.encode(given_records)) == given_records
 
 
 @given(st.lists(st.tuples(st.integers(), st.text(max_size=5)), min_size=1, max_size=30), st.booleans())
 def test_lines_make_the_same_frame_as_their_records(numbered_keys, has_keys):
-    """Records are the same bytes, whether they come as lines or one by one. (P137)"""
+    """Records make the same bytes, whether they come as lines or one by one. (P137)"""
     text = b"\n".join([b"%d" % number for number, _ in numbered_keys])
     lines = RecordLines(text, len(numbered_keys), [key for _, key in numbered_keys] if has_keys else None)
     assert frames.encode(lines) == frames.encode(list(lines))
@@ -38,14 +38,14 @@ def test_lines_make_the_same_frame_as_their_records(numbered_keys, has_keys):
 
 @given(st.lists(st.none() | records, max_size=30), st.integers(0, 30), st.integers(0, 30))
 def test_a_part_of_a_frame_can_be_read(given_records, start, stop):
-    """A part equals the same part of the whole."""
+    """Reading a part of a frame returns the same as reading all of it and taking that part."""
     frame = frames.encode(given_records)
     assert frames.decode(frame, slice(start, stop)) == given_records[start:stop]
 
 
 @given(st.lists(st.none() | records, max_size=30))
 def test_an_outline_reports_keys_and_tombstones(given_records):
-    """The outline has the compaction's data for each place."""
+    """The outline has what compaction needs of each place."""
     expected = [None if record is None else (record.key, record.value is None) for record in given_records]
     frame = frames.encode(given_records)
     assert frames.keys_and_tombstones(frame) == expected
@@ -64,7 +64,7 @@ def test_many_events_are_compressed():
 
 @pytest.mark.parametrize("value", [b"1\n2", b"\n"])
 def test_a_line_break_is_refused(value):
-    """An event with a line break would look like two."""
+    """An event with a line break would look like two events."""
     with pytest.raises(ValueError, match="line break"):
         frames.encode([Record(value)])
 
@@ -81,7 +81,7 @@ def test_a_line_break_is_refused(value):
     ],
 )
 def test_what_is_no_frame_is_reported(frame, why):
-    """Bytes that are no frame, or a damaged one, are refused with the reason."""
+    """Bytes that are not a frame, or a damaged frame, are refused with the reason."""
     with pytest.raises(frames.BadFrame, match=why):
         frames.decode(frame)
     with pytest.raises(frames.BadFrame, match=why):
@@ -90,7 +90,7 @@ def test_what_is_no_frame_is_reported(frame, why):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 200])
 def test_the_text_of_plain_events_comes_with_the_end_of_each(count):
-    """Cutting at these ends returns the events that were packed."""
+    """Cutting the text at these ends returns the events that were packed."""
     records = [Record(b'{"number":%d}' % number) for number in range(count)]
     frame = frames.encode(records)
     text, ends = frames.text_and_ends(frame)

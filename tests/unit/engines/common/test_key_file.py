@@ -28,7 +28,7 @@ def test_what_was_sealed_is_opened_with_the_same_key_and_context_only():
 
 
 def test_the_key_is_made_once_for_its_owner_alone(tmp_path):
-    """Processes that begin at the same time agree on one key. (X5)"""
+    """Processes that start at the same time agree on one key. (X5)"""
     path = tmp_path / "nakadi.db.key"
     with ThreadPoolExecutor(8) as threads:
         keys = set(threads.map(lambda _: read_or_make_key(path), range(8)))

@@ -10,12 +10,12 @@ import pytest
 
 from nakadi.engines.common import msk_tokens
 
-SECRET = "never/to+be+seen"  # of nobody
+SECRET = "never/to+be+seen"  # not real credentials
 
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch):
-    """The credentials of a function: temporary ones, in its environment."""
+    """The credentials of a function: temporary credentials in environment variables."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
         "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -32,7 +32,7 @@ def url_in(token):
 
 
 def test_a_token_is_a_signed_request_to_connect():
-    """It is a URL of the region's service with the action, in the alphabet of URLs, and without padding."""
+    """The token is a URL of the region's service with the action, in base64 for URLs without padding."""
     token, _ = msk_tokens.new_token_and_expiry("eu-central-1")
     parts = urlsplit(url_in(token))
     parameters = {name: value for name, [value] in parse_qs(parts.query).items()}
@@ -48,7 +48,7 @@ def test_a_token_is_a_signed_request_to_connect():
 
 
 def test_the_signature_is_the_one_that_aws_computes():
-    """The signature covers the URL without later additions, and the secret is nowhere in it."""
+    """The signature covers the URL up to the later additions, and the secret appears nowhere in the URL."""
     token, _ = msk_tokens.new_token_and_expiry("eu-central-1")
     url = url_in(token)
     query, _, signed = urlsplit(url).query.partition("&X-Amz-Signature=")
@@ -70,7 +70,7 @@ def test_the_signature_is_the_one_that_aws_computes():
 
 
 def test_a_token_expires_after_a_quarter_of_an_hour():
-    """The expiry is the one that was signed."""
+    """The expiry is part of what is signed."""
     before = int(time.time())
     _, expiry = msk_tokens.new_token_and_expiry("eu-central-1")
 
@@ -78,7 +78,7 @@ def test_a_token_expires_after_a_quarter_of_an_hour():
 
 
 def test_a_process_without_credentials_is_told_so(monkeypatch, tmp_path):
-    """The message names the missing part."""
+    """The message names what is missing."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):

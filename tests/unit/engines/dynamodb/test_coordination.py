@@ -1,4 +1,4 @@
-"""Coordination in DynamoDB when its calls fail, and the cost of the calls."""
+"""Coordination in DynamoDB: failing calls, and the number of calls."""
 
 import random
 import threading
@@ -75,7 +75,7 @@ def position(coordination, partition=0) -> int:
 
 
 def assign_partitions(coordination, *owners: str, positions=None) -> Assignment:
-    """Give the partitions to these sessions, whoever had them before."""
+    """Give the partitions to these sessions, whoever owned them before."""
     old = coordination.assignment(SUBSCRIPTION)
     return coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries(*owners)), LATER, positions)
 
@@ -83,8 +83,8 @@ def assign_partitions(coordination, *owners: str, positions=None) -> Assignment:
 class TestFaultsThatPass:
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_a_commit(self, aws, coordination, fault):
-        """A commit that meets faults takes effect once and is acknowledged once, whether they came before its effect or
-        after. (S120, S124)"""
+        """A commit that meets faults takes effect once and is acknowledged once, whether the faults come before its
+        effect or after it. (S120, S124)"""
         aws.goes_wrong("UpdateItem", *[fault] * (ATTEMPTS - 1))
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert position(coordination) == 5
@@ -92,7 +92,7 @@ class TestFaultsThatPass:
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_a_write(self, aws, coordination, fault):
-        """An assignment whose write meets faults is written once, and its writer does not take its own write for
+        """An assignment whose write meets faults is written once, and the writer does not mistake its own write for
         another's. (S249, S319)"""
         old = coordination.assignment(SUBSCRIPTION)
         aws.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
@@ -111,7 +111,7 @@ class TestFaultsThatPass:
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_the_rest(self, aws, coordination, fault):
-        """Reads, leases and forgetting get through. (S72, S318)"""
+        """Reads, leases and forgetting succeed. (S72, S318)"""
         for operation in ("GetItem", "Query", "PutItem", "BatchWriteItem"):
             aws.goes_wrong(operation, fault)
         coordination.renew_lease("one", LATER)
@@ -150,7 +150,7 @@ class TestFaultsThatLast:
         assert coordination.lease_expiries() == {}
 
     def test_a_lasting_fault_of_one_partition_spares_the_others(self, aws, coordination):
-        """A commit with one failing partition is not acknowledged; repeated, it acknowledges each partition
+        """A commit with one failing partition is not acknowledged; when it is repeated, it acknowledges each partition
         correctly. (S119, S120)"""
         assign_partitions(coordination, *["a"] * 2)
         wanted = dict.fromkeys(places(0, 1), at(7))
@@ -172,8 +172,8 @@ class TestFaultsThatLast:
         ids=["commit", "write"],
     )
     def test_that_may_have_had_an_effect_are_news(self, aws, coordination, operation, call):
-        """A second attempt at a completed change finds nothing left to do; if that cannot be known, the outcome is
-        `Unavailable`."""
+        """A second attempt after a completed change finds nothing left to do; if completion cannot be known, the
+        outcome is `Unavailable`."""
         aws.goes_wrong(operation, *[timeout_after_effect] * ATTEMPTS)
         if operation == "UpdateItem":
             aws.goes_wrong("GetItem", *[timeout_after_effect] * ATTEMPTS * ATTEMPTS)
@@ -185,7 +185,7 @@ class TestFaultsThatLast:
         assert made == ((5, 1) if operation == "UpdateItem" else (0, 2))
 
     def test_lasting_faults_of_news_do_not_harm_a_commit(self, aws, coordination, caplog):
-        """A commit is acknowledged even if others could not be notified."""
+        """A commit is acknowledged even if others cannot be notified."""
         aws.goes_wrong("PutItem", *[refusal_fault("ThrottlingException")] * 2)
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert "Reporting a change of subscription" in caplog.text
@@ -194,7 +194,7 @@ class TestFaultsThatLast:
 
 class TestAnswersThatAreLost:
     def test_a_write_on_which_another_process_built_has_succeeded(self, aws, coordination, other_process):
-        """A writer without an answer has written, also if another process has written since. (S249)"""
+        """A writer that gets no answer has written if another process has built on its write since. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
         aws.goes_wrong("TransactWriteItems", timeout_fault_with(lambda: assign_partitions(other_process, "b", "b")))
         stored = coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
@@ -203,7 +203,7 @@ class TestAnswersThatAreLost:
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
     def test_a_write_that_never_arrived_has_failed(self, aws, coordination, other_process):
-        """A writer whose request never arrived learns that another was faster. (S249)"""
+        """A writer whose request never arrived learns that another process wrote first. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
 
         def assign_and_time_out(request, _):
@@ -217,7 +217,7 @@ class TestAnswersThatAreLost:
 
     def test_a_commit_before_a_hand_over_has_an_unknown_outcome(self, aws, coordination, other_process):
         """Once another session has committed more, nobody knows whether the former owner's commit counted, and the
-        engine does not invent an answer. (S118, S312)"""
+        engine does not guess. (S118, S312)"""
 
         def take_partition():
             assign_partitions(other_process, "b", "b")
@@ -229,8 +229,8 @@ class TestAnswersThatAreLost:
         assert position(coordination) == 9
 
     def test_a_commit_after_a_hand_over_is_refused(self, aws, coordination, other_process):
-        """If the partition has changed hands, and its offset has not reached the position, the commit failed. (S118,
-        S312)"""
+        """If the partition has changed hands, and its offset has not reached the commit's position, the commit failed.
+        (S118, S312)"""
 
         def assign_and_time_out(request, _):
             assign_partitions(other_process, "b", "b")
@@ -241,13 +241,13 @@ class TestAnswersThatAreLost:
         assert position(coordination) == 0
 
     def test_an_overtaken_commit_is_outdated(self, aws, coordination, other_process):
-        """Behind a later commit of the same session, an earlier one is outdated. (S120, S123)"""
+        """A commit that arrives after a later commit of the same session is outdated. (S120, S123)"""
         aws.goes_wrong("UpdateItem", timeout_fault_with(lambda: commit(other_process, "a", 9)))
         assert commit(coordination, "a", 5) is CommitResult.OUTDATED
         assert position(coordination) == 9
 
     def test_leave_no_doubt_about_who_owns(self, aws, coordination, other_process):
-        """A partition that comes back while a refusal is judged is committed after all. (S312)"""
+        """If a partition comes back while a refusal is judged, the commit counts after all. (S312)"""
         assign_partitions(coordination, "b", "b")
 
         def given_back(_, effect):
@@ -261,7 +261,7 @@ class TestAnswersThatAreLost:
 
 class TestLeases:
     def test_are_not_shortened_by_what_arrives_late(self, aws, coordination):
-        """A renewal that arrives after a later one changes nothing: no process counts as dead too early. (S318)"""
+        """A renewal that arrives after a later one changes nothing: no process counts as dead too soon. (S318)"""
         late = []
 
         def held_up(request, effect):
@@ -276,15 +276,15 @@ class TestLeases:
         assert coordination.lease_expiries() == {"one": LATER}
 
     def test_go_by_themselves(self, coordination):
-        """DynamoDB removes items that expired a day ago, and no valid ones, even if a clock is an hour behind."""
+        """DynamoDB removes items that expired a day ago, but no valid items, even if a clock is an hour slow."""
         coordination.renew_lease("one", LATER)
         item = CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).find_item(LEASES_KEY, "one")
         assert item.expires == int(LATER.timestamp()) + 24 * 3600
 
 
 def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordination):
-    """While partitions go back and forth and all kinds of faults occur, each number is acknowledged to one session at
-    most, and no acknowledged number is lost. (S120, S312, S314, S315)"""
+    """While partitions change hands repeatedly and all kinds of faults occur, each number is acknowledged to at most
+    one session, and no acknowledged number is lost. (S120, S312, S314, S315)"""
     chance = random.Random(7)
     faults = cycle(chance.sample(list(PASSING_FAULTS.values()), len(PASSING_FAULTS)))
     done = threading.Event()
@@ -327,7 +327,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(aws, coordin
 
 class TestSizes:
     def test_an_assignment_fits_an_item(self):
-        """Two thousand streams of two thousand partitions fit; more are refused in words."""
+        """Two thousand streams of two thousand partitions fit into an item; more are refused with a message."""
         from nakadi.engines.dynamodb.coordination_table import MAX_ITEM_BYTES, assignment_attributes  # noqa: PLC0415
 
         chance = random.Random(1)
@@ -344,8 +344,8 @@ class TestSizes:
             assignment_attributes(share_reads(9_000))
 
     def test_events_parked_at_once_fit_a_transaction(self, coordination):
-        """The maximum of events that may be parked at once fits a transaction, however large they are and however
-        little they shrink."""
+        """The maximum number of events that may be parked at once fits into a transaction, however large they are and
+        however little they compress."""
         chance = random.Random(1)
         for size in (100, 5_000, 60_000):
             events = [a_parked_event(each, chance.randbytes(size)) for each in range(1, MAX_PARKED_EVENTS_PER_CALL + 1)]
@@ -356,13 +356,13 @@ class TestSizes:
 
 class TestCosts:
     def test_a_commit_costs_an_update_and_a_piece_of_news(self, aws, coordination):
-        """A commit is one update and one piece of news; more in the same moment are updates alone."""
+        """A commit is one update and one notification; further commits in the same interval are one update each."""
         for offset in range(1, 11):
             commit(coordination, "a", offset)
         assert aws.calls == {"UpdateItem": 10, "PutItem": 1}
 
     def test_a_write_costs_one_transaction(self, aws, coordination):
-        """However many partitions change hands, it is one transaction."""
+        """However many partitions change hands, the write is one transaction."""
         old = coordination.assignment(SUBSCRIPTION)
         new = an_assignment(*["a"] * MAX_PARTITIONS_PER_WRITE)
         added = {each.partition: at(0) for each in new.entries}
@@ -377,13 +377,13 @@ class TestCosts:
 
 
 def test_a_url_without_a_prefix_is_refused():
-    """A URL that names no tables is reported at the start."""
+    """A URL that does not name tables is reported at the start."""
     with pytest.raises(BadSetting, match="dynamodb://prefix"):
         open_coordination("dynamodb://")
 
 
 def test_after_closing_nothing_is_asked_and_no_listener_is_called(aws, coordination):
-    """A commit, a write or events to be parked that come too late cost no call, and leave no news to others."""
+    """A commit, a write or a parking of events that comes after closing makes no call, and notifies nobody."""
     heard = []
     coordination.add_change_listener(SUBSCRIPTION, heard.append)
     old = coordination.assignment(SUBSCRIPTION)

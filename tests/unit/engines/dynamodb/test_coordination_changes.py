@@ -1,4 +1,4 @@
-"""How processes with one table hear of each other, and how seldom they ask."""
+"""How processes that share a table learn of each other's changes, and how seldom they query."""
 
 import threading
 import time
@@ -55,7 +55,7 @@ def commit(coordination, offset, seconds=0.0):
 
 
 class ChangeListener:
-    """Listens, and can wait for a later change."""
+    """A listener that can wait for a later change."""
 
     def __init__(self, coordination, subscription=SUBSCRIPTION):
         self.heard = []
@@ -74,14 +74,14 @@ class ChangeListener:
 
 class TestTogether:
     def test_commits_are_heard(self, this_process, other_process):
-        """A commit through one process is heard in another. (S198)"""
+        """Another process is notified of a commit. (S198)"""
         ear = ChangeListener(this_process)
         commit(other_process, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
         assert this_process.committed_offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
 
     def test_changes_are_heard_after_a_look_that_failed(self, aws, this_process, other_process, caplog):
-        """A failing look is logged, and is not the last one. (S198)"""
+        """A look that fails is logged, and others follow. (S198)"""
         failed = threading.Event()
 
         def raise_mistake(*_):
@@ -106,7 +106,7 @@ class TestTogether:
         assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
 
     def test_nothing_is_missed_that_no_one_could_ask_for(self, aws, this_process, other_process, caplog):
-        """Changes during a silence of DynamoDB are reported afterwards; the silence is logged once."""
+        """Changes during an outage of DynamoDB are reported afterwards; the outage is logged once."""
         ear = ChangeListener(this_process)
         silent = [
             refusal_fault("ThrottlingException"),
@@ -120,7 +120,8 @@ class TestTogether:
         assert len(told) == len(set(told))
 
     def test_one_question_serves_all(self, aws, this_process):
-        """A thousand subscriptions are watched by the same questions as one, and by none without watchers."""
+        """Watching a thousand subscriptions takes no more queries than watching one; without watchers, there are
+        none."""
         with started_threads() as started:
             ears = [ChangeListener(this_process, f"subscription {each}") for each in range(1_000)]
             began = time.monotonic()
@@ -131,12 +132,12 @@ class TestTogether:
             assert started() == ["coordination-news"]
         for each in ears:
             each.end()
-        settled = aws.calls["Query"] + 1  # one may be under way
+        settled = aws.calls["Query"] + 1  # one query may be under way
         time.sleep(3 * CHANGE_POLL_INTERVAL_SECONDS)
         assert aws.calls["Query"] <= settled
 
     def test_a_later_watcher_is_notified_as_well(self, this_process, other_process):
-        """A watcher that begins when there was none receives all later changes."""
+        """A watcher that begins when there are no others receives all later changes."""
         ChangeListener(this_process).end()
         time.sleep(2 * CHANGE_POLL_INTERVAL_SECONDS)
         ear = ChangeListener(this_process)
@@ -145,7 +146,7 @@ class TestTogether:
 
 
 def test_changes_of_others_are_heard_within_a_second():
-    """A look and its echo come in time; an echo comes when the interval ends. (S198)"""
+    """A change and its echo are reported in time; the echo comes when the interval ends. (S198)"""
     assert CHANGE_POLL_INTERVAL_SECONDS < 1.0
     assert CHANGE_POLL_INTERVAL_SECONDS + RECHECK_DELAY_SECONDS < 1.0
     assert RECHECK_DELAY_SECONDS > REPORT_INTERVAL_SECONDS
@@ -161,7 +162,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time of day, by which news are named."""
+    """The time of day, which is part of a notification's key."""
     clock = Clock()
     monkeypatch.setattr(coordination_changes, "time", ChangeTimes(clock))
     return clock
@@ -176,7 +177,7 @@ class ChangeTimes:
 class TestFeed:
     @pytest.fixture
     def items(self, this_process):  # noqa: ARG002  # after it
-        """The items of the table, past every coordination."""
+        """The items of the table, read without a coordination."""
         return CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).items
 
     @pytest.fixture
@@ -186,13 +187,14 @@ class TestFeed:
         return feed
 
     def test_reports_everything_once(self, feed, other_process):
-        """The next look does not report a change again, although it looks back a little."""
+        """The next look reports no change again, although it looks back a little."""
         commit(other_process, 1)
         assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.read_changes(0.4) == []
 
     def test_reports_again_what_belongs_to_the_same_moment(self, feed, other_process, aws):
-        """Further commits in the interval of a reported one leave no news; a look at its end finds them."""
+        """Further commits within the interval of a reported commit leave no notification; a look at the end of the
+        interval finds them."""
         commit(other_process, 1)
         assert feed.read_changes(0.0)
         aws.calls.clear()
@@ -207,7 +209,7 @@ class TestFeed:
         assert feed.pop_due_rechecks(9.0) == []
 
     def test_reports_of_every_moment(self, feed, other_process, aws):
-        """Commits in different moments are news, each of them."""
+        """Commits in different intervals are all reported."""
         for each in range(5):
             commit(other_process, each, seconds=REPORT_INTERVAL_SECONDS * each)
         assert aws.calls["PutItem"] >= 5
@@ -215,7 +217,7 @@ class TestFeed:
         assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
 
     def test_does_not_report_to_a_process_its_own(self, feed, items, clock):
-        """A process reports its own changes at once; but others may have followed it in the same moment."""
+        """A process reports its own changes at once; but other changes may have followed in the same interval."""
         now = f"{int(clock.seconds * 1_000_000)}#1"
         items(
             CHANGES_KEY, now, subscription=SUBSCRIPTION, change=SubscriptionChange.OFFSETS.value, reporter="me"
@@ -224,7 +226,7 @@ class TestFeed:
         assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
 
     def test_hears_those_whose_clock_is_late(self, feed, other_process, clock):
-        """News with a time a little before the last ones are received, and once."""
+        """A notification whose time is a little before that of the latest one is received, once."""
         commit(other_process, 1, seconds=1)
         assert feed.read_changes(0.0)
         clock.seconds -= MAX_REPORT_LATENESS_SECONDS / 2
@@ -234,7 +236,7 @@ class TestFeed:
         assert feed.read_changes(0.8) == []
 
     def test_is_not_deafened_by_a_clock_that_is_ahead(self, feed, other_process, clock):
-        """Someone whose clock is an hour ahead does not keep us from hearing the others."""
+        """A process whose clock is an hour fast does not keep others from being heard."""
         clock.seconds += 3600
         commit(other_process, 1, seconds=1)
         clock.seconds -= 3600

@@ -42,7 +42,7 @@ def index(aws):
 
 @pytest.mark.usefixtures("aws")
 def test_it_connects_with_its_first_call(monkeypatch):
-    """An index that is opened and never used makes no client, because creating a client takes long."""
+    """An index that is opened and never used creates no client, because creating a client takes long."""
     made = []
     connect = log_index.connect
     monkeypatch.setattr(log_index, "connect", lambda items: made.append(items) or connect(items))
@@ -125,7 +125,7 @@ DOING = {
 @pytest.mark.parametrize("fault", SOME.values(), ids=SOME)
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
 def test_faults_that_pass_change_nothing(aws, index, doing, fault):
-    """Every operation during faults, before the effect or after it, is done once, and reported truly."""
+    """Despite faults before or after its effect, every operation is done once and reported correctly."""
     act, operation, expected = doing
     aws.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
     assert act(index) == expected
@@ -133,7 +133,7 @@ def test_faults_that_pass_change_nothing(aws, index, doing, fault):
 
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
 def test_expired_credentials_are_reported(aws, index, doing):
-    """A final failure is reported at once, and the call succeeds when its cause has gone."""
+    """A final failure is reported at once, and the call succeeds once the cause has gone."""
     act, operation, expected = doing
     aws.goes_wrong(operation, EXPIRED)
     with pytest.raises(Unavailable):
@@ -144,7 +144,8 @@ def test_expired_credentials_are_reported(aws, index, doing):
 
 @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
 def test_an_extension_is_made_once_or_not_at_all(aws, index, fault):
-    """When no attempt is answered, head and segment are both there or both not; another look shows which."""
+    """When no attempt is answered, either both the head and the segment exist or neither does; a later read shows
+    which."""
     aws.goes_wrong("TransactWriteItems", *[fault] * ATTEMPTS)
     with pytest.raises(Unavailable):
         index.advance_head("t", 0, 1, IndexHead(count_reads(15)), a_segment(10, 5))
@@ -154,7 +155,7 @@ def test_an_extension_is_made_once_or_not_at_all(aws, index, fault):
 
 
 def test_anothers_extension_is_no_fault(aws, index):
-    """If two processes count on from the same head, the second learns of it, also when its first attempt got no
+    """If two processes extend the same head, the second one learns of the first, even if its first attempt got no
     answer."""
     other = DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
     assert other.advance_head("t", 0, 1, IndexHead(count_reads(12)), a_segment(10, 2))

@@ -1,4 +1,4 @@
-"""The registry in DynamoDB when its calls fail, and the cost of the calls."""
+"""The registry in DynamoDB: failing calls, and the number of calls."""
 
 import json
 import random
@@ -64,7 +64,7 @@ WRITES = {
 }
 
 
-# Each fault meets each kind of call; which change the call makes, no fault can see.
+# Each fault occurs with each kind of call; which change the call makes is invisible to a fault.
 FAULTED_WRITES = [
     pytest.param(
         WRITES[write],
@@ -108,8 +108,7 @@ def revision(registry, key="a"):
 
 class TestWritersThatMeet:
     def test_get_more_turns_than_faults_do(self, aws, registry, pauses):
-        """Changes of different documents meet where they are counted; each takes effect once, however often they
-        meet."""
+        """Changes of different documents share a counter; each takes effect once, however often they collide."""
         aws.goes_wrong(
             "TransactWriteItems",
             *[cancellation_fault("TransactionConflict")] * (len(CONFLICT_RETRY_PAUSES_SECONDS) + ATTEMPTS - 1),
@@ -121,7 +120,7 @@ class TestWritersThatMeet:
         assert sum(pauses) < 3
 
     def test_give_up_some_day(self, aws, registry):
-        """A writer that always meets others says so, and has changed and counted nothing."""
+        """A writer that always collides reports it, and has neither changed nor counted anything."""
         aws.goes_wrong(
             "TransactWriteItems",
             *[cancellation_fault("TransactionConflict")] * (len(CONFLICT_RETRY_PAUSES_SECONDS) + ATTEMPTS),
@@ -134,8 +133,8 @@ class TestWritersThatMeet:
 
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
     def test_are_counted_once(self, aws, registry, fault):
-        """A write that meets faults takes effect and is counted once, whether they came before its effect or after
-        it."""
+        """A write that meets faults takes effect and is counted once, whether the faults come before its effect or
+        after it."""
         aws.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
@@ -146,7 +145,7 @@ class TestWritersThatMeet:
 class TestFaultsThatPass:
     @pytest.mark.parametrize(("write", "fault"), FAULTED_WRITES)
     def test_change_nothing_about_a_write(self, aws, registry, pauses, write, fault):
-        """A write that meets faults takes effect once, whether they came before its effect or after it."""
+        """A write that meets faults takes effect once, whether the faults come before its effect or after it."""
         operation, changes, expected = write
         aws.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
 
@@ -165,7 +164,7 @@ class TestFaultsThatPass:
         assert registry.list(KIND) == [Document("a", {"n": 1}, 1)]
 
     def test_change_nothing_about_a_list_of_pages(self, aws, registry):
-        """A page that does not come is requested again; nothing is left out and nothing repeated."""
+        """A page that fails is requested again; no document is left out or repeated."""
         for number in range(5):
             registry.write(*[PutDocument("many", f"{number}{n}", {}, ABSENT_REVISION) for n in range(10)])
         whole = [document.key for document in registry.list("many")]
@@ -179,7 +178,7 @@ class TestFaultsThatPass:
 class TestFaultsThatLast:
     @pytest.mark.parametrize(("write", "fault"), FAULTED_WRITES)
     def test_are_reported_after_a_few_attempts(self, aws, registry, pauses, write, fault):
-        """A write that never succeeds is given up; by then, it has taken effect once or not at all."""
+        """A write that never succeeds is given up; by then, it has taken effect at most once."""
         operation, changes, expected = write
         before = revision(registry, changes[0].key)
         aws.goes_wrong(operation, *[fault] * ATTEMPTS)
@@ -207,7 +206,7 @@ class TestFaultsThatLast:
 
     @pytest.mark.usefixtures("aws")
     def test_are_bounded_in_time(self):
-        """A call to a service that does not answer ends well before API Gateway's half minute."""
+        """A call to a service that does not answer ends well before API Gateway's limit of half a minute."""
         config = connect(TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS_TABLE)).client.meta.config
         longest = config.connect_timeout + config.read_timeout
 
@@ -217,7 +216,7 @@ class TestFaultsThatLast:
 
 class TestDoubt:
     def test_is_reported_when_another_wrote_as_well(self, aws, registry, other_process):
-        """If it is unknown whether a write preceded another's, the engine does not claim that it failed."""
+        """If it is unknown whether a write took effect before another's, the engine does not claim that it failed."""
         aws.goes_wrong(
             "PutItem", timeout_fault_with(lambda: other_process.write(PutDocument(KIND, "a", {"by": "other"}, 2)))
         )
@@ -228,21 +227,21 @@ class TestDoubt:
         assert registry.get(KIND, "a") == Document("a", {"by": "other"}, 3)
 
     def test_is_reported_when_another_removed_it(self, aws, registry, other_process):
-        """A document that may have been written and is gone does not count as never written."""
+        """A document that may have been written and has gone does not count as never written."""
         aws.goes_wrong("PutItem", timeout_fault_with(lambda: other_process.write(RemoveDocument(KIND, "b"))))
 
         with pytest.raises(Unavailable):
             registry.write(PutDocument(KIND, "b", {}, 1))
 
     def test_does_not_arise_after_a_refusal(self, aws, registry):
-        """A write that was refused before it began and then finds another revision is an honest conflict."""
+        """A write that was refused before it began, and then finds another revision, is a genuine conflict."""
         aws.goes_wrong("PutItem", refusal_fault("ThrottlingException"), no_connection)
 
         with pytest.raises(ChangedMeanwhile):
             registry.write(PutDocument(KIND, "a", {}, 7))
 
     def test_does_not_arise_in_a_transaction(self, aws, registry, other_process):
-        """A completed transaction is not repeated, whatever happened to its documents since."""
+        """A completed transaction is not repeated, whatever has happened to its documents since."""
         aws.goes_wrong(
             "TransactWriteItems",
             timeout_fault_with(lambda: other_process.write(PutDocument(KIND, "b", {"by": "other"}, 1))),
@@ -274,7 +273,7 @@ class TestCalls:
         assert aws.calls == {"GetItem": 1, "PutItem": 1, "TransactWriteItems": 1}
 
     def test_reading_the_change_numbers_always_costs_one_unit(self, registry):
-        """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
+        """The change numbers of all buckets fit into the 4 KB of a read unit, even after a century of changes."""
         items = TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS_TABLE)
         items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND).update(
             [Path(f"n{bucket}").set(3 * 10**9) for bucket in range(CHANGE_BUCKETS)]
@@ -282,11 +281,11 @@ class TestCalls:
         found = connect(items).get_item(items.Meta.table_name, CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND)["Item"]
 
         assert len(registry.change_counters().count_by_bucket) == CHANGE_BUCKETS
-        # DynamoDB takes at most 21 bytes for a number, and as many as its name has letters for that.
+        # DynamoDB takes at most 21 bytes for a number; an attribute's name takes as many bytes as it has letters.
         assert sum(len(name) + (21 if "N" in value else len(value["S"])) for name, value in found.items()) < 4096
 
     def test_are_not_made_for_what_cannot_be_there(self, aws, registry):
-        """A key that no item can have is not there; nothing can be listed after everything that begins so."""
+        """For a key that no item can have, there is no document; a prefix that no key can have lists nothing."""
         assert registry.get(KIND, "k" * 1025) is None
         assert registry.get(KIND, "") is None
         assert registry.list(KIND, prefix="a", after="b") == []
@@ -295,7 +294,8 @@ class TestCalls:
 
 class TestLargeDocuments:
     def test_are_kept_packed(self, registry):
-        """A schema of the maximal length fits, and comes back unchanged, also over a small one and under one."""
+        """A schema of the maximum length fits, and comes back unchanged, also if it replaces a small one or a small one
+        replaces it."""
         small, large = {"text": "x"}, {"text": '{"type": "string"}\n' * 13_000}
         for body in (large, small, large):
             registry.write(PutDocument(KIND, "a", body))
@@ -318,7 +318,7 @@ class TestLargeDocuments:
 
 class TestUrl:
     def test_names_prefix_region_and_endpoint(self, aws):
-        """The URL says whose tables, in which region, and where if not at AWS."""
+        """The URL names the tables' prefix, the region, and the endpoint if it is not AWS."""
         asked = []
 
         def record_request(request, effect):
@@ -341,6 +341,6 @@ class TestUrl:
         assert here.get(KIND, "a") == Document("a", {}, 1)
 
     def test_a_url_without_a_prefix_is_refused(self):
-        """A URL that names no tables is reported at the start."""
+        """A URL that does not name tables is reported at the start."""
         with pytest.raises(BadSetting, match="dynamodb://prefix"):
             open_registry("dynamodb://")

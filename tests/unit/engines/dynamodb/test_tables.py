@@ -1,4 +1,4 @@
-"""The tables, and the models that are meant to fit them."""
+"""The deployed tables, and the models that have to match them."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ def test_a_model_and_its_table_have_the_same_keys(table, model):
 
 
 def test_every_table_has_its_model():
-    """The models above belong to all tables."""
+    """There is a model above for every table."""
     assert set(TABLES) == {DOCUMENTS_TABLE, LOG_INDEX_TABLE, COORDINATION_TABLE}
 
 

@@ -1,4 +1,4 @@
-"""How a cluster is reached: the content of a URL and of its file, and the parts that appear in logs."""
+"""How a cluster is reached: the contents of a URL and of its file, and the parts of them that appear in logs."""
 
 import logging
 
@@ -7,12 +7,12 @@ import pytest
 from nakadi.engines.kafka.client import ClusterAddress, new_admin_client, new_consumer, new_producer
 from tests.support.patience import until
 
-SECRET = "never/to+be+seen"  # of nobody
+SECRET = "never/to+be+seen"  # not a real certificate
 
 
 @pytest.fixture
 def address(tmp_path):
-    """One whose user, password and certificate are in a file."""
+    """An address whose user, password and certificate are in a file."""
     file = tmp_path / "kafka.properties"
     file.write_text(
         "# how to log in\n\nsecurity.protocol = sasl_plaintext\nsasl.mechanism=PLAIN\nsasl.username=ann\n"
@@ -22,7 +22,7 @@ def address(tmp_path):
 
 
 def test_settings_of_the_library_stand_in_a_file(address):
-    """Comments and empty lines mean nothing; a value is all after the first equals sign."""
+    """Comments and empty lines are ignored; a value is everything after the first equals sign."""
     settings = address.client_settings()
 
     assert settings["security.protocol"] == "sasl_plaintext"
@@ -33,7 +33,7 @@ def test_settings_of_the_library_stand_in_a_file(address):
 
 @pytest.mark.parametrize("make", [new_admin_client, new_consumer, new_producer])
 def test_what_is_secret_is_not_logged(address, make, caplog):
-    """They appear neither with an address nor in the library's log, even if it logs all of its settings."""
+    """Secrets appear neither with an address nor in the library's log, even if it logs all of its settings."""
     caplog.set_level(logging.DEBUG, logger="nakadi.kafka")
     client = make(address)
 

@@ -13,7 +13,7 @@ from tests.support.patience import PATIENCE, started_threads, until
 
 
 class Message:
-    """A record as the library has it."""
+    """A record in the library's form."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
@@ -44,7 +44,7 @@ class Message:
 
 
 class FollowingConsumer:
-    """Has the next event of its assigned partition, once the test lets it."""
+    """Has the next event of its assigned partition, once the test releases it."""
 
     def __init__(self) -> None:
         self.polling = threading.Semaphore(0)
@@ -77,7 +77,7 @@ class FollowingConsumer:
 
 @contextmanager
 def running_tail(consumer, monkeypatch):
-    """A tail with this consumer, which always ends."""
+    """A tail with this consumer, which is always closed afterwards."""
     monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: consumer)
     tail = TailReader(ClusterAddress("any"), lambda *_: None)
     try:
@@ -93,7 +93,7 @@ def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkey
     consumer = FollowingConsumer()
     with running_tail(consumer, monkeypatch) as tail:
         tail.follow_partition(("t", 0), 100)
-        # While the consumer waits for an event behind 100, the window is dropped, and another one begins at 90.
+        # While the consumer waits for an event after 100, the window is dropped, and another one begins at 90.
         assert consumer.polling.acquire(timeout=PATIENCE)
         tail.stop_following_topic("t")
         tail.follow_partition(("t", 0), 90)
@@ -157,8 +157,8 @@ class UninformedConsumer(FollowingConsumer):
     ],
 )
 def test_a_topic_is_looked_up_before_it_is_followed(monkeypatch, is_away, calls):
-    """The library would look for it within a second, in which its first events wait. A missing topic is looked up
-    once."""
+    """The library would look for the topic within a second, in which its first events wait. A missing topic is looked
+    up once."""
     consumer = UninformedConsumer(is_away=is_away)
     with running_tail(consumer, monkeypatch) as tail:
         tail.follow_partition(("z", 0), 0)
@@ -172,7 +172,7 @@ def test_a_topic_is_looked_up_before_it_is_followed(monkeypatch, is_away, calls)
 
 
 class ReadyConsumer(FollowingConsumer):
-    """Has each event of the partition that it is assigned at once."""
+    """Immediately has each event of its assigned partition."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,8 +190,8 @@ class ReadyConsumer(FollowingConsumer):
 
 
 def test_a_consumer_that_nobody_uses_is_closed(monkeypatch):
-    """A consumer that has caught up, or whose stream has ended, would ask for events a hundred times a second. The
-    next read has another one, and no thread stays behind."""
+    """A consumer that has caught up, or whose stream has ended, would ask for events a hundred times a second. The next
+    read gets another consumer, and no thread is left."""
     made = []
 
     def make_consumer(*_, **__):
@@ -212,7 +212,7 @@ def test_a_consumer_that_nobody_uses_is_closed(monkeypatch):
 
 
 def test_a_consumer_that_is_used_again_and_again_stays(monkeypatch):
-    """Reads that follow each other share a consumer, and what it has fetched ahead."""
+    """Consecutive reads share a consumer, and the events that it has fetched in advance."""
     made = []
     monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: made.append(ReadyConsumer()) or made[-1])
     reader = CatchUpReader(ClusterAddress("any"))

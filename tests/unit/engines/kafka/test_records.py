@@ -46,14 +46,15 @@ class Message:
     ],
 )
 def test_a_record_is_read_as_it_was_written(record):
-    """Value, key, owner and subscription come back, each of them also when it is empty or not there."""
+    """The value, the key, the owner and the subscription come back, even if they are empty or missing."""
     key = None if record.key is None else record.key.encode()
 
     assert event_from_message(Message(record.value, key, record_headers(record) or None)).record == record
 
 
 def test_headers_of_others_are_left_alone():
-    """Only the headers that the original Nakadi gives a meaning have one; of two with a name the last one counts."""
+    """Only headers that the original Nakadi uses have a meaning; of two headers with the same name, the last one
+    counts."""
     headers = [("trace", b"\xff"), ("X-AuthParam-Name", b"team"), ("CONSUMER_SUBSCRIPTION_ID", b"a")]
     headers += [("CONSUMER_SUBSCRIPTION_ID", b"b"), ("empty", None)]
 
@@ -69,7 +70,7 @@ def test_an_event_has_its_offset_and_time():
 
 @pytest.mark.parametrize(("microseconds", "later"), [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2)])
 def test_times_are_rounded_up(microseconds, later):
-    """A moment becomes the first millisecond that is not before it, so no event seems older than it is."""
+    """A time becomes the first millisecond that is not before it, so no event seems older than it is."""
     moment = NOON + timedelta(microseconds=microseconds)
 
     assert to_milliseconds(moment) - to_milliseconds(NOON) == later
@@ -77,7 +78,8 @@ def test_times_are_rounded_up(microseconds, later):
 
 
 def test_the_size_of_a_record_covers_all_of_it():
-    """A batch is filled by the sizes of its records, which count names and values of headers, and text as UTF-8."""
+    """A batch is filled by the sizes of its records, which include the names and values of headers, and text in
+    UTF-8."""
     plain = Record(b"x" * 100)
     owned = Record(b"x" * 100, "\u20ac" * 10, Attribute("team", "shop"), "subscription")
 
@@ -88,7 +90,7 @@ def test_the_size_of_a_record_covers_all_of_it():
 
 
 def test_plain_events_are_read_as_text():
-    """Neighbours of one time are one block; a gap between offsets and another time begin another one."""
+    """Consecutive events of one time are one block; a gap between offsets or another time begins another block."""
     messages = [
         Message(b"1", offset=3, milliseconds=5),
         Message(b"22", offset=4, milliseconds=5),
@@ -115,7 +117,7 @@ def test_plain_events_are_read_as_text():
     ids=["tombstone", "key", "empty key", "owner", "line break"],
 )
 def test_an_event_with_more_than_a_line_of_text_is_read_by_itself(other):
-    """No part of a record with more than one line of text is lost, and its neighbours are unchanged."""
+    """A record with more than one line of text loses nothing, and its neighbours are unchanged."""
     messages = [Message(b"1", offset=7), other, Message(b"2", offset=9)]
 
     assert events_from_messages(messages) == tuple(map(event_from_message, messages))

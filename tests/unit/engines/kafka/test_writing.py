@@ -1,4 +1,4 @@
-"""Producers of a log in Kafka, on the cluster that the client library has inside for tests."""
+"""Producers of a log in Kafka, with the test cluster inside the client library."""
 
 from datetime import UTC, datetime
 
@@ -23,7 +23,7 @@ def a_writer(**properties):
 
 @pytest.fixture
 def producer_calls(monkeypatch):
-    """The requests to each new producer, in order."""
+    """The requests of each new producer, in order."""
     producers = []
 
     class Producer:
@@ -44,7 +44,8 @@ def producer_calls(monkeypatch):
 
 
 def test_a_producer_asks_twice_where_its_topic_is_and_then_never_again(producer_calls):
-    """A producer that has not asked gets its id half a second late, and every question costs a way to the cluster."""
+    """A producer that has not asked gets the topic's id half a second late, and every request costs a round trip to the
+    cluster."""
     writer = a_writer()
     for number in range(10):
         records = {partition: [Record(b"%d" % number)] for partition in PARTITIONS}
@@ -58,7 +59,7 @@ def test_a_producer_asks_twice_where_its_topic_is_and_then_never_again(producer_
 
 
 def test_a_producer_whose_servers_do_not_answer_asks_once(producer_calls):
-    """Without an answer, appends are delayed no further: they are refused when their time is over."""
+    """Without an answer, appends are delayed no further: they are refused when their time is up."""
     writer = a_writer(**{"test.mock.broker.rtt": "600000"})
     (outcome,) = writer.write(TOPIC, {0: [Record(b"1")]}).values()
     writer.close()
@@ -70,7 +71,7 @@ def test_a_producer_whose_servers_do_not_answer_asks_once(producer_calls):
 @pytest.mark.parametrize("number", [1, 2, 5])
 @pytest.mark.parametrize("has_keys", [True, False])
 def test_lines_become_the_same_records_as_events_do(monkeypatch, number, has_keys):
-    """Each line is a record with its key, and the first and the last one report what became of the batch."""
+    """Each line is a record with its key, and the first and the last record report the outcome of the batch."""
     seen = []
 
     class Producer:

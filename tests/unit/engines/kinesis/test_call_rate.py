@@ -1,4 +1,4 @@
-"""Reads of a shard: it answers five a second, for all processes together."""
+"""The rate of reads of a shard, which allows five a second for all processes together."""
 
 import random
 import time
@@ -36,7 +36,7 @@ def clock(monkeypatch):
 
 
 def test_calls_for_a_name_are_apart(clock):
-    """A call that comes too early waits; calls for other names do not."""
+    """A call that comes too early waits; calls for other names do not wait for it."""
     pace = CallRate(0.2)
     for _ in range(6):
         pace.wait_for_turn("a")
@@ -46,7 +46,7 @@ def test_calls_for_a_name_are_apart(clock):
 
 
 def mean_interval(pace: CallRate, clock: Clock, name: str) -> float:
-    """How long a call waits for the one before it, on average: single intervals vary by half."""
+    """How long a call waits after the previous one, on average: single intervals vary by half."""
     pace.wait_for_turn(name)
     began = clock.now
     for _ in range(1000):
@@ -55,7 +55,7 @@ def mean_interval(pace: CallRate, clock: Clock, name: str) -> float:
 
 
 def test_refusals_make_it_slower_and_answers_faster_again(clock):
-    """The interval doubles with a refusal, up to a longest one, and shrinks bit by bit to the shortest."""
+    """The interval doubles with each refusal, up to a maximum, and shrinks gradually to the minimum."""
     pace = CallRate(0.2)
     pace.slow_down("a")
     assert mean_interval(pace, clock, "a") == pytest.approx(0.4, rel=0.1)
@@ -70,7 +70,7 @@ def test_refusals_make_it_slower_and_answers_faster_again(clock):
 
 @pytest.mark.parametrize("processes", [1, 2, 10, 20])
 def test_many_processes_share_a_shard(clock, processes):
-    """However many processes read a shard, each gets answers repeatedly, and few calls are refused needlessly."""
+    """However many processes read a shard, each gets answers regularly, and few calls are refused needlessly."""
     random.seed(17)
     paces = [CallRate(0.2) for _ in range(processes)]
     due = dict.fromkeys(range(processes), clock.now)

@@ -1,4 +1,4 @@
-"""How fresh the lineage of shards is that a reader goes by."""
+"""How up to date a reader's lineage of shards is."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from nakadi.model.log_index import RecordPosition
 
 
 class ShardListingStream:
-    """A stream whose shards are listed; `times` counts how often."""
+    """A stream whose shards are listed; `times` counts the calls."""
 
     def __init__(self):
         self.listed = [Shard("old", 0, 99)]
@@ -30,7 +30,7 @@ def shard_trees(stream):
 
 
 def test_a_new_shard_is_looked_for_once(stream, shard_trees):
-    """A record of a shard that is not known yet has the shards listed again, and those after it have not."""
+    """A record of an unknown shard causes the shards to be listed again; further records of that shard do not."""
     assert "old" in shard_trees.current
     stream.listed = [Shard("new", 0, 99, ("old",)), Shard("old", 0, 99, is_closed=True)]
     for sequence in range(5):
@@ -39,7 +39,8 @@ def test_a_new_shard_is_looked_for_once(stream, shard_trees):
 
 
 def test_a_forgotten_shard_is_looked_for_once(stream, shard_trees):
-    """A record of a shard that the stream has forgotten has the shards listed once, however many there are of it."""
+    """A record of a shard that the stream has forgotten causes the shards to be listed once, however many such records
+    there are."""
     for sequence in range(5):
         shard_tree = shard_trees.tree_for_ranking(RecordPosition("forgotten", sequence))
         assert "forgotten" not in shard_tree
@@ -48,7 +49,7 @@ def test_a_forgotten_shard_is_looked_for_once(stream, shard_trees):
 
 
 def test_each_forgotten_shard_is_looked_for(stream, shard_trees):
-    """One forgotten shard says nothing about another."""
+    """Each forgotten shard causes a listing of its own."""
     for shard in ("one", "two", "one", "two"):
         shard_trees.tree_for_ranking(RecordPosition(shard, 1))
     assert stream.times == 3

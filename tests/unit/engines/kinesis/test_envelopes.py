@@ -11,7 +11,7 @@ NOW = 1_795_262_400_123_456
 
 
 def test_the_layout_is_frozen():
-    """Records written years ago are counted in the same way: these are their bytes."""
+    """Records that were written years ago still have to be read; these are their bytes."""
     now = "4052a319c8600600"
     assert envelopes.pack_frame(3, NOW, b"frame").hex() == f"6e6b010003000000{now}" + b"frame".hex()
     assert envelopes.pack_seal(NOW).hex() == f"6e6b030000000000{now}"
@@ -23,7 +23,7 @@ def test_the_layout_is_frozen():
 
 @given(st.binary(max_size=200), st.integers(30, 60))
 def test_a_frame_in_parts_comes_back_whole(frame, most):
-    """The parts of a frame are no longer than asked, and put together they are the frame."""
+    """No part of a frame is longer than requested, and together the parts are the frame."""
     pieces = envelopes.pack_parts(2, NOW, frame or b"x", b"12345678", most)
     found = [envelopes.parse_envelope(piece) for piece in pieces]
     assert all(len(piece) <= most for piece in pieces)
@@ -34,7 +34,7 @@ def test_a_frame_in_parts_comes_back_whole(frame, most):
 
 
 def test_a_whole_frame_comes_back():
-    """A record says how many events it holds, and when they were stored."""
+    """A record tells how many events it holds, and when they were stored."""
     assert envelopes.parse_envelope(envelopes.pack_frame(3, NOW, b"frame")) == Envelope(
         envelopes.WHOLE_FRAME, 3, NOW, b"frame"
     )
@@ -42,13 +42,13 @@ def test_a_whole_frame_comes_back():
 
 @pytest.mark.parametrize("data", [b"", b"n", b"nk", b"nk\x01" + bytes(12), b"xx" + bytes(30), b"nk\x09" + bytes(30)])
 def test_what_does_not_begin_like_a_record_is_none(data):
-    """Bytes of others are recognised, however short."""
+    """Bytes of others are recognised as foreign, however short they are."""
     assert envelopes.parse_envelope(data) is None
 
 
 @given(st.binary(max_size=64))
 def test_no_bytes_do_harm(data):
-    """Any foreign records in the stream can be read."""
+    """Foreign records in the stream do no harm, whatever they contain."""
     for each in (data, b"nk" + data, b"nk\x02\x00" + data):
         found = envelopes.parse_envelope(each)
         assert found is None or found.kind in envelopes.ENVELOPE_KINDS

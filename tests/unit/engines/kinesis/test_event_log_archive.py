@@ -71,7 +71,7 @@ def test_objects_go_with_what_was_in_them(faulty_kinesis: FaultyKinesis, log):
 
 def test_small_windows_can_be_merged(faulty_kinesis: FaultyKinesis, log):
     """Events that an indexer has archived in many windows and a worker has merged are read, found by time and removed
-    as before, also when the stream has forgotten them."""
+    as before, even when the stream has forgotten them."""
     moments = []
     for number in range(2 * MIN_SEGMENTS_TO_MERGE):
         faulty_kinesis.clock.move(60)
@@ -101,7 +101,7 @@ def test_small_windows_can_be_merged(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_compaction_that_was_asleep_changes_nothing(faulty_kinesis: FaultyKinesis, log, monkeypatch):
-    """A compaction whose claim ran out while it wrote leaves the partition to the process that has the claim now."""
+    """A compaction whose claim ran out while it wrote leaves the partition to the process that now has the claim."""
     for number in range(4):
         run_blocking(log.append("t", {0: [Record(b"%d" % number, "key")]}))
     faulty_kinesis.index_all()

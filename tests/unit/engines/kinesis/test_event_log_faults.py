@@ -44,13 +44,14 @@ def log(faulty_kinesis: FaultyKinesis):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """No one in these tests waits as long as in production; a module that waits by another name is an error here."""
+    """The waits in these tests are shorter than in production; a module that waits under another name is an error
+    here."""
     for module in (continuity, gaps, indexing, scanning, shard_watch, tails):
         monkeypatch.setattr(module, "RETRY_TIMEOUT_SECONDS", 1.0)
 
 
 def test_every_module_that_waits_is_known():
-    """A module of the engine that gives up after a time has it shortened in these tests."""
+    """The waits of every module of the engine that gives up after a time are shortened in these tests."""
     folder = Path(continuity.__file__).parent
     waiting = {each.stem for each in folder.glob("*.py") if "RETRY_TIMEOUT_SECONDS" in each.read_text()}
     assert waiting == {"continuity", "gaps", "indexing", "scanning", "shard_watch", "tails"}
@@ -102,7 +103,7 @@ class TestPublishing:
         assert values(log) == [b"1", b"2", b"1", b"2"]
 
     def test_ends_when_no_one_lets_it_in(self, faulty_kinesis: FaultyKinesis, log):
-        """Throttled for too long, it is refused, and nothing was stored."""
+        """If it is throttled for too long, it is refused, and nothing is stored."""
         faulty_kinesis.faults.goes_wrong("PutRecords", *[THROTTLED] * 50)
         impatient = faulty_kinesis.a_log(IMPATIENT_OPTIONS)
         assert run_blocking(impatient.append("t", {0: [Record(b"1")]})) == {0: TIMED_OUT}
@@ -117,7 +118,7 @@ class TestPublishing:
         assert calls() == 1
 
     def test_fails_for_those_partitions_whose_records_failed(self, faulty_kinesis: FaultyKinesis, log):
-        """In a call with several partitions, only the refused ones are refused. (P111)"""
+        """In a call with several partitions, only the partitions with refused records are refused. (P111)"""
         faulty_kinesis.client.refuses({1: "InternalFailure"})
         fates = run_blocking(log.append("t", {partition: [Record(b"%d" % partition)] for partition in range(3)}))
         assert fates == {0: AppendStored(), 1: FAILED, 2: AppendStored()}
@@ -134,7 +135,8 @@ class TestPublishing:
 
     @pytest.mark.parametrize("failing", [0, 1, 2])
     def test_publishing_a_long_frame_is_all_or_nothing(self, faulty_kinesis: FaultyKinesis, failing):
-        """When one record of several fails, none of the events is stored, and the numbers of others have no gap."""
+        """When one of several records fails, none of the events are stored, and the offsets of other events have no
+        gap."""
         log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
         run_blocking(log.append("t", {0: [Record(b"before")]}))
@@ -145,7 +147,7 @@ class TestPublishing:
         assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1]
 
     def test_publishing_a_long_frame_waits_for_each_record(self, faulty_kinesis: FaultyKinesis):
-        """The records of a long frame are sent in sequence, each once the one before it is stored."""
+        """The records of a long frame are sent in sequence, each after the one before it is stored."""
         log = faulty_kinesis.a_log(small_records())
         log.create_topic("t", 1)
         batch = long_batch()
@@ -161,7 +163,7 @@ def small_records():
 
 
 def long_batch() -> list[Record]:
-    """Events that no compression fits into one small record."""
+    """Events that cannot be compressed into one small record."""
     return [Record(b'"%s"' % bytes(random.choices(range(97, 123), k=500))) for _ in range(4)]
 
 
@@ -171,7 +173,7 @@ class TestReading:
         "fault", [THROTTLED, error_before_effect, timeout_before_effect, no_connection, unreadable_answer_after_effect]
     )
     def test_waits_until_it_is_answered(self, faulty_kinesis: FaultyKinesis, log, operation, fault):
-        """A throttled or failed call is repeated; no caller gets a smaller number meanwhile."""
+        """A throttled or failed call is repeated; no caller gets a smaller offset meanwhile."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         reader = faulty_kinesis.a_log()
         faulty_kinesis.faults.goes_wrong(operation, fault, fault)
@@ -181,7 +183,7 @@ class TestReading:
         assert reader.bounds("t", [0])[0].next_offset == 2
 
     def test_goes_on_behind_an_expired_iterator(self, faulty_kinesis: FaultyKinesis, log):
-        """An iterator that is too old is replaced by one for the same place: no record is missed or read twice."""
+        """An expired iterator is replaced by one for the same place: no record is missed or read twice."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         assert values(log) == [b"1"]
         run_blocking(log.append("t", {0: [Record(b"2")]}))
@@ -189,7 +191,8 @@ class TestReading:
         assert values(log) == [b"1", b"2"]
 
     def test_begins_with_what_is_left_when_its_place_is_too_old(self, faulty_kinesis: FaultyKinesis, log):
-        """When the stream no longer knows the place where the index ends, reading begins with the oldest it has."""
+        """When the stream no longer knows the place where the index ends, reading begins with the oldest record that is
+        left."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         run_blocking(log.append("t", {0: [Record(b"2")]}))
@@ -200,8 +203,8 @@ class TestReading:
 
     @pytest.mark.parametrize("fault", [THROTTLED, error_before_effect, EXPIRED])
     def test_is_unavailable_rather_than_wrong(self, faulty_kinesis: FaultyKinesis, log, fault, monkeypatch):
-        """When no answer comes in time, none is given."""
-        monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # each of these asks Kinesis itself
+        """When no answer arrives in time, the call fails."""
+        monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # each of these calls asks Kinesis itself
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.faults.goes_wrong("GetRecords", *[fault] * 100)
         impatient = faulty_kinesis.a_log(IMPATIENT_OPTIONS)
@@ -223,7 +226,7 @@ class TestReading:
         assert values(faulty_kinesis.a_log()) == [b"1"]
 
     def test_reading_a_damaged_object_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
-        """An archive object that cannot be read is as good as none."""
+        """An archive object that cannot be read is treated like a missing one."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         [key] = faulty_kinesis.archive.all_keys()
@@ -231,7 +234,7 @@ class TestReading:
         assert values(faulty_kinesis.a_log()) == [b"1"]
 
     def test_reading_a_silent_archive_is_unavailable(self, faulty_kinesis: FaultyKinesis, log):
-        """A slow or broken archive gives no empty answer."""
+        """A slow or broken archive never causes an empty answer."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         with pytest.raises(Unavailable):
@@ -254,7 +257,7 @@ class TestReading:
 
 
 class IndexThatCrashes:
-    """An index whose user dies after compacted segments were written."""
+    """An index whose process dies after it has written compacted segments."""
 
     def __init__(self, index) -> None:
         self._index = index
@@ -284,7 +287,7 @@ class TestCompaction:
 
 class TestWatching:
     def test_goes_on_whatever_happens(self, faulty_kinesis: FaultyKinesis, log):
-        """News come again after faults of every kind, known or not: no reader waits forever."""
+        """After faults of every kind, known or not, events are reported again: no reader waits for ever."""
         told = threading.Event()
         reader = faulty_kinesis.a_log()
         end = reader.add_change_listener(lambda *_: told.set())
@@ -311,7 +314,7 @@ class BrokenStore:
 
 class TestSealing:
     def test_that_failed_is_reported_and_can_be_repeated(self, faulty_kinesis: FaultyKinesis, log):
-        """A seal that is not known to be in the log is not reported as done; sealing again completes it."""
+        """A seal whose outcome is unknown is not reported as done; sealing again completes it."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.faults.goes_wrong("PutRecords", error_before_effect)
         with pytest.raises(Unavailable):

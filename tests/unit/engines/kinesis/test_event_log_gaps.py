@@ -1,4 +1,5 @@
-"""Events that the stream forgot before they were indexed: a new timeline announces them, no offset is given twice."""
+"""Events that the stream forgot before they were indexed: a new timeline announces the gap, and no offset is given
+twice."""
 
 import json
 
@@ -57,7 +58,8 @@ def values(found: list[tuple[Position, int]]) -> list[int]:
 
 
 def test_a_consumer_that_is_ahead_of_the_index_misses_nothing_behind_a_gap(kinesis_hours: HoursOfKinesis, name: str):
-    """Indexed up to 5, delivered up to 9, and 5 and 6 forgotten: its next events are in a new timeline, all of them."""
+    """Events up to 5 are indexed and up to 9 delivered, but 5 and 6 are forgotten: the consumer's next events are all
+    in a new timeline."""
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
     publish(kinesis_hours, name, 5, 6)
@@ -86,7 +88,7 @@ def test_a_consumer_that_is_ahead_of_the_index_misses_nothing_behind_a_gap(kines
 
 
 def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(kinesis_hours: HoursOfKinesis, name: str):
-    """When no event was ever indexed, consumers that had the first ones continue with the remaining ones."""
+    """When no event was ever indexed, consumers that had the first events continue with the remaining ones."""
     kinesis_hours.broker.housekeeping.run()
     publish(kinesis_hours, name, 0, 1)
     kinesis_hours.pass_by(2)
@@ -102,7 +104,7 @@ def test_with_nothing_indexed_what_is_left_is_in_a_new_timeline(kinesis_hours: H
 
 
 def test_an_idle_shard_is_no_gap(kinesis_hours: HoursOfKinesis, name: str):
-    """Housekeeping notes that nothing waits: after days without events, numbers continue where they were."""
+    """Housekeeping records that nothing waits: after days without events, offsets continue where they were."""
     publish(kinesis_hours, name, 0, 1)
     kinesis_hours.index_all()
     for _ in range(8):
@@ -115,7 +117,7 @@ def test_an_idle_shard_is_no_gap(kinesis_hours: HoursOfKinesis, name: str):
 
 
 def test_a_shard_that_was_forgotten_whole_is_a_gap(kinesis_hours: HoursOfKinesis, name: str):
-    """A shard that split and left the stream before it was indexed to its end has lost its remaining events."""
+    """A shard that split, and left the stream before it was indexed to its end, has lost its remaining events."""
     publish(kinesis_hours, name, 0)
     kinesis_hours.index_all()
     publish(kinesis_hours, name, 1)
@@ -133,7 +135,7 @@ def test_a_shard_that_was_forgotten_whole_is_a_gap(kinesis_hours: HoursOfKinesis
 
 
 def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: HoursOfKinesis, name: str):
-    """Events appended to a topic that is continued, or deleted since, are in the one that continues it."""
+    """Events that are appended to a topic that has been continued or deleted are in the topic that continues it."""
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
     log = kinesis_hours.broker.logs.for_storage("default")
@@ -149,7 +151,8 @@ def test_publishers_that_know_of_no_new_timeline_lose_nothing(kinesis_hours: Hou
 
 
 def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: HoursOfKinesis, name: str):
-    """Its end is known: the remaining events are counted from there, and lost ones are skipped."""
+    """The end of the timeline is known: the remaining events are counted backwards from it, and lost ones are
+    skipped."""
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
     publish(kinesis_hours, name, 5, 6)
@@ -185,7 +188,7 @@ def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(kinesis_hours
 
 
 def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: HoursOfKinesis):
-    """A gap in one shard leaves event types alone whose events are in others."""
+    """A gap in one shard does not affect event types whose events are in other shards."""
     kinesis_hours.kinesis.split(kinesis_hours.kinesis.open()[0])
     kinesis_hours.broker.housekeeping.run()
     names = [kinesis_hours.an_event_type(f"type-{number}") for number in range(4)]
@@ -211,7 +214,7 @@ def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: Hours
 def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(
     kinesis_hours: HoursOfKinesis, name: str
 ):
-    """An offset that was given out after the end of a timeline is unavailable for a moment, and not forever."""
+    """An offset beyond the end of a timeline is unavailable for a moment, and not for ever."""
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
 
@@ -225,7 +228,7 @@ def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(
 
 
 def test_what_happened_is_reported(kinesis_hours: HoursOfKinesis, name: str, caplog):
-    """The log and the audit log record new timelines, and the list of timelines shows why they were begun."""
+    """The log and the audit log record new timelines, and the list of timelines gives the reason."""
     kinesis_hours.broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
     kinesis_hours.broker.system_event_types.create_missing()
     lose_some(kinesis_hours, name)
@@ -245,7 +248,7 @@ def test_what_happened_is_reported(kinesis_hours: HoursOfKinesis, name: str, cap
 
 
 def lose_some(kinesis_hours: HoursOfKinesis, name: str) -> None:
-    """Ten events, of which the last two of seven are lost before they are indexed, and three are left."""
+    """Ten events: the last two of the first seven are lost before they are indexed, and three are left."""
     publish(kinesis_hours, name, *range(5))
     kinesis_hours.index_all()
     publish(kinesis_hours, name, 5, 6)
@@ -270,7 +273,7 @@ def values_of(kinesis_hours: HoursOfKinesis, name: str) -> list[bytes]:
 def test_a_reader_follows_shards_that_split_and_merge_between_two_reads(
     kinesis_hours: HoursOfKinesis, name: str, later: float
 ):
-    """A reader of a shard counts the events of all following shards, though the index has them already."""
+    """A reader of a shard counts the events of all the shards that follow it, although the index already has them."""
     publish(kinesis_hours, name, 0)
     task = kinesis_hours.a_log()
     assert values(follow(kinesis_hours, name, task, Position(1, -1))) == [0]

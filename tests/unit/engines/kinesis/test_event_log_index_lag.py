@@ -1,4 +1,4 @@
-"""How late the indexer is, as housekeeping measures it: without the indexer's help."""
+"""The lag of the indexer, which housekeeping measures without the indexer's help."""
 
 from datetime import timedelta
 
@@ -29,7 +29,7 @@ def test_nothing_waits_where_nothing_was_stored(log):
 
 
 def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(faulty_kinesis: FaultyKinesis, log):
-    """It begins with the first event after the indexed ones, and ends when the indexer has come to the tip."""
+    """The lag begins with the first event that is not indexed, and ends when the indexer has reached the tip."""
     for number in range(3):
         run_blocking(log.append("t", {0: [Record(b"%d" % number)]}))
     indexer = faulty_kinesis.an_indexer()
@@ -45,7 +45,7 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(faulty_kines
 
 
 def test_a_round_of_housekeeping_reads_the_stream_once(faulty_kinesis: FaultyKinesis, log):
-    """A search for gaps also measures the lag for the next call; the call after that reads again."""
+    """A search for gaps also measures the lag, which the next call returns; the call after that reads again."""
     run_blocking(log.append("t", {0: [Record(b"0")]}))
     faulty_kinesis.clock.move(
         -(faulty_kinesis.clock.now() - datetime_from_microseconds(arrival_of(faulty_kinesis, 0) * 1000)).total_seconds()
@@ -62,7 +62,7 @@ def test_a_round_of_housekeeping_reads_the_stream_once(faulty_kinesis: FaultyKin
 
 
 def test_clocks_that_disagree_make_no_negative_lag(faulty_kinesis: FaultyKinesis, log):
-    """An event from the future, by this process's clock, has not waited at all."""
+    """An event whose time is in the future, by this process's clock, has not waited at all."""
     run_blocking(log.append("t", {0: [Record(b"0")]}))
     arrived = datetime_from_microseconds(arrival_of(faulty_kinesis, 0) * 1000)
 

@@ -1,4 +1,4 @@
-"""Shards split and merge while events come and go; only local services can do that."""
+"""Shards split and merge while events are stored and read; only a local service can do that in a test."""
 
 import random
 import threading
@@ -68,7 +68,7 @@ class ReshardedStream:
         return ShardTree(self.a_stream().list_shards())
 
     def reshard(self, how: str) -> None:
-        """Split some shard in the middle, or merge two that lie next to each other."""
+        """Split any shard in the middle, or merge two neighbours."""
         shards = self._open_shards()
         if how == "split":
             widest = max(shards, key=lambda shard: shard.last_hash_key - shard.first_hash_key)
@@ -94,7 +94,7 @@ class ReshardedStream:
 def kinesis_world(request):
     with request.param() as endpoint:
         client = boto3.client("kinesis", endpoint_url=endpoint)
-        client.close = lambda: None  # every log closes its client, and this one is shared
+        client.close = lambda: None  # every log closes its client, and this client is shared
         stream = create_stream(client)
         yield ReshardedStream(client, stream)
         client.delete_stream(StreamName=stream)
@@ -105,7 +105,8 @@ def seen_from_the_beginning(log: KinesisLog) -> Seen:
 
 
 def follow(log: KinesisLog, partition: int, published: threading.Event | None = None) -> Iterator[bytes | None]:
-    """The values of a partition in order, up to the last published one; each offset is one more than the one before."""
+    """Read the values of a partition in order, up to the last published one; each offset is one more than the one
+    before."""
     place = 0
     while True:
         is_all = published is None or published.is_set()
@@ -119,7 +120,8 @@ def follow(log: KinesisLog, partition: int, published: threading.Event | None = 
 
 
 def read_when_there_is_room(log: KinesisLog, partition: int, place: int, *, wait: float) -> EventSlice:
-    """Read like a client: on a busy machine, a read may outlast the patience of others, which then come again."""
+    """Read like a client: on a busy machine, a read may be refused because others wait too long, and then it is
+    repeated."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -150,9 +152,10 @@ def repeat_until(over: threading.Event, work: Callable[[], None]) -> None:
 
 class TestWhileShardsSplitAndMerge:
     def test_no_event_is_lost_or_there_twice_and_every_reader_counts_the_same(self, kinesis_world: ReshardedStream):
-        """Events keep their order and offsets while shards split and merge, for readers who follow and who come later.
+        """Events keep their order and offsets while shards split and merge, for readers that follow and for readers
+        that come later.
 
-        The reader that follows has next to no memory, so it also reads behind its cache.
+        The reader that follows has next to no memory, so it also reads events that are no longer cached.
         """
         index_by_shard = kinesis_world.an_indexer()
         over, published = threading.Event(), threading.Event()
@@ -179,7 +182,7 @@ class TestWhileShardsSplitAndMerge:
             time.sleep(0.25)
             over.set()
             acknowledged = [each.result(PATIENCE) for each in writing]
-            time.sleep(0.1)  # earlier knowledge of the tip is no longer shared
+            time.sleep(0.1)  # an earlier result is no longer shared
             published.set()
             indexing.result(PATIENCE)
             followed = {partition: each.result(PATIENCE) for partition, each in enumerate(following)}
@@ -199,7 +202,7 @@ class TestWhileShardsSplitAndMerge:
         assert sum(map(len, followed.values())) > 60
 
     def test_an_index_made_afterwards_is_the_same(self, kinesis_world: ReshardedStream):
-        """Indexing only the last shards also indexes all their ancestors, parents before children."""
+        """Indexing the last shards also indexes all their ancestors, parents before children."""
         with kinesis_world.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             expected = dict.fromkeys(range(PARTITIONS), 0)
@@ -217,7 +220,7 @@ class TestWhileShardsSplitAndMerge:
             assert {partition: each.next_offset for partition, each in bounds.items()} == expected
 
     def test_a_sealed_topic_stays_sealed(self, kinesis_world: ReshardedStream):
-        """A reader that only sees later records knows a seal written before a shard split."""
+        """A reader that only sees later records knows of a seal that was written before a shard split."""
         with kinesis_world.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             run_blocking(log.append(TOPIC, {partition: [Record(b"1")] for partition in range(PARTITIONS)}))
@@ -232,7 +235,7 @@ class TestWhileShardsSplitAndMerge:
 
 
 class OlderIndex:
-    """An older state of the index, for callers that read how far shards are counted."""
+    """An older state of the index, for callers that read up to which record the shards are indexed."""
 
     def __init__(self, index: MemoryLogIndex, stream: str) -> None:
         self._index = index
@@ -247,7 +250,8 @@ class OlderIndex:
 
 class TestProcessesThatAreBehind:
     def test_counts_nothing_twice(self, kinesis_world: ReshardedStream):
-        """An indexer that reads an old shard again, and does not know its children yet, changes nothing."""
+        """An indexer that reads an old shard again, and does not know its children yet, changes nothing in the
+        index."""
         with kinesis_world.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
@@ -270,7 +274,7 @@ class TestProcessesThatAreBehind:
             assert kinesis_world.index.index_heads(places) == indexed
 
     def test_begins_with_what_others_have_counted(self, kinesis_world: ReshardedStream):
-        """A reader that finds a partition counted in an unknown shard takes over the count."""
+        """A reader that finds a partition indexed in an unknown shard adopts the count."""
         shard_trees = ShardTreeCache(kinesis_world.a_stream())
         topics = TopicCache(kinesis_world.index, 60.0, ChangeWatch(kinesis_world.index.change_counters, SystemClock()))
         segment_cache = SegmentCache(kinesis_world.archive)

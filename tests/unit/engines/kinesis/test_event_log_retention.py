@@ -1,4 +1,4 @@
-"""The stream forgets events older than its retention: offsets stay the same, and no answer is wrong."""
+"""The stream forgets events after its retention time: offsets stay the same, and no answer is wrong."""
 
 import time
 
@@ -52,7 +52,8 @@ def make_records(*numbers: int) -> list[tuple[int, bytes]]:
 
 @BOTH
 def test_what_is_forgotten_is_read_from_the_archive(faulty_kinesis: FaultyKinesis, log, strict):
-    """A reader crosses from the archive to the stream without a gap, though the stream begins in the middle."""
+    """A reader crosses from the archive to the stream without a gap, although the stream begins in the middle of the
+    events."""
     publish(log, *range(10))
     faulty_kinesis.index_all()
     publish(log, *range(10, 12))
@@ -66,7 +67,7 @@ def test_what_is_forgotten_is_read_from_the_archive(faulty_kinesis: FaultyKinesi
 
 @BOTH
 def test_an_idle_partition_goes_on_where_it_was(faulty_kinesis: FaultyKinesis, log, strict):
-    """When all of a partition is forgotten by the stream, its next event has the next offset."""
+    """When the stream has forgotten all events of a partition, its next event still has the next offset."""
     publish(log, *range(5))
     faulty_kinesis.index_all()
     faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis), strict=strict)
@@ -80,7 +81,7 @@ def test_an_idle_partition_goes_on_where_it_was(faulty_kinesis: FaultyKinesis, l
 @BOTH
 @pytest.mark.parametrize("archived", [True, False])
 def test_what_no_one_has_is_not_made_up(faulty_kinesis: FaultyKinesis, log, strict, archived):
-    """When neither archive nor stream has an event, another one is not shown in its place."""
+    """When neither the archive nor the stream has an event, no other event is shown in its place."""
     publish(log, *range(10))
     faulty_kinesis.index_all(archived=archived)
     faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis) - 3, strict=strict)
@@ -96,7 +97,8 @@ def test_what_no_one_has_is_not_made_up(faulty_kinesis: FaultyKinesis, log, stri
 
 @BOTH
 def test_a_process_that_slept_counts_anew(faulty_kinesis: FaultyKinesis, log, monkeypatch, strict):
-    """A process that did not read for long begins at the end of the index: it may have missed forgotten records."""
+    """A process that has not read for long begins at the end of the index, because it may have missed forgotten
+    records."""
     publish(log, *range(3))
     faulty_kinesis.index_all()
     sleeper = faulty_kinesis.a_log()
@@ -111,7 +113,7 @@ def test_a_process_that_slept_counts_anew(faulty_kinesis: FaultyKinesis, log, mo
 
 @BOTH
 def test_an_append_that_was_given_up_stops_no_one(faulty_kinesis: FaultyKinesis, log, strict):
-    """Parts of an append that never was completed can be forgotten; indexer and readers continue without them."""
+    """Parts of an append that was never completed can be forgotten; the indexer and readers continue without them."""
     publish(log, 0)
     half = envelopes.pack_parts(3, 0, bytes(1000), b"a" * 8, 500)
     faulty_kinesis.put("t/0", half[0])
@@ -125,7 +127,8 @@ def test_an_append_that_was_given_up_stops_no_one(faulty_kinesis: FaultyKinesis,
 
 @pytest.mark.usefixtures("log")
 def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(faulty_kinesis: FaultyKinesis):
-    """A reader that is thrown back on the stream and finds half of an append says so, rather than leaving it out."""
+    """A reader that has to fall back on the stream, and finds half of an append there, reports the gap rather than
+    skipping it."""
     first, second = long_append()
     faulty_kinesis.put("t/0", first)
     faulty_kinesis.index_all()
@@ -145,7 +148,7 @@ def long_append() -> list[bytes]:
 
 
 def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(faulty_kinesis: FaultyKinesis, log, monkeypatch):
-    """The end of a scan is a place to continue from for as long as the stream certainly has the following records."""
+    """Reading continues from the end of an earlier scan only while the stream certainly has the records that follow."""
     publish(log, *range(10))
     faulty_kinesis.index_all(archived=False)
     reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
@@ -158,7 +161,7 @@ def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(faulty_kine
 
 
 def test_a_record_of_another_is_no_record_of_ours(faulty_kinesis: FaultyKinesis, log):
-    """Records that others put into the stream have no offset, wherever they lie."""
+    """Records that others put into the stream have no offset, wherever they are."""
     publish(log, 0)
     for key, data in (("t/0", b"not ours"), ("no place", b"nk"), ("t/9", b"")):
         faulty_kinesis.put(key, data)

@@ -1,4 +1,4 @@
-"""Records that are pushed: to a consumer of the process's own, over the protocol of the service."""
+"""Records that are pushed to a consumer of the process, over the service's protocol."""
 
 import threading
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def kinesis(faulty_kinesis: FaultyKinesis, monkeypatch) -> Iterator[PushingKines
 
 
 class FollowingProcess:
-    """A process that watches, and its notifications."""
+    """A process that watches, and the notifications that it gets."""
 
     def __init__(self, log: KinesisLog) -> None:
         self.log = log
@@ -87,7 +87,7 @@ def publish(faulty_kinesis: FaultyKinesis, count: int = 1) -> None:
 
 
 def test_what_is_pushed_is_not_asked_for(faulty_kinesis, kinesis, monkeypatch):
-    """While a shard is pushed, a watching process reads none of the shared pages."""
+    """While a shard's records are pushed, a watching process reads none of the shared pages."""
     asked: list[str] = []
     page = Stream.read_page
 
@@ -107,7 +107,8 @@ def test_what_is_pushed_is_not_asked_for(faulty_kinesis, kinesis, monkeypatch):
 
 
 def test_a_subscription_that_ends_is_followed_by_another(faulty_kinesis, kinesis):
-    """Kinesis ends each subscription after five minutes: the next one begins where it ended, and no record is lost."""
+    """Kinesis ends each subscription after five minutes: the next one begins where the last one ended, and no record is
+    lost."""
     kinesis.lasts = 0.05
     with following_watch(faulty_kinesis) as process:
         for number in range(10):
@@ -118,7 +119,7 @@ def test_a_subscription_that_ends_is_followed_by_another(faulty_kinesis, kinesis
 
 
 def test_a_refused_subscription_leaves_the_shard_to_be_asked(faulty_kinesis, kinesis):
-    """Within five seconds Kinesis refuses to subscribe again: events are read as without fan-out meanwhile."""
+    """Within five seconds, Kinesis refuses another subscription: meanwhile, events are read as without fan-out."""
     kinesis.pushes = False
     with following_watch(faulty_kinesis) as process:
         wait_until_subscribed(kinesis, 2)
@@ -133,7 +134,7 @@ def test_a_refused_subscription_leaves_the_shard_to_be_asked(faulty_kinesis, kin
 
 @pytest.mark.parametrize("how", ["most", "activates"])
 def test_a_stream_without_room_for_a_consumer_is_asked(faulty_kinesis, kinesis, how):
-    """A stream has at most twenty consumers; one more process reads as without fan-out, and tries again."""
+    """A stream has at most twenty consumers; a further process reads as without fan-out, and tries again."""
     setattr(kinesis, how, 0)
     with following_watch(faulty_kinesis) as process:
         publish(faulty_kinesis, 2)
@@ -145,7 +146,7 @@ def test_a_stream_without_room_for_a_consumer_is_asked(faulty_kinesis, kinesis, 
 
 
 def test_a_silent_subscription_hides_nothing(faulty_kinesis, kinesis):
-    """A connection that is open and silent is given up, and the shard is read instead."""
+    """A connection that stays open without sending anything is given up, and the shard is read instead."""
     with following_watch(faulty_kinesis, "&push_silence=0.2") as process:
         until(lambda: kinesis.pages)
         kinesis.silent.set()
@@ -154,7 +155,8 @@ def test_a_silent_subscription_hides_nothing(faulty_kinesis, kinesis):
 
 
 def test_the_newest_offsets_are_asked_for(faulty_kinesis, kinesis):
-    """Events acknowledged before the call are in the bounds, whether they were pushed yet or not. (C13)"""
+    """Events that were acknowledged before the call are within the bounds, whether they have been pushed yet or not.
+    (C13)"""
     with following_watch(faulty_kinesis) as process:
         until(lambda: kinesis.streaming)
         publish(faulty_kinesis)
@@ -166,14 +168,14 @@ def test_the_newest_offsets_are_asked_for(faulty_kinesis, kinesis):
 
 
 def test_a_consumer_goes_with_its_process(faulty_kinesis, kinesis):
-    """The consumer of a process that ends is not paid for any more."""
+    """When a process ends, its consumer is deregistered and costs no more."""
     with following_watch(faulty_kinesis):
         until(lambda: kinesis.consumers)
     assert not kinesis.consumers
 
 
 def test_a_process_that_no_one_watches_has_no_consumer(faulty_kinesis, kinesis):
-    """A process that only answers questions costs no consumer, though its URL names one."""
+    """A process that nobody watches registers no consumer, although its URL names one."""
     url = f"kinesis://{faulty_kinesis.name}?region={REGION}&fan_out=mine&{HURRIED}"
     log = opening.open_kinesis_log(url, faulty_kinesis.clock, faulty_kinesis.index, None)
     publish(faulty_kinesis)
@@ -184,7 +186,7 @@ def test_a_process_that_no_one_watches_has_no_consumer(faulty_kinesis, kinesis):
 
 
 def test_a_consumer_is_replaced_before_it_is_old(faulty_kinesis, kinesis, monkeypatch):
-    """After some hours a new consumer takes over, and the old one goes."""
+    """After some hours, a new consumer takes over, and the old one is deregistered."""
     monkeypatch.setattr(fan_out, "CONSUMER_LIFETIME_SECONDS", 0.1)
     kinesis.lasts = 0.05
     with following_watch(faulty_kinesis) as process:
@@ -195,7 +197,7 @@ def test_a_consumer_is_replaced_before_it_is_old(faulty_kinesis, kinesis, monkey
 
 
 def test_a_consumer_that_was_taken_away_is_registered_anew(faulty_kinesis, kinesis):
-    """Someone deregisters the consumer of a living process: it registers another, and no record is lost."""
+    """If someone deregisters the consumer of a live process, the process registers another, and no record is lost."""
     with following_watch(faulty_kinesis) as process:
         until(lambda: kinesis.streaming)
         [arn] = kinesis.consumers
@@ -207,7 +209,7 @@ def test_a_consumer_that_was_taken_away_is_registered_anew(faulty_kinesis, kines
 
 
 def test_orphans_are_removed_by_age(faulty_kinesis, kinesis):
-    """Housekeeping removes consumers of this broker that are older than any of a living process, and no others."""
+    """Housekeeping removes consumers of this broker that are too old to belong to a live process, and no others."""
     for name in ("mine-killed", "mine-other", "somebody-else"):
         kinesis.answer(
             "RegisterStreamConsumer", {"StreamARN": f"arn:stream/{faulty_kinesis.name}", "ConsumerName": name}
@@ -226,7 +228,8 @@ def test_orphans_are_removed_by_age(faulty_kinesis, kinesis):
 
 
 def test_a_shard_that_ends_is_followed_by_its_children():
-    """The last event of a shard that was split says so, and its children are pushed from their beginning."""
+    """The last event of a shard that was split announces the split, and the children are pushed from their
+    beginning."""
     with kinesis_local() as endpoint, use_fast_clients():
         client = boto3.client("kinesis", REGION, endpoint_url=endpoint)
         stream = create_stream(client, shards=1)
@@ -255,7 +258,7 @@ def test_a_shard_that_ends_is_followed_by_its_children():
 
 
 class IteratorStream:
-    """A stream that is only asked for iterators and pages."""
+    """A stream that only answers requests for iterators and pages."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -273,7 +276,8 @@ def record(sequence: int) -> ArrivedRecord:
 
 
 def test_what_is_pushed_and_read_is_met_once():
-    """A record that was read is not taken again when it is pushed, nor the other way round; a shard ends only once."""
+    """A record that was read is not handled again when it is pushed, nor the other way round; a shard ends only
+    once."""
     stream = IteratorStream()
     cursor = ShardCursor(stream, "s", 5)
     assert [each.position.sequence for each in cursor.read(GrowingPauses(1)).records] == [7, 8]

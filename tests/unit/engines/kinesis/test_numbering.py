@@ -1,4 +1,4 @@
-"""Counting, as a pure function of the log."""
+"""Numbering, as a pure function of the log."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_frames_get_the_next_numbers(log):
 
 
 def test_records_of_others_take_no_number(log):
-    """All readers skip a record that is not ours."""
+    """All readers skip records that others wrote."""
     log.add_frame(1)
     log.add_foreign_record()
     log.add_frame(1)
@@ -60,7 +60,7 @@ def test_records_of_others_take_no_number(log):
 
 
 def test_time_never_goes_back(log):
-    """A frame was stored no earlier than those in front of it, whatever its publisher's clock said."""
+    """A frame counts as stored no earlier than the frames before it, whatever its publisher's clock said."""
     moments = []
     for stored_at in (5, 9, 3, 10):
         log.add_frame(1, stored_at)
@@ -69,7 +69,7 @@ def test_time_never_goes_back(log):
 
 
 def test_parts_are_numbered_together_where_the_last_one_lies(log):
-    """An append in parts comes after all events stored between its first part and its last."""
+    """An append in parts comes after all the events that were stored between its first part and its last."""
     log.part("a", 0, 3, count=4)
     log.add_frame(1)
     log.part("a", 1, 3, count=4)
@@ -105,8 +105,7 @@ def test_a_part_that_is_there_twice_counts_once(log):
 
 
 def test_parts_that_come_too_late_count_nothing(log):
-    """An append whose last part arrived long after its first is abandoned by every process that counts it, at any
-    time."""
+    """An append whose last part arrived long after its first is abandoned by every process, whenever it counts."""
     log.part("a", 0, 2, at=0)
     log.part("b", 0, 2, at=0)
     log.part("b", 1, 2, at=ABANDONED_APPEND_AGE_MS)
@@ -116,7 +115,7 @@ def test_parts_that_come_too_late_count_nothing(log):
 
 
 def test_abandoned_parts_are_forgotten(log):
-    """Parts that are no longer expected take no memory."""
+    """Parts whose append is abandoned take no memory."""
     log.part("a", 0, 2, at=0)
     log.add_frame(1, at=ABANDONED_APPEND_AGE_MS)
     assert len(log.state.unfinished_parts) == 1

@@ -27,13 +27,13 @@ def test_a_url_names_the_stream_and_what_else_is_wanted():
     ],
 )
 def test_a_url_that_cannot_be_understood_is_refused(url, said):
-    """A mistake in a URL stops the start, and the message names it."""
+    """A mistake in a URL prevents the start, and the message names it."""
     with pytest.raises(ValueError, match=said):
         parse_options(*parse_stream_url(url))
 
 
 def test_a_log_needs_an_index():
-    """Without an index nothing could be counted."""
+    """Without an index, offsets could not be counted."""
     with pytest.raises(BadSetting, match="log index"):
         open_event_log("kinesis://events", HandMovedClock())
 

@@ -1,4 +1,4 @@
-"""Reading from memory, from the archive, and from the stream alone."""
+"""Reading from memory, from the archive, and from the stream."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ def both_halves_of(numbers) -> list[bytes]:
 @pytest.mark.parametrize("how", ["indexed", "indexed without an archive", "indexed in part", "not indexed"])
 @pytest.mark.parametrize("options", [FAST_OPTIONS, FORGETFUL], ids=["remembered", "forgotten"])
 def test_every_way_leads_to_the_same_events(faulty_kinesis: FaultyKinesis, log, how, options):
-    """From any offset the same events come, whether they are remembered, archived, or only in the stream."""
+    """From any offset, the same events are read, whether they are cached, archived, or only in the stream."""
     publish(log, range(30))
     if how != "not indexed":
         faulty_kinesis.index_all(archived=how != "indexed without an archive")
@@ -87,7 +87,7 @@ def test_a_log_without_an_archive_reads_the_stream(faulty_kinesis: FaultyKinesis
 
 
 def test_any_client_that_catches_up_reads_the_stream_once(faulty_kinesis: FaultyKinesis, log):
-    """Reading behind the memory continues where the last read ended, and not from the beginning."""
+    """A read of events that are no longer cached continues where the last read ended, and not at the beginning."""
     publish(log, range(100))
     reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
     reader.bounds("t", [0])
@@ -100,7 +100,7 @@ def test_any_client_that_catches_up_reads_the_stream_once(faulty_kinesis: Faulty
 
 
 def test_the_index_is_ahead_of_a_reader(faulty_kinesis: FaultyKinesis, log):
-    """A reader that finds more in the index than it has read itself counts nothing twice."""
+    """A reader that finds more in the index than it has read itself counts no event twice."""
     reader = faulty_kinesis.a_log()
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 0)}
     publish(log, range(3), partition=1)
@@ -110,7 +110,7 @@ def test_the_index_is_ahead_of_a_reader(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_a_new_process_begins_where_the_index_ends(faulty_kinesis: FaultyKinesis, log):
-    """The tip of an indexed partition costs one read of the stream, however much is in it."""
+    """The tip of an indexed partition costs one read of the stream, however many records are in it."""
     publish(log, range(50))
     faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log()
@@ -120,7 +120,7 @@ def test_a_new_process_begins_where_the_index_ends(faulty_kinesis: FaultyKinesis
 
 
 def test_bounds_have_whatever_was_acknowledged_before_they_were_asked_for(faulty_kinesis: FaultyKinesis, log):
-    """A tip that was read before the question is no answer to it; partitions share a read. (C13, L36)"""
+    """A tip that was read before the request does not answer it; partitions share a read. (C13, L36)"""
     reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=60))
     assert reader.bounds("t", [0, 1]) == {0: OffsetBounds(0, 0), 1: OffsetBounds(0, 0)}
     publish(log, range(3))
@@ -135,7 +135,7 @@ def test_bounds_have_whatever_was_acknowledged_before_they_were_asked_for(faulty
 
 
 def test_the_tip_is_shared(faulty_kinesis: FaultyKinesis, log):
-    """Streams that have come to the tip, and read again within a moment, cost the shard no read."""
+    """Streams that have reached the tip, and read again within a moment, do not cause a read of the shard."""
     publish(log, range(3))
     reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=30.0))
     reader.bounds("t", [0])
@@ -146,7 +146,7 @@ def test_the_tip_is_shared(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_those_who_asked_before_a_read_began_share_it(faulty_kinesis: FaultyKinesis, log):
-    """However many want to know the tip, a read that began after they had asked answers all of them."""
+    """However many callers ask for the tip, a read that begins after they have asked answers all of them."""
     publish(log, range(3))
     shard_trees = ShardTreeCache(faulty_kinesis.a_stream())
     topics = TopicCache(
@@ -173,7 +173,7 @@ def test_those_who_asked_before_a_read_began_share_it(faulty_kinesis: FaultyKine
 
 @pytest.mark.usefixtures("log")
 def test_a_process_knows_at_once_what_it_stored_itself(faulty_kinesis: FaultyKinesis):
-    """However old the tip may be for others, a process sees its own events in the next read."""
+    """However old the cached tip may be for others, a process sees its own events with the next read."""
     own = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=3600.0))
     for number in range(5):
         publish(own, [number])
@@ -182,7 +182,7 @@ def test_a_process_knows_at_once_what_it_stored_itself(faulty_kinesis: FaultyKin
 
 @pytest.mark.parametrize("streams", [1, 500])
 def test_streams_cost_a_shard_the_same(faulty_kinesis: FaultyKinesis, log, streams):
-    """One reader asks for all: five hundred that follow their partitions ask the stream no more often than one."""
+    """One reader reads for all: five hundred streams that follow their partitions cause no more calls than one."""
     topics = [f"s{number}" for number in range(streams)]
     for topic in topics:
         log.create_topic(topic, 1)
@@ -222,7 +222,7 @@ def test_what_others_store_is_reported(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_a_damaged_frame_keeps_its_numbers(faulty_kinesis: FaultyKinesis, log):
-    """An unreadable frame is skipped, and later events have the same offsets for all."""
+    """An unreadable frame is skipped, and later events have the same offsets for all readers."""
     publish(log, [1])
     faulty_kinesis.put("t/0", envelopes.pack_frame(3, 0, b"nf\x01\x00 no frame"))
     publish(log, [2])
@@ -232,7 +232,8 @@ def test_a_damaged_frame_keeps_its_numbers(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_moments_are_found_in_the_index_and_behind_it(faulty_kinesis: FaultyKinesis, log):
-    """Every moment leads to the event that reading finds, in archived segments as in the tail."""
+    """For every point in time, the lookup finds the event that a full read finds, in archived segments as in the
+    tail."""
     began = faulty_kinesis.clock.now()
     for number in range(20):
         publish(log, [number])
@@ -248,7 +249,7 @@ def test_moments_are_found_in_the_index_and_behind_it(faulty_kinesis: FaultyKine
 
 
 def test_trimming_is_seen_by_others(faulty_kinesis: FaultyKinesis, log):
-    """The low-water mark is shared, and reaches other processes within a lease."""
+    """The low-water mark is shared, and other processes see it within a lease's duration."""
     publish(log, range(3))
     faulty_kinesis.clock.move(60)
     publish(log, range(3, 5))
@@ -305,7 +306,7 @@ def test_two_do_not_compact_at_once(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_what_the_archive_has_already_is_reported_when_the_tip_is(faulty_kinesis: FaultyKinesis, log):
-    """A reader without the newest events shows none of them, and treats no offset as too far."""
+    """A reader that has not read the newest events shows none of them, and treats no offset as too high."""
     publish(log, range(3))
     faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log(replace(FAST_OPTIONS, shared_for=3600.0, window_bytes=1))
@@ -321,7 +322,7 @@ def test_what_the_archive_has_already_is_reported_when_the_tip_is(faulty_kinesis
 
 
 def test_a_batch_may_touch_many_partitions(faulty_kinesis: FaultyKinesis, log):
-    """However many partitions a batch of the indexer touches, each is counted."""
+    """However many partitions a batch of the indexer touches, each is indexed."""
     log.create_topic("wide", 40)
     for _ in range(2):
         run_blocking(log.append("wide", {partition: [Record(b"%d" % partition)] for partition in range(40)}))
@@ -332,7 +333,7 @@ def test_a_batch_may_touch_many_partitions(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(faulty_kinesis: FaultyKinesis, log, monkeypatch):
-    """A watcher of a topic that continues another polls nothing until it is notified, also after a long sleep."""
+    """A watcher of a topic that continues another one does not poll until it is notified, even after a long sleep."""
     publish(log, range(2))
     faulty_kinesis.index.create_next_topic("t", "t~2", [])
     faulty_kinesis.index.advance_head("t~2", 0, 0, IndexHead(), None)

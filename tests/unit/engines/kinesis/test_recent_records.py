@@ -1,4 +1,4 @@
-"""The records in a process's memory, and its knowledge after the oldest ones are gone."""
+"""The records in a process's memory, and what it knows after the oldest ones are gone."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def small_memory() -> RecentRecords:
 
 
 def test_a_row_is_counted_when_someone_asks(recent_records):
-    """Records from before and after the call are numbered in order."""
+    """Records that arrive before and after the first request are numbered in order."""
     recent_records.add_records([a_record(1, count=2), a_record(2)], rank)
     assert recent_records.numbering_state("t/0", "t") is None
     assert recent_records.frames_from("t/0", "t", 0, 10, 1000) is None
@@ -51,7 +51,7 @@ def test_a_row_is_counted_when_someone_asks(recent_records):
 
 
 def test_counting_begins_at_any_known_place(recent_records):
-    """Records up to the place where counting begins are skipped, also later arrivals."""
+    """Records up to the place where counting begins are skipped, even if they arrive later."""
     recent_records.add_records([a_record(1), a_record(2)], rank)
     assert recent_records.start_numbering(
         "t/0", "t", IndexingState(last_position=RecordPosition("s", 3), next_offset=7), {}, rank
@@ -63,7 +63,7 @@ def test_counting_begins_at_any_known_place(recent_records):
 
 
 def test_partitions_do_not_mix(recent_records):
-    """Each partition has separate numbers."""
+    """Each partition is numbered separately."""
     recent_records.add_records([a_record(1, "t/0"), a_record(2, "t/1"), a_record(3, "t/0")], rank)
     for key in ("t/0", "t/1"):
         recent_records.start_numbering(key, "t", NOTHING_INDEXED, {}, rank)
@@ -72,7 +72,7 @@ def test_partitions_do_not_mix(recent_records):
 
 
 def test_frames_begin_with_the_one_that_is_asked_for(recent_records):
-    """The first frame is the one that holds the offset, and there are as many as there is room for, at least one."""
+    """The first frame is the one with the offset, and as many follow as there is room for."""
     recent_records.add_records([a_record(sequence, count=3) for sequence in range(1, 9)], rank)
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     assert contents(recent_records.frames_from("t/0", "t", 4, 1, 1_000_000)) == [2]
@@ -95,7 +95,7 @@ def test_the_oldest_is_forgotten_first():
 
 
 def test_what_was_forgotten_is_not_counted_wrongly():
-    """A row whose beginning is lost cannot be counted from a place in front of that, only from one behind it."""
+    """A row whose beginning is lost cannot be counted from a place before the loss, only from one after it."""
     recent_records = small_memory()
     recent_records.add_records([a_record(sequence) for sequence in range(1, 21)], rank)
     lost = recent_records.last_evicted_position("t/0")
@@ -112,7 +112,7 @@ def test_what_was_forgotten_is_not_counted_wrongly():
 
 
 def test_a_frame_in_parts_is_put_together(recent_records):
-    """Its bytes are its records' bytes in order, wherever the first of them were found."""
+    """The bytes of the frame are those of its records in order, wherever the first of them was found."""
     pieces = envelopes.pack_parts(2, 0, b"abcdef", b"12345678", envelopes.MAX_HEADER_BYTES + 2)
     records = [ArrivedRecord(RecordPosition("s", 1 + at), "t/0", 0, piece) for at, piece in enumerate(pieces)]
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)

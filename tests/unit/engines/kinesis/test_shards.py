@@ -1,11 +1,12 @@
-"""The shards that cover a place, in order."""
+"""The shards that cover a hash key, in order."""
 
 import pytest
 
 from nakadi.engines.kinesis.shards import Shard, ShardTree
 from nakadi.model.log_index import RecordPosition
 
-# a and b existed from the beginning; a was split, then its second half merged with b, and that was split again.
+# The shards a and b existed from the beginning; a was split, its second half was merged with b, and the result was
+# split.
 SHARDS = [
     Shard("g", 75, 99, ("e",)),
     Shard("f", 25, 74, ("e",)),
@@ -23,12 +24,13 @@ LINEAGE = ShardTree(SHARDS)
     [(0, "ac"), (24, "ac"), (25, "adef"), (49, "adef"), (50, "bef"), (74, "bef"), (75, "beg"), (99, "beg")],
 )
 def test_a_chain_begins_with_the_oldest(hash_key, chain):
-    """The shards of a hash key follow each other in time, both ends of a range included."""
+    """The shards of a hash key follow each other in time; both ends of a range belong to its shard."""
     assert LINEAGE.shards_covering(hash_key) == list(chain)
 
 
 def test_parents_and_children_are_those_that_are_listed():
-    """A merged shard has two parents, and shards that the stream forgot have no children."""
+    """A merged shard has two parents, and shards that the stream has forgotten are not listed as parents or
+    children."""
     assert LINEAGE.listed_parents("e") == ["d", "b"]
     assert sorted(LINEAGE.children("e")) == ["f", "g"]
     younger = ShardTree([shard for shard in SHARDS if shard.id not in "ab"])
@@ -38,12 +40,13 @@ def test_parents_and_children_are_those_that_are_listed():
 
 
 def test_leaves_cover_everything_once():
-    """At the end of every chain there is a leaf."""
+    """Every chain ends with a leaf."""
     assert sorted(LINEAGE.leaves()) == ["c", "f", "g"]
 
 
 def test_marks_are_in_the_order_of_their_shards():
-    """Between shards the lineage decides, within one the sequence number; nothing comes before everything."""
+    """The lineage orders marks of different shards, and the sequence number those of one; the mark of nothing comes
+    first."""
     marks = [
         None,
         RecordPosition("long gone", 99),
@@ -58,13 +61,13 @@ def test_marks_are_in_the_order_of_their_shards():
 
 
 def test_a_part_of_a_lineage_keeps_the_order():
-    """When old shards are forgotten, those that are left are still in their order."""
+    """When old shards are forgotten, the remaining ones are still in their order."""
     for gone in ("a", "ab", "abd", "abde"):
         left = ShardTree([shard for shard in SHARDS if shard.id not in gone])
         assert left.shards_covering(30) == [each for each in "adef" if each not in gone]
 
 
 def test_shards_that_descend_from_each_other_are_refused():
-    """A circle is no lineage."""
+    """A cycle is not a lineage."""
     with pytest.raises(ValueError, match="descend"):
         ShardTree([Shard("a", 0, 9, ("b",)), Shard("b", 0, 9, ("a",))]).shards_covering(1)

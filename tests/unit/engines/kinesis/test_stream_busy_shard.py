@@ -1,4 +1,5 @@
-"""A shard that more want to read than it answers: reads are shared, and who would wait too long is refused at once."""
+"""A shard with more readers than it can answer: reads are shared, and a caller that would wait too long is refused at
+once."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ READS_PER_SECOND = 5.0
 
 
 class Clock:
-    """A clock that the test moves, and so do sleepers unless they `sleep_for_nothing`; the time of day continues."""
+    """A clock that moves when the test or a sleeper moves it unless they `sleep_for_nothing`; the time of day
+    continues."""
 
     time = staticmethod(time.time)
 
@@ -61,7 +63,7 @@ def clock(monkeypatch):
 
 
 class HeldClient:
-    """A client that holds back its first read until the test releases it; from then on it answers, or refuses all
+    """A client that holds back its first read until the test releases it; afterwards it answers, or refuses all
     reads."""
 
     def __init__(self, client: Any, *, refuses: bool = False) -> None:
@@ -89,7 +91,7 @@ def throttle(operation: str) -> ClientError:
 
 
 class CountedLock:
-    """A lock, and how many have come for it."""
+    """A lock that counts the callers that have asked for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -119,7 +121,7 @@ def a_log(faulty_kinesis: FaultyKinesis, client: Any = None) -> KinesisLog:
 
 
 def ask_at_once(log: KinesisLog, client: HeldClient, lock: CountedLock) -> list[Any]:
-    """The results of many callers that ask for the bounds while the first one's read is under way."""
+    """The results of many callers that ask for the bounds while the first caller's read is under way."""
 
     def ask(_: int) -> Any:
         try:
@@ -139,7 +141,7 @@ def ask_at_once(log: KinesisLog, client: HeldClient, lock: CountedLock) -> list[
 
 
 def count_lock_uses(log: KinesisLog) -> CountedLock:
-    """The lock of the reader of the log's only shard, from now on."""
+    """Replace the lock in the reader of the log's only shard by a counting one."""
     tails = log._reader._reader.tails
     [shard] = log._shard_trees.current.leaves()
     tail = tails._find_or_begin_tail(shard)
@@ -148,7 +150,7 @@ def count_lock_uses(log: KinesisLog) -> CountedLock:
 
 
 def test_many_who_ask_at_once_share_the_reads(faulty_kinesis):
-    """However many ask for the tip while it is read, one read that begins after that serves all of them."""
+    """However many callers ask for the tip while it is read, one read that begins afterwards serves all of them."""
     client = HeldClient(faulty_kinesis.client)
     log = a_log(faulty_kinesis, client)
 
@@ -157,7 +159,8 @@ def test_many_who_ask_at_once_share_the_reads(faulty_kinesis):
 
 
 def test_a_read_serves_who_came_while_it_waited_for_its_turn(faulty_kinesis, clock):
-    """A read that had to wait for its turn covers all events stored until then, and is not repeated for them."""
+    """A read that had to wait for its turn covers all events that were stored until then, and is not repeated for
+    them."""
     log = a_log(faulty_kinesis)
     log._stream._pace = CallRate(1 / READS_PER_SECOND)
     log.bounds("t", [0])
@@ -171,8 +174,8 @@ def test_a_read_serves_who_came_while_it_waited_for_its_turn(faulty_kinesis, clo
 
 
 def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(faulty_kinesis, clock):
-    """While Kinesis refuses a shard's reads, many who wait for them cost no more calls than one, and hear of it at
-    once, with the time to come back. A caller that comes before that time is refused without a call."""
+    """While Kinesis refuses a shard's reads, many waiting callers cause no more calls than one, and are refused at
+    once, with the time after which to retry. A caller that comes before that time is refused without a call."""
     client = HeldClient(faulty_kinesis.client, refuses=True)
     log = a_log(faulty_kinesis, client)
 
@@ -180,7 +183,7 @@ def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(faulty_kinesis,
 
     assert all(isinstance(each, Unavailable) for each in refusals)
     assert sum(isinstance(each, ShardBusy) for each in refusals) == MANY - 1
-    assert client.reads < 15  # the calls of one that tries for ten seconds
+    assert client.reads < 15  # the calls of a reader that tries for ten seconds
 
     reads = client.reads
     client._refuses = False
@@ -200,11 +203,11 @@ def begin_reading(stream: Stream, shard: str) -> ShardBusy | None:
 
 
 def test_a_shard_lets_begin_only_so_many(faulty_kinesis, clock):
-    """Only callers that soon get a turn begin to read a shard; the others are refused without a call, and learn when
-    to come back. All of them have begun after as many returns as the shard's rate of calls requires."""
+    """Only callers that get a turn soon begin to read a shard; the others are refused without a call, with the time
+    after which to retry. All of them have begun after as many retries as the shard's rate of calls requires."""
     stream = Stream(faulty_kinesis.client, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
-    clock.sleep_for_nothing = True  # all of them come in the same moment
+    clock.sleep_for_nothing = True  # all of them come at the same moment
     iterators, reads = faulty_kinesis.counting("GetShardIterator"), faulty_kinesis.counting("GetRecords")
     waiting, rounds = MANY, 0
 
@@ -220,7 +223,7 @@ def test_a_shard_lets_begin_only_so_many(faulty_kinesis, clock):
 
 
 def test_who_has_begun_may_wait_longer_than_who_begins(faulty_kinesis, clock):
-    """A reader on its second page is not refused for the sake of others that begin."""
+    """A reader at its second page is not refused for the sake of readers that begin."""
     stream = Stream(faulty_kinesis.client, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     iterator = stream.request_iterator_from_start(shard)
