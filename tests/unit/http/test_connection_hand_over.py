@@ -38,10 +38,12 @@ class HandedOverConnection:
     def close(self):
         pass
 
-    async def serve(self, connection, *, is_in_use=False):
+    async def serve(self, connection, *, was_taken_over=False):
         connection.setblocking(False)
         loop = asyncio.get_running_loop()
-        _, protocol = await loop.connect_accepted_socket(lambda: self._new_protocol(is_in_use=is_in_use), connection)
+        _, protocol = await loop.connect_accepted_socket(
+            lambda: self._new_protocol(was_taken_over=was_taken_over), connection
+        )
         self.protocols.append(protocol)
 
 
@@ -119,7 +121,7 @@ def test_a_connection_goes_on_in_another_server():
         given.hand_over(lambda copy: copies.append(copy) or True)
         await first.ended.wait()
 
-        await second.serve(*copies, is_in_use=True)
+        await second.serve(*copies, was_taken_over=True)
         for size in (3, MANY_BYTES):
             assert await client.length_of_echo(size) == size
         assert not second.ended.is_set()
@@ -233,7 +235,7 @@ def test_a_connection_that_goes_on_may_rest(monkeypatch):
 
     async def work(client, first, second):
         other = Client()
-        await second.serve(client.theirs, is_in_use=True)
+        await second.serve(client.theirs, was_taken_over=True)
         await first.serve(other.theirs)
         assert await other.receive() == b""
         other.close()

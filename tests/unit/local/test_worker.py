@@ -32,8 +32,8 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
                 handed_over = HandedOverConnections(worker, stopped.set)
 
                 class Protocol(asyncio.Protocol):
-                    def __init__(self, *, is_in_use):
-                        kinds.append(is_in_use)
+                    def __init__(self, *, was_taken_over):
+                        kinds.append(was_taken_over)
 
                     def connection_made(self, transport):
                         served.append(stopped.is_set())
@@ -69,8 +69,8 @@ def test_a_connection_that_the_supervisor_has_served_is_known_as_such():
                 handed_over = HandedOverConnections(worker, lambda: None)
 
                 class Protocol(asyncio.Protocol):
-                    def __init__(self, *, is_in_use):
-                        kinds.append(is_in_use)
+                    def __init__(self, *, was_taken_over):
+                        kinds.append(was_taken_over)
 
                     def connection_made(self, transport):
                         transport.close()

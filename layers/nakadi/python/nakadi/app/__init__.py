@@ -1,4 +1,5 @@
-"""The application: it wires a broker from settings, and contains the programs and functions that run it.
+"""The application: wires a broker from settings, and contains the programs and functions that run it.
 
-It knows every other room except `local`, and only `local` knows it. Begin reading with `engines`, then the broker.
+This package imports every other room except `local`, and only `local` imports it. Begin reading with `engines`, then
+the broker.
 """

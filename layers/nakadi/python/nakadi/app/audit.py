@@ -1,7 +1,7 @@
 """The audit log: the author of each change, and the resource before and after.
 
-It wraps each operation that changes something, reads the resource before and after, and publishes the difference. The
-operations themselves do not know about it.
+This module wraps each operation that changes something, reads the resource before and after, and publishes the
+difference. The operations themselves do not know about it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def timelines_view(event_type: EventType) -> list[views.View]:
 
 
 class AuditedResources(Struct, frozen=True, kw_only=True):
-    """Reads resources as clients see them; None if one does not exist."""
+    """Reads resources as clients see them; returns None for a resource that does not exist."""
 
     event_types: EventTypes
     storages: Storages
@@ -129,7 +129,7 @@ class AuditedResources(Struct, frozen=True, kw_only=True):
         if not subscription_id:
             return []
         coordination = self.get_coordination()
-        # In this order: once nobody awaits a reset, its result is in the offsets.
+        # The order matters: once nobody awaits a reset, its result is in the offsets.
         reset = coordination.assignment(subscription_id).reset
         cursors = {
             partition: each.position for partition, each in coordination.committed_offsets(subscription_id).items()
@@ -204,7 +204,7 @@ class Audit(Struct, frozen=True):
             try:
                 answer = handler(request)
             except StillRunning:
-                # The subject is known now, and the request may never be repeated.
+                # The subject is known only now, and the client may never repeat the request.
                 self._publish_change(audited.resource_type, name, before, audited.read_state(name), request)
                 raise
             if answer.status < 300:
@@ -289,7 +289,7 @@ def resource_name_from_body(name: str) -> Callable[[Request], str]:
 
 
 def resource_name_from_path_if_body_lists(name: str) -> Callable[[Request], str]:
-    """Takes the name of the resource from the path, if the body lists anything to do."""
+    """Takes the name of the resource from the path, if the body lists any work."""
 
     def name_from_body(request: Request) -> str:
         try:
@@ -310,5 +310,5 @@ def fixed_resource_name(name: str) -> Callable[[Request], str]:
 
 
 def _may_switch_on_audit_log(request: Request) -> bool:
-    """Whether this request may switch the log on, which then records that."""
+    """Whether this request may switch on the audit log, which then records the switch itself."""
     return request.method == "POST" and request.path.rstrip("/") == "/settings/features"

@@ -37,9 +37,9 @@ class ScopeTable:
             ("GET HEAD", READING_PATH_PATTERN, read),
             ("DELETE", r"/subscriptions/[^/]+(/.*)?", read),
             ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
-            # They show events, and are for those who change schemas.
+            # These operations show events, and serve those who change schemas.
             ("GET HEAD POST DELETE", r"/event-types/[^/]+/schemas/rehearsals(/.*)?", change, read),
-            # It lists event types, and reads their events.
+            # A query lists event types, and reads their events.
             ("POST", r"/queries", settings.scope_uid, read),
             ("DELETE", r"/event-types/[^/]+(/.*)?", settings.scope_config_write),
             ("POST PUT", r"/event-types(/.*)?", change),
@@ -58,7 +58,9 @@ class ScopeTable:
 def make_token_authentication(
     tokens: TokenVerifier, table: ScopeTable, realms: tuple[str, ...]
 ) -> Callable[[Request], Subject]:
-    """Authenticate by bearer token, with the scope that the operation needs, and one of the realms if there are any."""
+    """Authenticate by bearer token, with the scope that the operation needs and, if the settings name realms, one of
+    these.
+    """
     return _authentication_by(
         lambda request: tokens.verified_subject(request.headers.get("authorization")), table, realms
     )

@@ -33,7 +33,7 @@ def authorizer_decision(tokens: TokenVerifier, event: Mapping[str, Any]) -> dict
 
 
 def policy_allowing(subject: Subject, method_arn: str) -> dict[str, Any]:
-    """A policy that allows the whole API. The functions check permissions, since they understand requests."""
+    """A policy that allows the whole API. The functions check permissions: only they understand the requests."""
     api, stage, *_ = method_arn.split("/")
     statement = {"Action": "execute-api:Invoke", "Effect": "Allow", "Resource": f"{api}/{stage}/*"}
     return {

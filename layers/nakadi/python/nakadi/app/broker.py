@@ -1,7 +1,7 @@
 """The one place that knows every room: it wires a broker from settings.
 
 A module that takes long to load is imported when somebody first asks for its part. The table "What is loaded late" in
-docs/architecture.md names these modules, and what each of them costs.
+docs/architecture.md names these modules, and what loading each of them costs.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def open_broker(
 ) -> BrokerServices:
     """Open the stores and logs that the settings name. The other parts are created when somebody first asks for them.
 
-    `wrap_log` may wrap the event log, for example to inject faults, and `wrap_sender` what delivers to sinks. A
-    broker of several processes passes the `counter` of their changes. Every process but the committing one also
-    passes the `committer`, a connection to the committing process.
+    `wrap_log` may wrap the event log, for example to inject faults, and `wrap_sender` may wrap the senders that deliver
+    to sinks. A broker of several processes passes the `counter` of their changes. Every process but the committing one
+    also passes the `committer`, a connection to the committing process.
     """
     clock = clock or SystemClock()
     authenticate = make_authentication(settings, clock)
@@ -186,8 +186,8 @@ class BrokerServices(BrokerCore):
     """Reads the metrics of all processes of this broker, if there are several."""
 
     def prepare_for_requests(self) -> None:
-        """Create the broker's own event types, which is logged if it fails, and which housekeeping tries again. Begin
-        to send metrics, if the settings say so. The first process of a broker does this. Raises `BadSetting`.
+        """Create the broker's own event types; a failure is logged, and housekeeping tries again. Begin to send
+        metrics, if the settings say so. The first process of a broker does this. Raises `BadSetting`.
         """
         self._open_metrics_export_if_set()
         if self.settings.auth != "off" and not self.settings.default_admin:
@@ -227,7 +227,7 @@ class BrokerServices(BrokerCore):
         return [services.dispatcher.run]
 
     def write_kpis_only_when_asked(self, report_dropped: ReportDroppedKpis) -> None:
-        """Write KPIs only on request, because threads stand still between requests. Call this before all else.
+        """Write KPIs only on request, because threads are suspended between requests. Call this before anything else.
 
         `report_dropped` is called with the number of KPIs that did not fit into memory, or could not be written.
         """
@@ -240,7 +240,9 @@ class BrokerServices(BrokerCore):
         return self.measure_index_lag()
 
     def measure_index_lag(self) -> timedelta | None:
-        """How late the latest of all log indexers is; None if there is none, or if one cannot be measured."""
+        """The lag of the log indexer that is furthest behind; None if there is none, or if the lag of one cannot be
+        measured.
+        """
         from nakadi.app.housekeeping import measure_index_lag
 
         return measure_index_lag(self)
@@ -258,7 +260,7 @@ class BrokerServices(BrokerCore):
             run_and_log_failure("wipe", str(path), partial(wiper.run, BROKER_PATIENCE_SECONDS))
 
     def find_deleted_event_types(self, names: Collection[str]) -> Collection[str]:
-        """The names among these that no event type has; an empty list if the registry does not answer."""
+        """Those of the names that belong to no event type; an empty list if the registry does not answer."""
         try:
             return [name for name in names if not self._has_event_type(name)]
         except Unavailable:
@@ -277,7 +279,7 @@ class BrokerServices(BrokerCore):
         return self.metrics
 
     def close(self) -> None:
-        """Close what was opened. A part closes before those that it uses."""
+        """Close what was opened. A part closes before the parts that it uses."""
         if self.metrics_export is not None:
             self.metrics_export.close()
         for name in CLOSED_IN_ORDER:
@@ -287,7 +289,7 @@ class BrokerServices(BrokerCore):
         self.registry.close()
         if self.tracer is not None:
             self.tracer.close()
-        # Last: what the others say at their end is sent, too.
+        # Last, so that what the other parts log while they close is sent too.
         if self.log_export is not None:
             self.log_export.close()
 
@@ -330,7 +332,7 @@ class BrokerServices(BrokerCore):
         closed = settings.auth != "off"
 
         def owner_of(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
-            """The members in the settings; otherwise administrators, or all subjects without authentication."""
+            """The members in the settings; otherwise the administrators, or all subjects if authentication is off."""
             return SystemEventTypeOwner(
                 owning_application=owner,
                 permitted_subjects=attributes_from_pairs(
@@ -352,7 +354,9 @@ class BrokerServices(BrokerCore):
         )
 
     def _register_system_event_type(self, draft: EventTypeDraft) -> None:
-        """Create a missing event type. Only this loads what creation needs: it happens once for a deployment."""
+        """Create a missing event type. Only this method loads what creation needs, because it happens once for a
+        deployment.
+        """
         self.registration.creation.create_system_event_type(draft)
 
     # Publishing
@@ -588,7 +592,7 @@ class BrokerServices(BrokerCore):
         return make_table_lag_monitor(self)
 
     def find_table_objective(self, event_type: EventType) -> TableObjectiveStatus | None:
-        """How the objective of a table is met. The monitor opens the log index, which others do without."""
+        """How well a table meets its objective. The monitor opens the log index, which other requests do not need."""
         if TABLE_OBJECTIVE_ANNOTATION not in event_type.annotations or self.table_lag_monitor is None:
             return None
         return self.table_lag_monitor.objective_status(event_type)
@@ -600,7 +604,7 @@ class BrokerServices(BrokerCore):
         return make_lost_events_recovery(self, self._report_lost_events)
 
     def _report_lost_events(self, before: EventType, after: EventType) -> None:
-        """Tell the audit log. Only this loads the audit: losses are very rare."""
+        """Report lost events to the audit log. Only this method loads the audit, because losses are very rare."""
         from nakadi.app.audit import timelines_view
 
         self.audit.publish_own_change("timeline", before.name, timelines_view(before), timelines_view(after))

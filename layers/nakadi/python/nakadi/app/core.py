@@ -173,7 +173,7 @@ def _make_archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolic
 
 
 def _is_embedded(event_log_url: str) -> bool:
-    """Whether one process of the broker commits for all, and therefore knows which events to archive."""
+    """Whether one process of the broker commits for all processes, and therefore knows which events to archive."""
     return storage_type(event_log_url) is StorageType.EMBEDDED
 
 

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from nakadi.streaming.driver import StreamFigures
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
-# Opening streams and writing reports; a sink that waits for a thread waits for nothing else.
+# These threads open streams and write reports; a sink that waits for one of them waits for nothing else.
 DELIVERY_THREAD_COUNT = 4
 PUBLISHING_THREAD_COUNT = 8
-# Where writes are paid for: a report of a busy sink is a dozen write units, and a commit is one.
+# For stores that charge for writes: a report of a busy sink takes a dozen write units, and a commit takes one.
 PAID_REPORT_INTERVAL_SECONDS, PAID_COMMIT_WAIT_SECONDS = 30.0, 0.2
-# For each service. Threads are started as they are needed; a call waits for its answer for up to a minute.
+# Threads for each service, started when needed; a call waits for its answer for up to a minute.
 AWS_THREAD_COUNT = 100
 
 
@@ -107,7 +107,8 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         return {}
 
     def _get_sender(self, sink_type: SinkType) -> Sender:
-        # Two threads may open one at the same time: the first that is kept is used, and the other has opened nothing.
+        # Two threads may create one at the same time: the first that is stored is used, and the other has opened
+        # nothing yet.
         found = self._senders.get(sink_type)
         return found or self._senders.setdefault(sink_type, self.wrap_sender(SENDERS[sink_type](self)))
 
@@ -148,12 +149,12 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         return self.dispatcher.try_sink(sink)
 
     def read_sink(self, subscription_id: str) -> View | None:
-        """A sink as clients see it, without secrets; None if there is none."""
+        """A sink as clients see it, without secrets; None if the subscription has no sink."""
         sink = self.repository.find(subscription_id)
         return None if sink is None else sink_view(sink)
 
     def get_aws_calls(self) -> AwsCalls:
-        """Loads the SDK when it is called first."""
+        """Loads the SDK at its first call."""
         return self._aws_calls
 
     @cached_property
@@ -171,14 +172,15 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
     def _pause_sink(self, sink: Sink, reason: str) -> None:
         current = self.repository.find(sink.subscription_id)
         if current is not None and current.configured_at == sink.configured_at and current.pause is None:
-            # If somebody changes it in this moment, the change counts, and the next answer of the sink.
+            # If somebody changes the sink at this moment, that change takes precedence, and the sink's next answer
+            # decides.
             with suppress(ChangedMeanwhile):
                 pause = SinkPause(reason, now_in_milliseconds(self.core.clock))
                 self.repository.write_pause(current, pause)
 
     def subject_of(self, sink: Sink) -> Subject:
-        """The subject that registered the sink. If it was trusted only because authentication was off, it no longer
-        is.
+        """The subject that registered the sink. A subject that was trusted only because authentication was off is no
+        longer trusted.
         """
         return replace(sink.subject, trusted=sink.subject.trusted and self.core.settings.auth == "off")
 

@@ -1,4 +1,4 @@
-"""The room that is left on the disks of a broker."""
+"""The free space on the disks of a broker."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def add_disk_metrics(settings: Settings, metrics: Metrics) -> None:
 def _read_disks(settings: Settings, figure: Callable[[Any], int]) -> MetricRows:
     rows: dict[tuple[str, ...], float] = {}
     for place, folder in _watched_folders(settings).items():
-        # One that is not there, such as an archive before its first event, or that cannot be read, has no figures. A
-        # folder without the archive's marker may be a mount point without its file system.
+        # A folder that does not exist, such as an archive before its first event, or that cannot be read, has no
+        # figures. A folder without the archive's marker may be a mount point without its file system.
         if place == "archive" and not FolderStore(Path(folder)).is_marked():
             continue
         try:

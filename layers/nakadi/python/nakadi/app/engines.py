@@ -40,7 +40,7 @@ Opener = TypeVar("Opener")
 def load_engines_on_aws() -> None:
     """Load the engines that a function on AWS opens with its first invocation.
 
-    Call it while the function starts: Lambda provides more CPU time then than later.
+    Call this while the function starts, when Lambda provides more CPU time than later.
     """
     import nakadi.engines.dynamodb.log_index
     import nakadi.engines.dynamodb.registry
@@ -221,8 +221,8 @@ def data_file_paths(urls: Iterable[str]) -> Sequence[Path]:
 
 
 def open_secret_box(registry_url: str, key_arn: str) -> SecretBox | None:
-    """The box for the secrets in a registry, with a key in KMS, or one that lives as long as the registry. None if
-    there is no key.
+    """The box for the secrets in a registry, with a key in KMS or, for a registry in memory, a key that lives as long
+    as the registry. None if there is no key.
     """
     if key_arn:
         try:
@@ -260,7 +260,7 @@ def _open_nothing() -> None:
 
 
 class LogDependencies(Struct, frozen=True, kw_only=True):
-    """What a log may need beside its own store. The log opens the ones that it needs, and closes them."""
+    """What a log may need besides its own store. The log opens the dependencies that it needs, and closes them."""
 
     open_index: Callable[[], LogIndex | None] = _open_nothing
     open_archive: Callable[[], ArchiveStore | None] = _open_nothing
@@ -363,5 +363,5 @@ STORAGE_TYPES: Mapping[str, StorageType] = {
 
 
 def storage_type(event_log_url: str) -> StorageType:
-    """The type of the storage with this log."""
+    """The type of a storage whose log is this one."""
     return _opener_for(event_log_url, STORAGE_TYPES, "event log")

@@ -86,7 +86,7 @@ class LambdaFunction:
     """A function that does nothing until its first invocation. The resources that one invocation opens stay open for
     the next ones.
 
-    If an invocation fails to open it, the next one tries again.
+    If an invocation fails to open them, the next one tries again.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class LambdaFunction:
 def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> LambdaFunction:
     """Make a function that serves these areas, and load them.
 
-    With `collects_kpis`, it may write and therefore collect KPIs of its requests. They gather while it is warm, and
-    some invocations write them at their end, since the function stands still between invocations.
+    With `collects_kpis`, it may write and therefore collect KPIs of its requests. KPIs accumulate while the function is
+    warm, and some invocations write them at their end, because the function is suspended between invocations.
     """
-    # Other functions do without, and start sooner.
+    # Other functions do not load these modules, so they start sooner.
     from nakadi.app.broker import open_broker
     from nakadi.app.engines import load_engines_on_aws
     from nakadi.app.routes import make_application

@@ -90,7 +90,9 @@ def make_table_lag_monitor(core: BrokerCore) -> TableLagMonitor | None:
 
 
 def measure_index_lag(core: BrokerCore) -> timedelta | None:
-    """How late the latest of all log indexers is; None if there is none, or if one cannot be measured."""
+    """The lag of the log indexer that is furthest behind; None if there is none, or if the lag of one cannot be
+    measured.
+    """
     lags: list[timedelta] = []
     for storage in core.storages.all():
         try:

@@ -1,15 +1,15 @@
 """The log indexer: archives events for all processes, from a Kinesis stream or from Kafka's topics.
 
-Behind a Kinesis event source mapping, it takes a batch of one shard's records, and returns the failures. The mapping
-has a parallelization factor of 1 and reports batch item failures. If a batch cannot be indexed now, the function
-reports its first unindexed record, and Lambda sends the rest again. It sets unreadable records aside, and does not
-receive them again.
+Behind a Kinesis event source mapping, the function takes a batch of one shard's records, and returns the failures. The
+mapping has a parallelization factor of 1 and reports batch item failures. If a batch cannot be indexed now, the
+function reports its first unindexed record, and Lambda sends the rest again. The function sets unreadable records
+aside, and does not receive them again.
 
 The function reads the event directly: the library for batches handles one record at a time, and takes long to load.
 
-Logs that number events themselves, such as Kafka, have no such mapping: one for MSK reads one topic, and each timeline
-has its own topic. There, a schedule starts the function, and it reads each topic from the end of the archive. Two of
-them can run at the same time: if both archive the same events, one of them finds the work done.
+Logs that number events themselves, such as Kafka, have no such mapping: a mapping for MSK reads one topic, and each
+timeline has its own topic. A schedule starts the function for these logs, and it reads each topic from the end of the
+archive. Two invocations can run at the same time: if both archive the same events, one of them finds the work done.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class IndexersByStream:
 
 
 def index_batch(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
-    """Index a batch. Returns the records from which Lambda has to repeat it."""
+    """Index a batch. Returns the records from which Lambda has to repeat the batch."""
     failures: list[str] = []
     for shard, records in _records_by_shard(event).items():
         try:
@@ -136,7 +136,7 @@ class TopicArchiver:
         self._index.close()
 
     def archive_part(self, part: int, parts: int) -> None:
-        """Archive the topics of one part out of `parts`, and report how many events that were and how long they had
+        """Archive the topics of one part out of `parts`, and report how many events it archived and how long they had
         waited.
         """
         metrics = self._broker.metrics
@@ -156,7 +156,7 @@ class TopicArchiver:
         report.add_metric("EventsIndexed", MetricUnit.Count, _counter_total(metrics.archive_events) - events)
         report.add_metric("BytesIndexed", MetricUnit.Bytes, _counter_total(metrics.archive_bytes) - size)
         if not failed:
-            # While it is missing, the alarm on it takes the worst for granted.
+            # While this metric is missing, its alarm assumes the worst.
             lag = (self._clock.now() - min(waiting)).total_seconds() if waiting else 0.0
             report.add_metric("IndexLag", MetricUnit.Seconds, max(0, round(lag)))
         report.flush_metrics()

@@ -14,7 +14,7 @@ from nakadi.http.application import current_flow_id
 # Functions write their metrics as log lines, which CloudWatch turns into metrics.
 METRIC_NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
 
-# Tokens are not logged on purpose. This protects against one in the text of an exception.
+# No code logs tokens deliberately. This protects against a token in the text of an exception.
 SECRET_PATTERN = re.compile(
     r"(?P<said>\bauthorization['\"]?\s*[:=]\s*(?:b?['\"])?(?:bearer\s+|basic\s+)?)[^\s'\",;]+"
     r"|(?P<scheme>\b(?:bearer|basic)\s+)[^\s'\",;]{6,}"

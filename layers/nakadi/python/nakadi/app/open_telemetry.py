@@ -1,6 +1,6 @@
 """Spans by the SDK of OpenTelemetry, with attributes by its conventions for messaging.
 
-Nothing of it is loaded while tracing is off.
+None of this is loaded while tracing is off.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def require_otlp(setting: str, protocol: str) -> None:
 
 
 def resource_of_process() -> Resource:
-    """What sends: receivers tell processes apart by their instances. `OTEL_RESOURCE_ATTRIBUTES` may say more."""
+    """The sender of spans and metrics: receivers distinguish processes by their instance ids.
+    `OTEL_RESOURCE_ATTRIBUTES` may say more.
+    """
     return Resource.create({"service.name": SYSTEM, "service.instance.id": f"{socket.gethostname()}:{os.getpid()}"})
 
 
@@ -164,7 +166,7 @@ def _sampled_contexts(events: Iterable[bytes]) -> Iterator[SpanContext]:
     """The traces that events name, each once."""
     seen: set[bytes] = set()
     for event in events:
-        # Few events have it, and a look for a text takes a fraction of the time that a pattern takes.
+        # Few events have a trace context, and searching for a text takes a fraction of the time of a pattern.
         if b'"traceparent"' not in event:
             continue
         for found in _find_sampled_parents(event):

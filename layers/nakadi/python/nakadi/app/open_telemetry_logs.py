@@ -1,6 +1,6 @@
 """The log over OTLP, by the SDK of OpenTelemetry, without secrets.
 
-Nothing of this module is loaded while it is off.
+This module is not loaded while the export is off.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SENDING_LOGGERS = ("opentelemetry", "urllib3", "requests")
 
 
 def open_log_export(protocol: str) -> LogExport:
-    """Begin to send what the process logs, as the variables `OTEL_…` say. Raises `BadSetting`."""
+    """Begin to send what the process logs to the receiver that the variables `OTEL_…` name. Raises `BadSetting`."""
     require_otlp("NAKADI_LOGS", protocol)
     return LogExport(BatchLogRecordProcessor(OTLPLogExporter()))
 

@@ -1,7 +1,7 @@
 """Sends the metrics of `/metrics` over OTLP, in the form of OpenTelemetry's SDK.
 
-Nothing is counted twice: the values are read when they are due, as when Prometheus reads them. Nothing of this module
-is loaded while it is off.
+The exporter counts nothing itself: it reads the values when they are due, as Prometheus does. This module is not loaded
+while the export is off.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 def open_metrics_export(protocol: str, read_metrics: Callable[[], Metrics]) -> MetricsExport:
-    """Sends metrics again and again, as the variables `OTEL_…` say. Raises `BadSetting`."""
+    """Begin to send metrics regularly, as the variables `OTEL_…` say. Raises `BadSetting`."""
     require_otlp("NAKADI_METRICS", protocol)
     text = os.environ.get(INTERVAL_VARIABLE) or DEFAULT_INTERVAL_MILLISECONDS
     if not text.isdecimal() or int(text) == 0:
@@ -63,7 +63,7 @@ class MetricsExport:
 
     def close(self) -> None:
         self._closing.set()
-        # First: an export that the receiver does not answer then gives up.
+        # First, so that an export that the receiver does not answer gives up.
         self._exporter.shutdown()
         self._thread.join()
 
@@ -72,12 +72,12 @@ class MetricsExport:
             try:
                 self._exporter.export(metrics_data(self._read_metrics(), self._started_at, time.time_ns()))
             except Exception:
-                # The next one sends the same counts, and more.
+                # The next export sends the same counts, and later ones.
                 log.exception("Sending metrics failed")
 
 
 def metrics_data(metrics: Metrics, started_at: int, now: int) -> MetricsData:
-    """All metrics that have values now. Times are nanoseconds; counts began at the first one."""
+    """All metrics that have values now. Times are in nanoseconds; counting began at the first of the two."""
     sent = list(_otlp_metrics(metrics, started_at, now))
     scope = ScopeMetrics(InstrumentationScope("nakadi"), sent, "")
     return MetricsData([ResourceMetrics(resource_of_process(), [scope], "")])
@@ -105,7 +105,7 @@ def _otlp_data_points(metric: Metric, started_at: int, now: int) -> Sum | Gauge 
                     sum=row.sum_of_values,
                     bucket_counts=row.bucket_counts,
                     explicit_bounds=metric.bounds,
-                    # Nobody keeps them. They are optional in OTLP, and so are they for the SDK's encoder.
+                    # The broker does not keep these values. They are optional in OTLP and for the SDK's encoder.
                     min=None,  # type: ignore[arg-type]  # as above
                     max=None,  # type: ignore[arg-type]  # as above
                 )

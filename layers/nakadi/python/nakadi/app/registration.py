@@ -39,7 +39,7 @@ def make_registration_services(
     timelines: Timelines,
     get_dependents: GetDependents,
 ) -> RegistrationServices:
-    """`get_dependents` is called only when one of the parts needs them, so they load late."""
+    """`get_dependents` is called only when a part needs the dependents, so they load late."""
     long_work_queue = LongWorkQueue(timeout_seconds=SCHEMA_WORK_TURN_TIMEOUT_SECONDS)
     readers = SchemaReaders(core.event_types, core.permissions, get_dependents)
     limits = EventTypeLimits(

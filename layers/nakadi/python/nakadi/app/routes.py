@@ -1,4 +1,4 @@
-"""The application of a process: its routes, by areas that load only their own needs."""
+"""The application of a process: its routes, by areas, each of which loads only what it needs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from nakadi.publishing.system_events import StreamKpis
     from nakadi.streaming.driver import StreamFigures
 
-# The routes that the streaming service serves, and functions do not.
+# The routes that the streaming service serves, but functions do not.
 STREAMING_AREAS = ("streams", "subscription_streams", "sink_trials", "rehearsals", "queries")
 
-# The routes that it also serves to clients that bypass the gateway.
+# The routes that the streaming service also serves to clients that bypass the gateway.
 DIRECT_AREAS = ("publishing", "subscriptions")
 
 

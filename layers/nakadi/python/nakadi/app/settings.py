@@ -46,7 +46,7 @@ def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _parse_orders(text: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Orders of the numbers from 0 to below n, each with its n."""
+    """Permutations of the numbers from 0 to n - 1, by their n."""
     orders = tuple((int(number), tuple(map(int, order.split(":")))) for number, order in _parse_pairs(text))
     if any(sorted(order) != list(range(number)) for number, order in orders):
         raise ValueError
@@ -60,8 +60,8 @@ UNAUTHENTICATED_ADMIN = (("service", "nakadi_admin"),)
 class Settings(Struct, frozen=True, kw_only=True):
     """Each field is read from the variable `NAKADI_<FIELD>`.
 
-    The comments are groups, and the texts below the fields are descriptions: `scripts/settings_reference.py` writes
-    docs/settings.md from them.
+    The comments name groups, and the texts below the fields describe them: `scripts/settings_reference.py` writes
+    docs/settings.md from both.
     """
 
     # Storage
@@ -298,24 +298,26 @@ class Settings(Struct, frozen=True, kw_only=True):
     much it caches ([why](decisions/0012-one-number-for-what-changed.md))."""
 
     def served_hosts_at(self, bound_address: str) -> ServedHosts | None:
-        """The hosts that a server on this address serves; None is every host. Raises `BadSetting`."""
-        from nakadi.http.hosts import choose_served_hosts  # a function needs none of it
+        """The hosts that a server on this address serves; None means every host. Raises `BadSetting`."""
+        from nakadi.http.hosts import choose_served_hosts  # functions do not need this module
 
         return choose_served_hosts(bound_address, is_authenticated=self.auth != "off", names=self.hosts)
 
     @property
     def store_urls(self) -> tuple[str, ...]:
-        """The addresses of all stores, without the archive."""
+        """The URLs of all stores except the archive."""
         return (self.registry, self.event_log, self.coordination, self.log_index)
 
     @property
     def default_admins(self) -> tuple[tuple[str, str], ...]:
-        """The attributes that are always administrators. With authentication on, only those that the setting names."""
+        """The attributes that are always administrators. While authentication is on, these are only the ones that the
+        setting names.
+        """
         return self.default_admin or (UNAUTHENTICATED_ADMIN if self.auth == "off" else ())
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
-        """Read the variables that are set; the other fields have their defaults. Raises `BadSetting`."""
+        """Read the variables that are set; the other fields keep their defaults. Raises `BadSetting`."""
         found = {
             name: _parse_variable(variable, environ, kind)
             for name, kind in cls.__annotations__.items()
@@ -341,7 +343,9 @@ def _parse_variable(variable: str, environ: Mapping[str, str], kind: str) -> Any
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
-    """The settings of this process, as `Settings.from_env` reads them. Variables that only look like one are logged."""
+    """The settings of this process, as `Settings.from_env` reads them. Variables that only look like settings are
+    logged.
+    """
     settings = Settings.from_env(environ)
     for warning in warnings_of_unknown_variables(environ):
         log.warning("%s", warning)
@@ -349,16 +353,16 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def known_variables() -> frozenset[str]:
-    """Every variable with this beginning that means something."""
+    """Every variable with this prefix that has a meaning."""
     return VARIABLES_OF_OTHERS.union(f"NAKADI_{name.upper()}" for name in Settings.__annotations__)
 
 
 def warnings_of_unknown_variables(names: Iterable[str]) -> Iterator[str]:
-    """A sentence for each variable that looks like a setting but is none, without its value, which may be secret."""
+    """A warning for each variable that looks like a setting but is none. It omits the value, which may be secret."""
     known = known_variables()
     for name in sorted(names):
         if name.upper().startswith("NAKADI_") and name not in known and not SERVICE_LINK_PATTERN.fullmatch(name):
-            from difflib import get_close_matches  # next to no process needs it
+            from difflib import get_close_matches  # hardly any process needs it
 
             near = get_close_matches(name.upper(), known, n=1, cutoff=0.8)
             hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all settings."

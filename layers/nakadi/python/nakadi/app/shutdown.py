@@ -1,5 +1,4 @@
-"""The end of a program: the effect of SIGTERM and Ctrl-C, and the time after which the process ends even if it is
-busy."""
+"""How a program ends: what SIGTERM and Ctrl-C do, and after which time the process ends even if it is busy."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ EXIT_CODE_INTERRUPTED = 130
 
 
 class SignalHandler:
-    """Ends the process at once while it starts, and in good order while it serves.
+    """Ends the process at once while it starts, and in an orderly way while it serves.
 
     While it starts, the process has answered nothing yet, and a kill at any moment loses no stored data. So the process
-    ends there and then: an exception would be raised at any line, in the middle of an import or a clean-up as well,
-    and threads that have begun to work would hold up the end.
+    ends at once. An exception could instead be raised at any line, even in the middle of an import or a clean-up, and
+    threads that have begun to work would delay the end.
 
-    While it serves, the first signal asks for an end in good order. Asking again changes nothing, but a second Ctrl-C
-    does not wait.
+    While it serves, the first signal asks for an orderly end. Another SIGTERM changes nothing, but a second Ctrl-C does
+    not wait.
     """
 
     def __init__(self, before_a_sudden_end: Callable[[], None] = lambda: None) -> None:
@@ -41,17 +40,17 @@ class SignalHandler:
         self._stopping = False
 
     def install(self) -> None:
-        """Handle both signals from now on: before the imports that take long, and before anything is opened.
+        """Handle both signals from now on. Call this before the imports that take long, and before anything is opened.
 
-        One handler stays for the life of the process. The handlers of an event loop would go with it, and between
-        theirs and others there would be moments without any.
+        One handler stays for the life of the process. An event loop's handlers would end with the loop, and there would
+        be moments without any handler before others are installed.
         """
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._handle_signal)
 
     @contextmanager
     def stopping_on_signal(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Within the block the first signal calls `stop`, in the main thread and between any two of its steps."""
+        """Within the block, the first signal calls `stop` in the main thread, between any two of its steps."""
         self._stop = stop
         try:
             yield
@@ -80,7 +79,7 @@ async def serve_until_signalled(
     deadline: ShutdownDeadline,
     greet: Callable[[], object],
 ) -> None:
-    """Greet and serve. The first signal sets the event that ends it, and the time to end begins."""
+    """Print the greeting and serve. The first signal sets the event that ends serving, and starts the countdown."""
     from asyncio import Event, get_running_loop  # signals are handled before the imports that take long
 
     stopping = Event()
@@ -91,15 +90,15 @@ async def serve_until_signalled(
         loop.call_soon_threadsafe(stopping.set)
 
     with signals.stopping_on_signal(stop):
-        # The socket is listening already. From here on signals end it in good order, and a reader of the greeting may
-        # send them.
+        # The socket is listening already. From here on, signals end the process in an orderly way, and a reader of the
+        # greeting may send them.
         greet()
         await serve(stopping)
 
 
-# For messages that must come out: the log may lead into a pipe that nothing reads from.
+# For messages that must be visible: the log may be a pipe that nobody reads.
 LAST_LOG_TIMEOUT_SECONDS = 1.0
-# For threads that are still busy when everything is closed: no client is left to answer.
+# The time for threads that are still busy when everything is closed: no client is left to answer.
 BUSY_THREADS_TIMEOUT_SECONDS = 1.0
 
 EXIT_CODE_TIMED_OUT = 1
@@ -124,7 +123,7 @@ class ShutdownDeadline:
         self._end = end
         self._begun = threading.Event()
         self._over = threading.Event()
-        # It runs from the beginning: the handler of a signal cannot start a thread safely.
+        # The thread runs from the beginning, because a signal handler cannot start a thread safely.
         self._thread = threading.Thread(target=self._exit_when_due, name="nakadi-grace", daemon=True)
 
     def start_watching(self) -> Self:
@@ -142,7 +141,7 @@ class ShutdownDeadline:
         self._thread.join()
 
     def begin_countdown(self) -> None:
-        """Let the time run. May be called in the handler of a signal."""
+        """Start the countdown. May be called in a signal handler."""
         self._begun.set()
 
     def _exit_when_due(self) -> None:
@@ -155,8 +154,8 @@ class ShutdownDeadline:
 
 
 def exit_process(code: int) -> NoReturn:
-    """End a process that has closed everything, though threads may still wait for something."""
-    # The interpreter waits for its threads, but not for those that watch over the time.
+    """End a process that has closed everything, even if threads still wait for something."""
+    # The interpreter waits for its threads, except for those that only watch the time.
     ShutdownDeadline(BUSY_THREADS_TIMEOUT_SECONDS, code=code).start_watching().begin_countdown()
     sys.exit(code)
 
@@ -181,7 +180,7 @@ def _is_idle(frame: FrameType) -> bool:
 def _innermost_line(frame: FrameType) -> str:
     """The innermost line of this package that a thread is at, or the innermost line of all.
 
-    As in other tools, functions with a variable `__tracebackhide__` are passed over.
+    As in other tools, functions with a variable `__tracebackhide__` are skipped.
     """
     inside: FrameType | None = frame
     while inside is not None and not _is_worth_showing(inside):

@@ -1,4 +1,4 @@
-"""The storages of events: where the log of each one is, whether this broker reaches it, and the logs that are open.
+"""The storages of events: where the log of each storage is, whether this broker can reach it, and which logs are open.
 
 The built-in storage is the event log that the settings name. Administrators can add others.
 """
@@ -37,7 +37,7 @@ class StorageLogs:
         self._open_log = open_log
         self._opening = threading.Lock()
         self._closed = False
-        # Asked for with every batch.
+        # Every batch needs it.
         self.for_storage: Callable[[str], EventLog] = cache(self._find_or_open_log)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from nakadi.delivery.sinks import Sinks
 from nakadi.http.routes.subscriptions import SubscriptionHandlers
 from nakadi.model.subscription import Subscription
 from nakadi.ports.coordination import Coordination
-from nakadi.subscriptions.api.cursors import SubscriptionCursors
+from nakadi.subscriptions.api.cursors import CursorOperations
 from nakadi.subscriptions.api.lease_watch import LeaseWatch
 from nakadi.subscriptions.api.listing import SubscriptionListing
 from nakadi.subscriptions.api.objectives import FreshnessReports, Objectives
@@ -210,8 +210,8 @@ def _make_deletion(core: BrokerCore, services: SubscriptionServices) -> Subscrip
 
 def _make_cursors(
     core: BrokerCore, services: SubscriptionServices, coordination: Coordination, reset_requests: ResetRequests
-) -> SubscriptionCursors:
-    return SubscriptionCursors(
+) -> CursorOperations:
+    return CursorOperations(
         subscription_repository=services.subscriptions,
         event_types=core.event_types,
         cursor_resolver=core.cursor_resolver,

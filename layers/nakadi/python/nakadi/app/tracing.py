@@ -40,14 +40,14 @@ def _with_span(route: Route, tracer: Tracer) -> Route:
         parameters, headers = request.path_parameters, request.headers
         parent = trace_context(headers.get("traceparent"), headers.get("tracestate"))
         span = tracer.begin(operation, parameters.get(destination, ""), parent, group=parameters.get(group, ""))
-        # Without one, which is the usual case, the request costs no further step.
+        # Without a span, which is the usual case, the request takes no further steps.
         return route.handler(request) if span is None else _answer_in_span(route, request, span)
 
     return replace(route, handler=answer)
 
 
 async def _answer_in_span(route: Route, request: Request, span: Span) -> Response:
-    # What belongs to the request, such as its events, belongs to this span from here on.
+    # From here on, everything that belongs to the request, such as its events, belongs to this span.
     inside = replace(request, headers={**request.headers, **span.context})
     try:
         response: Response = await route.handler(inside)  # type: ignore[misc]  # traced operations are coroutines

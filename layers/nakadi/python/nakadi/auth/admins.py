@@ -39,7 +39,7 @@ class Admins:
         self._document.change(lambda _: body)
 
     def contains(self, subject: Subject, permission: Operation) -> bool:
-        """Whether the subject is an administrator with this permission; while authentication is off everyone is."""
+        """Whether the subject is an administrator with this permission; while authentication is off, everyone is."""
         return subject.trusted or subject.has_one_of(self.authorization().attributes_granting(permission))
 
     def require(
@@ -56,6 +56,6 @@ class Admins:
         return tuple(dict.fromkeys(self._default + stored))
 
     def _without_default(self, attributes: tuple[Attribute, ...]) -> list[list[str]]:
-        """The attributes to store: each once, and without the default administrators."""
+        """The attributes to store: without repetitions, and without the default administrators."""
         kept = [each for each in dict.fromkeys(attributes) if each not in self._default]
         return [[each.data_type, each.value] for each in kept]

@@ -38,6 +38,6 @@ def _duplicates(attributes: tuple[Attribute, ...]) -> list[Attribute]:
 
 
 def check_authorization_not_removed(old: Authorization | None, new: object | None) -> None:
-    """Refuse a request that leaves the lists out: by accident it would open the resource to everyone."""
+    """Refuse a request without the lists: an omission by accident would open the resource to everyone."""
     if old is not None and new is None:
         raise Invalid("Changing authorization object to `null` is not possible due to existing one")

@@ -23,7 +23,9 @@ class Blacklist:
         return {kind: tuple(body.get(kind, ())) for kind in BlockedKind}
 
     def block(self, kind: BlockedKind, name: str) -> None:
-        """Add a name. Raises `Invalid` when the list is full: every request is compared with all of its names."""
+        """Add a name. Raises `Invalid` when the list is full: the length is limited because every request is compared
+        with all names.
+        """
         self._document.change(lambda body: _with_names(body, kind, {*body.get(kind, ()), name}))
 
     def unblock(self, kind: BlockedKind, name: str) -> None:

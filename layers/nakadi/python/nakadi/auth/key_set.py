@@ -13,8 +13,8 @@ from nakadi.common.work import check_may_block
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 
-# Keys are rotated rarely; a key id that is not known, and a signature that does not fit its key, are reasons to look
-# again, though not for every request that invents one.
+# Keys are rotated rarely. An unknown key id, or a signature that does not fit its key, is a reason to download them
+# again, but not for every request with an invented id.
 KEY_SET_MAX_AGE_SECONDS = 300.0
 KEY_SET_RETRY_INTERVAL_SECONDS = 10.0
 KEY_SET_DOWNLOAD_TIMEOUT_SECONDS = 5.0
@@ -29,7 +29,7 @@ class KeySet:
         self._clock = clock
         self._lock = threading.Lock()
         self._keys: dict[str | None, jwt.PyJWK] = {}
-        # By both clocks: a function may stand still between two requests, and the steady clock with it.
+        # Both clocks count: a function may be suspended between two requests, and the steady clock stops with it.
         self._fetched_at: tuple[float, float] | None = None
 
     def find_key(self, key_id: str | None) -> jwt.PyJWK | None:
@@ -51,7 +51,7 @@ class KeySet:
         return self._find_known_key(key_id)
 
     def find_replacement_key(self, key_id: str | None, known: jwt.PyJWK) -> jwt.PyJWK | None:
-        """The key that has replaced `known` under this id, if any: some issuers use an id again, or use none."""
+        """The key that has replaced `known` under this id, if any: some issuers reuse ids, or use none."""
         check_may_block()
         if self._lock.acquire(blocking=False):  # another thread is fetching them: the next request finds the key
             try:
@@ -71,7 +71,7 @@ class KeySet:
         if self._fetched_at is None:
             return True
         passed = [now - then for now, then in zip(self._read_clocks(), self._fetched_at, strict=True)]
-        # Nothing is known about a time of day that was set back.
+        # If the time of day was set back, the age is unknown.
         return not all(0 <= each < seconds for each in passed)
 
     def _read_clocks(self) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from nakadi.model.authorization import (
 )
 from nakadi.model.outcomes import NotPermitted
 
-# An administrator may see and change every resource, but may not read or write its events by this alone.
+# An administrator may see and change every resource, but this alone does not permit reading or writing its events.
 ADMIN_PERMISSION_BY_OPERATION = {Operation.VIEW: Operation.ADMIN, Operation.ADMIN: Operation.WRITE}
 
 
@@ -24,7 +24,7 @@ class Permissions:
     def __init__(self, admins: Admins, blacklist: Blacklist, all_data_access: tuple[Attribute, ...]) -> None:
         self._admins = admins
         self._blacklist = blacklist
-        # Asked with every batch.
+        # Every batch asks for this.
         self.require_producer = blacklist.require_producer
         self._all_data_access = all_data_access
 
@@ -49,7 +49,7 @@ class Permissions:
                 self.require(operation, resource, subject)
 
     def require_administrator(self, operation: Operation, resource: Resource, subject: Subject) -> None:
-        """Raise unless the subject administers the broker. The admins of the resource alone are not enough."""
+        """Raise unless the subject is an administrator of the broker. The resource's `admins` are not enough."""
         if not self.is_administrator(subject):
             raise permission_denied_error(operation, resource)
 

@@ -13,7 +13,7 @@ from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument
 SETTINGS_KIND = "settings"
 SettingsBody = Mapping[str, Any]
 
-# Two administrators rarely write at the same time, and never ten times in a row by chance.
+# Two administrators rarely write at the same time; ten conflicts in a row do not happen by chance.
 MAX_SETTINGS_WRITE_ATTEMPTS = 10
 
 

@@ -23,7 +23,7 @@ MAX_TOKEN_LENGTH = 16_384
 # The number of tokens that are not verified again for each request. Each takes about two kilobytes.
 MAX_CACHED_TOKENS = 1000
 
-# In seconds, thirty million years: numbers beyond are no times, and NaN is none either.
+# Thirty million years in seconds: larger numbers are not times, and neither is NaN.
 MAX_CLAIM_TIME_SECONDS = 10.0**15
 
 USER, SERVICE = "user", "service"
@@ -67,7 +67,7 @@ class _VerifiedToken(Struct, frozen=True):
 class TokenVerifier:
     """Verifies tokens. It remembers tokens in use by their hashes: checking a signature takes as long as publishing.
 
-    A remembered token holds as long as its key; each call checks its time.
+    A remembered token is valid as long as its key is; each call checks the token's times.
     """
 
     def __init__(self, keys: KeySet, rules: TokenRules, clock: Clock) -> None:
@@ -183,7 +183,7 @@ def _seconds_claim(claims: Mapping[str, Any], name: str, default: float) -> floa
 
 
 def _texts_of_claim(value: Any, *, split_at_blanks: bool = True) -> list[str]:
-    """The texts of a claim, which is a list of texts, or one text: this is split at blanks, or taken whole."""
+    """The texts of a claim, which is a list of texts or one text; one text is split at spaces, or taken as a whole."""
     if isinstance(value, str):
         return value.split() if split_at_blanks else [value]
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

@@ -1,5 +1,5 @@
 """Shared parts that know nothing about events: caches, chores, turns at long work, tasks that
 wait, and metrics.
 
-They know only the model and the ports. Begin reading with `caching`.
+They import only the model and the ports. Begin reading with `caching`.
 """

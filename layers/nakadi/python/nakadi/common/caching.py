@@ -43,8 +43,8 @@ def wait_until_caches_expire(clock: Clock, cache_seconds: float) -> None:
 
 
 class ChangeCountersSnapshot(Struct, frozen=True):
-    """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
-    of the machine, of which one may be put back and the other stop with the machine. `began_at_time_of_day` is the
+    """The numbers of changes, and when the request for them began: by the clock of the caches, and by the machine's two
+    clocks. One of these may be set back; the other stops while the machine is suspended. `began_at_time_of_day` is the
     same moment as `began_at`. `broker_change_counts` are the counts of this broker's processes at that time.
     """
 
@@ -57,10 +57,10 @@ class ChangeCountersSnapshot(Struct, frozen=True):
 
 
 class ChangeWatch:
-    """Asks for the numbers of changes, once for all caches of a process.
+    """Requests the numbers of changes, once for all caches of a process.
 
-    What `read_own_counts` gives changes with every change by a process of this broker; the default is for brokers of
-    one process, which need no number to know of their own changes.
+    The result of `read_own_counts` differs after every change by a process of this broker; the default is for brokers
+    of one process, which know their own changes without a number.
     """
 
     def __init__(
@@ -75,17 +75,19 @@ class ChangeWatch:
         self._lock = threading.Lock()
         self._asking: tuple[float, bytes, Future[ChangeCountersSnapshot]] | None = None
         self.valid_snapshot: ChangeCountersSnapshot | None = None
-        # Set while a thread is wanted that looks again although the latest look is still good.
+        # Set while a thread is wanted that reads the numbers again although the latest snapshot is still valid.
         self.is_early_reading_wanted = False
 
     def claim_early_reading(self) -> bool:
-        """Whether the caller is to see to an early look: only the first one that asks, until there is a new look."""
+        """Whether the caller should read the numbers early: only the first caller should, until there is a new
+        snapshot.
+        """
         with self._lock:
             first, self.is_early_reading_wanted = not self.is_early_reading_wanted, True
         return first
 
     def read_counters(self, max_age_seconds: float) -> ChangeCountersSnapshot:
-        """A look that began less than `max_age_seconds` ago. Several threads that need a new one share it."""
+        """A snapshot whose reading began less than `max_age_seconds` ago. Threads that need a new one share it."""
         now, time_of_day = self._clock.monotonic(), self._clock.now().timestamp()
         counted = self._read_own_counts()
         # Read once and never changed, so that this line and the following ones see the same state, even if other
@@ -123,16 +125,16 @@ class ChangeWatch:
         return look
 
     def forget_snapshot_from_before_pause(self, max_age_seconds: float) -> None:
-        """Forget a look that is older by the time of day than by the steady clock.
+        """Forget a snapshot that is older by the time of day than by the steady clock.
 
-        To be called at the start of each invocation of a function: between two of them the process may have stood
-        still for hours, and the steady clock with it. A time of day that was put back makes a look one of the future,
-        whose age is not known.
+        Call this at the start of each invocation of a function: between two invocations, the process may have been
+        suspended for hours, and the steady clock with it. If the time of day was set back, the age of a snapshot is
+        unknown.
         """
         look = self.valid_snapshot
         if look is not None and not 0 <= self._clock.now().timestamp() - look.began_at_time_of_day < max_age_seconds:
             with self._lock:
-                # No other thread asks meanwhile: an invocation begins when the one before it has ended.
+                # No other thread reads at this time, because an invocation begins after the previous one has ended.
                 self.valid_snapshot = None
 
     def _finish_reading(
@@ -142,7 +144,7 @@ class ChangeWatch:
             if self._asking is own_reading:
                 self._asking = None
             self.is_early_reading_wanted = False
-            # A look that began earlier may arrive later.
+            # A snapshot whose reading began earlier may arrive later.
             if snapshot is not None and (
                 self.valid_snapshot is None or self.valid_snapshot.began_at <= snapshot.began_at
             ):
@@ -150,7 +152,7 @@ class ChangeWatch:
 
 
 class ChangeWatchOfSeveralProcesses(ChangeWatch):
-    """For a process of several: a look is good only until another of them has changed something."""
+    """A watch for one of several processes: a snapshot is valid only until another process has changed something."""
 
     _latest_snapshot: ChangeCountersSnapshot | None = None
 
@@ -167,7 +169,7 @@ class ChangeWatchOfSeveralProcesses(ChangeWatch):
 class ChangeCounter:
     """Counts the changes of several processes, in memory that they share.
 
-    Each has its own number there, so no two write the same one. All numbers together are different after
+    Each process has its own number there, so no two processes write the same one. The numbers as a whole differ after
     every change.
     """
 
@@ -177,19 +179,19 @@ class ChangeCounter:
         self._lock = threading.Lock()
 
     def count_change(self) -> None:
-        # The lock serves the threads of this process. Others write other places, and only copy this one.
+        # The lock serves the threads of this process. Other processes write to other places, and only copy this one.
         with self._lock:
             (number,) = CHANGE_COUNT_FORMAT.unpack_from(self._memory, self._own)
             CHANGE_COUNT_FORMAT.pack_into(self._memory, self._own, number + 1)
 
     def counts_of_all_processes(self) -> bytes:
-        # A copy that is made while another process counts may be the one before or the one after. Both are right: a
-        # change is acknowledged only when it was counted.
+        # A copy that is made while another process counts may have the number before or after. Both are right, because
+        # a change is acknowledged only after it was counted.
         return self._memory[:]
 
 
 class ChangeCountingRegistry:
-    """A registry whose changes are counted, after they were stored and before the caller knows."""
+    """A registry that counts changes after they are stored and before the caller knows."""
 
     def __init__(self, registry: Registry, counter: ChangeCounter) -> None:
         self.get, self.list = registry.get, registry.list
@@ -200,7 +202,7 @@ class ChangeCountingRegistry:
     def write(self, *changes: DocumentChange) -> None:
         try:
             self._write(*changes)
-        # Also after a failure: the change may be stored nevertheless.
+        # Also after a failure, because the change may be stored nevertheless.
         finally:
             self._counter.count_change()
 
@@ -217,9 +219,9 @@ class _CachedValue(Struct, Generic[Value], frozen=True):
 class Cache(Generic[Key, Value]):
     """Values of documents of one kind, at most `seconds` old.
 
-    With a watch, a value is read again when its document may have changed, however long ago it was read. The number
-    beside a value was read before the value, so while the number is the same, the document is too. Without a watch, a
-    value is read again when it is older than `seconds`.
+    With a watch, a value is read again only when its document may have changed, regardless of its age. The number
+    stored with a value was read before the value, so while the number is the same, the document is too. Without a
+    watch, a value is read again when it is older than `seconds`.
     """
 
     def __init__(self, clock: Clock, seconds: float, watch: ChangeWatch | None = None, kind: str = "") -> None:
@@ -231,21 +233,22 @@ class Cache(Generic[Key, Value]):
         self._lock = threading.Lock()
         self._entries: dict[Key, _CachedValue[Value]] = {}
         self._forgotten = 0
-        # Counted without the lock, which readers do without: two threads at once may count as one.
+        # Counted without the lock, which readers do not take: two simultaneous threads may count as one.
         self.hits = 0
         self.misses = 0
 
     def get(self, key: Key, read_value: Callable[[Key], Value]) -> Value:
-        """The value of a key; `read_value` is called with it when there is no value that is fresh enough."""
-        # Without the lock: a lookup in a dictionary is one step, and entries are never changed, only replaced.
+        """The value of a key; calls `read_value` with the key if no cached value is fresh enough."""
+        # No lock is needed: a lookup in a dictionary is one step, and entries are never changed, only replaced.
         entry = self._entries.get(key)
         now = self._clock.monotonic()
         look = None
         if self._watch is not None:
-            # Every request comes here several times: the usual case is decided without another call.
+            # Every request comes here several times, so the usual case is decided without another call.
             watch, look = self._watch, self._watch.valid_snapshot
             age = self._seconds if look is None else now - look.began_at
-            # Quick work never looks. One in time has a thread do it, or all would need a thread at the same moment.
+            # Quick work never reads the numbers itself. One caller has a thread do so early; otherwise all callers
+            # would need a thread at the same moment.
             if age >= self._seconds / 2 and (
                 age >= self._seconds
                 or (watch.claim_early_reading() if is_blocking_forbidden.get() else watch.is_early_reading_wanted)
@@ -265,7 +268,7 @@ class Cache(Generic[Key, Value]):
         forgotten = self._forgotten
         value = read_value(key)
         with self._lock:
-            # Another thread may have changed the document since `read_value` began: then the value is already old.
+            # If another thread has changed the document since `read_value` began, the value is already outdated.
             if forgotten == self._forgotten:
                 self._store(key, value, now, look)
         return value
@@ -283,9 +286,9 @@ class Cache(Generic[Key, Value]):
             )
 
     def _drop_expired_entries(self, replaced: Key, now: float) -> None:
-        """Drop entries that nobody has asked for again, two for each new one, so that they become fewer.
+        """Drop at most two expired entries for each new one, so that they become fewer.
 
-        They are in the order in which they expire: one that is replaced goes to the end.
+        Entries are in the order in which they expire: a replaced entry moves to the end.
         """
         self._entries.pop(replaced, None)
         for oldest in tuple(islice(self._entries, 2)):
@@ -294,7 +297,7 @@ class Cache(Generic[Key, Value]):
 
     def invalidate(self, key: Key) -> None:
         with self._lock:
-            # Counted in the same step: a thread that has read the document before, and caches it after, sees by the
-            # number that its value may be old.
+            # Counted in the same step: a thread that reads the document before this, and caches it afterwards, sees by
+            # the number that its value may be outdated.
             self._forgotten += 1
             self._entries.pop(key, None)

@@ -1,7 +1,7 @@
 """Chores: maintenance that runs on a schedule, for one object after the other.
 
-If a chore fails for one object, it continues with the others. It has no caller that could get an answer, so it logs
-each failure with the operation, the object and the cause, and counts it.
+If a chore fails for one object, it continues with the others. No caller waits for a result, so a chore logs each
+failure with the operation, the object and the cause, and counts it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class ChoreStopped(BaseException):
 def run_and_log_failure(operation: str, thing: str, work: Callable[[], object]) -> bool:
     """Do one part of a chore, and return whether it succeeded. The log says "The {operation} of {thing} failed".
 
-    `operation` is also the label under which failures are counted, so there are few of them. Anything that is no
-    `Exception`, such as `ChoreStopped`, passes through and ends the whole chore.
+    `operation` is also the label under which failures are counted, so there must be few of them. Anything that is not
+    an `Exception`, such as `ChoreStopped`, passes through and ends the whole chore.
     """
     try:
         work()

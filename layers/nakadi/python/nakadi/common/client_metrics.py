@@ -28,7 +28,7 @@ MAX_RECENT_SECONDS = 100
 
 
 class RecentRows(Generic[Key, Row]):
-    """Rows by their keys. A new one displaces the one that was used least recently if there are too many."""
+    """Rows by their keys. If there are too many, a new row displaces the least recently used one."""
 
     def __init__(self, make_row: Callable[[], Row], max_rows: int) -> None:
         self._make_row = make_row

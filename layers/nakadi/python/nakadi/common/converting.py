@@ -1,8 +1,8 @@
 """Converts JSON to values of the model.
 
-`msgspec` prepares a type at the first conversion to it. It stores its findings in the class bit by bit, and does not
-wait for another thread that prepares the same class: that thread then reads an incomplete state, and the process
-crashes. So this module prepares types at import, and no other code in the package converts to types that threads share.
+`msgspec` prepares a type at the first conversion to it. It stores its findings in the class step by step, and without a
+lock: another thread that prepares the same class can read an incomplete state, and the process crashes. So this module
+prepares types at import, and no other code in the package converts to types that threads share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _preparing = threading.Lock()
 
 
 class Converter(Generic[T]):
-    """Converts to one type. Create it at the top of a module, so that the type is prepared before there are threads."""
+    """Converts to one type. Create a converter at the top of a module, so that the type is prepared before there are
+    threads.
+    """
 
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
@@ -29,5 +31,5 @@ class Converter(Generic[T]):
 
     def from_builtins(self, value: Any) -> T:
         """Raises `ValidationError` of `msgspec` if the value does not fit."""
-        # The keys of a mapping may be numbers, and are texts in JSON.
+        # The keys of a mapping may be numbers, which are texts in JSON.
         return convert(value, self._kind, str_keys=True)

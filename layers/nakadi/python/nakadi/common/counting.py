@@ -1,9 +1,9 @@
-"""How a process counts and times: values by labels, which are added up or read when metrics are read.
+"""How a process counts and measures times: values by labels, added up as events happen or read when metrics are read.
 
 Counting takes well under a microsecond, because it happens in the middle of publishing: values that are counted
 together for every batch or request share one row and one lock. Threads count at the same time, and `+=` alone would
-lose concurrent additions. So each kind has a lock, which is held for a few steps, and never while values are read
-that others keep.
+lose concurrent additions. So each kind has a lock, which is held for a few steps, and never while values are read from
+a source.
 
 No label has unlimited values: the number of names that clients choose is bounded, and `other` counts the rest.
 """
@@ -32,7 +32,7 @@ MAX_RECENT_SAMPLES = 2048
 
 
 class BoundedLabelValues:
-    """The names that a label may have: a limited number of first ones, and `other` for all later ones."""
+    """The values that a label may have: the first names up to a limit, and `other` for all later names."""
 
     def __init__(self, max_values: int) -> None:
         self.max_values = max_values
@@ -58,7 +58,7 @@ class BoundedLabelValues:
 class MetricDefinition(Struct, frozen=True, kw_only=True):
     """The name and meaning of a metric, and the group of metrics that it is shown with.
 
-    `json_name` is its name in JSON, if it is not derived from the other one.
+    `json_name` is its name in JSON, if that is not derived from `name`.
     """
 
     name: str
@@ -84,7 +84,8 @@ class Counter:
         self.definition = definition
         self.combine = combine
         self._lock = threading.Lock()
-        # Prometheus sees a counter grow only if it has seen it before: one without labels begins at 0.
+        # Prometheus notices that a counter grows only if it has read it before, so a counter without labels begins at
+        # 0.
         begins_at_zero = self.kind == "counter" and not definition.labels
         self._values: dict[Labels, float] = {(): 0} if begins_at_zero else {}
         self._followed: list[ReadRows] = []
@@ -100,11 +101,11 @@ class Counter:
         self._followed.append(read)
 
     def add_named_source(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Read values by the only label, with no more names than other metrics have."""
+        """Read values by the only label, with the same limit on names as other metrics."""
         self.add_bounded_source(lambda: {(name,): value for name, value in read().items()})
 
     def add_bounded_source(self, read: ReadRows) -> None:
-        """Read values by labels, with no more names of event types than other metrics have."""
+        """Read values by labels, with the same limit on names of event types as other metrics."""
 
         def read_bounded() -> MetricRows:
             rows: dict[Labels, float] = {}
@@ -123,7 +124,7 @@ class Counter:
                 self._values = {labels: value for labels, value in self._values.items() if labels[place] not in names}
 
     def replace_by_sum_of(self, parts: Iterable[MetricRows]) -> None:
-        """Take over the counts of several processes. Together they have no more names than one process."""
+        """Take over the counts of several processes. The sum has no more names than one process."""
         self._values, self._followed = {}, []
         for part in parts:
             for found, value in part.items():

@@ -32,11 +32,13 @@ MIN_EVENTS_FOR_RATIO = 100
 
 
 def _add_columns_as_sources(rows: CountsByKey[Key], lock: threading.Lock, *counters: Counter) -> None:
-    """Make each counter read a column. It adds up the rows by as many parts of the key as it has labels."""
+    """Make each counter read a column. A counter adds up the rows that agree in the first parts of their keys, one part
+    for each of its labels.
+    """
 
     def totals(column: int, labels: int) -> MetricRows:
         found: dict[Labels, float] = {}
-        # A copy of the table. A row may grow while it is read, because of events counted at that moment.
+        # A copy of the table. A row may grow while it is read, if events are counted at that moment.
         with lock:
             copied = rows.copy()
         for key, (numbers, _) in copied.items():
@@ -131,9 +133,10 @@ class StoredEventMetrics:
 class PartitionLoads:
     """How unevenly recent events are spread over the partitions of their event types.
 
-    For each partition, it counts events, and halves all counts of an event type when there are many: so what was
-    published long ago counts ever less. An event type with one partition has no busiest one. One of which this process
-    got nothing for `SECONDS_OF_RECENT_EVENTS` has none either: its publishers may have moved to another process.
+    For each partition, it counts events, and halves all counts of an event type when there are many: so events of long
+    ago count less and less. An event type with one partition has no busiest partition. Neither has an event type of
+    which this process received nothing for `SECONDS_OF_RECENT_EVENTS`: its publishers may have moved to another
+    process.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class PartitionLoads:
         ratio.add_source(self._ratios)
 
     def count_batch(self, event_type: str, by_partition: Mapping[int, Sized], partitions: int) -> None:
-        """Count the events of a stored batch, which an event type with this number of partitions has."""
+        """Count the events of a stored batch of an event type with this number of partitions."""
         if partitions == 1:
             return
         with self._lock:

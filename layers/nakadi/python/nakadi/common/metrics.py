@@ -1,8 +1,9 @@
-"""Metrics: the counts and times of a process, in one object that everything that counts receives.
+"""Metrics: the counts and times of a process, in one object that every counting part receives.
 
-Counting does not depend on the reader: `http/routes/monitoring.py` writes metrics as JSON and in Prometheus' format,
-and processes on AWS send them to CloudWatch. A source provides values that can be read at any time, such as the length
-of a queue, only when somebody reads metrics. `counting` implements this, and docs/metrics.md explains each metric.
+Counting does not depend on who reads the metrics: `http/routes/monitoring.py` writes metrics as JSON and in Prometheus'
+format, and processes on AWS send them to CloudWatch. A source provides values that can be read at any time, such as the
+length of a queue, only when somebody reads metrics. `counting` implements this, and docs/metrics.md explains each
+metric.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class Metrics:
     def __init__(self, started: float = 0.0, max_names: int = 200, now: Callable[[], float] = time) -> None:
         self.started = started
         self._now = now
-        # The process whose memory and files are reported beside them; processor time includes processes that have
-        # ended.
+        # The process whose memory and files are reported with the metrics; its processor time includes child processes
+        # that have ended.
         self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
         self.cpu_seconds: Callable[[], float] = process_time
-        # The names of event types, of those given, that no longer exist. Until the broker has set it, all of them
-        # stay.
+        # Returns those of the given names whose event types no longer exist. Until the broker sets this function, all
+        # names stay.
         self.find_deleted: Callable[[Collection[str]], Collection[str]] = lambda _: ()
         self.all: list[Metric] = []
         self.clients = ClientMetrics()
@@ -82,8 +83,8 @@ class Metrics:
         self.partition_loads = PartitionLoads(self.busiest_partition, self._names)
 
     def forget_deleted_event_types(self) -> None:
-        """Drop the counts of deleted event types, so that others have room. It asks the registry, so it is called
-        before metrics are read. If something counts under a deleted name at that moment, the next call drops it.
+        """Drop the counts of deleted event types to make room for others. Call this before metrics are read, because it
+        asks the registry. If something counts under a deleted name at that moment, the next call drops it.
         """
         deleted = frozenset(self.find_deleted(self._names.values()))
         if deleted:
@@ -93,7 +94,7 @@ class Metrics:
             self._sent.forget(deleted)
             self._stored.forget(deleted)
             self.partition_loads.forget(deleted)
-            # Last: a name that is counted meanwhile must not get a row that nothing knows of.
+            # Last, so that a name that is counted at this moment does not get a row that nothing knows of.
             self._names.forget(deleted)
 
     def _define_requests(self) -> None:

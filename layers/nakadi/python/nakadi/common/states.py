@@ -1,4 +1,4 @@
-"""State machines: a table says which state follows from which fact, and rejects everything else."""
+"""State machines: a table says which fact leads from which state to which, and rejects everything else."""
 
 from __future__ import annotations
 

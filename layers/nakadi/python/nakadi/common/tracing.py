@@ -1,6 +1,7 @@
 """Spans: what the broker did for one request or batch, as a part of a trace that clients began.
 
-The broker knows a tracer by its promises. So it runs without the packages that send spans (`app/open_telemetry.py`).
+The broker knows only the interface of a tracer, so it runs without the packages that send spans
+(`app/open_telemetry.py`).
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ _SAMPLED_BIT = 1
 
 
 class Span(Protocol):
-    """A piece of work that has begun. `context` is for what belongs to it."""
+    """A piece of work that has begun. `context` is handed to work that belongs to it."""
 
     @property
     def context(self) -> TraceContext: ...
 
     def end(self, error: str = "", **figures: int) -> None:
-        """The work has ended, well or with the named kind of error. Figures are attributes by their last word."""
+        """The work has ended, successfully or with the named kind of error. Figures become attributes, by the last word
+        of their names.
+        """
 
 
 class Tracer(Protocol):
     """Begins spans of the traces that are sampled, and sends them when they have ended.
 
-    No call waits, and none raises: work goes on as without it.
+    No call waits or raises, so work goes on as it would without a tracer.
     """
 
     def begin(self, operation: str, destination: str, parent: TraceContext, *, group: str = "") -> Span | None:
         """Begin a span below `parent`, or a trace of its own; None if the trace is not sampled."""
 
     def begin_part(self, operation: str, destination: str, parent: TraceContext) -> Span | None:
-        """Begin a span below `parent`; None if there is none, or it is not sampled."""
+        """Begin a span below `parent`; None if there is no parent, or its trace is not sampled."""
 
     def begin_linked(
         self, operation: str, destination: str, events: Iterable[bytes], *, group: str = ""

@@ -6,8 +6,8 @@
 
     run_blocking(publish(event_log))
 
-They are not tasks of asyncio, and need no event loop: A Lambda function only needs `run_blocking`. An event loop begins
-what a task waits for, and resumes the task when the result is there.
+They are not tasks of asyncio, and need no event loop: A Lambda function only needs `run_blocking`. An event loop starts
+the operation that a task waits for, and resumes the task when the result is available.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Done = Callable[[T | Exception], None]
 
 
 class Wait(ABC, Generic[T]):
-    """Something that takes its time. A task that awaits it gets its result, or its exception."""
+    """An operation that takes time. A task that awaits it gets its result, or its exception."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class Wait(ABC, Generic[T]):
 
 
 class Callback(Wait[T]):
-    """Work of another thread, which calls back. `begin_work` gives it to that thread, or raises."""
+    """Work of another thread, which calls back when it is done. `begin_work` hands it over, or raises."""
 
     __slots__ = ("_begin_work",)
 
@@ -95,7 +95,7 @@ class CallThreads:
         try:
             self._threads.submit(call_and_report, work, done)
         except RuntimeError:
-            # The threads are closed, and so is the store, which says so itself.
+            # The threads are closed, and so is the store, which reports this itself.
             call_and_report(work, done)
 
     def close(self) -> None:
@@ -126,8 +126,9 @@ def call_and_report(work: Callable[[], T], done: Done[T]) -> None:
 
 
 def resume(task: Task[T], outcome: Any) -> Wait[Any]:
-    """Run a task until it waits next: from its begin if the outcome is None, else from where it waited for this
-    outcome. Raises `StopIteration` with its result at its end."""
+    """Run a task until it waits next: from its beginning if the outcome is None, otherwise from where it waited for
+    this outcome. Raises `StopIteration` with the task's result when it ends.
+    """
     return task.throw(outcome) if isinstance(outcome, Exception) else task.send(outcome)
 
 

@@ -1,8 +1,7 @@
 """Turns at long work.
 
-Python lets one thread compute at a time. If several computed for seconds, each would only take longer, and
-every other request would have to squeeze in between. So threads take turns at long work, and there is always room for
-short work.
+Python lets one thread compute at a time. If several threads computed for seconds, each would only take longer, and
+delay every other request. So threads take turns at long work, and short work never waits for it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Result = TypeVar("Result")
 
 MAX_WAITING_THREADS = 16
 TURN_TIMEOUT_SECONDS = 5.0
-# How long it takes at most to see that a client has gone which waits for its turn.
+# The longest time until a thread that waits for its turn notices that its client has left.
 GONE_CLIENT_CHECK_INTERVAL_SECONDS = 0.1
 
 TOO_MUCH_LONG_WORK_MESSAGE = "Too much work is waiting, please repeat request"
@@ -29,8 +28,7 @@ WORK_ABANDONED_MESSAGE = "The work was given up, for the client closed its conne
 class NeedsThread(BaseException):
     """Raised by quick work before it would wait, or before a slow step.
 
-    It says where the work must be done, and is not a failure: so it is not an `Exception`, which many callers would
-    handle.
+    It is not a failure, so it is not an `Exception`, which many callers would handle.
     """
 
 
@@ -39,7 +37,7 @@ is_blocking_forbidden: ContextVar[bool] = ContextVar("is_blocking_forbidden", de
 
 
 def run_without_blocking(work: Callable[[], Result]) -> Result:
-    """The result of work that holds up everything else in the process, so it must be over within milliseconds.
+    """The result of work that blocks everything else in the process, so it must end within milliseconds.
 
     Raises `NeedsThread` before the work waits.
     """
@@ -51,13 +49,13 @@ def run_without_blocking(work: Callable[[], Result]) -> Result:
 
 
 def check_may_block() -> None:
-    """Raise `NeedsThread` if this is quick work. To be called before anything that waits, or that takes long."""
+    """Raise `NeedsThread` if this is quick work. Call this before anything that waits or takes long."""
     if is_blocking_forbidden.get():
         raise NeedsThread
 
 
 def client_never_gone() -> bool:
-    """The answer for a connection that cannot tell whether its client has left: it has not."""
+    """The answer for a connection that cannot tell whether its client has left: assume that it has not."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""Which addresses deliveries may go to: addresses on the internet, and in networks that a setting allows."""
+"""Which addresses may receive deliveries: addresses on the internet, and in networks that a setting allows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # IPv6 networks whose last 32 bits are the IPv4 address that a gateway sends to.
 _NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
-# The old form of such addresses; systems may send these to IPv4, too.
+# The old form of such addresses, which systems may also send to IPv4.
 _IPV4_COMPATIBLE = ipaddress.IPv6Network("::/96")
 
 
 class AddressRules(Struct, frozen=True):
-    """The networks that are allowed beside the internet."""
+    """The networks that are allowed besides the internet."""
 
     allowed: tuple[Network, ...] = ()
 
     def allows(self, text: str) -> bool:
-        """Whether a delivery may go to an address. Of one with another inside, as behind NAT64, that one counts."""
+        """Whether a delivery may go to an address. If the address contains another one, as with NAT64, the inner
+        address counts.
+        """
         try:
             address = ipaddress.ip_address(text.partition("%")[0])
         except ValueError:

@@ -30,9 +30,10 @@ class Verdict(Enum):
 class Answer(Struct, frozen=True):
     """The result of an attempt: a status, or None without an answer, and the beginning of the answer or the fault.
 
-    `was_sent` is False if the sink cannot have seen the batch: it was not reached. `verdict` is for sinks whose status
-    does not say it. If the batch failed, and the sink reports single events, `delivered` counts those at the beginning
-    that it has taken in for certain: the next one is then the one that failed.
+    `was_sent` is False if the sink was not reached, and so cannot have seen the batch. `verdict` is for sinks whose
+    status does not say whether they accepted the batch. If the batch failed, and the sink reports single events,
+    `delivered` is the number of events at the beginning that it has certainly accepted: the next event is the one that
+    failed.
     """
 
     status: int | None

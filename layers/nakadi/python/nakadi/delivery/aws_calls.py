@@ -1,4 +1,4 @@
-"""Calls to services of AWS, without their SDK: what a caller needs, and what comes of it."""
+"""The interface of calls to AWS services, without the SDK: what a caller passes, and how calls fail."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class CallFailed(Exception):
-    """Raised for a call without a good answer. `status` is the status of the answer, None if there was none.
+    """Raised for a call without a successful answer. `status` is the status of the answer, None if there was none.
 
-    `blames_request`: the service refuses what it was sent, and not the caller, or this moment.
-    `may_have_arrived`: the request was sent, and its answer is lost.
+    `blames_request`: the service rejects the content of the request; neither the caller's rights nor the timing is the
+    cause. `may_have_arrived`: the request was sent, and its answer is lost.
     """
 
     def __init__(

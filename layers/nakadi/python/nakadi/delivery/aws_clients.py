@@ -1,7 +1,7 @@
-"""Clients of AWS services, one for each service, region and time that it may take to answer.
+"""Clients of AWS services, one for each service, region and timeout.
 
-They do not repeat calls: the deliveries do, and know for how long. Regions come with ARNs, and credentials from where
-every program of AWS looks for them, as do other endpoints (`AWS_ENDPOINT_URL_SQS`).
+They do not repeat calls: the deliveries do, and know for how long. Regions come from ARNs; credentials and other
+endpoints (`AWS_ENDPOINT_URL_SQS`) come from where every AWS program looks for them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class AwsClients:
             if key not in self._clients:
                 session = new_session()
                 if session.get_credentials() is None:
-                    # A client that is made without them would never look for them again.
+                    # A client that is created without credentials would never look for them again.
                     raise NoCredentialsError
                 config = Config(
                     connect_timeout=CONNECT_TIMEOUT_SECONDS,

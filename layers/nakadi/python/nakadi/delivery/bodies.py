@@ -38,16 +38,16 @@ def message_of(attempt: Attempt) -> Message:
 
 
 def _trial_message(sink_format: SinkFormat) -> Message:
-    """A delivery without events, which shows whether a sink answers, and understands its signature."""
+    """A delivery without events, which shows whether a sink answers, and whether it understands the signature."""
     if sink_format is SinkFormat.CLOUDEVENTS:
         return Message(BATCH_MEDIA_TYPE, b"[]")
     return Message(JSON, b'{"events":[],"info":{"debug":"A test delivery"}}')
 
 
 class DeliveredEvent(Struct, frozen=True):
-    """An event for a sink that gets each by itself. A trial is also an event, without an event type.
+    """An event for a sink that receives each event by itself. A trial is also an event, without an event type.
 
-    `text` is the body to send. `id` is the subscription with the event's cursor, `place` the partition that it is in.
+    `text` is the body to send. `id` is the subscription with the event's cursor, `place` the event's partition.
     """
 
     text: str
@@ -61,7 +61,7 @@ class DeliveredEvent(Struct, frozen=True):
 
 
 def delivered_events(attempt: Attempt) -> Sequence[DeliveredEvent]:
-    """The events of a batch, or the one of a trial."""
+    """The events of a batch, or the event of a trial."""
     if attempt.batch is None:
         trial = _trial_message(SinkFormat.NAKADI).body.decode()
         return [DeliveredEvent(text=trial, id=attempt.message_id, place=TRIAL, stored_at=attempt.now)]
@@ -87,7 +87,9 @@ def _events_of_batch(batch: DeliveryBatch, sink: Sink) -> Iterator[DeliveredEven
 
 
 def _eid_of_event(value: bytes) -> str | None:
-    """As a sink may name it. In the category `undefined` an id may be anything, and a number is as good as a text."""
+    """The event's id, as a sink may name it. In the category `undefined`, an id may be anything, and a number is as
+    good as a text.
+    """
     eid = read_metadata(value).get("eid")
     return str(eid) if isinstance(eid, str | int) else None
 

@@ -1,4 +1,4 @@
-"""What a sink may be: its URL, its headers and its secret."""
+"""The rules for a sink: its URL, its headers and its secret."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ TARGET_MESSAGES: Mapping[SinkType, str] = {
 
 
 def target_violations(draft: SinkDraft, targets: TargetRules) -> Iterator[Violation]:
-    """The broker calls with permissions of its own, so the settings say what for."""
+    """The broker calls with its own permissions, so the settings name the allowed targets."""
     kind = SinkType(draft.type or "")
     arn = canonical_target(kind, draft.target or "")
     if parse_target(kind, arn) is None:
@@ -117,7 +117,7 @@ def url_violations(url: str, schemes: Collection[str], rules: AddressRules) -> I
         yield Violation("url", "must not have a user or a password; use headers")
     if parts.fragment:
         yield Violation("url", "must not have a fragment")
-    # Names are looked up, and what they stand for is checked, with each connection.
+    # Host names are resolved, and their addresses checked, for each connection.
     if is_address(parts.hostname) and not rules.allows(parts.hostname):
         yield Violation("url", "must not lead to an address that this broker does not deliver to")
 

@@ -1,4 +1,4 @@
-"""Which event types are copied to which: a circle of copies would publish its events forever."""
+"""Which event types are copied to which: a cycle of copies would publish its events forever."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Copies = Mapping[str, Collection[str]]
 
 
 def copies_from_sinks(sinks: Iterable[tuple[Iterable[str], str]]) -> Copies:
-    """The copies that sinks make, each with the event types that it copies, and where to."""
+    """The copies that sinks make: the copied event types and the target of each."""
     copies: dict[str, set[str]] = {}
     for event_types, target in sinks:
         for each in event_types:
@@ -18,7 +18,7 @@ def copies_from_sinks(sinks: Iterable[tuple[Iterable[str], str]]) -> Copies:
 
 
 def reachable_event_types(copies: Copies, start: str) -> Collection[str]:
-    """Where the events of an event type get to, itself included."""
+    """The event types that the events of an event type reach, itself included."""
     reached, waiting = {start}, [start]
     while waiting:
         for each in copies.get(waiting.pop(), ()):

@@ -2,8 +2,8 @@
 
 It is the client of the stream, in the same process: batches come as lines that are never written, and commits go to the
 coordination. `DeliverySession` decides what to send when. The courier carries that out on one event loop, which does
-everything except opening streams and writing to stores. So nothing here needs a lock: the store calls back from its
-threads, and only has the loop do something.
+everything except opening streams and writing to stores. So nothing here needs a lock: the store's callbacks run in its
+own threads, but only schedule work on the loop.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStream
 
 log = logging.getLogger(__name__)
 
-# How long a sink's own stream may go on; then the next begins. It waits for no client that is gone.
+# How long a sink's own stream may last before the next one begins.
 STREAM_SECONDS = 3600.0 * 24
-# A sink that is down must not lose its partitions to its own commit timeout: what ends a stream is the end of its
-# process, a change of the sink, or a reset of the cursors, for all of which the courier settles.
+# A sink that is down must not lose its partitions to its own commit timeout: a stream ends with its process, or when
+# the sink changes or the cursors are reset, and the courier ends its deliveries properly in all of these cases.
 COMMIT_SECONDS = 3600.0 * 24 * 365
 
-# So that there are batches for the time until a commit is due, and is made: a partition that runs out of them commits
-# at once, which costs as much as a delivery.
+# Enough batches for the time until a commit is due and done: a partition that runs out of batches commits at once,
+# which costs as much as a delivery.
 MAX_BATCHES_AT_HAND, MIN_BATCHES_AT_HAND = 64, 2
 ENOUGH_EVENTS_AT_HAND = 6400
 MIN_EVENTS_AT_HAND = 32
 
-# A key that the sink fails at holds up the others only behind this number of events.
+# A key whose events fail blocks the others only after this number of events.
 EVENTS_AT_HAND_BY_KEY = 1000
 
 MAX_BYTES_AT_HAND_OF_SINK, MAX_BYTES_AT_HAND = 8_000_000, 128_000_000
@@ -92,10 +92,9 @@ RATE_SECONDS = 60.0
 class CourierParts(Struct, frozen=True, kw_only=True):
     """What all couriers of a process share.
 
-    `get_sender` loads the client for a type of sinks when it is called first, which takes a while: that is to be in a
-    thread.
-    `open_secrets` and `pause_sink` are called in a thread, too. `reading_subject` says with whose permissions the
-    events of a sink are read.
+    `get_sender` loads the client for a type of sinks at its first call, which takes a while, so call it in a thread.
+    Call `open_secrets` and `pause_sink` in a thread too. `reading_subject` returns the subject whose permissions apply
+    to reading the events of a sink.
     """
 
     streams: SubscriptionStreams
@@ -114,7 +113,7 @@ class CourierParts(Struct, frozen=True, kw_only=True):
 
 
 def events_at_hand(batch_limit: int, parallel: Parallel) -> int:
-    """How many events of a partition the stream hands over before they are committed."""
+    """The number of events of a partition that the stream hands over before they are committed."""
     many = min(MAX_BATCHES_AT_HAND * batch_limit, ENOUGH_EVENTS_AT_HAND)
     least = MIN_EVENTS_AT_HAND if parallel is Parallel.PARTITION else EVENTS_AT_HAND_BY_KEY
     return max(many, MIN_BATCHES_AT_HAND * batch_limit, least)
@@ -122,7 +121,7 @@ def events_at_hand(batch_limit: int, parallel: Parallel) -> int:
 
 def limits_of_sink(sink: Sink) -> SubscriptionStreamLimits:
     return SubscriptionStreamLimits(
-        # The lanes cut batches for the sink; the stream passes on what it has, in as few pieces as it can.
+        # The lanes form the batches for the sink; the stream passes on what it has, in as few pieces as it can.
         batch_limit=max(sink.batch_limit, MIN_EVENTS_AT_HAND),
         max_uncommitted_events=2**31,
         max_uncommitted_per_partition=events_at_hand(sink.batch_limit, sink.parallel),
@@ -143,16 +142,17 @@ def event_filter(condition: str | None) -> AcceptsEvent | None:
         try:
             return is_met(orjson.loads(event))
         except RecursionError:
-            # Values are nested too deep to be compared. An event too many is better than one too few.
+            # The values are nested too deeply to be compared. One event too many is better than one too few.
             return True
 
     return accepts
 
 
 class ReportDigest(Struct, frozen=True):
-    """What tells two reports apart. It costs a fraction of one, and there is one a second for each sink.
+    """What distinguishes two reports. A digest costs a fraction of a report, and each sink needs one a second.
 
-    `condition` says whether it works: why there is no stream, whether anything was delivered, and whether it fails now.
+    `condition` says whether the sink works: why there is no stream, whether anything was delivered, and whether
+    deliveries fail now.
     """
 
     at: datetime
@@ -162,11 +162,12 @@ class ReportDigest(Struct, frozen=True):
 
 class Courier:
     def __init__(self, sink: Sink, parts: CourierParts, tally: DeliveryTally) -> None:
-        """It continues a tally: a sink that is paused, or changed, gets another courier."""
+        """A courier continues the tally of the one before: a sink that is paused or changed gets another courier."""
         self.sink = sink
         self._parts = parts
         self._is_stopping = False
-        # What it waits for between two streams. An event would take several times as much memory.
+        # The future that the courier awaits between two streams. An `asyncio.Event` would take several times as much
+        # memory.
         self._pausing: asyncio.Future[None] | None = None
         self._delivery: Delivery | None = None
         self._tally = tally
@@ -181,19 +182,19 @@ class Courier:
             self._delivery.stop()
 
     def failing_seconds(self) -> float:
-        """How long ago the first attempt failed after which none succeeded; 0 if the last one did."""
+        """For how long all attempts have failed; 0 if the last one succeeded."""
         since = self._tally.failing_since
         return 0.0 if since is None else max(0.0, (self._parts.clock.now() - since).total_seconds())
 
     def check_up(self) -> None:
-        """Called about once a second: check whether the stream is to go on, and measure the rate."""
+        """Called about once a second: check whether the stream should continue, and measure the rate."""
         self._tally.measure_rate(self._parts.clock.monotonic())
         if self._delivery is not None:
             self._delivery.stop_if_stream_closes()
             self._delivery.stop_if_others_wait()
 
     def report_digest(self) -> ReportDigest:
-        """A short form of the report as it would be now."""
+        """A digest of the report as it would be now."""
         tally, delivery = self._tally, self._delivery
         waits_until, in_flight = (inf, 0) if delivery is None else (delivery.next_attempt_at(), delivery.in_flight)
         return ReportDigest(
@@ -233,7 +234,7 @@ class Courier:
                 self._problem = str(error)
                 failures += 1
                 log.info("The sink of subscription %s has no stream: %s", self.sink.subscription_id, error)
-            except Exception as error:  # whatever it was, the sink must not be forgotten
+            except Exception as error:  # whatever the error was, the sink must not be forgotten
                 self._problem = f"{type(error).__name__}"
                 failures += 1
                 log.exception("Delivering to the sink of subscription %s failed", self.sink.subscription_id)
@@ -241,7 +242,7 @@ class Courier:
             await self._pause(max(MIN_REOPENING_SECONDS, pause) if failures else 0)
 
     async def _deliver_one_stream(self) -> bool:
-        """Whether it was the last one for now, because the sink is paused."""
+        """Deliver one stream. Returns whether it was the last one for now, because the sink is paused."""
         parts, sink = self._parts, self.sink
         loop = asyncio.get_running_loop()
         subject = parts.reading_subject(sink)
@@ -259,7 +260,7 @@ class Courier:
         try:
             joined = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # Nobody would serve the stream that is being opened in the thread.
+            # Otherwise nobody would serve the stream that a thread is opening.
             opening.add_done_callback(partial(_abandon_opened_stream, parts))
             raise
         self._problem = ""
@@ -291,7 +292,7 @@ def _abandon_opened_stream(parts: CourierParts, opening: asyncio.Future[JoinedSt
 
 
 class AttemptRecord(Struct, frozen=True):
-    """An attempt as it is remembered: without its events, and without the words that are only made to be shown."""
+    """A remembered attempt: without its events, and without texts that are only made to be shown."""
 
     partition: EventTypePartition
     first: Position
@@ -354,12 +355,12 @@ class DeliveryTally:
 
 
 class Delivery:
-    """The deliveries of one stream. It is what the stream's driver takes for its format, its client and its figures."""
+    """The deliveries of one stream. The stream's driver uses this object as its format, its client and its figures."""
 
     content_type = ""
     next_report_at = inf
 
-    def __init__(  # every part by its name
+    def __init__(  # every part has its name
         self,
         sink: Sink,
         secrets: SinkSecrets,
@@ -419,14 +420,17 @@ class Delivery:
         self._carry_out(self._session.stop(self._parts.clock.monotonic()))
 
     def stop_if_stream_closes(self) -> None:
-        """A stream that closes, for example because cursors are being reset, waits for commits of the events that it
-        has sent: deliveries that have not begun will never begin."""
+        """Stop if the stream closes, for example because cursors are being reset. A closing stream waits for commits of
+        the events that it has sent, so deliveries that have not begun never begin.
+        """
         if self._driver is not None and self._driver.session.state is not SessionState.STREAMING:
             self.stop()
 
     def stop_if_others_wait(self) -> None:
-        """Another stream waits for a partition, which it gets when everything at hand is delivered: a slow sink takes
-        minutes. If it still waits at the second look, this stream ends, and the next one gets its share."""
+        """Stop if another stream waits for a partition, which it gets when everything at hand is delivered: a slow sink
+        takes minutes. If the other stream still waits at the second check, this stream ends, and the next one gets its
+        share.
+        """
         is_awaited = self._driver is not None and self._driver.session.is_awaited
         if is_awaited and self._was_awaited:
             self.stop()
@@ -438,7 +442,7 @@ class Delivery:
         return b""
 
     def encode_line(self, line: SessionLine) -> bytes:
-        """Take a batch. Nothing is written: each delivery has a body of its own."""
+        """Take a batch. Writes nothing, because each delivery has a body of its own."""
         if isinstance(line, SendBatch):
             self._carry_out(self._session.receive(line.partition, line.runs, self._parts.clock.monotonic()))
         return b""
@@ -455,10 +459,10 @@ class Delivery:
     def record_sent_batch(
         self, event_type: str, events: int, size: int, newest: datetime, runs: Sequence[EventRun]
     ) -> None:
-        """Record nothing: the batch is not sent yet, and `_end_attempt` records deliveries."""
+        """Records nothing: the batch is not sent yet, and `_end_attempt` records deliveries."""
 
     def report(self) -> None:
-        """As above."""
+        """Records nothing, for the same reason."""
 
     # Carrying out
 
@@ -481,7 +485,7 @@ class Delivery:
             self._timer.set(due_at)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        # Kept until it is done: the loop itself holds its tasks only weakly.
+        # Kept until it is done, because the loop itself has only weak references to its tasks.
         task = self._loop.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -525,7 +529,8 @@ class Delivery:
 
         def end_commit(result: CommitResultByPartition | Exception) -> None:
             if threading.get_ident() == thread:
-                # In memory, a commit has ended when it has begun. Not at once: the session is in the middle of a fact.
+                # In memory, a commit ends as soon as it begins. Its end must wait, because the session is still
+                # handling another fact.
                 self._loop.call_soon(self._end_commit, action, attempts_left - 1, result)
                 return
             with suppress(RuntimeError):  # the loop was closed: no stream is left on it
@@ -543,7 +548,7 @@ class Delivery:
             if attempts_left and isinstance(result, Unavailable):
                 self._run(self._commit_later(action, attempts_left))
                 return
-        # Moved already is as good: somebody has committed further.
+        # A cursor that has already moved is as good: somebody has committed further.
         is_committed = not isinstance(result, Exception) and CommitResult.NOT_OWNED not in result.values()
         now = self._parts.clock.monotonic()
         self._carry_out(self._session.end_commit(action.partition, now, is_committed=is_committed))

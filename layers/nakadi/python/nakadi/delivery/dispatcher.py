@@ -1,9 +1,9 @@
 """The dispatcher of a process: finds the sinks that this process delivers to, and keeps a courier for each.
 
-Every process that serves streams has one. They need no leader: each knows the processes that have a lease, and
-computes for each sink the same one of them, by the highest hash of both names. A process that comes or goes moves its
-own share of the sinks and no other. While two processes see different leases, a sink may have two couriers, or none,
-for a moment: its subscription shares the partitions among their streams, as it does among all.
+Every process that serves streams has one. The processes need no leader: each knows which processes have a lease, and
+assigns a sink to the one with the highest hash of both names, so all of them agree. When a process starts or ends, only
+its own share of the sinks moves. While two processes see different leases, a sink may have two couriers, or none, for a
+moment: its subscription shares the partitions among their streams, as among any streams.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_INTERVAL_SECONDS = 1.0
-# What goes on without a failure is reported this often, unless writing costs money.
+# Deliveries without failures are reported this often, unless writing costs money.
 REPORT_INTERVAL_SECONDS = 5.0
 MAX_REPORTS_PER_WRITE = 99
 
 MAX_TRIAL_SECONDS = 10.0
-# For the answer of a trial to come from the event loop.
+# How long to wait for the event loop to return the answer to a trial.
 TRIAL_MARGIN_SECONDS = 5.0
 
 NOT_DELIVERING_MESSAGE = "This process does not deliver to sinks at the moment"
@@ -57,7 +57,7 @@ class KnownSinks:
 
     def read(self) -> Mapping[str, Sink]:
         """The sinks by their subscriptions: the same object as before if there was no change."""
-        # Asked for before the sinks are read: a change in between makes the next look read them again.
+        # The number is read before the sinks: after a change in between, the next look reads them again.
         changes = self._repository.registry.change_counters()
         if self._read is None or self._read[0] != changes:
             self._read = changes, {each.subscription_id: each for each in self._repository.all()}
@@ -65,8 +65,9 @@ class KnownSinks:
 
 
 class _SinkAssignments(Struct, frozen=True):
-    """What a look at the stores has found: the name of this process, the processes that deliver, all sinks, and the
-    sinks of this process."""
+    """The result of a look at the stores: the name of this process, the processes that deliver, all sinks, and the
+    sinks of this process.
+    """
 
     process_id: str
     processes: Collection[str]
@@ -75,7 +76,7 @@ class _SinkAssignments(Struct, frozen=True):
 
 
 class _ThreadsClosed(Exception):
-    """The threads of this process take no more work: it is ending."""
+    """The threads of this process take no more work, because it is ending."""
 
 
 class Dispatcher:
@@ -94,7 +95,7 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._couriers: dict[str, tuple[Courier, asyncio.Task[None]]] = {}
         self._reported: dict[str, ReportDigest] = {}
-        # By the sink's name, and by when it was created: one that was removed and registered again begins at zero.
+        # By the sink's name and its time of creation: a sink that was removed and registered again begins at zero.
         self._tallies: dict[tuple[str, datetime], DeliveryTally] = {}
         self._found = _SinkAssignments("", (), {}, {})
         self._senders: dict[SinkType, Sender] = {}
@@ -102,8 +103,8 @@ class Dispatcher:
     async def run(self) -> None:
         """Deliver until the caller cancels this; then let attempts in progress finish.
 
-        It also ends when a program does that has not closed its broker: the interpreter shuts every executor down
-        before it waits for the rest of the program, and each later look would fail.
+        This also ends when a program ends without closing its broker: the interpreter shuts down every executor before
+        it waits for the rest of the program, and each later look would fail.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -120,8 +121,9 @@ class Dispatcher:
         return len(self._couriers)
 
     def failing_seconds(self) -> Mapping[str, float]:
-        """The seconds since failing sinks last accepted anything, by subscription. Threads ask while sinks come and
-        go."""
+        """The seconds since failing sinks last accepted anything, by subscription. Threads may call this while sinks
+        are added and removed.
+        """
         seconds = {name: courier.failing_seconds() for name, (courier, _) in self._couriers.copy().items()}
         return {name: found for name, found in seconds.items() if found}
 
@@ -159,7 +161,7 @@ class Dispatcher:
             found = self._found = await self._run_in_thread(self._look_up_sinks)
             for courier, _ in self._couriers.values():
                 courier.check_up()
-            # First: a courier that has ended has a last word.
+            # First, because a courier that has ended still has a last report.
             await self._write_reports(found.known)
             self._match_couriers(found.sinks, found.known)
         except _ThreadsClosed:
@@ -171,7 +173,7 @@ class Dispatcher:
         try:
             running = asyncio.get_running_loop().run_in_executor(self._parts.threads, function, *arguments)
         except RuntimeError as error:
-            # The executor raises this at once. What the function raises comes with the result.
+            # The executor itself raises this; an exception of the function comes with the result.
             raise _ThreadsClosed from error
         return await running
 
@@ -182,7 +184,7 @@ class Dispatcher:
             return _SinkAssignments(before.process_id, (), known, {})
         for each in {sink.type for sink in active.values()}:
             self._senders[each] = self._parts.get_sender(each)
-        # The lease first: what is computed from the leases has this process among them.
+        # The lease comes first, so that assignments include this process.
         name = self._parts.streams.ensure_process_lease()
         processes = {*self._live_processes(), name}
         if known is before.known and name == before.process_id and processes == before.processes:
@@ -191,16 +193,17 @@ class Dispatcher:
         return _SinkAssignments(name, processes, known, own)
 
     def _match_couriers(self, sinks: Mapping[str, Sink], known: Mapping[str, Sink]) -> None:
-        """Have a courier for each of these sinks, as it is configured now, and for no other.
+        """Have a courier for each of these sinks in its present configuration, and for no other.
 
-        Of the known sinks, those that are paused have none, and this process may well deliver to them again.
+        Known sinks that are paused have no courier, but this process may deliver to them again.
         """
         for name, (courier, task) in tuple(self._couriers.items()):
             wanted = sinks.get(name)
             if task.done():
                 del self._couriers[name]
             elif wanted is None or wanted.configured_at != courier.sink.configured_at:
-                # Its successor begins when it has ended: so two couriers of this process never share a sink.
+                # A successor begins only when the courier has ended, so two couriers of this process never share a
+                # sink.
                 courier.stop()
         for name, sink in sinks.items():
             if name not in self._couriers:
@@ -218,11 +221,12 @@ class Dispatcher:
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
-            # After a second cancellation there is no time left for answers, but for the streams to leave.
+            # After a second cancellation, there is no time left to wait for answers, but enough for the streams to
+            # leave.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            # Closed, they are not used again: a process delivers until it ends.
+            # Closed senders are not used again: a process delivers until it ends.
             for sender in tuple(self._senders.values()):
                 await sender.close()
 
@@ -233,7 +237,7 @@ class Dispatcher:
         digests: dict[str, ReportDigest] = {}
         for name, (courier, task) in self._couriers.items():
             if name not in known:
-                continue  # it is gone, and its report with it
+                continue  # the sink is gone, and its report with it
             digest, before = courier.report_digest(), self._reported.get(name)
             if before is None or task.done() or self._is_worth_reporting(before, digest):
                 due[name] = courier.report(self._found.process_id)
@@ -245,7 +249,7 @@ class Dispatcher:
         self._reported = {name: each for name, each in {**self._reported, **digests}.items() if name in self._couriers}
 
     def _is_worth_reporting(self, before: ReportDigest, digest: ReportDigest) -> bool:
-        """At once whether it works or not has changed, and after a while for anything else."""
+        """A change between working and failing is reported at once, anything else after a while."""
         if before.condition != digest.condition:
             return True
         waited = (digest.at - before.at).total_seconds()

@@ -1,8 +1,9 @@
-"""Events as entries of requests to a service: which go together, and what the service's answers mean for the batch.
+"""Events as entries of requests to a service: which entries share a request, and what the service's answers mean for
+the batch.
 
-Services take a few entries in a request, and answer for each of them. So one entry may fail while a later one is taken
-in. Where a service keeps the order of a group, a request therefore has at most one entry of each group, and after a
-failure nothing more is sent: no event is stored before an earlier one of its group.
+Services take a few entries in a request, and report the result of each. So one entry may fail while a later one is
+accepted. Where a service keeps the order of a group, a request therefore has at most one entry of each group, and after
+a failure nothing more is sent: no event is stored before an earlier one of its group.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nakadi.delivery.answers import MAX_ANSWER_CHARACTERS, Answer, Verdict
 class Entry(Struct, frozen=True):
     """An event at `index` of its batch, as the `members` of a request, which the service counts as `size` bytes.
 
-    Entries of the same `group` have an order; one without a group has none.
+    Entries of the same `group` have an order; an entry without a group has none.
     """
 
     index: int
@@ -34,16 +35,16 @@ class RequestLimits(Struct, frozen=True):
 
 
 class EntryFailure(Struct, frozen=True):
-    """Why a service has not taken in an entry, and whether the event itself is to blame."""
+    """Why a service has not accepted an entry, and whether the event itself is to blame."""
 
     text: str
     is_blamed: bool
 
 
 def plan_requests(entries: Iterable[Entry], limits: RequestLimits) -> Iterator[Sequence[Entry]]:
-    """The entries of each request, in the order in which the requests are to be sent.
+    """The entries of each request, in the order in which to send the requests.
 
-    An entry that is too large goes by itself, for the service to judge.
+    An entry that is too large has a request of its own, so that the service decides.
     """
     rounds: list[list[Entry]] = []
     sizes_of_groups: Counter[str] = Counter()
@@ -79,6 +80,6 @@ def answer_of_entries(count: int, accepted: Collection[int], failures: Mapping[i
     delivered = next(index for index in range(count) if index not in accepted)
     text = failures[min(failures)].text[:MAX_ANSWER_CHARACTERS]
     failure = failures.get(delivered)
-    # Events that were not sent behind one that failed are to be sent first.
+    # Events that were not sent, because an earlier one failed, are sent first next time.
     is_blamed = failure is not None and failure.is_blamed
     return Answer(None, text, verdict=Verdict.FAILED if is_blamed else Verdict.LATER, delivered=delivered)

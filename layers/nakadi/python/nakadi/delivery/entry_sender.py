@@ -1,7 +1,7 @@
-"""Sends the events of a batch to a service that takes a few in a request: SQS, SNS or EventBridge.
+"""Sends the events of a batch to a service that takes a few events in a request: SQS, SNS or EventBridge.
 
-The SDK blocks, so it is called in threads. No timeout cuts a thread off: entries that arrive later than the next ones
-would be out of order. A request is waited for, and none begins after the attempt's time has ended.
+The SDK blocks, so it is called in threads. No timeout cuts a call off: its entries might otherwise arrive after later
+ones. The sender waits for each request, and begins none after the attempt's time has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REQUEST_SECONDS = 10.0
 
 
 class EntrySender:
-    """`get_calls` loads the SDK when it is called first."""
+    """`get_calls` loads the SDK at its first call."""
 
     def __init__(
         self,
@@ -78,7 +78,9 @@ class EntrySender:
             return _failures_of(request, str(error), is_blamed=error.blames_request)
 
     def _send_one_by_one(self, target: Target, request: Sequence[Entry]) -> Mapping[int, EntryFailure]:
-        """The service refuses a request because of one of its entries, and does not say which."""
+        """Send each entry in its own request: the service rejected the request because of one entry, and did not say
+        which.
+        """
         for number, entry in enumerate(request, 1):
             failures = self._send(target, [entry])
             if failures:

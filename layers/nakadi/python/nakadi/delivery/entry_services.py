@@ -1,4 +1,4 @@
-"""SQS, SNS and EventBridge: how each of them takes an event, and what it says of it."""
+"""SQS, SNS and EventBridge: the form in which each of them takes an event, and the meaning of its answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EntryService(Protocol):
         """An event as it is sent."""
 
     def send(self, client: Any, target: Target, entries: Sequence[Entry]) -> Mapping[int, EntryFailure]:
-        """Send a request, and return what the service has not taken in, by index. Raises what the SDK raises."""
+        """Send a request, and return the failures by index. Raises the SDK's exceptions."""
 
 
 class SqsService:
@@ -130,20 +130,20 @@ def _failed_messages(entries: Sequence[Entry], answer: Mapping[str, Any]) -> Map
 
 
 def _is_event_blamed(failure: Mapping[str, Any]) -> bool:
-    """A fault of the sender may be the event, or the broker's permissions and its rate."""
+    """The services blame the sender both for bad events and for the broker's missing permissions or high rate."""
     return bool(failure.get("SenderFault")) and CALLER_FAULTS.search(failure.get("Code", "")) is None
 
 
 def _with_unconfirmed(
     entries: Sequence[Entry], accepted: Collection[int], failures: Mapping[int, EntryFailure]
 ) -> Mapping[int, EntryFailure]:
-    """Also entries that the answer does not mention: the sender does not assume that they were accepted."""
+    """Add a failure for each entry that the answer does not mention: it may not have been accepted."""
     unconfirmed = EntryFailure("The answer does not say what became of it", is_blamed=False)
     return {**{each.index: unconfirmed for each in entries if each.index not in accepted}, **failures}
 
 
 def valid_identifier(text: str) -> str:
-    """A text that a service takes as the name of a group or for deduplication, or else its hash."""
+    """The text, if a service accepts it as the name of a group or for deduplication; otherwise its hash."""
     return text if IDENTIFIER_PATTERN.fullmatch(text) else hashlib.sha256(text.encode()).hexdigest()
 
 

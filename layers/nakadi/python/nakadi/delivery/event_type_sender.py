@@ -1,7 +1,7 @@
 """Publishes delivered events into another event type of this broker, so that a copy needs no consumer.
 
-Events keep their ids: if the other event type deduplicates, a batch that is delivered twice is stored once. What the
-broker itself wrote into their metadata is left out, and written again for the other event type.
+Events keep their ids: if the other event type deduplicates, a batch that is delivered twice is stored once. Metadata
+that the broker itself wrote is omitted, and written again for the other event type.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ Publish = Callable[[str, bytes, Subject, str], BatchOutcome]
 
 
 class EventTypeSender:
-    """Publishing blocks, so it is done in threads. No timeout cuts it off: a batch that is stored later than the next
-    one would be out of order. The publisher itself gives up after a while."""
+    """Publishing blocks, so threads do it. No timeout cuts it off: the batch might otherwise be stored after the next
+    one. The publisher itself gives up after a while.
+    """
 
     def __init__(self, publish: Publish, threads: Executor, writing_subject: Callable[[Sink], Subject]) -> None:
         self._publish = publish
@@ -43,7 +44,7 @@ class EventTypeSender:
         try:
             return answer_of_publishing(await publishing)
         except (Outcome, Fault, Unavailable) as error:
-            # The event type is gone, or may not be written to, or there is no room: no event is to blame for that.
+            # The event type is gone, may not be written to, or has no room: no event is to blame.
             return Answer(None, str(error)[:MAX_ANSWER_CHARACTERS], verdict=Verdict.LATER)
 
     async def close(self) -> None:
@@ -51,7 +52,7 @@ class EventTypeSender:
 
 
 def body_to_publish(events: Iterable[bytes]) -> bytes:
-    """A batch of these events as a client would publish them."""
+    """A batch of these events, as a client would publish it."""
     return b"[%b]" % b",".join(map(_event_to_publish, events))
 
 

@@ -1,9 +1,9 @@
 """Sends deliveries over HTTP, with the client of aiohttp: docs/decisions/0022-sinks-are-called-with-aiohttp.md.
 
-A sink is anybody's server, so it gets nothing but the request: no redirects, no cookies, no proxies of this process.
-The connection goes to the checked address: the check happens where the socket is opened, after the name was resolved,
-so that no second look-up of the name can give another address. Of an answer only the beginning is read, and an attempt
-ends with its time, whatever the sink does.
+A sink may be anybody's server, so it gets nothing but the request: no redirects, no cookies, no proxies of this
+process. The connection goes to the checked address: the sender checks the address when it opens the socket, after it
+has resolved the name, so no second look-up can return another address. The sender reads only the beginning of an
+answer, and an attempt ends in time, whatever the sink does.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from nakadi.delivery.senders import Attempt
 from nakadi.delivery.signing import signature_headers
 
 MAX_ANSWER_BYTES = 2000
-# How long the rest of an answer is waited for, behind its status.
+# How long the sender waits for the rest of an answer after its status.
 MAX_ANSWER_SECONDS = 2.0
 MAX_CONNECT_SECONDS = 10.0
-# Longer than a second, so that a sink which gets something every now and then keeps its connection.
+# Longer than a second, so that a sink with occasional deliveries keeps its connection.
 KEEP_ALIVE_SECONDS = 30.0
 
 USER_AGENT = "nakadi"
@@ -38,7 +38,7 @@ class AddressRefused(OSError):
 
 
 class HttpSender:
-    """To be used, and closed, on one event loop."""
+    """Use and close it on one event loop."""
 
     def __init__(
         self, rules: AddressRules, now: Callable[[], datetime], ssl_context: ssl.SSLContext | None = None
@@ -84,7 +84,8 @@ class HttpSender:
             connector=aiohttp.TCPConnector(
                 limit=0,
                 keepalive_timeout=KEEP_ALIVE_SECONDS,
-                # Asked with each connection: who moves a service by its name expects to be found there soon.
+                # The name is resolved for each connection: whoever moves a service to another address expects
+                # deliveries there soon.
                 use_dns_cache=False,
                 ssl=self._ssl_context or True,
                 socket_factory=self._open_socket,
@@ -100,12 +101,12 @@ class HttpSender:
         """Read an answer. Its status counts even if the rest is broken or does not arrive."""
         retry_after = parse_retry_after(response.headers.get("retry-after"), self._now())
         if response.content.at_eof():
-            # As most answers are, without anything after the head.
+            # Most answers have nothing after the head.
             return Answer(response.status, "", retry_after)
         beginning = b""
         try:
             async with asyncio.timeout(MAX_ANSWER_SECONDS):
-                # To its end if it is short: otherwise the connection could not be used again.
+                # A short answer is read to its end: otherwise the connection could not be used again.
                 while len(beginning) < MAX_ANSWER_BYTES and (part := await response.content.read(MAX_ANSWER_BYTES)):
                     beginning += part
         except (aiohttp.ClientError, OSError, ValueError):
@@ -113,7 +114,7 @@ class HttpSender:
         return Answer(response.status, _truncate(beginning.decode(errors="replace")), retry_after)
 
     def _open_socket(self, address: Any) -> socket.socket:
-        """A socket for one of the name's addresses, to which it is about to connect."""
+        """A socket that will connect to this address of the name."""
         family, kind, protocol, _, target = address
         if not self._rules.allows(target[0]):
             raise AddressRefused(f"deliveries may not go to {target[0]}, see NAKADI_SINK_NETWORKS")

@@ -1,7 +1,7 @@
 """Invokes a Lambda function with each batch, and waits for what it returns.
 
-A function may say which events of a batch it failed at, as it does for SQS and Kinesis: it returns
-`{"batchItemFailures": [{"itemIdentifier": …}]}` with the events' `eid`, or their places in the batch. As with Kinesis,
+A function may report which events of a batch it failed to process, as it does for SQS and Kinesis: it returns
+`{"batchItemFailures": [{"itemIdentifier": …}]}` with the events' `eid`, or their indices in the batch. As with Kinesis,
 the first of these counts: the events before it are delivered, and the rest is sent again.
 """
 
@@ -24,7 +24,7 @@ FAILURES, IDENTIFIER = "batchItemFailures", "itemIdentifier"
 
 
 class LambdaSender:
-    """The SDK blocks, so it is called in threads. `get_calls` loads it when it is called first."""
+    """The SDK blocks, so threads call it. `get_calls` loads it at its first call."""
 
     def __init__(self, rules: TargetRules, get_calls: Callable[[], AwsCalls], threads: Executor) -> None:
         self._rules = rules
@@ -67,15 +67,16 @@ def answer_of_failed_call(failure: CallFailed) -> Answer:
 
 
 def answer_of_failed_events(failed: Sequence[str], eids: Sequence[str | None]) -> Answer:
-    """What follows if a function names these events of a batch with these ids."""
+    """The answer of a function that reports these events as failed; `eids` are the ids of the batch."""
     places: dict[str, int] = {}
     for place, eid in enumerate(eids):
-        # A name may be the id of one event and the place of another. Then the first may be meant, and is not lost.
+        # A name may be the id of one event and the index of another. The earlier of the two counts, so no event is
+        # lost.
         for name in (eid or "", str(place)):
             places.setdefault(name, place)
     first = min((places.get(each, -1) if each else -1) for each in failed)
     if first < 0:
-        # It is not clear what it means: nothing is taken for delivered.
+        # The meaning is unclear, so no event counts as delivered.
         text = f"{FAILURES} names what is not in the batch: {', '.join(failed)}"
         return Answer(200, text[:MAX_ANSWER_CHARACTERS], verdict=Verdict.FAILED)
     text = f"{FAILURES} names {len(failed)} of {len(eids)} events, first {eids[first] or first}"
@@ -83,7 +84,7 @@ def answer_of_failed_events(failed: Sequence[str], eids: Sequence[str | None]) -
 
 
 def failed_identifiers(result: bytes) -> Sequence[str]:
-    """The events that a function names; an empty name for one that it does not name as it should."""
+    """The events that a function names; an empty name stands for one with an invalid form."""
     try:
         found = orjson.loads(result)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The states of a lane and of a sink's deliveries, and which one follows from which fact.
+"""The states of a lane and of a sink's deliveries, and which state follows from which fact.
 
-The tables are all there is, and `docs/architecture.md` shows them as diagrams.
+The tables are complete, and `docs/architecture.md` shows them as diagrams.
 """
 
 from __future__ import annotations

@@ -3,17 +3,17 @@
 It never waits, and knows no clock, no store and no network: facts come in as method calls, and each returns the actions
 that follow. A batch goes through its attempts in a lane. The queue of its partition (`queues.py`) says which events may
 be in lanes at the same time: the events of one batch, or events of different keys. So the order of a partition, or of a
-key, is kept, and a lane that fails holds up only what has to follow it.
+key, is kept, and a failing lane blocks only the events that have to follow it.
 
-A batch that failed is tried again as it was, under the same id, after a pause that grows. If the sink fails at it again
-and again, the lane looks for the event behind that: it sends halves, of which one fails, until a single event is left.
-That one goes on alone, and the rest is back in the queue. The subscription's policy decides what happens next: if it
-names a number of attempts, the deliveries settle, and the next stream gives the event up; otherwise the lane keeps
-trying it. Only answers count against an event: a sink that cannot be reached, or asks for time, is waited for.
+A failed batch is tried again unchanged, under the same id, after growing pauses. If the sink fails repeatedly, the lane
+looks for the event that causes it: it sends halves, and continues with the failing half until a single event is left.
+The lane keeps that event, and the rest returns to the queue. The subscription's policy decides what happens next: if it
+names a number of attempts, the deliveries settle, and the next stream gives up the event; otherwise the lane keeps
+trying it. Only answers count against an event: if a sink cannot be reached, or asks for time, the lane waits.
 
-A partition has one commit under way at most, and events delivered meanwhile share the next one. While batches of the
-partition go out one after the other, commits are some milliseconds apart: they cost about as much as the deliveries. A
-partition that has nothing to send, or has failed, commits at once.
+A partition has at most one commit in progress, and events delivered meanwhile share the next one. While batches of the
+partition go out one after the other, commits are some milliseconds apart, because they cost about as much as the
+deliveries. A partition that has nothing to send, or has failed, commits at once.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ QUEUES: dict[Parallel, NewQueue] = {Parallel.PARTITION: InOrderQueue, Parallel.K
 
 
 class DeliveryLimits(Struct, frozen=True, kw_only=True):
-    """`max_event_attempts` is how often a single event may fail before it is given up; None forever.
+    """`max_event_attempts` is how often a single event may fail before the broker gives it up; None means without
+    limit.
 
-    `commit_wait_seconds` is how long a commit may wait while others follow: what a killed process has delivered
-    meanwhile is delivered twice.
+    `commit_wait_seconds` is how long a commit may wait while other batches follow: if the process is killed in this
+    time, uncommitted events are delivered twice.
     """
 
     batch_limit: int
@@ -77,8 +78,9 @@ class DeliveryLimits(Struct, frozen=True, kw_only=True):
 
 
 class DeliveryBatch(Struct, frozen=True):
-    """Events of a partition in their order; `attempt` counts from 1. They follow each other, unless they are there by
-    their keys: then others lie between them."""
+    """Events of a partition in their order; `attempt` counts from 1. The events are adjacent, unless they were chosen
+    by their keys: then others lie between them.
+    """
 
     partition: EventTypePartition
     runs: tuple[EventRun, ...]
@@ -98,7 +100,9 @@ class DeliveryBatch(Struct, frozen=True):
         return sum(run.count for run in self.runs)
 
     def id_for(self, subscription_id: str) -> str:
-        """The same for the same events, however often and by whichever process they are sent."""
+        """The id of the batch: the same for the same events, regardless of how often and by which process they are
+        sent.
+        """
         positions: Iterable[Position] = (self.first, self.last)
         if self.by_key:
             positions = (run.position_at(index) for run in self.runs for index in range(run.count))
@@ -111,7 +115,7 @@ class DeliveryBatch(Struct, frozen=True):
 
 
 class BeginAttempt(Struct, frozen=True):
-    """Send a batch, and hand its answer in with this number."""
+    """Send a batch, and report its answer with this number."""
 
     number: int
     batch: DeliveryBatch
@@ -137,20 +141,20 @@ class Lane:
     def __init__(self, of: PartitionDeliveries, runs: Runs) -> None:
         self.of = of
         self.state = LaneState.READY
-        # What is being sent, or is to be sent again as it is; and what is to be sent after it.
+        # The events that are being sent, or will be sent again unchanged; and the events to send after them.
         self.batch: DeliveryBatch | None = None
         self.rest: Runs = runs
         self.due_at = inf
-        # Attempts that failed since the last delivery, and those of them for which events may be to blame.
+        # The number of attempts that failed since the last delivery, and of those that events may have caused.
         self.tries = 0
         self.failures = 0
-        # How many of the next events are known to have one among them that the sink fails at.
+        # The number of next events that are known to include a failing one.
         self.suspects = 0
-        # Whether the sink fails at its only event.
+        # Whether the lane's only event is the one that fails.
         self.is_alone = False
 
     def begin(self) -> DeliveryBatch:
-        """The next attempt: a batch that failed is sent again unchanged, so that its id means the same events."""
+        """Begin the next attempt: a failed batch is sent again unchanged, so that its id means the same events."""
         of, before = self.of, self.batch
         if before is None:
             runs, self.rest = split_runs(self.rest, max(1, self.suspects // 2)) if self.suspects else (self.rest, ())
@@ -161,7 +165,7 @@ class Lane:
         return self.batch
 
     def end_delivered(self) -> Runs:
-        """The batch is delivered: its events."""
+        """Record that the batch is delivered, and return its events."""
         batch = self.require_batch()
         self.suspects = max(0, self.suspects - batch.count)
         self.tries = self.failures = 0
@@ -170,9 +174,9 @@ class Lane:
         return batch.runs
 
     def end_partly_delivered(self, delivered: int, *, is_blamed: bool, due_at: Callable[[int], float]) -> Runs:
-        """The first events are delivered, and the next one was not: those that are.
+        """Record that the first events are delivered and the next one is not; return the delivered ones.
 
-        If the sink failed at that one, it goes by itself next. Earlier attempts do not count.
+        If the sink failed at the next event, that event is sent by itself. Earlier attempts do not count.
         """
         batch = self.require_batch()
         head, rest = split_runs(batch.runs, delivered)
@@ -183,7 +187,9 @@ class Lane:
         return head
 
     def end_failed(self, *, is_blamed: bool, due_at: Callable[[int], float], max_event_attempts: int | None) -> None:
-        """The batch was not delivered. `due_at` returns when the next attempt is due after this number of tries."""
+        """Record that the batch was not delivered. `due_at` returns when the next attempt is due after this number of
+        tries.
+        """
         batch = self.require_batch()
         self.tries += 1
         self.failures += is_blamed
@@ -213,7 +219,7 @@ class Lane:
         return self.batch
 
     def _halve(self, batch: DeliveryBatch) -> None:
-        """Send fewer events next time. That does not count as another attempt: the pauses begin again."""
+        """Send fewer events next time. This counts as a new batch, so the pauses begin again."""
         self.suspects = batch.count
         self.rest, self.batch = (*batch.runs, *self.rest), None
         self.tries = self.failures = 0
@@ -224,7 +230,7 @@ class Lane:
 
 
 class PartitionDeliveries:
-    """The queue of a partition, its lanes, and what of it waits for a commit."""
+    """The queue of a partition, its lanes, and its events that wait for a commit."""
 
     def __init__(self, partition: EventTypePartition, limits: DeliveryLimits) -> None:
         self.partition = partition
@@ -232,7 +238,7 @@ class PartitionDeliveries:
         self.is_keyed = limits.parallel is Parallel.KEY
         self._commit_wait_seconds = limits.commit_wait_seconds
         self.lanes: set[Lane] = set()
-        # Whether it waits for its turn to begin a lane.
+        # Whether the partition waits for its turn to begin a lane.
         self.has_turn = False
         # Until when the next commit may wait.
         self.commit_due_at = inf
@@ -241,7 +247,9 @@ class PartitionDeliveries:
         self._last_commit_at = -inf
 
     def may_begin(self, max_in_flight: int) -> bool:
-        """Whether another lane may begin. Those that are alone hold up no other, unless there are very many."""
+        """Whether another lane may begin. Lanes with a single failing event block no others, unless there are very many
+        of them.
+        """
         if not self.queue.may_take:
             return False
         alone = sum(lane.is_alone for lane in self.lanes)
@@ -279,7 +287,7 @@ class PartitionDeliveries:
         return CommitDelivered(self.partition, self.queue.reached, self.queue.done_ahead())
 
     def find_failing_event(self) -> Position | None:
-        """The event that the sink fails at, once everything before it is delivered."""
+        """The event that fails, once everything before it is delivered."""
         blocked = (lane.require_batch().last for lane in self.lanes if lane.state is LaneState.BLOCKED)
         return next(filter(self.queue.is_next, blocked), None)
 
@@ -293,13 +301,13 @@ class PartitionDeliveries:
 class DeliverySession:
     def __init__(self, limits: DeliveryLimits, pick_share: PickShare) -> None:
         self.state = DeliveryState.DELIVERING
-        # Why it settles: the event that is to be given up, or what the sink is to be paused for.
+        # Why the deliveries settle: the event to give up, or the reason to pause the sink.
         self.given_up: tuple[EventTypePartition, Position] | None = None
         self.pause_reason = ""
         self._limits = limits
         self._pick_share = pick_share
         self._partitions: dict[EventTypePartition, PartitionDeliveries] = {}
-        # What waits for a slot: lanes with their next attempt, and partitions that may begin a lane.
+        # The waiters for a slot: lanes with their next attempt, and partitions that may begin a lane.
         self._turns: list[Lane | PartitionDeliveries] = []
         self._sending: dict[int, Lane] = {}
         self._waiting: set[Lane] = set()
@@ -314,7 +322,7 @@ class DeliverySession:
     # Facts
 
     def receive(self, partition: EventTypePartition, runs: Runs, now: float) -> Sequence[DeliveryAction]:
-        """Events of a partition have come, in order, none left out."""
+        """Events of a partition have arrived, in order and without gaps."""
         of = self._partitions.get(partition)
         if of is None:
             of = self._partitions[partition] = PartitionDeliveries(partition, self._limits)
@@ -323,7 +331,7 @@ class DeliverySession:
         return self._next_attempts(now)
 
     def handle_answer(self, number: int, answer: Answer, now: float) -> Sequence[DeliveryAction]:
-        """An attempt has ended. Nothing follows from an answer to one that has ended before."""
+        """An attempt has ended. An answer to an attempt that has already ended has no effect."""
         lane = self._sending.pop(number, None)
         if lane is None:
             return ()
@@ -344,7 +352,8 @@ class DeliverySession:
 
     def end_commit(self, partition: EventTypePartition, now: float, *, is_committed: bool) -> Sequence[DeliveryAction]:
         """A commit has ended. If it failed, the next stream sends the delivered events again, so nothing after them may
-        be delivered or given up: the next stream would take another event for the one that failed."""
+        be delivered or given up: the next stream would mistake another event for the one that failed.
+        """
         of = self._partitions[partition]
         of.is_committing = False
         if not is_committed:
@@ -366,7 +375,7 @@ class DeliverySession:
         return [*self._due_commits(None, now), *self._next_attempts(now)]
 
     def next_tick_at(self) -> float:
-        """When the next tick has something to do, unless a fact comes before."""
+        """When the next tick has something to do, unless a fact comes first."""
         if self.state is not DeliveryState.DELIVERING:
             return inf
         due_at = min((lane.due_at for lane in self._waiting), default=inf)
@@ -406,7 +415,7 @@ class DeliverySession:
             self._waiting.add(lane)
         elif lane.state is LaneState.READY:
             self._turns.append(lane)
-        # Behind the others: each partition has its turn.
+        # After the others, so that each partition has its turn.
         self._queue_for_turn(of)
         if self.state is DeliveryState.DELIVERING and (found := of.find_failing_event()) is not None:
             self.given_up = (of.partition, found)
@@ -418,7 +427,9 @@ class DeliverySession:
             self._turns.append(of)
 
     def _due_commits(self, of: PartitionDeliveries | None, now: float) -> Sequence[DeliveryAction]:
-        """The commits that are due, of this partition, or of all for None. While the deliveries settle, all are due."""
+        """The commits that are due, of this partition, or of all partitions if it is None. While the deliveries settle,
+        all are due.
+        """
         settles = self.state is not DeliveryState.DELIVERING
         chosen = self._partitions.values() if of is None or settles else (of,)
         actions = [commit for each in chosen if (commit := each.take_commit(now, at_once=settles)) is not None]
@@ -448,8 +459,9 @@ class DeliverySession:
         return lane
 
     def _settle_if_finished(self) -> None:
-        """This happens only when all delivered events are committed: the next stream begins there, and takes its first
-        event for the one that is given up."""
+        """Deliveries are finished only when all delivered events are committed: the next stream begins there, and takes
+        its first event for the one to give up.
+        """
         is_committing = any(of.is_committing for of in self._partitions.values())
         if self.state is DeliveryState.SETTLING and not self._sending and not is_committing:
             self._enter_state_after(DeliveryFact.FINISHED)
@@ -459,14 +471,14 @@ class DeliverySession:
 
 
 def _is_part(lane: Lane, answer: Answer, verdict: Verdict) -> bool:
-    """Whether the rest of the batch is another batch: something was delivered, or its first event is to blame."""
+    """Whether the rest counts as a new batch: something was delivered, or the first event is to blame."""
     if answer.delivered == 0 and verdict is Verdict.FAILED:
         return lane.batch is not None and lane.batch.count > 1
     return bool(answer.delivered)
 
 
 def pause_seconds(tries: int, share: float) -> float:
-    """The pause after this number of failed tries, with full jitter: senders who failed together do not return
+    """The pause after this number of failed tries, with full jitter, so that senders that failed together do not return
     together.
     """
     return share * min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2.0 ** min(tries, 16))

@@ -1,4 +1,5 @@
-"""The queues of a partition: which of its events wait, which may go next, and how far everything is delivered.
+"""The queues of a partition: which of its events wait, which may be sent next, and up to which position everything is
+delivered.
 
 `InOrderQueue` lets one batch go at a time. `KeyedQueue` releases events of different keys at the same time, and the
 events of one key batch after batch. Events without a key are in the order of their partition, as if they shared a key.
@@ -15,15 +16,14 @@ from nakadi.model.event_type import Position
 from nakadi.model.subscription import OffsetRange, joined_ranges
 from nakadi.streaming.chunks import EventRun
 
-# About how long a body may be that has more than one event.
+# The approximate maximum length of a body with more than one event.
 MAX_BATCH_BYTES = 1_000_000
 
 Runs = Sequence[EventRun]
 
 
 class DeliveryQueue(Protocol):
-    """Events come in with `receive`, in order. Events that were taken block the events that have to follow them until
-    `release`."""
+    """Events come in with `receive`, in order. Taken events block those that must follow them, until `release`."""
 
     def receive(self, runs: Runs) -> None: ...
 
@@ -31,16 +31,16 @@ class DeliveryQueue(Protocol):
     def may_take(self) -> bool: ...
 
     def take(self, limit: int) -> tuple[EventRun, ...]:
-        """The next events that may go together, `limit` at most; they are in the order of their positions."""
+        """The next events that may share a batch, at most `limit`, in the order of their positions."""
 
     def give_back(self, runs: Runs) -> None:
-        """Put back taken events, which go later. The events that must follow them stay blocked."""
+        """Put back taken events, to be sent later. The events that must follow them stay blocked."""
 
     def complete(self, runs: Runs) -> None:
         """Record that taken events are delivered. The events that must follow them stay blocked."""
 
     def release(self, runs: Runs, but: Runs = ()) -> None:
-        """Unblock the events that must follow these, unless they must also follow the events of `but`."""
+        """Unblock the events that must follow these, unless they must also follow the events in `but`."""
 
     def is_next(self, position: Position) -> bool:
         """Whether everything before a position is delivered."""
@@ -50,13 +50,13 @@ class DeliveryQueue(Protocol):
         """The position up to which everything is delivered; valid after `complete`."""
 
     def done_ahead(self) -> tuple[OffsetRange, ...]:
-        """The events behind `reached` that are delivered already."""
+        """The events after `reached` that are already delivered."""
 
 
 class InOrderQueue:
     def __init__(self) -> None:
-        # A list, for there are few of them; an empty one takes a tenth of the memory of a deque, and there may be
-        # thousands of sinks without events.
+        # A list, because there are few runs; an empty list takes a tenth of the memory of a deque, and thousands of
+        # sinks may have no events.
         self._runs: list[EventRun] = []
         self._count = 0
         self._is_taken = False
@@ -115,12 +115,13 @@ class KeyedQueue:
     """A queue in which each event is its own run, with a key and a place among the events of that key."""
 
     def __init__(self) -> None:
-        # What waits, by its key.
+        # The waiting events, by key.
         self._waiting: dict[str | None, deque[EventRun]] = {}
-        # The first position of each key that waits and is not blocked, as a heap. No position is there twice.
+        # The first position of each waiting key that is not blocked, as a heap without duplicates.
         self._free: list[tuple[Position, str | None]] = []
         self._blocked: set[str | None] = set()
-        # Events in the order in which they came, from the first on that is not delivered; and which are.
+        # Events in the order in which they came, beginning with the first undelivered one; and which of them are
+        # delivered.
         self._order: deque[Position] = deque()
         self._delivered: set[Position] = set()
         self._reached: Position | None = None
@@ -137,7 +138,7 @@ class KeyedQueue:
     def receive(self, runs: Runs) -> None:
         for event in _single_events(runs):
             if self._reached is None:
-                # What is in front of the first event is consumed, or not for this sink.
+                # Everything before the first event is consumed, or not for this sink.
                 self._reached = Position(event.end.timeline, event.end.offset - 1)
             self._order.append(event.end)
             key = _key_of_event(event)
@@ -202,7 +203,7 @@ def _keys_of(runs: Runs) -> set[str | None]:
 
 
 def _key_of_event(event: EventRun) -> str | None:
-    # A log gives the text of events only if they have nothing else.
+    # A log provides the text of events only if they have nothing else.
     return event.chunk.records[event.first].key if event.chunk.lazy is None else None
 
 
@@ -215,7 +216,7 @@ def _single_events(runs: Iterable[EventRun]) -> Iterator[EventRun]:
 
 
 def _join_neighbours(events: Iterable[EventRun]) -> Iterator[EventRun]:
-    """Neighbours in one run: their text is copied at once."""
+    """Join neighbours into one run, whose text is copied at once."""
     before: EventRun | None = None
     for event in events:
         if before is not None and before.chunk is event.chunk and before.last == event.first:
@@ -242,7 +243,7 @@ def split_runs(runs: Runs, count: int) -> tuple[tuple[EventRun, ...], tuple[Even
 
 
 def _events_within(run: EventRun, size: int) -> int:
-    """How many of the first events of a run have about this number of bytes together."""
+    """How many of the first events of a run have about this number of bytes in total."""
     if run.size <= size:
         return run.count
     return max(0, int(run.count * size / run.size))

@@ -15,7 +15,7 @@ from nakadi.model.sink import Sink, SinkSecrets
 class Attempt(Struct, frozen=True, kw_only=True):
     """An attempt to deliver a batch, or a trial, which has no batch.
 
-    `message_id` is the same for the same events, however often and by whichever process they are sent.
+    `message_id` is the same for the same events, regardless of how often and by which process they are sent.
     """
 
     sink: Sink
@@ -30,7 +30,7 @@ class Sender(Protocol):
     """Delivers to all sinks of one type. It is used, and closed, on one event loop.
 
     * `Answer` reports a batch as delivered only after the sink has accepted all of it.
-    * Events of a batch may be delivered in parts, but never two events of the same key in another order.
+    * Events of a batch may be delivered in parts, but two events with the same key always stay in order.
     * An attempt ends soon after its `timeout_seconds`, whatever the sink does.
     """
 

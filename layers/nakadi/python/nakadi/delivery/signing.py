@@ -31,7 +31,7 @@ def is_secret(text: str) -> bool:
 def signature_headers(
     message_id: str, body: bytes, signing: Iterable[SigningSecret], now: datetime
 ) -> Mapping[str, str]:
-    """The headers that prove who sent a body: one signature for each secret that is valid, the newest first."""
+    """The headers that prove who sent a body: one signature for each valid secret, the newest first."""
     timestamp = str(int(now.timestamp()))
     signed = b"%b.%b.%b" % (message_id.encode(), timestamp.encode(), body)
     signatures = (_signature(each.value, signed) for each in signing if each.is_valid(now))

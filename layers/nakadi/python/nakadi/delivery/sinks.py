@@ -1,4 +1,4 @@
-"""The sinks of subscriptions: registering, changing and removing them, and how their deliveries go."""
+"""The sinks of subscriptions: registers, changes and removes them, and reports on their deliveries."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class SinkRepository(Struct, frozen=True):
             after = page[-1].key
 
     def write(self, sink: Sink, subscription: Subscription, *conditions: DocumentChange) -> None:
-        """Store it over the revision that it has, if the subscription is still there. Raises `ChangedMeanwhile`."""
+        """Replace the revision that was read, if the subscription still exists. Raises `ChangedMeanwhile`."""
         self.registry.write(
             PutDocument(SINKS_KIND, sink.subscription_id, _body_of_sink(sink), expected_revision=sink.revision),
             CheckRevision(SUBSCRIPTIONS, subscription.id, expected_revision=subscription.revision),
@@ -101,18 +101,18 @@ class SinkRepository(Struct, frozen=True):
         )
 
     def no_new_copy_condition(self) -> DocumentChange:
-        """The change that makes a write fail if a sink that copies was registered since."""
+        """The change that makes a write fail if another copying sink was registered meanwhile."""
         document = self.registry.get(COPIES_KIND, ALL_COPIES)
         revision = ABSENT_REVISION if document is None else document.revision
         return PutDocument(COPIES_KIND, ALL_COPIES, {}, expected_revision=revision)
 
     def write_pause(self, sink: Sink, pause: SinkPause) -> None:
-        """Pause a sink. Raises `ChangedMeanwhile` if it is not as it was read."""
+        """Pause a sink. Raises `ChangedMeanwhile` if the sink has changed since it was read."""
         body = _body_of_sink(replace(sink, pause=pause))
         self.registry.write(PutDocument(SINKS_KIND, sink.subscription_id, body, expected_revision=sink.revision))
 
     def remove(self, subscription_id: str) -> None:
-        """Remove a sink and its reports. Doing it again changes nothing."""
+        """Remove a sink and its reports. A repeated call changes nothing."""
         self.registry.write(
             RemoveDocument(SINKS_KIND, subscription_id), RemoveDocument(DELIVERY_REPORTS_KIND, subscription_id)
         )
@@ -123,7 +123,8 @@ class SinkRepository(Struct, frozen=True):
 
     def write_reports(self, reports: Sequence[tuple[str, DeliveryReport]]) -> None:
         """Store reports by their subscriptions, 99 at most. A report for a sink that was removed meanwhile stays until
-        its subscription is removed; nobody reads it before."""
+        its subscription is removed; nobody reads it until then.
+        """
         self.registry.write(
             *(PutDocument(DELIVERY_REPORTS_KIND, name, dict(to_builtins(report))) for name, report in reports)
         )
@@ -131,7 +132,7 @@ class SinkRepository(Struct, frozen=True):
 
 def _body_of_sink(sink: Sink) -> dict[str, Any]:
     body = to_builtins(sink)
-    # A document has its key and its revision beside its body.
+    # The key and the revision of a document are not in its body.
     del body["subscription_id"], body["revision"]
     return dict(body)
 
@@ -141,7 +142,7 @@ def _sink_from_document(document: Document) -> Sink:
 
 
 class SinkSafe(Struct, frozen=True):
-    """Seals what nobody may read, each for its own subscription."""
+    """Encrypts secrets, each for its own subscription."""
 
     box: SecretBox
 
@@ -158,7 +159,7 @@ def _context(subscription_id: str) -> str:
 
 
 class StoredSink(Struct, frozen=True):
-    """A sink that was written; `new_secret` is shown this once, if the broker made one."""
+    """A sink that was stored; `new_secret` is shown only this once, if the broker generated it."""
 
     sink: Sink
     is_new: bool
@@ -166,7 +167,7 @@ class StoredSink(Struct, frozen=True):
 
 
 class Sinks(Struct, frozen=True, kw_only=True):
-    """`safe` is None where nothing can be sealed: there are no sinks then."""
+    """`safe` is None if nothing can be sealed; then there are no sinks."""
 
     repository: SinkRepository
     subscriptions: Subscriptions
@@ -180,7 +181,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
     target_rules: TargetRules
 
     def failure_now(self, subscription_id: str) -> EndedAttempt | None:
-        """The last failure of a sink that fails; None if it delivers, is paused, or is not there."""
+        """The last failure of a failing sink; None if it delivers, is paused, or does not exist."""
         if self.safe is None:
             return None
         report = self.repository.find_report(subscription_id)
@@ -191,12 +192,14 @@ class Sinks(Struct, frozen=True, kw_only=True):
         return report.failure_now if sink is not None and sink.pause is None else None
 
     def check(self, draft: SinkDraft) -> None:
-        """Raise `Invalid` for what a sink may not be."""
+        """Raise `Invalid` if the sink breaks a rule."""
         self._require_safe()
         check_sink(draft, self.schemes, self.address_rules, self.target_rules)
 
     def check_for_new_subscription(self, draft: SinkDraft, event_types: Iterable[str], subject: Subject) -> None:
-        """Raise what would stand against a sink for a subscription to these event types, before there is one."""
+        """Raise if a new subscription to these event types could not have this sink, before the subscription is
+        created.
+        """
         try:
             self.check(draft)
         except Violations as error:
@@ -217,7 +220,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         return self.repository.get(subscription_id), self.repository.find_report(subscription_id)
 
     def put(self, subscription_id: str, draft: SinkDraft, subject: Subject) -> StoredSink:
-        """Register a sink, or replace what it was; a pause ends."""
+        """Register or replace a sink; this ends a pause."""
         self.check(draft)
         self.features.require_writes_allowed()
         safe = self._require_safe()
@@ -244,17 +247,17 @@ class Sinks(Struct, frozen=True, kw_only=True):
         self.repository.remove(subscription_id)
 
     def pause(self, subscription_id: str, subject: Subject) -> None:
-        """Deliver nothing until the sink is resumed or replaced. A pause stays as it is."""
+        """Deliver nothing until the sink is resumed or replaced. An existing pause stays as it is."""
         pause = SinkPause(PAUSED_BY_CLIENT, now_in_milliseconds(self.clock))
         self._change(subscription_id, subject, lambda sink: sink if sink.pause else replace(sink, pause=pause))
 
     def resume(self, subscription_id: str, subject: Subject) -> None:
-        """End a pause, and try at once what waits to be tried again."""
+        """End a pause, and retry at once what waits for its next attempt."""
         now = now_in_milliseconds(self.clock)
         self._change(subscription_id, subject, lambda sink: replace(sink, pause=None, configured_at=now))
 
     def restart_stream(self, subscription_id: str, subject: Subject) -> None:
-        """Have the sink, if there is one, read a stream that knows how the subscription is now."""
+        """Have the sink, if there is one, read a new stream, which uses the present state of the subscription."""
         if self.repository.find(subscription_id) is not None:
             now = now_in_milliseconds(self.clock)
             self._change(
@@ -264,7 +267,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
             )
 
     def rotate_secret(self, subscription_id: str, subject: Subject) -> StoredSink:
-        """Have a new secret sign, beside the one of before until that expires."""
+        """Sign with a new secret, and also with the previous one until that expires."""
         safe, now = self._require_safe(), now_in_milliseconds(self.clock)
         generated = generate_secret()
 
@@ -281,7 +284,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         return StoredSink(self._change(subscription_id, subject, rotate_secret), False, generated)
 
     def require_changeable(self, subscription_id: str, subject: Subject) -> Sink:
-        """The sink, if a subject may change it."""
+        """The sink, if the subject may change it."""
         self._permitted_subscription(subscription_id, subject, Operation.VIEW, Operation.ADMIN)
         return self.repository.get(subscription_id)
 
@@ -313,7 +316,9 @@ class Sinks(Struct, frozen=True, kw_only=True):
             self.permissions.require(Operation.READ, found.resource, subject)
 
     def _require_writable_target(self, draft: SinkDraft, event_types: Collection[str], subject: Subject) -> None:
-        """An event type that is published to exists, is another one, and takes events from the subject."""
+        """Raise unless the target event type exists, is none of the subscription's, and accepts events from the
+        subject.
+        """
         if draft.type != SinkType.EVENT_TYPE:
             return
         name = draft.target or ""
@@ -330,9 +335,10 @@ class Sinks(Struct, frozen=True, kw_only=True):
     def _require_no_circle(
         self, draft: SinkDraft, event_types: Collection[str], subscription_id: str | None = None
     ) -> Sequence[DocumentChange]:
-        """Raise if events would come back to an event type of the subscription. Returns on what condition they do not.
+        """Raise if events would come back to an event type of the subscription. Returns the condition under which they
+        do not.
 
-        What the subscription's own sink copies does not count: that is replaced.
+        The copies by the subscription's own sink do not count, because that sink is replaced.
         """
         if draft.type != SinkType.EVENT_TYPE:
             return ()

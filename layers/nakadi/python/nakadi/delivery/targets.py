@@ -13,7 +13,7 @@ from nakadi.model.sink import Sink, SinkType
 
 FIFO_SUFFIX = ".fifo"
 
-# A region becomes part of the name of a host, so nothing but a region may stand there.
+# A region becomes part of a host name, so only a valid region is accepted.
 _ARN_BEGINNING = (
     r"arn:aws[a-z-]{{0,20}}:{service}:(?P<region>[a-z]{{2,8}}-[a-z-]{{2,20}}-\d{{1,2}}):(?P<account>\d{{12}}):"
 )
@@ -78,5 +78,5 @@ def find_target(sink: Sink, rules: TargetRules) -> Target | None:
 
 
 def refusal_of_target(sink: Sink) -> Answer:
-    """The answer instead of an attempt. The events wait until the settings allow it again."""
+    """The answer that replaces an attempt. The events wait until the settings allow the target again."""
     return Answer(None, f"Deliveries may not go to {sink.target}, see NAKADI_SINK_TARGETS", verdict=Verdict.LATER)

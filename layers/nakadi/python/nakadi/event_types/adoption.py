@@ -1,8 +1,8 @@
 """Adoption: an event type takes over topics of another broker with the Nakadi API.
 
 The other broker's timelines, with their orders, replace the timelines of the event type, so that the other broker's
-cursors stay valid here. The topics remain the property of the other broker: they are read and written, and events
-older than the retention time are removed, but the topics themselves are never deleted from here.
+cursors stay valid here. The topics still belong to the other broker: this broker reads and writes them, and removes
+events older than the retention time, but never deletes the topics themselves.
 """
 
 from __future__ import annotations
@@ -165,10 +165,10 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
                     raise Conflict(f"The topic {timeline.topic} is in use by the event type {event_type.name}")
 
     def _require_no_events(self, event_type: EventType) -> None:
-        """Raise unless the event type has neither events nor subscriptions."""
+        """Raise `Conflict` if the event type has events or subscriptions."""
         if any(each.adopted or self._has_events(each) for each in event_type.timelines):
             raise Conflict(f"The event type {event_type.name} has events of its own")
-        # One that is created from here on does no harm: it has no offsets before its first stream.
+        # A subscription that is created from here on does no harm: it has no offsets before its first stream.
         if self.dependents().any_depend_on(event_type.name):
             raise Conflict(f"The event type {event_type.name} has subscriptions")
 
@@ -198,7 +198,7 @@ def _check_drafts(drafts: Sequence[TimelineToAdopt]) -> None:
 
 
 def _require_json_events(log: EventLog, timeline: Timeline) -> None:
-    """Raise unless the first and the last event of each partition are JSON: others were written in Avro."""
+    """Raise unless the first and the last event of each partition are JSON: any others were written in Avro."""
     for number, bounds in log.bounds(timeline.topic, range(timeline.partitions)).items():
         for start in {bounds.oldest, max(bounds.next_offset - 1, bounds.oldest)}:
             for event in log.read(timeline.topic, number, start, limit=1).events:

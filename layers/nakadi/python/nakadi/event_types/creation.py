@@ -157,7 +157,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         try:
             return self.storages.write_conditions_on(storage_id)
         except NotFound as gone:
-            # Another process has begun to remove the storage after it was chosen.
+            # Another process began to remove the storage after it was chosen.
             raise TryLater(STORAGE_BUSY_MESSAGE) from gone
 
 

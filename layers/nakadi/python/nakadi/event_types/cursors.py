@@ -1,4 +1,4 @@
-"""Cursors as clients write them. `positions` has the positions that they mean."""
+"""Cursors as clients write them. The module `positions` has the positions that they stand for."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class NumberedOffset(Struct, frozen=True):
 
     @property
     def offset(self) -> int:
-        """The number. If it does not fit into 64 bits, the nearest number that does."""
+        """The number; if it does not fit into 64 bits, the nearest number that does."""
         if len(self.digits) <= MAX_SAFE_OFFSET_DIGITS:
             return int(self.digits)
         magnitude = self.digits.lstrip("-").lstrip("0")[: len(str(MAX_OFFSET)) + 1]

@@ -53,7 +53,7 @@ class Dependents(Protocol):
         """Prepare for more partitions of the event type."""
 
     def after_repartitioning(self, event_type: EventType) -> None:
-        """Begin to use the new partitions of the event type. May be called again with the same ones."""
+        """Begin to use the new partitions of the event type. May be called again with the same partitions."""
 
 
 GetDependents = Callable[[], Dependents]
@@ -97,7 +97,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         )
 
     def _require_enabled(self, subject: Subject) -> None:
-        # While authentication is off every subject counts as an administrator, and the feature binds all of them.
+        # While authentication is off, every subject counts as an administrator, and the feature binds all of them.
         off = self.features.is_on(Feature.DISABLE_EVENT_TYPE_DELETION)
         if off and (subject.trusted or not self.permissions.is_administrator(subject)):
             raise NotPermitted("Event Type deletion is disabled")

@@ -23,7 +23,7 @@ _schemas = Converter(Schema)
 
 def event_type_body(event_type: EventType) -> DocumentBody:
     body = to_builtins(event_type, str_keys=True)
-    # A document has its key and its revision beside its body.
+    # The key and the revision of a document are not in its body.
     del body["name"], body["revision"]
     return {**body, "schema": schema_body(event_type.schema)}
 

@@ -13,7 +13,9 @@ from nakadi.schemas.strict_json import parse_strict
 
 
 def effective_schema_of(event_type: EventType) -> dict[str, Any]:
-    """For an Avro schema, the JSON schema of what its events look like in JSON; they are not validated against it."""
+    """The schema itself; for an Avro schema, a JSON schema that describes its events as JSON, against which they are
+    not validated.
+    """
     if event_type.schema.type is SchemaType.AVRO:
         return effective_schema_of_avro(event_type.schema.text, event_type)
     return effective_schema_from(parse_strict(event_type.schema.text), event_type)

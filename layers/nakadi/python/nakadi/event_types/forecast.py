@@ -43,7 +43,7 @@ from nakadi.schemas.values import canonical_text, first_items_fitting_message
 CheckSchemaText = Callable[[str], object]
 """Raises `Invalid` for an unacceptable schema."""
 
-# A longer value would hide the others; its place is named in any case.
+# A longer value would hide the others; its path is shown in any case.
 MAX_VALUE_CHARACTERS = 2_000
 
 
@@ -115,7 +115,7 @@ def find_no_objections(_schema: Mapping[str, Any], _evolution: SchemaEvolution) 
     return ()
 
 
-def forecast_schema(  # those of `forecast_evolution`
+def forecast_schema(  # the arguments of `forecast_evolution`
     current: EventType,
     submitted: SubmittedSchema,
     mode: CompatibilityMode,
@@ -123,7 +123,7 @@ def forecast_schema(  # those of `forecast_evolution`
     is_forced: IsForced = never_forced,
     find_objections: FindObjections = find_no_objections,
 ) -> SchemaForecast:
-    """The effect of submitting this as the event type's schema, with this mode from now on."""
+    """The effect of submitting this text as the event type's schema, with this compatibility mode."""
     try:
         check(submitted.text)
         return forecast_evolution(current, submitted, mode, check, is_forced, find_objections)
@@ -139,7 +139,7 @@ def forecast_evolution(  # the change, and who judges it
     is_forced: IsForced = never_forced,
     find_objections: FindObjections = find_no_objections,
 ) -> SchemaForecast:
-    """The same for a text that has passed the check; raises `Invalid` if it cannot be compared."""
+    """The effect of submitting a text that has passed the check; raises `Invalid` if it cannot be compared."""
     if SchemaType.AVRO in (current.schema.type, submitted.type):
         return _forecast_avro_evolution(current, submitted, mode)
     text = submitted.text
@@ -171,7 +171,7 @@ def forecast_evolution(  # the change, and who judges it
 
 
 def _have_objections(find_objections: FindObjections, new: Mapping[str, Any], evolution: SchemaEvolution) -> bool:
-    """Whether a change of the schema is at fault: another schema may help then."""
+    """Whether a change of the schema is the cause; if so, another schema may help."""
     try:
         return bool(find_objections(new, evolution))
     except Invalid:

@@ -141,8 +141,9 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
         return current is not None and current.id == event_type.id
 
     def _delete_expired_events(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
-        """Remove the events that are older than the retention time, unless the event type is only compacted, or that
-        was done a moment ago."""
+        """Remove the events that are older than the retention time, unless the event type is only compacted, or they
+        were removed a moment ago.
+        """
         if event_type.cleanup_policy is CleanupPolicy.COMPACT:
             return
         retention = timedelta(milliseconds=event_type.retention_time)

@@ -88,7 +88,7 @@ class LostEventsRecovery(Struct, kw_only=True):
 
 
 def _end_offsets_by_topic(timelines: Iterable[Timeline]) -> Mapping[str, Mapping[int, int] | None]:
-    """The offset after the last event of each partition, by topic; None for a topic that is open."""
+    """The offset after the last event of each partition, by topic; None for an open topic."""
     return {
         each.topic: None
         if each.latest_positions is None

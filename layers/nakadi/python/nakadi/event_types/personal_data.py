@@ -2,7 +2,8 @@
 
     nakadi.io/personal-data: "customer.id, customer.email"
 
-It is for those who read tables: `personal_data_paths` goes into the properties of the tables, and into dbt sources.
+This information is for those who read tables: `personal_data_paths` goes into the properties of the tables, and into
+dbt sources.
 """
 
 from __future__ import annotations

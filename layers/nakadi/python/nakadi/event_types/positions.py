@@ -1,7 +1,7 @@
 """Positions in the timelines of an event type: the next event to read, distances, and shifts.
 
-The newest timeline has no end, since events are still written to it. A partition that was added later is empty in the
-timelines before: it ends at -1 there.
+The newest timeline has no end, since events are still written to it. A partition that was added later is empty in
+earlier timelines: it ends at -1 there.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def last_offset_if_closed(timeline: Timeline, partition: int) -> int | None:
 
 
 def position_before_lost_events(event_type: EventType, position: Position, partition: int) -> Position:
-    """The position; if the events after the end of its timeline were lost, at most that end."""
+    """The position, but at most the end of its timeline if the events after it were lost."""
     following = timeline_with_order(event_type, position.timeline + 1)
     timeline = None if following is None else timeline_with_order(event_type, position.timeline)
     if timeline is None or following is None or not following.after_loss:
@@ -104,7 +104,7 @@ def _is_behind_last_event(timeline: Timeline, partition: int, offset: int) -> bo
 
 
 def count_events_between(event_type: EventType, partition: str, first: Position, last: Position) -> int:
-    """The number of events behind `first`, up to and including `last`; negative if `last` comes before `first`."""
+    """The number of events after `first`, up to and including `last`; negative if `last` comes before `first`."""
     if first.timeline > last.timeline:
         return -count_events_between(event_type, partition, last, first)
     first = _position_before_lost_events(event_type, partition, first)

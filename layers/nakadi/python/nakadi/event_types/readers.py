@@ -1,11 +1,11 @@
 """Which subscriptions read which members of an event type, and whether a new schema may remove them.
 
-Subscriptions declare the members that they read. A schema that removes, renames or retypes it, or makes it optional, is
-refused in the modes `compatible` and `forward` until the request names these subscriptions in `force`. Then the mode's
-own objection to such changes does not count either, if the request also names the subscriptions that declare nothing
-and so may read the member. In the mode `none`, it is a warning.
+Subscriptions declare the members that they read. A schema that removes, renames or retypes such a member, or makes it
+optional, is refused in the modes `compatible` and `forward` until the request names these subscriptions in `force`.
+Then the mode's own objection to such changes does not count either, if the request also names the subscriptions that
+declare nothing and so may read the member. In the mode `none`, it is a warning.
 
-A subscription that declares something in this very moment is not seen. `show` finds the change.
+A subscription that declares members at this very moment is not seen. `show` finds the change.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class SchemaReaders(Struct, frozen=True):
         refusals: tuple[str, ...],
         force: Force,
     ) -> ChangeForecast:
-        """The effect of a change with these refusals on the schema and on its readers."""
+        """The effect on the schema and its readers of a change that has these refusals."""
         try:
             check(submitted.text)
             review = self._review(old, _with_schema(new, submitted), force)
@@ -155,8 +155,8 @@ class SchemaReaders(Struct, frozen=True):
         return _Review(
             affected=affected,
             unnamed=tuple(each.reader for each in affected if each.reader.subscription_id not in force),
-            # A subscription that declares nothing may read anything. That counts only against the mode, which
-            # protects everybody.
+            # A subscription that declares nothing may read anything. That matters only for the mode, which protects
+            # everybody.
             unasked=tuple(
                 AffectedReader(each, ())
                 for each in readers
@@ -239,7 +239,7 @@ def members_read_error(review: _Review) -> IncompatibleSchema:
 
 
 def _with_declared(reader: Reader, schema: Mapping[str, Any]) -> Reader:
-    """A reader with its reads of this event type; its subscription may have others."""
+    """A reader with its reads of this event type; its subscription may also read other event types."""
     if reader.reads is None:
         return reader
     unknown = unknown_paths(schema, reader.reads)

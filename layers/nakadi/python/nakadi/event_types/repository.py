@@ -1,7 +1,7 @@
 """The registered event types: reads, and writes that never lose another process's change.
 
-A change is read, decided and written under the condition that the document is the one that was read. Otherwise it
-starts again with `retry_if_changed`.
+A change reads a document, decides, and writes on the condition that the document is still the one that was read.
+Otherwise, `retry_if_changed` starts the change again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EVENT_TYPES_PAGE_SIZE = 1000
 
 MAX_SHARED_EVENT_TYPES = 1000
 
-# Two writers of one event type are rare. A request that loses this often in a row is better repeated by its client.
+# Two writers of one event type are rare. If a request loses this often in a row, its client should repeat it.
 MAX_EVENT_TYPE_WRITE_ATTEMPTS = 8
 
 EVENT_TYPE_BUSY_MESSAGE = "Event type is currently in maintenance, please repeat request"
@@ -69,7 +69,7 @@ class EventTypes:
 
     def _shared_event_type(self, document: Document) -> EventType:
         """The event type that was read last, if its document has not changed. Thousands of streams share it."""
-        # Threads that are here at once may each make their own, and one of them is shared from then on.
+        # Threads that come here at the same time may each create an object; one of these is shared from then on.
         latest = self._latest.get(document.key)
         if latest is not None and (latest.revision, latest.id) == (document.revision, document.body["id"]):
             return latest
@@ -153,7 +153,8 @@ class EventTypes:
     def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
         """Call `attempt`, which reads, decides and writes, until no other process has written in between.
 
-        It is also repeated if a topic is unknown: then the event type was deleted or moved after it was read.
+        `attempt` is also repeated if a topic is unknown, because the event type was then deleted or moved after it was
+        read.
         """
         for _ in range(MAX_EVENT_TYPE_WRITE_ATTEMPTS):
             try:
@@ -172,7 +173,7 @@ class EventTypes:
 
 
 def cleanup_note(key: str, timelines: Iterable[Timeline]) -> PutDocument:
-    """The write that notes the topics of these timelines for deletion. Their owner keeps adopted ones."""
+    """The write that notes the topics of these timelines for deletion. Adopted topics stay with their owner."""
     topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted and not each.adopted]
     return PutDocument(CLEANUP_NOTES_KIND, key, {"topics": topics})
 

@@ -102,7 +102,7 @@ MODE_CHANGE_MESSAGE = "changing compatibility_mode is not allowed"
 STRATEGY_CHANGE_MESSAGE = "changing partition_strategy is only allowed if the original strategy was 'random'"
 ENRICHMENT_CHANGE_MESSAGE = "changing enrichment_strategies is not allowed"
 
-# The changes of mode that every owner may make: each one promises more to consumers.
+# The changes of mode that every owner may make: each promises more to consumers than the one before.
 _TIGHTENING_MODE_CHANGES = frozenset(
     {(CompatibilityMode.NONE, CompatibilityMode.FORWARD), (CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE)}
 )

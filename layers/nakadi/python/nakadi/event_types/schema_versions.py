@@ -73,9 +73,9 @@ def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) ->
 
 
 def _check_avro_schema(text: str, definition: EventType | EventTypeDraft) -> None:
-    """The fields that the event type names are not looked for: events in Avro have their keys beside them."""
+    """The check ignores the fields that the event type names, because events in Avro carry their keys separately."""
     effective = effective_schema_of_avro(text, definition)
-    # What reads, projections and tables go by must not expand without end.
+    # The schema that reads, projections and tables use must not expand without end.
     check_schema_size(effective)
     check_expansion(SchemaDocument.from_root(effective))
 
@@ -125,8 +125,8 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         raise NotFound(f"schema is not found for {name}")
 
     def add(self, name: str, draft: SchemaDraft, subject: Subject, force: Force = NOBODY) -> JudgedSchema:
-        """Make this the current schema, if the compatibility mode of the event type permits it, and subscriptions do
-        not read members that it removes or they are named in `force`.
+        """Make this the current schema, if the compatibility mode of the event type permits it, and every subscription
+        that reads a removed member is named in `force`.
         """
         _required_schema_text(draft)
         self.features.require_writes_allowed()

@@ -100,7 +100,7 @@ class PartitionSnapshot(Struct):
         return {str(number): self._position_before_oldest(number) for number in numbers}
 
     def end_positions(self) -> Mapping[str, Position]:
-        """The end of the newest timeline in each partition, even if it has no events yet."""
+        """The end of each partition in the newest timeline, even if that has no events yet."""
         timeline = self._event_type.timeline
         bounds = self._bounds_of(timeline)
         return {str(number): Position(timeline.order, each.newest) for number, each in bounds.items()}
@@ -177,7 +177,7 @@ class PartitionSnapshot(Struct):
         if offset.timeline_order is None:
             return Position(timelines[0].order, offset.offset)
         position = Position(offset.timeline_order, offset.offset)
-        if offset.timeline_order == timelines[-1].order:  # as in nearly all cursors
+        if offset.timeline_order == timelines[-1].order:  # as nearly always
             return position
         if timeline_with_order(self._event_type, offset.timeline_order) is None:
             # Clients know this error without the partition and the offset.

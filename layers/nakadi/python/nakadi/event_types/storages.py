@@ -1,7 +1,8 @@
-"""Storages: places for event logs, and the one for new event types.
+"""Storages: places for event logs, and the choice of the storage for new event types.
 
-The storage `default` is built in: it is the event log that the broker was started with. The broker tries to reach
-another one when it is added and when it is chosen for new event types, so that administrators see their mistakes.
+The storage `default` is built in: it is the event log that the broker was started with. When an administrator adds
+another storage, or chooses it for new event types, the broker tries to reach it, so that administrators notice
+mistakes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ log = logging.getLogger(__name__)
 
 STORAGES_KIND = "storages"
 
-# Two administrators rarely change one storage at the same time, and never this often in a row by chance.
+# Two administrators rarely change one storage at the same time; this number of conflicts in a row does not happen by
+# chance.
 MAX_STORAGE_REMOVAL_ATTEMPTS = 8
 
 IsStorageUsed = Callable[[str], bool]

@@ -35,7 +35,7 @@ MILLISECONDS_PER_DAY = 86_400_000
 
 
 class SystemEventTypeOwner(Struct, frozen=True, kw_only=True):
-    """The owning application of some event types, and who may administer, read and write them beside the broker."""
+    """The owning application of some event types, and who besides the broker may administer, read and write them."""
 
     owning_application: str
     permitted_subjects: tuple[Attribute, ...]

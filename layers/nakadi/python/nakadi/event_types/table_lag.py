@@ -79,7 +79,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
             del self.objectives_by_event_type[gone]
 
     def objective_status(self, event_type: EventType) -> TableObjectiveStatus | None:
-        """How the objective of a table is met now; None if the event type states none."""
+        """How well a table meets its objective now; None if the event type states none."""
         objective = valid_table_objective(event_type)
         if objective is None:
             return None
@@ -106,7 +106,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
         return max((each.pressure for each in self.objectives_by_event_type.values()), default=0.0)
 
     def greatest_latency_seconds(self, within: timedelta) -> float:
-        """The greatest latency in seconds of the tables that changed lately. Events of other tables did not wait."""
+        """The greatest latency in seconds of the tables that changed lately. Other tables had no waiting events."""
         since = self.clock.now() - within
         changed = (each for each in self.table_states_by_event_type.copy().values() if each.updated_at >= since)
         return max((each.latency_seconds for each in changed if each.latency_seconds is not None), default=0.0)
@@ -180,6 +180,6 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
         return WaitingPartition(str(topic_partition[1]), waited)
 
     def _stored_at_of_first_archived(self, topic_partition: TopicPartition, offset: int) -> int | None:
-        """When the first archived event at an offset or after it was stored; None if there is none."""
+        """When the first archived event at or after an offset was stored; None if there is none."""
         segment = next(index_segments_from(self.log_index, topic_partition, offset), None)
         return None if segment is None or segment.location is None else segment.first_stored_at

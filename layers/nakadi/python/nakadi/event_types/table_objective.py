@@ -2,8 +2,8 @@
 
     nakadi.io/table-objective: "99% within 1 hour"
 
-Jobs count against it what they add to the table, when they store its state (`table_states.py`). What waits is measured
-by `table_lag.py`. Nothing reads the events once more.
+When jobs store the state of a table (`table_states.py`), they count which of the added events were in time.
+`table_lag.py` measures the waiting events. Neither reads events a second time.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WaitingPartition(Struct, frozen=True):
 
 
 class TableObjectiveStatus(Struct, frozen=True, kw_only=True):
-    """How the objective of a table is met. `slowest` is None if no archived event waits."""
+    """How well a table meets its objective. `slowest` is None if no archived event waits."""
 
     objective: TableObjective
     windows: Sequence[Window]
@@ -96,7 +96,7 @@ def table_objective(annotations: Mapping[str, str | None]) -> TableObjective | N
 
 
 def valid_table_objective(event_type: EventType) -> TableObjective | None:
-    """The objective of a table; None also for one that is not valid, which administrators may store."""
+    """The objective of a table; None also for an invalid one, which administrators may store."""
     try:
         return table_objective(event_type.annotations)
     except BadTableObjective:
@@ -110,7 +110,9 @@ def count_commit(
     since: datetime,
     now: datetime,
 ) -> TableFreshness:
-    """Count what a commit has added. Without counts of an objective with the same time, counting begins at `since`."""
+    """Count the events that a commit has added. Without counts of an objective with the same time, counting begins at
+    `since`.
+    """
     if known is None or known.within_seconds != objective.within_seconds:
         known = TableFreshness(objective.within_seconds, since)
     counts = count_batches(Objective(objective.percent, objective.within_seconds, known.since), added, now)

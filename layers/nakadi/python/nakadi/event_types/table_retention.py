@@ -1,4 +1,4 @@
-"""The annotations that say whether an event type has a table, what that has, and how long it keeps events."""
+"""The annotations that say whether an event type has a table, what the table contains, and how long it keeps events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandat
 
 
 def data_lake_retention(event_type: EventType) -> timedelta | None:
-    """How long a data lake keeps events: the annotated period, else the retention time; None means forever."""
+    """How long a data lake keeps events: the annotated period, otherwise the retention time; None means forever."""
     period = event_type.annotations.get(RETENTION_ANNOTATION)
     if period == "unlimited":
         return None

@@ -78,7 +78,7 @@ def table_state_from_body(body: DocumentBody) -> TableState:
 
 
 def positions_after_table(state: TableState, event_type: EventType) -> Iterator[tuple[str, Position]]:
-    """For each partition, the positions behind which the log has events that the table lacks, oldest first.
+    """For each partition, the positions after which the log has events that the table lacks, oldest first.
 
     Each partition has a position in the newest timeline. It has one in an older timeline only if the table lacks events
     of it.

@@ -1,6 +1,6 @@
 """Timelines: moves event types to a new topic, perhaps in another storage.
 
-The new topic is created first, so that a storage out of reach stops a switch before it begins. The switch itself has
+The new topic is created first, so that an unreachable storage stops a switch before it begins. The switch itself has
 two writes. The first announces the new timeline, so that no other switch can begin. Then the old topic is sealed:
 publishers find it closed, and read the event type again until the second write has put the new timeline in use. Each
 step can be repeated; a switch that was interrupted is finished by the next one or by housekeeping.
@@ -80,7 +80,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
             raise permission_denied_error(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, name))
 
     def _announce_unless_compacted(self, name: str, storage_id: str | None) -> EventType:
-        # An older event of a key would stay in the timeline before.
+        # An older event with the same key would stay in the previous timeline.
         if self.event_types.get(name).cleanup_policy.compacts:
             raise Invalid("It is not possible to create a timeline for event type with 'compact' cleanup_policy")
         return self.announce_switch(name, storage_id)
@@ -160,10 +160,10 @@ def with_timelines_after_loss(
 ) -> EventType:
     """The event type with a timeline for each topic that continues its current one after a loss of events.
 
-    A switch that is in progress will end with the timeline after these.
+    A switch in progress will end with the timeline after these.
     """
     *closed, current = event_type.timelines
-    # With compaction alone the newest event of a key may be in any timeline, so none of them is ever removed.
+    # With compaction alone, the newest event of a key may be in any timeline, so no timeline is ever removed.
     kept_until = now + timedelta(milliseconds=event_type.retention_time)
     cleaned_up_at = None if event_type.cleanup_policy is CleanupPolicy.COMPACT else kept_until
     for each in continuations:

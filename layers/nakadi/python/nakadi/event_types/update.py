@@ -55,8 +55,8 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     def update(
         self, name: str, draft: EventTypeDraft, subject: Subject, force: Force = NOBODY
     ) -> tuple[EventType, tuple[AffectedReader, ...]]:
-        """Replace the definition of an event type; also return who will miss something. Raises an outcome if a rule
-        forbids the change.
+        """Replace the definition of an event type; also return the readers that will miss something. Raises an outcome
+        if a rule forbids the change.
         """
         check_fields(draft)
         self.features.require_writes_allowed()
@@ -116,8 +116,8 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     def _validated_event_type(
         self, old: EventType, draft: EventTypeDraft, subject: Subject, force: Force, rule: RuleContext = RAISE_REFUSALS
     ) -> tuple[EventType, tuple[AffectedReader, ...]]:
-        """The event type that the draft describes, and who will miss something. Raises at the first broken rule;
-        clients depend on the order of the rules.
+        """The event type that the draft describes, and the readers that will miss something. Raises at the first broken
+        rule; clients depend on the order of the rules.
 
         If `rule` collects refusals, fields that break a rule keep their old values.
         """
@@ -187,7 +187,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
 
 
 def _with_changed_retention(timeline: Timeline, retention_change: timedelta) -> Timeline:
-    """A closed timeline whose deletion time is this much later. The open one has no such time yet."""
+    """The timeline, with its deletion time moved by this difference. An open timeline has no such time yet."""
     if timeline.cleaned_up_at is None:
         return timeline
     return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + retention_change)

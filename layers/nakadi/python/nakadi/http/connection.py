@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, state: ServerState, direct: QuickAnswerer, *, is_in_use: bool = False) -> None:
+    def __init__(self, state: ServerState, direct: QuickAnswerer, *, was_taken_over: bool = False) -> None:
         self.is_half_closed = False
         self.is_lost = False
         self._state = state
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
         self._refusal: RequestRefusal | None = None
         self._is_reading_paused = False
         # Another process has served it before: its client may rest as it may between any two requests.
-        self._is_in_use = is_in_use
+        self._was_taken_over = was_taken_over
         self.drained: asyncio.Event | None = None
         # When the connection is closed, if ever. One timer is enough: it looks again when that was put off.
         self._deadline: float | None = None
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
         if self._state.is_closing:
             # It was accepted just before the server stopped listening, and nothing was read from it yet.
             transport.close()
-        elif self._is_in_use:
+        elif self._was_taken_over:
             self._close_in(self._state.keep_alive_seconds)
         else:
             self._start_head_timeout()

@@ -63,9 +63,9 @@ SideTask = Callable[[], Coroutine[object, object, None]]
 
 
 class NewConnection(Protocol):
-    """Makes the protocol of a connection; `is_in_use` is true if another process has served it until now."""
+    """Makes the protocol of a connection; `was_taken_over` is true if another process has served it until now."""
 
-    def __call__(self, *, is_in_use: bool = False) -> asyncio.Protocol: ...
+    def __call__(self, *, was_taken_over: bool = False) -> asyncio.Protocol: ...
 
 
 class ConnectionSource(Protocol):
@@ -148,8 +148,8 @@ class Server:
             await self._shut_down(listener)
             await ending
 
-    def _new_connection(self, *, is_in_use: bool = False) -> Connection:
-        return Connection(self._state, self._edge.quick_answerer, is_in_use=is_in_use)
+    def _new_connection(self, *, was_taken_over: bool = False) -> Connection:
+        return Connection(self._state, self._edge.quick_answerer, was_taken_over=was_taken_over)
 
     def _count_connection_end(self) -> None:
         self._note_connection_end()

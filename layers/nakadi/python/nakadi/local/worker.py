@@ -123,14 +123,16 @@ class HandedOverConnections:
         for kind, each in zip(data, descriptors, strict=False):
             # Kept until it is done: the loop itself holds its tasks only weakly.
             beginning = self._loop.create_task(
-                self._serve_connection(socket.socket(fileno=each), is_in_use=kind == ord(CONNECTION_IN_USE_FOLLOWS))
+                self._serve_connection(
+                    socket.socket(fileno=each), was_taken_over=kind == ord(CONNECTION_IN_USE_FOLLOWS)
+                )
             )
             self._beginning.add(beginning)
             beginning.add_done_callback(self._beginning.discard)
 
-    async def _serve_connection(self, connection: socket.socket, *, is_in_use: bool) -> None:
+    async def _serve_connection(self, connection: socket.socket, *, was_taken_over: bool) -> None:
         assert self._new_protocol is not None
-        new_protocol = partial(self._new_protocol, is_in_use=is_in_use)
+        new_protocol = partial(self._new_protocol, was_taken_over=was_taken_over)
         connection.setblocking(False)
         try:
             await self._loop.connect_accepted_socket(new_protocol, connection)

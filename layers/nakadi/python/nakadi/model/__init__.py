@@ -1,1 +1,1 @@
-"""The nouns of the broker: frozen values and the outcomes, which need only the standard library and `msgspec`."""
+"""The nouns of the broker: frozen values and outcomes, which need only the standard library and `msgspec`."""

@@ -1,4 +1,4 @@
-"""CloudEvents 1.0: where their attributes are in the metadata of an event. https://cloudevents.io
+"""CloudEvents 1.0: where the metadata of an event contains their attributes. https://cloudevents.io
 
 | attribute | in the metadata |
 |---|---|

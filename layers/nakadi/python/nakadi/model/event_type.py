@@ -94,7 +94,7 @@ TOPIC_PREFIX_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{0,100}")
 
 
 class Storage(Struct, frozen=True, kw_only=True):
-    """A storage. The form of `configuration` depends on the type; it is stored as the client sent it."""
+    """A storage. The form of `configuration` depends on the type; the broker stores it as the client sent it."""
 
     id: str
     type: StorageType
@@ -124,7 +124,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
     `latest_positions` (partition -> offset of the last event, -1 for none) is known once the timeline is closed.
     `cleaned_up_at` of a closed timeline is when its events may be removed; `deleted` is set once they are gone. The
     topic of an `adopted` timeline belongs to another broker, and is never deleted. A timeline `after_loss` began
-    because events were lost at the end of the one before, which ends where offsets are certain.
+    because events were lost at the end of the previous one, which ends at the last certain offset.
     """
 
     id: str
@@ -171,7 +171,7 @@ WINDOW_PATTERN = re.compile("[1-9][0-9]{0,5}")
 
 
 class Deduplication(Struct, frozen=True, kw_only=True):
-    """How long an event with the id of an earlier one is not stored again."""
+    """How long the broker does not store an event with the id of an earlier one."""
 
     window_seconds: int
 

@@ -45,8 +45,8 @@ class Record(NamedTuple):
 
 
 class RecordLines(Sequence[Record]):
-    """Records that have only a value, and perhaps a key each: one value per line without a last break. Each record is
-    created only when somebody looks at it.
+    """Records that have only a value, and perhaps a key each: one value per line, without a final line break. Each
+    record is created only when somebody looks at it.
     """
 
     __slots__ = ("keys", "number", "text")
@@ -104,7 +104,7 @@ class StoredEvent(NamedTuple):
 class EventTextBlock(NamedTuple):
     """Adjacent events of one commit that have only a value, with commas between them.
 
-    A stream sends them like that: a batch is a piece of the text. `ends` has the end of each event: searching for it
+    A stream sends them in this form: a batch is a piece of the text. `ends` has the end of each event: searching for it
     takes longer than copying the text.
     """
 
@@ -120,11 +120,11 @@ class EventTextBlock(NamedTuple):
         return cls(first_offset, stored_at, b",".join(values), ends)
 
     def view_between(self, first: int, last: int) -> memoryview:
-        """The text of events from one up to, but not including, another, without a copy of it."""
+        """The text of events from one index up to, but not including, another; it is not copied."""
         return memoryview(self.text)[self._begin_of(first) : self.ends[last - 1]]
 
     def block_between(self, first: int, last: int) -> EventTextBlock:
-        """The events from one up to, but not including, another."""
+        """The events from one index up to, but not including, another."""
         if not first and last == len(self.ends):
             return self
         begin = self._begin_of(first)
@@ -137,7 +137,7 @@ class EventTextBlock(NamedTuple):
         return [text[begin:end] for begin, end in self._bounds()]
 
     def views(self) -> list[memoryview]:
-        """The text of each event, without a copy of it."""
+        """The text of each event, which is not copied."""
         text = memoryview(self.text)
         return [text[begin:end] for begin, end in self._bounds()]
 
@@ -158,7 +158,7 @@ class LazyEvents(Sequence[StoredEvent]):
 
     def __init__(self, blocks: Sequence[EventTextBlock]) -> None:
         self.blocks = blocks
-        # The index of the first event of each, and the number of all events.
+        # The index of the first event of each block, and the number of all events.
         self._starts = list(accumulate((len(each.ends) for each in blocks), initial=0))
 
     def __len__(self) -> int:
@@ -226,7 +226,7 @@ class EventSlice(Struct, frozen=True):
     """The result of a read: events in order, and the offset for the next read.
 
     `next_offset` is past the last event, and past offsets that compaction has emptied. `at_end` says that nothing
-    followed when the read began; without it, events may or may not follow.
+    followed when the read began; if it is false, events may or may not follow.
     """
 
     events: Sequence[StoredEvent]
@@ -261,8 +261,8 @@ class AppendStored(Struct, frozen=True):
 
 
 class AppendRefused(Struct, frozen=True):
-    """The fate of a partition's part of an append: it is not stored, or not provably, with the reason in the words of
-    the API.
+    """The fate of a partition's part of an append: it is not stored, or not provably so, with the reason in the words
+    of the API.
     """
 
     reason: str
@@ -285,7 +285,7 @@ class DuplicateEvent(Struct, frozen=True):
 
 
 class AppendStoredExcept(Struct, frozen=True):
-    """The fate of a partition's part of an append: it is durable, except these events, by index."""
+    """The fate of a partition's part of an append: it is durable except for these events, by index."""
 
     exceptions: Mapping[int, DuplicateEvent | AppendRefused]
 
@@ -304,7 +304,7 @@ def indices_within_partitions(partitions: Sequence[int]) -> Iterator[int]:
 def fates_of_events(
     partitions: Sequence[int], fates: Mapping[int, AppendResult]
 ) -> Iterator[DuplicateEvent | AppendRefused | None]:
-    """The fate of each event of a batch; None for one that is stored."""
+    """The fate of each event of a batch; None for a stored event."""
     for partition, index in zip(partitions, indices_within_partitions(partitions), strict=True):
         fate = fates[partition]
         if isinstance(fate, AppendStoredExcept):

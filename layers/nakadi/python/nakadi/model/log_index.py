@@ -43,7 +43,7 @@ SEALED_AT_INDEX_END = RecordPosition("", 0)
 class ShardProgress(NamedTuple):
     """How far a shard is indexed: every record up to `last_sequence`; 0 means none.
 
-    `complete_until` is a time in milliseconds up to which no record is missing; None if nobody noted one. A shard is
+    `complete_until` is a time in milliseconds up to which no record is missing; None if none was recorded. A shard is
     `ended` if it is closed and completely indexed. Later progress is greater.
     """
 
@@ -72,8 +72,8 @@ class IndexSegment(Struct, frozen=True, kw_only=True):
     """Adjacent events: `offset_count` offsets, beginning at `state_before.next_offset`. The first event was stored at
     `first_stored_at`, the last one at `last_stored_at`, in microseconds.
 
-    Reading the stream from `state_before` finds them, or reading `location`, if it is set. `event_count` is how many of
-    them remain, if they were counted when they were written.
+    Reading the stream from `state_before` finds them, or reading `location`, if it is set. `event_count` is the number
+    of remaining events, if they were counted when they were written.
     """
 
     state_before: IndexingState

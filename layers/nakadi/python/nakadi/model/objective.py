@@ -35,8 +35,9 @@ class Objective(Struct, frozen=True):
 
 
 class ConsumedBatch(Struct, frozen=True):
-    """Events that were sent together and are committed now; `stored_at` is the time of the first event, and so of the
-    oldest."""
+    """Events that were sent together and are committed now; `stored_at` is when the first event, the oldest one, was
+    stored.
+    """
 
     events: int
     stored_at: datetime
@@ -56,8 +57,8 @@ class MinuteCounts(Struct, frozen=True, array_like=True):
 class Window(Struct, frozen=True):
     """The events that were consumed in the last `minutes`.
 
-    `burn_rate` is the share of late ones among them, in relation to the share that the objective allows: at 1, the
-    objective is just met, and at 10, one hour uses up what ten hours allow.
+    `burn_rate` is the share of late events, in relation to the share that the objective allows: at 1, the objective is
+    just met, and at 10, one hour uses up what ten hours allow.
     """
 
     minutes: int
@@ -91,7 +92,7 @@ def minute_of(moment: datetime) -> int:
 
 
 def count_batches(objective: Objective, batches: Iterable[ConsumedBatch], now: datetime) -> MinuteCounts:
-    """How many events are consumed in time now, and how many too late."""
+    """How many of these events are consumed in time, and how many too late."""
     in_time = late = 0
     for each in batches:
         if each.stored_at < objective.set_at:
@@ -104,7 +105,7 @@ def count_batches(objective: Objective, batches: Iterable[ConsumedBatch], now: d
 
 
 def merge_counts(counts: Iterable[MinuteCounts], now: datetime, longest: int = LONG_WINDOW) -> tuple[MinuteCounts, ...]:
-    """One entry for each minute of the longest window, in their order. Counts of earlier minutes are dropped."""
+    """One entry for each minute of the longest window, in order. Counts of earlier minutes are dropped."""
     merged: dict[int, MinuteCounts] = {}
     for each in _within(counts, longest, now):
         merged[each.minute] = merged[each.minute] + each if each.minute in merged else each
@@ -118,7 +119,7 @@ def windows_of(
 
 
 def lasting_burn_rate(windows: Sequence[Window]) -> float:
-    """The least of the burn rates, which a problem raises only if it lasts and still exists."""
+    """The lowest burn rate of all windows, which a problem raises only if it lasts and still exists."""
     return min(each.burn_rate for each in windows)
 
 

@@ -140,8 +140,8 @@ class Fault(Exception):
 class Unavailable(Fault):
     """Raised when a store, a log or another service did not answer in time or refused to work.
 
-    Its text is for operators: it may name files, tables and statements. Clients read `public`, or
-    a sentence without details. `retry_after_seconds` is how long they may sensibly wait before they try again.
+    Its text is for operators: it may name files, tables and statements. Clients read `public`, or a sentence without
+    details. `retry_after_seconds` is how long they should wait before they try again.
     """
 
     def __init__(self, cause: str, *, public: str = "", retry_after_seconds: int = 1) -> None:
@@ -179,7 +179,7 @@ class BadSetting(Exception):
 
 # A name, a path to a field, an offset.
 MAX_TEXT_CHARACTERS = 1000
-# Fields, annotations, labels: values that are read with every event, or returned with every event type.
+# Fields, annotations, labels: values that are read with every event or returned with every event type.
 MAX_ANNOTATIONS_OR_LABELS = 100
 # Names in a separate list.
 MAX_BLACKLIST_NAMES_PER_KIND = 10_000

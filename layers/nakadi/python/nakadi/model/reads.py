@@ -16,8 +16,9 @@ class ReadChangeKind(StrEnum):
 
 
 class ReadChange(Struct, frozen=True, kw_only=True):
-    """A change to a member that is read. `path` is the declared path, `member` the changed member: the same one, one
-    on the way to it, or one inside it."""
+    """A change to a member that is read. `path` is the declared path; `member` is the changed member, which is at the
+    path, above it or below it.
+    """
 
     path: str
     member: str

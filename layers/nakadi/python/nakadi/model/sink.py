@@ -62,10 +62,9 @@ GENERATED_SECRET = "generated"  # noqa: S105  # says that the broker makes one
 class SinkDraft(Struct, frozen=True, kw_only=True):
     """A sink as a client sends it; missing members have their defaults here.
 
-    `filter` is a condition on events, as in `schemas.conditions`; without one, all events are delivered.
-    `target` is what the member of its type in `TARGET_MEMBERS` says.
-    `secret` is `generated`, one of the client's own, or None: then a new sink gets a secret, and an existing one keeps
-    its own.
+    `filter` is a condition on events, as in `schemas.conditions`; without one, all events are delivered. `target` is
+    the value of the member that `TARGET_MEMBERS` names for its type. `secret` is `generated`, a secret of the client's,
+    or None: then a new sink gets a secret, and an existing sink keeps its own.
     """
 
     type: str | None = None
@@ -88,7 +87,7 @@ class SinkPause(Struct, frozen=True):
 
 
 class Sink(Struct, frozen=True, kw_only=True):
-    """A registered sink; a subscription has at most one. `target` is where to: a URL, a name or an ARN.
+    """A registered sink; a subscription has at most one. `target` is the destination: a URL, a name or an ARN.
 
     `sealed` holds `SinkSecrets`, which only the broker's key opens. Events are read with the permissions of `subject`,
     who registered the sink. `configured_at` is when anything but the pause last changed. `revision` counts the writes.
@@ -113,7 +112,7 @@ class Sink(Struct, frozen=True, kw_only=True):
 
     @property
     def target_by_member(self) -> Mapping[str, str]:
-        """The address, under the member name that the sink's type has for it."""
+        """The target, under the member name that belongs to the sink's type."""
         return {target_member(self.type): self.target}
 
 

@@ -16,7 +16,7 @@ from nakadi.model.objective import Objective
 
 
 class ReadFrom(StrEnum):
-    """Where the first stream begins; in the order in which messages list them."""
+    """Where the first stream begins. The values are in the order in which messages list them."""
 
     BEGIN = "begin"
     END = "end"
@@ -48,8 +48,8 @@ class Subscription(Struct, frozen=True, kw_only=True, dict=True):
     `event_types` are sorted and without duplicates: together with the application and the group, they identify the
     subscription. `revision` counts the writes of the registered entry.
 
-    `reads` are the paths of the members that it reads, None if it declares nothing; with `projection`, it is sent only
-    those. `declared_versions` are the versions of the schemas at that time, by event type.
+    `reads` are the paths of the members that it reads, None if it declares nothing; with `projection`, it receives only
+    those. `declared_versions` are the schema versions at the time of the declaration, by event type.
     """
 
     id: str
@@ -89,8 +89,8 @@ class SubscriptionDraft(Struct, frozen=True, kw_only=True):
     """A subscription as a client sends it.
 
     Fields that the request leaves out have their defaults here; None means that a field was null, or is missing and has
-    no default. For `annotations` and `labels`, None means: unchanged. For `reads` and `projection`, `UNSET` does, and
-    None withdraws them.
+    no default. For `annotations` and `labels`, None means: unchanged. For `reads` and `projection`, `UNSET` means
+    unchanged, and None withdraws them.
     """
 
     owning_application: str | None = None
@@ -129,9 +129,9 @@ class Replay(Struct, frozen=True):
 class PartitionAssignment(Struct, frozen=True):
     """The line of a partition in the assignment.
 
-    `owner` is the session that reads it, and alone may commit; `next_owner` gets it when the owner releases it.
-    `failed_streams` is how many streams ended without a commit; `search_end` is the end of the search for the event
-    that caused this.
+    `owner` is the session that reads the partition, and the only one that may commit; `next_owner` gets the partition
+    when the owner releases it. `failed_streams` is how many streams ended without a commit; `search_end` is the end of
+    the search for the event that caused this.
     """
 
     partition: EventTypePartition
@@ -149,14 +149,14 @@ class PartitionAssignment(Struct, frozen=True):
 
 
 class Session(Struct, frozen=True, kw_only=True, array_like=True):
-    """A stream that takes part: with the partitions that it named, or as one of those that share the others.
+    """A stream of the subscription: with the partitions that it named, or as one of the streams that share the others.
 
     It lives as long as it is in the assignment and the process that serves it, `process_id`, has a lease.
 
     Any process may write a request for the process that serves it: `is_leaving` asks it to end now, and
     `extensions_requested` counts requests for more time to commit. The session answers with `extensions_granted`, and
     with `commit_by`, the time that the latest extension grants. `flush_timeout` is how many seconds an event may wait
-    until it is sent in a batch with others. Older versions of the broker write none of these.
+    to share a batch with others. Older versions of the broker write none of these.
     """
 
     id: str
@@ -203,7 +203,8 @@ ResetTask = SetOffsets | Redrive
 
 
 class Reset(Struct, frozen=True):
-    """Streams end, and none may begin until the reset has ended, or expired, because its task needs that nobody reads.
+    """All streams end, and none may begin until the reset has ended or expired, because nobody may read during its
+    task.
 
     `began_at` is by the clock of the process that wrote it. Any process may carry out the `task` once the last session
     is gone. Older versions of the broker write neither. `is_claimed` says that one process is about to carry it out, so
@@ -233,7 +234,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     `initialised` says that every partition has its first offset; until then, there is nothing to stream.
     `timed_out_sessions` are the latest of these, so that the answer to a late commit can say why it is refused.
-    `standstills` has at most one of each partition; once the offset moves on, it means nothing any more.
+    `standstills` has at most one entry for each partition, which is obsolete once the offset moves on.
     """
 
     revision: int = 0
@@ -257,7 +258,7 @@ EMPTY_ASSIGNMENT = Assignment()
 
 
 class OffsetRange(Struct, frozen=True, order=True, array_like=True):
-    """Offsets of a partition that follow each other, from `first` up to and including `last`."""
+    """Adjacent offsets of a partition, from `first` up to and including `last`."""
 
     timeline: int
     first: int
@@ -276,7 +277,9 @@ MAX_OFFSET_RANGES = 1000
 
 
 def joined_ranges(ranges: Iterable[OffsetRange], behind: Position) -> tuple[OffsetRange, ...]:
-    """The least ranges for the same offsets after a position, in their order; the first `MAX_OFFSET_RANGES`."""
+    """The smallest number of ranges that cover the same offsets after a position, in order; at most the first
+    `MAX_OFFSET_RANGES`.
+    """
     joined: list[OffsetRange] = []
     for each in sorted(ranges):
         if joined and joined[-1].timeline == each.timeline and each.first <= joined[-1].last + 1:
@@ -287,8 +290,8 @@ def joined_ranges(ranges: Iterable[OffsetRange], behind: Position) -> tuple[Offs
 
 
 class CommittedOffset(Struct, frozen=True):
-    """Everything up to and including `position` is consumed, and so are the positions in `done_ahead`. `changed_at`
-    is when the position or the owner last changed.
+    """Events up to and including `position` are consumed, and so are those in `done_ahead`. `changed_at` is when the
+    position or the owner last changed.
     """
 
     position: Position
@@ -298,10 +301,10 @@ class CommittedOffset(Struct, frozen=True):
 
 
 class ParkedEventInfo(Struct, frozen=True, kw_only=True):
-    """An event that is parked for a subscription; its value is stored beside this.
+    """An event that is parked for a subscription; its value is stored separately.
 
-    `failed_streams` is how many streams had failed at it; 0 means that it had to follow another event with its `key`.
-    `replay` is the one during which it was parked. `owner` is who may read this single event.
+    `failed_streams` is how many streams had failed to process it; 0 means that it had to follow another event with its
+    `key`. `replay` is the replay during which it was parked. `owner` is the only subject that may read this event.
     """
 
     partition: EventTypePartition

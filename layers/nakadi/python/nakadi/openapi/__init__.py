@@ -1,7 +1,7 @@
 """The description of the API: files in YAML, one for each area, read as one OpenAPI document.
 
-`api.yaml` is the frame. Every other file adds paths, and the parameters, responses and schemas that they speak of; no
-file contradicts another one. Reading them takes a while, so it is done on first use, and only once.
+`api.yaml` is the frame. Every other file adds paths, and the parameters, responses and schemas that they use; no file
+contradicts another one. Reading them takes a while, so it is done on first use, and only once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def gateway_document() -> dict[str, Any]:
     """The parts of the description that a gateway needs: paths and operations, with neither bodies nor schemas.
 
     API Gateway makes a model of every schema in the description, in a dialect without `nullable`, `example` and
-    `readOnly`; and models are useless here, since every request is passed on unchanged.
+    `readOnly`; and models are useless here, because the gateway passes on every request unchanged.
     """
     return {
         "openapi": document()["openapi"],
@@ -93,7 +93,7 @@ def _gateway_operation(operation: ApiOperation) -> dict[str, Any]:
 def _read_yaml(name: str) -> dict[str, Any]:
     import yaml  # noqa: PLC0415  # most processes never look at the description, and a cold start pays for every import
 
-    # The loader in C, if there is one, is several times as fast.
+    # The loader in C, if available, is several times as fast.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     content: dict[str, Any] = yaml.load(files(__name__).joinpath(name).read_bytes(), loader)  # noqa: S506  # both are safe
     return content

@@ -56,7 +56,8 @@ MESSAGES_BY_RULE: Mapping[str, str] = {
     "maxItems": "size must be between 0 and {}",
 }
 
-# The parts of a schema that the compiler gets. Words are no part of it: they are read before, in any letter case.
+# The parts of a schema that the compiler gets. Enumerated words are not part of it: they are read earlier, in any
+# letter case.
 COPIED_KEYWORDS = (
     "type",
     "required",
@@ -75,7 +76,7 @@ _INDEX_PATTERN = re.compile(r"\[(\d+)\]")
 
 
 def conforms_to_schema(name: str, body: Any) -> bool:
-    """Whether a body is as the schema of this name describes it, each text being a text, and each number a number."""
+    """Whether a body conforms to the schema of this name, without conversions between texts and numbers."""
     return not _schema_errors(name, body)
 
 
@@ -104,7 +105,7 @@ def openapi_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, .
 
 
 def compile_body_schemas(*names: str) -> None:
-    """Compile the schemas of these names now, so that the first bodies need not wait for it."""
+    """Compile the schemas of these names now, so that the first requests need not wait for it."""
     for name in names:
         _compiled_check(name)
 
@@ -113,7 +114,8 @@ def compile_body_schemas(*names: str) -> None:
 def component_schema(name: str) -> Mapping[str, Any]:
     """The schema of this name, which may refer to others.
 
-    Only its lines are read: the whole description takes a fifth of a second, and functions are waited for that load it.
+    Only its lines are read: reading the whole description takes a fifth of a second, and requests wait while a function
+    loads it.
     """
     import yaml  # noqa: PLC0415  # as in `nakadi.openapi`: most processes never need it
 
@@ -152,7 +154,7 @@ def _compiled_check(name: str) -> Callable[[Any], Any]:
 
 
 def _as_json_schema(schema: Mapping[str, Any], *, may_be_null: bool = False) -> dict[str, Any]:
-    """A schema of OpenAPI as one of JSON Schema. Annotations and labels have separate rules for their keys."""
+    """An OpenAPI schema as a JSON Schema. Annotations and labels have separate rules for their keys."""
     if "$ref" in schema:
         return _as_json_schema(component_schema(schema["$ref"].rpartition("/")[2]), may_be_null=may_be_null)
     found = {rule: schema[rule] for rule in COPIED_KEYWORDS if rule in schema}

@@ -16,11 +16,12 @@ class StoredObject(NamedTuple):
 
 
 class ArchiveStore(Protocol):
-    """Objects under keys. After `put` returns, the object is durable and never changes; before, it is whole or not
-    there."""
+    """Objects under keys. After `put` returns, the object is durable and never changes; before that, it is complete or
+    absent.
+    """
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep an object. Keeping it again changes nothing."""
+        """Store an object. Storing it again changes nothing."""
 
     def read_range(self, location: ArchiveLocation) -> bytes:
         """A range of an object. Raises `ArchiveObjectGone` when there is no such object."""
@@ -29,14 +30,14 @@ class ArchiveStore(Protocol):
         """Remove objects. Missing ones are not an error."""
 
     def list_objects(self, prefix: str) -> Iterator[StoredObject]:
-        """The objects with keys that begin with this prefix, in no order, including the rest of an object that was
-        never finished.
+        """The objects with keys that begin with this prefix, in no order, including the remains of an unfinished
+        object.
 
         `prefix` ends with a slash. Objects that are put meanwhile may be missing.
         """
 
     def close(self) -> None:
-        """Give everything back. Further calls raise `Unavailable`."""
+        """Release all resources. Further calls raise `Unavailable`."""
 
 
 class ArchiveObjectGone(Exception):

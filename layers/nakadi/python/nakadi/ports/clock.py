@@ -16,11 +16,11 @@ class Clock(Protocol):
         """Seconds that never go backwards, for measuring how long something takes."""
 
     def sleep(self, seconds: float) -> None:
-        """Pause this thread for so long."""
+        """Pause this thread for this number of seconds."""
 
 
 class SystemClock:
-    # Each request reads the clock several times, so Python's function is called without another in between.
+    # Each request reads the clock several times, so Python's function is called directly, without a wrapper.
     now = staticmethod(partial(datetime.now, UTC))
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)

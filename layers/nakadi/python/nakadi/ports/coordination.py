@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from nakadi.model.event_type import Position
 
 if TYPE_CHECKING:
-    # A function that publishes knows no subscriptions, and starts sooner without them.
+    # A function that publishes needs no subscriptions, and starts sooner without this import.
     from nakadi.model.subscription import (
         Assignment,
         CommitResult,
@@ -49,18 +49,18 @@ class AssignmentChanged(Exception):
 class Coordination(Protocol):
     """The state that the streams of a subscription share across all processes: an assignment, offsets, and leases.
 
-    The *assignment* says which sessions there are and which partition belongs to which. A caller reads it, decides,
-    and replaces it unless another process has replaced it meanwhile; every rule is a pure function from one
-    assignment to the next. Each of its entries has an *offset* beside it, which carries the entry's owner, so that a
-    commit is one small write. *Leases* belong to the processes that serve sessions: a process that hosts a thousand
-    idle streams renews one. Events that consumers could not process are *parked*, at most one at each position.
+    The *assignment* says which sessions there are and which partition belongs to which. A caller reads it, decides, and
+    replaces it unless another process has replaced it meanwhile; every rule is a pure function from one assignment to
+    the next. Each of its entries has a separate *offset*, which includes the entry's owner, so that a commit is one
+    small write. *Leases* belong to the processes that serve sessions: a process that hosts a thousand idle streams
+    renews one. Events that consumers could not process are *parked*, at most one at each position.
 
     * When a call returns, its change is durable, and every later read by any process sees it.
     * Of several writers that read the same assignment exactly one succeeds; the others leave nothing behind.
     * Owners change with the assignment, in the same atomic step: at no time can two sessions commit one partition, and
-      a session can commit from the write that makes it the owner to the write that makes it so no more.
+      a session can commit from the write that makes it the owner to the write that gives the partition to another.
     * Commits move an offset forward; a write that sets it moves it in either direction.
-    * No time of day plays a role here: `subscriptions.api.assignments` decides whether a lease has expired.
+    * The coordination reads no clock: `subscriptions.api.assignments` decides whether a lease has expired.
     """
 
     def assignment(self, subscription: str) -> Assignment:
@@ -74,19 +74,18 @@ class Coordination(Protocol):
         now: datetime,
         positions: Mapping[EventTypePartition, Position] | None = None,
     ) -> Assignment:
-        """Replace `old`, as it was read, by `new`, and return `new` as it is stored; raise `AssignmentChanged` if the
+        """Replace `old`, as it was read, with `new`, and return `new` as it is stored; raise `AssignmentChanged` if the
         stored assignment is no longer `old`.
 
-        Owners of offsets follow the entries, and `positions` are set. An entry that `old` does not have must
-        come with its position; none may disappear. At most `MAX_PARTITIONS_PER_WRITE` partitions get another owner or
-        position.
+        Owners of offsets follow the entries, and `positions` are set. An entry that is not in `old` must come with its
+        position; no entry may disappear. At most `MAX_PARTITIONS_PER_WRITE` partitions get another owner or position.
 
-        With another position, no event counts as done ahead any longer: the events after the position are consumed
-        again. An entry whose replay only sends parked events again stays unchanged.
+        After a change of position, no event counts as done ahead: the events after the position are consumed again. An
+        entry whose replay only sends parked events again stays unchanged.
         """
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        """The offsets of all entries, each as it is now."""
+        """The present offsets of all entries."""
 
     async def commit(
         self,
@@ -100,9 +99,9 @@ class Coordination(Protocol):
         greater than the stored one, `OUTDATED` if the session owns it and the position is not greater, `NOT_OWNED` if
         the session does not own it.
 
-        `done_ahead` of some of these partitions is added to the stored ranges, with the position in one atomic step,
-        and also if that is outdated. If there is too much, the ranges nearest to the position are kept
-        (`joined_ranges`). Listeners are not notified of it.
+        `done_ahead`, for some of these partitions, is added to the stored ranges in the same atomic step as the
+        position, even if the position is outdated. If there are too many ranges, those nearest to the position are kept
+        (`joined_ranges`). Listeners are not notified of these ranges.
 
         A task of `nakadi.common.waiting`.
         """
@@ -117,10 +116,10 @@ class Coordination(Protocol):
     ) -> CommitResult:
         """Park events of one partition and move its offset to `commit_to`, all in one atomic step.
 
-        `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `commit_to` is not greater than the
-        stored position: either changes nothing. Without `commit_to` the offset stays, and nothing is outdated.
-        Existing events are replaced. At most `MAX_PARKED_EVENTS_PER_CALL` events with `MAX_PARKED_BYTES_PER_CALL`, or
-        a single one.
+        `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `commit_to` is not greater than the stored
+        position: either changes nothing. Without `commit_to`, the offset stays, and the result is never `OUTDATED`.
+        Existing events are replaced. At most `MAX_PARKED_EVENTS_PER_CALL` events with `MAX_PARKED_BYTES_PER_CALL`, or a
+        single event of any size.
         """
 
     def list_parked_events(
@@ -142,16 +141,16 @@ class Coordination(Protocol):
     def remove_parked_events(
         self, subscription: str, partition: EventTypePartition, positions: Collection[Position]
     ) -> None:
-        """Remove parked events, however many. Doing it again changes nothing."""
+        """Remove any number of parked events. A repeated call changes nothing."""
 
     def remove_subscription_state(self, subscription: str) -> None:
-        """Remove everything there is of a subscription. Doing it again changes nothing."""
+        """Remove all state of a subscription. A repeated call changes nothing."""
 
     def renew_lease(self, holder: str, until: datetime) -> None:
-        """Give a process a lease until then, replacing its earlier one."""
+        """Give a process a lease until this time, replacing its earlier lease."""
 
     def release_lease(self, holder: str) -> None:
-        """End a process's lease. Doing it again changes nothing."""
+        """End a process's lease. A repeated call changes nothing."""
 
     def lease_expiries(self) -> Mapping[str, datetime]:
         """The expiry time of each process's lease. Leases that expired long ago may be missing."""

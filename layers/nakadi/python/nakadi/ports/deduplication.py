@@ -1,4 +1,4 @@
-"""Event logs that store an event once, however often it is appended: they know events by their ids."""
+"""Event logs that store an event once, however often it is appended: they recognize events by their ids."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def unpack_eids(packed: bytes) -> list[bytes]:
 class EventIds(Struct, frozen=True, kw_only=True):
     """The ids of a batch's events, in the order of the batch, and the partition of each.
 
-    Ids count within their `scope`, which is never used for anything else again. `timeline` is the order of the
-    batch's timeline: it is noted with each id. An id is a duplicate for as long as `window`.
+    Ids count within their `scope`, which is never used for anything else again. `timeline` is the order of the batch's
+    timeline, and is stored with each id. An id is a duplicate for as long as `window`.
 
-    The ids are packed: one object passes from the thread of a request to the one that writes in less time than many.
+    The ids are packed: one object passes from a request's thread to the writing thread faster than many.
     """
 
     scope: str
@@ -51,7 +51,7 @@ class DeduplicatingLog(Protocol):
       `DuplicateEvent`, with the first one's place.
     * The step that stores the events also remembers their ids: ids of events that are not stored are not remembered,
       and ids of events stored before the process died are.
-    * For the others everything holds that `EventLog.append` promises.
+    * All promises of `EventLog.append` hold for the other events.
     """
 
     async def append_once(

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class EidClaim(Struct, frozen=True, kw_only=True):
-    """The claim of an attempt to store an event; `token` is the attempt's, `key` the event's in its scope.
+    """The claim of an attempt to store an event; `token` identifies the attempt, `key` the event and its scope.
 
     If the event is stored, it is in this partition at `start` or after it. Until `is_stored` is true, the attempt may
     be in progress; at `settled_at` it has ended. `since` is when the claim was made, or confirmed. After `expires_at`
@@ -33,13 +33,13 @@ class EidClaim(Struct, frozen=True, kw_only=True):
 class EidClaims(Protocol):
     """Claims by their keys. A call's changes are durable, and every later call of any process sees them.
 
-    When a call raises `Unavailable`, it may have had its effect on any of its claims.
+    When a call raises `Unavailable`, it may have changed any of its claims.
     """
 
     def claim(self, wanted: Sequence[EidClaim]) -> Mapping[bytes, EidClaim]:
         """Write each claim whose key has no claim yet, and return the existing claims of the other keys.
 
-        A claim that is there already by this attempt's own token is not in the way.
+        An existing claim with this attempt's own token does not count.
         """
 
     def replace(self, changes: Sequence[tuple[EidClaim, EidClaim]]) -> Collection[bytes]:

@@ -22,7 +22,7 @@ class SealedTopic(Exception):
 
 
 class OffsetUnavailable(Exception):
-    """Raised by a read that starts before the oldest event still there, or beyond the place of the next one."""
+    """Raised by a read that starts before the oldest remaining event, or after the offset of the next one."""
 
 
 class EventLog(Protocol):
@@ -41,13 +41,13 @@ class EventLog(Protocol):
         """Create an empty topic; do nothing if it exists. Callers never reuse the name of a deleted topic."""
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """See to it that the topic has this many partitions; new ones start empty at offset 0."""
+        """Ensure that the topic has this number of partitions; new ones start empty at offset 0."""
 
     def seal_topic(self, topic: str) -> None:
-        """Let nothing more in: an append that begins after this returned raises `SealedTopic`."""
+        """Accept no more events: an append that begins after this has returned raises `SealedTopic`."""
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the topic and its events. Doing it again changes nothing."""
+        """Delete the topic and its events. A repeated call changes nothing."""
 
     async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> AppendResultByPartition:
         """Store records, and return each partition's fate. A task of `nakadi.common.waiting`."""
@@ -64,15 +64,15 @@ class EventLog(Protocol):
     ) -> EventSlice:
         """Events, beginning at offset `start`, tombstones included.
 
-        At most `limit` of them and about `max_bytes`, though at least one if there is one; perhaps fewer than exist.
-        When there is none, wait for the first up to `wait` seconds; an empty slice says that none came.
+        Returns at most `limit` events with about `max_bytes`, at least one if there is one, and perhaps fewer than
+        exist. If there is none, waits up to `wait` seconds for the first; an empty slice says that none came.
         """
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         """Where the partitions begin and end."""
 
     def first_offset_since(self, topic: str, partition: int, moment: datetime) -> int:
-        """The offset of the first event stored at or after `moment`; the next offset when there is none."""
+        """The offset of the first event stored at or after `moment`; the next offset if there is none."""
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         """Remove events stored before this moment. May remove a little less than it could."""
@@ -80,9 +80,9 @@ class EventLog(Protocol):
     def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
         """Among the events stored before `stored_before`, keep the newest of each key, and those without a key.
 
-        The newest event of the partition always stays. A tombstone is removed with the events that it covers once it
-        was stored before `tombstones_before`. Offsets of the remaining events do not change. An engine whose store
-        compacts on its own leaves it to the store, and obsolete events may still be read until then.
+        The newest event of the partition always stays. A tombstone that was stored before `tombstones_before` is
+        removed together with the events that it covers. Offsets of the remaining events do not change. An engine whose
+        store compacts on its own leaves it to the store, and obsolete events may still be read until then.
         """
 
     def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
@@ -99,26 +99,28 @@ class EventLog(Protocol):
 
 @runtime_checkable
 class DelayedIndexLog(Protocol):
-    """An event log whose events another process counts and archives, some time after they were stored."""
+    """An event log whose events another process indexes and archives some time after they were stored."""
 
     def measure_index_lag(self) -> timedelta:
-        """How long ago the oldest event arrived that is not counted yet; nothing when none waits.
+        """The age of the oldest event that is not indexed yet; nothing if no event waits.
 
-        The first answer after a search for gaps may be as old as that.
+        The first answer after a search for gaps may be as old as that search.
         """
 
 
 @runtime_checkable
 class LossReportingLog(Protocol):
-    """An indexed event log that may forget events before they are counted, and then says so."""
+    """An indexed event log that may lose events before they are indexed, and reports such losses."""
 
     def gaps(self) -> Sequence[ShardGap]:
-        """The places where events were lost before they were counted. Counting continues after a gap once it is
-        closed."""
+        """The places where events were lost before they were indexed. Indexing continues after a gap once the gap is
+        closed.
+        """
 
     def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
-        """The topics that continue this one, in their order; if it may have lost events in these gaps, the last one
-        begins after them. They take the events appended to any of them. Raises `UnknownTopic`.
+        """The topics that continue this one, in order; if the topic may have lost events in these gaps, the last
+        continuation begins after them. The continuations receive the events that are appended to any of these topics.
+        Raises `UnknownTopic`.
         """
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
@@ -131,7 +133,7 @@ class LossReportingLog(Protocol):
 
 @runtime_checkable
 class PushConsumerLog(Protocol):
-    """An event log whose processes register themselves at its service, to have events pushed to them."""
+    """An event log whose processes register themselves with its service, to have events pushed to them."""
 
     def remove_orphaned_consumers(self) -> None:
         """Remove the registrations of processes that ended without removing them."""
@@ -150,4 +152,4 @@ class TopicAdoptingLog(Protocol):
 
 class EventLogs(Protocol):
     def for_storage(self, storage_id: str) -> EventLog:
-        """The event log of a storage. Raises `Unavailable` when this broker cannot open it."""
+        """The event log of a storage. Raises `Unavailable` if this broker cannot open it."""

@@ -1,4 +1,4 @@
-"""The log index: topics, how far their partitions are counted, and where the archive keeps their events."""
+"""The log index: topics, up to which offset their partitions are indexed, and where the archive keeps their events."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ TOPICS_KIND = "topics"
 
 
 class LogIndex(Protocol):
-    """Topics, how far their partitions are counted, and where the archive keeps their events.
+    """Topics, up to which offset their partitions are indexed, and where the archive keeps their events.
 
     It serves logs that do not number events themselves, and the cold half of logs that do.
 
-    * Every write is durable when it returns, and seen by every read that begins later, whichever process wrote it.
-    * `advance_head` is one atomic step: of several who count on from the same head exactly one succeeds. So the
-      segments of a partition follow each other without a gap, and none occurs twice.
+    * Every write is durable when it returns, and every later read by any process sees it.
+    * `advance_head` is one atomic step: of several writers that continue from the same head, exactly one succeeds. So
+      the segments of a partition follow each other without a gap, and none occurs twice.
     * Low-water marks and a shard's progress only ever grow.
     """
 
     def identity(self) -> str:
-        """A name that no other index has, the same for as long as this one is kept."""
+        """A name that no other index has, and that stays the same for the life of this index."""
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Make a topic. Doing it again changes nothing."""
+        """Create a topic. A repeated call changes nothing."""
 
     def topic(self, topic: str) -> Topic | None:
-        """The topic; None when it was never made, or is deleted."""
+        """The topic; None if it was never created, or is deleted."""
 
     def topic_names(self) -> Sequence[str]:
         """All topics. Topics that are created or deleted meanwhile may be missing."""
 
     def grow_topic(self, topic: str, partitions: int) -> None:
-        """See to it that it has this many partitions. Raises `UnknownTopic`."""
+        """Ensure that the topic has this number of partitions. Raises `UnknownTopic`."""
 
     def seal_topic(self, topic: str) -> None:
         """Note that the topic accepts no more events. Raises `UnknownTopic`."""
 
     def create_next_topic(self, topic: str, next_topic: str, begun_after_gaps: Sequence[str]) -> None:
-        """Have `next_topic` continue the topic: as many partitions, and sealed if that is. Doing it again changes
-        nothing. Raises `UnknownTopic`.
+        """Have `next_topic` continue the topic: it has as many partitions, and is sealed if the topic is. A repeated
+        call changes nothing. Raises `UnknownTopic`.
         """
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the topic at once, then all about its partitions. Repeating it finishes an interrupted deletion.
+        """Delete the topic at once, then everything about its partitions. Repeating it finishes an interrupted
+        deletion.
 
         If an existing topic continues the deleted one, `topic` shows a placeholder without partitions until that one
         is deleted.
@@ -63,15 +64,17 @@ class LogIndex(Protocol):
         """
 
     def index_heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
-        """How far these partitions are indexed; one that never was has an empty head."""
+        """How far these partitions are indexed; a partition that was never indexed has an empty head."""
 
     def advance_head(
         self, topic: str, partition: int, expected_revision: int, head: IndexHead, segment: IndexSegment | None
     ) -> bool:
-        """Move a head on, if its revision is still the expected one, and add the segment in between; else False."""
+        """Advance a head if its revision is still the expected one, and add the segment in between; otherwise return
+        False.
+        """
 
     def segment_at_or_before(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
-        """The last segment that begins at or before this offset. It may end before it, too."""
+        """The last segment that begins at or before this offset. The segment may also end before the offset."""
 
     def segments_from(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
         """The first segments that begin at or after an offset."""
@@ -79,35 +82,36 @@ class LogIndex(Protocol):
     def replace_segments(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         """Make these the only segments that begin between the first of them and `end`.
 
-        They must cover the same offsets as the segments that they replace. At every moment each offset is covered by
-        the old ones or the new.
+        They must cover the same offsets as the segments that they replace. At every moment, the old or the new segments
+        cover each offset.
         """
 
     def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
-        """Drop everything before `oldest_offset`, including segments that end before it. The places of their events."""
+        """Drop everything before `oldest_offset`. Returns the places of the events in the dropped segments."""
 
     def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
-        """Let readers take everything before this offset from the archive alone."""
+        """Have readers take everything before this offset from the archive only."""
 
     def referenced_archive_keys(self) -> Collection[str]:
-        """The keys of all archive objects that a segment of a topic lies in. Keys that become referenced meanwhile
-        may be missing.
+        """The keys of all archive objects that contain a segment of a topic. Keys that become referenced meanwhile may
+        be missing.
         """
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
-        """Become the only owner of a name for so long; an owner may claim again. False while another owner has it.
+        """Become the only owner of a name for this time; an owner may claim it again. Returns False while another owner
+        has it.
 
         All claims of a name last about as long: a claim that lasts much longer does not count.
         """
 
     def release_claim(self, name: str, owner: str) -> None:
-        """Give the name back, so that others can claim it."""
+        """Release the name, so that others can claim it."""
 
     def shard_progresses(self, stream: str) -> Mapping[str, ShardProgress]:
-        """How far each shard is counted, for all its partitions."""
+        """How far each shard is indexed, for all its partitions."""
 
     def advance_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
-        """The shard is counted so far, unless it is counted further already."""
+        """Record that the shard is indexed this far, unless it is already indexed further."""
 
     def close(self) -> None:
-        """Give everything back. Further calls raise `Unavailable`."""
+        """Release all resources. Further calls raise `Unavailable`."""

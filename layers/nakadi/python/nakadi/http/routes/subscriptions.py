@@ -33,7 +33,7 @@ from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.subscription import CommitResult, SubscriptionCursor
 from nakadi.openapi.checks import conforms_to_schema, openapi_violations
-from nakadi.subscriptions.api.cursors import SubscriptionCursors
+from nakadi.subscriptions.api.cursors import CursorOperations
 from nakadi.subscriptions.api.listing import (
     DEFAULT_PAGE_SIZE,
     FIRST_PAGE,
@@ -80,7 +80,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     creation: SubscriptionCreation
     update: SubscriptionUpdater
     deletion: SubscriptionDeletion
-    cursors: SubscriptionCursors
+    cursors: CursorOperations
     stats: SubscriptionStats
     reads: SubscribedReads
     objectives: Objectives

@@ -24,9 +24,9 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     try:
         if options.stage:
             # Only who has a stage has the AWS SDK.
-            from nakadi.local.stage_backups.program import back_up_stage  # noqa: PLC0415
+            from nakadi.local.stage_backups.program import run_stage_backup_command  # noqa: PLC0415
 
-            return back_up_stage(options, _version(), environ)
+            return run_stage_backup_command(options, _version(), environ)
         if options.list:
             return _list_backups(Path(options.to))
         if options.verify:

@@ -19,7 +19,7 @@ DONE, NOT_DONE = 0, 1
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
-def back_up_stage(options: argparse.Namespace, version: str, environ: Mapping[str, str] = os.environ) -> int:
+def run_stage_backup_command(options: argparse.Namespace, version: str, environ: Mapping[str, str] = os.environ) -> int:
     """Make, list or verify backups. Raises `BackupFailed` and `Unavailable`."""
     only_reads = options.list or options.verify
     with open_place(options.to, options.stage, creates=not only_reads) as place:

@@ -39,7 +39,9 @@ class _ResolvedCursor(Struct, frozen=True):
     position: Position
 
 
-class SubscriptionCursors(Struct, frozen=True, kw_only=True):
+class CursorOperations(Struct, frozen=True, kw_only=True):
+    """Reads, commits and resets the cursors of a subscription, as clients request it."""
+
     subscription_repository: Subscriptions
     event_types: EventTypes
     cursor_resolver: CursorResolver
