@@ -43,9 +43,9 @@ class EidClaims(Protocol):
         """
 
     def replace(self, changes: Sequence[tuple[EidClaim, EidClaim]]) -> Collection[bytes]:
-        """Put new claims in the places of old ones, and return the keys for which that was done.
+        """Replace old claims with new ones, and return the keys for which this succeeded.
 
-        It succeeds if the old claim is stored unchanged, or the new one already is.
+        A replacement succeeds if the stored claim is still the old one, or already the new one.
         """
 
     def remove(self, claims: Sequence[EidClaim]) -> None:

@@ -124,10 +124,10 @@ class LossReportingLog(Protocol):
         """
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
-        """Have events behind gaps counted again, once all topics are continued that may have lost some.
+        """Resume the indexing of events after gaps, once all topics that may have lost events have continuations.
 
-        `topics` are the topics of all timelines: None for an open one, and for a closed one the offset behind the
-        last event of each partition, so that its remaining events keep their offsets.
+        `topics` are the topics of all timelines, with None for an open timeline, and for a closed one the offset after
+        the last event of each partition, so that its remaining events keep their offsets.
         """
 
 

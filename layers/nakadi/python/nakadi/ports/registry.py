@@ -86,11 +86,11 @@ class ChangedMeanwhile(Exception):
 class Registry(Protocol):
     """Documents in kinds, ordered by key.
 
-    * `write` is all or nothing, and durable when it returns. At most 99 changes, no two on one document: anything
-      else is a `ValueError`.
+    * `write` is all or nothing, and durable when it returns. It takes at most 99 changes, no two of the same document:
+      anything else is a `ValueError`.
     * A read sees every write, by any process, that returned before it began.
     * Conditions and changes of one `write` are one atomic step: of several writers that expect the same revision,
-      exactly one succeeds, the others raise `ChangedMeanwhile` and leave nothing behind.
+      exactly one succeeds; the others raise `ChangedMeanwhile` and leave nothing behind.
     """
 
     def get(self, kind: str, key: str) -> Document | None:

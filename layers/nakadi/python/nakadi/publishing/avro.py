@@ -1,8 +1,8 @@
 """Publishing in Avro: from a batch of envelopes to events in JSON.
 
 The payload of each event is read by the schema that its metadata names, and the event is stored like any other: as
-JSON, with the fields of the record and the metadata. So everything behind this module knows one form of events.
-Readers who ask for Avro get the payload back from JSON. Where JSON does not say all of it, the metadata keeps it.
+JSON, with the fields of the record and the metadata. So everything after this module handles one form of events. For
+readers who ask for Avro, the broker rebuilds the payload from JSON. The metadata keeps what JSON cannot express.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ from nakadi.schemas.avro.writing import is_unambiguous_in_json
 from nakadi.schemas.document import COMPACTION_KEY
 from nakadi.schemas.values import java_text, path_segments
 
-# What is read of an event without a turn at long work: it takes a few milliseconds.
+# How much of an event is read without a turn at long work: this takes a few milliseconds.
 ROOM_WITHOUT_TURN = 64 * 1024
-# The metadata of an event may take this much in JSON.
+# The maximum size of an event's metadata in JSON.
 MAX_METADATA_BYTES = 64 * 1024
 
 OTHER_TYPE_MESSAGE = "event type does not match"
@@ -87,14 +87,14 @@ _MOMENTS = ("occurred_at", "received_at")
 
 
 class AvroBatch(BatchPiece, frozen=True):
-    """The events of a batch: `events` have their metadata alone, `payloads` the rest."""
+    """The events of a batch: `events` have only the metadata, `payloads` the rest."""
 
     payloads: Sequence[bytes] = ()
 
 
 @cache
 def _metadata_readers() -> Mapping[bytes, Read]:
-    """By the fingerprint of a batch's schema, what reads the metadata of its envelopes."""
+    """For each fingerprint of a batch schema, the reader of the metadata in its envelopes."""
     found: dict[bytes, Read] = {}
     for schema in BATCH_SCHEMAS[BATCH_PUBLISHING].values():
         envelope = schema["fields"][0]["type"]["items"]
@@ -153,7 +153,7 @@ def _metadata_as_json(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 class PayloadForm(Struct, frozen=True):
-    """How payloads of a schema are read. `fingerprint` is of its schema; payloads may begin with it."""
+    """How payloads of a schema are read. `fingerprint` is the schema's; payloads may begin with it."""
 
     read: Read
     fingerprint: bytes
@@ -161,7 +161,7 @@ class PayloadForm(Struct, frozen=True):
 
 
 class PayloadForms:
-    """The forms in use. When there are too many, those that were not asked for longest are forgotten."""
+    """The forms in use. If there are too many, the least recently used ones are dropped."""
 
     def __init__(self, max_forms: int = 500) -> None:
         self._max_forms = max_forms
@@ -176,7 +176,7 @@ class PayloadForms:
                 return self._forms[key]
         check_may_block()
         record = parse_record_schema(schema.text)
-        # Two threads may make the same form at once, and one of them is kept.
+        # Two threads may create the same form at once; one of the two is kept.
         made = PayloadForm(make_reader(record), schema_fingerprint(schema.text), is_unambiguous_in_json(record))
         with self._lock:
             self._forms[key] = made
@@ -190,7 +190,7 @@ FindForm = Callable[[str], PayloadForm | str]
 
 
 def find_avro_schema(versions: Sequence[Schema], event_type: str, version: str) -> Schema | str:
-    """The Avro schema of this version, or why there is none."""
+    """The Avro schema of this version, or the reason why there is none."""
     found = next((each for each in versions if str(each.version) == version), None)
     if found is None:
         return f'EventType "{event_type}" has no schema with version "{version[:100]}"'
@@ -227,7 +227,9 @@ class EventWriter(Struct, frozen=True, kw_only=True):
     def write(
         self, batch: AvroBatch, forms: Sequence[PayloadForm], partitions: Sequence[int]
     ) -> tuple[Sequence[bytes], Sequence[Attribute | None]]:
-        """The texts of the events, and their owners. Raises `BatchRejected` at the first that cannot be written."""
+        """The texts of the events, and their owners. Raises `BatchRejected` at the first event that cannot be
+        written.
+        """
         texts: list[bytes] = []
         owners: list[Attribute | None] = []
         for index, (event, payload, form) in enumerate(zip(batch.events, batch.payloads, forms, strict=True)):
@@ -249,7 +251,7 @@ class EventWriter(Struct, frozen=True, kw_only=True):
         return texts, owners
 
     def _complete_metadata(self, metadata: Mapping[str, Any], partition: int) -> dict[str, Any]:
-        """The metadata with what the broker adds. The partition is always its own."""
+        """The metadata with the broker's additions. The broker always sets the partition."""
         found = {**metadata, "partition": str(partition)}
         if EnrichmentStrategy.METADATA in self.event_type.enrichment_strategies:
             found["published_by"] = self.origin.published_by
@@ -294,7 +296,9 @@ def owner_of(event: Mapping[str, Any], selector: OwnerSelector) -> Attribute | N
 
 
 def partitions_by_keys(event_type: EventType, batch: AvroBatch, hash_orders: HashOrders) -> list[int]:
-    """The partitions of events by the keys in their metadata. Raises `BatchRejected` at the first without keys."""
+    """The partitions of events by the keys in their metadata. Raises `BatchRejected` at the first event without
+    keys.
+    """
     numbers = partition_order(event_type.timeline.partitions, hash_orders)
     found: list[int] = []
     for event in batch.events:
@@ -306,7 +310,7 @@ def partitions_by_keys(event_type: EventType, batch: AvroBatch, hash_orders: Has
 
 
 def record_keys(event_type: EventType, batch: AvroBatch, partitions: Sequence[int]) -> Sequence[str] | None:
-    """The keys of records: for compaction, or those that partitions were chosen by."""
+    """The keys of records: those for compaction, or those by which partitions were chosen."""
     metadata = [event["metadata"] for event in batch.events]
     if event_type.cleanup_policy.compacts:
         for index, each in enumerate(metadata):

@@ -5,11 +5,11 @@ key, no odd number and no needless blank. The received text is stored, and only 
 is written again.
 
 Parsed JSON takes five to fifty times the memory of its text. So a long body is never parsed as a whole: it is cut into
-the texts of its events, which are parsed a piece at a time, and again for each step that goes through them.
+the texts of its events, which each step parses again, a piece at a time.
 
-Everything of a batch is stored, or there is one result for each event. A step that finds a fault in an event raises
-`BatchRejected`, and with that event the whole batch is given up. Only the last step, storing, has results that differ
-from event to event.
+Either the whole batch is stored, or there is one result for each event. A step that finds a fault in an event raises
+`BatchRejected`, which rejects the whole batch. Only the last step, storing, has results that differ from event to
+event.
 """
 
 from __future__ import annotations
@@ -39,31 +39,32 @@ from nakadi.schemas.values import RemainingSteps, StepsExhausted, java_text
 
 Event = dict[str, Any]
 
-# Values can be written down up to 254 levels deep. Lists around the batch take up those beyond the strict limit.
+# Values can be parsed up to 254 levels deep. Lists around the batch take up the levels beyond the strict limit.
 _MAX_WRITE_DEPTH = 254
 _DEPTH_PADDING = _MAX_WRITE_DEPTH - strict_json.MAX_JSON_DEPTH - 1
 _BRACKET_COUNTING_BYTES = 8192
 
-# A long body is parsed in pieces of this many bytes, and of this much memory as `estimate_parsed_memory` has it.
+# A long body is parsed in pieces of this many bytes, and of this much memory as `estimate_parsed_memory` estimates it.
 MAX_BATCH_PIECE_BYTES = 1024 * 1024
 MAX_BATCH_PIECE_MEMORY_BYTES = 8 * 1024 * 1024
-# An event that would take more than this, once parsed, is refused: it has 60 000 objects, say, or 280 000 numbers.
+# An event that would take more than this when parsed is rejected: for example, one with 60,000 objects or 280,000
+# numbers.
 MAX_EVENT_MEMORY_BYTES = 16 * 1024 * 1024
-# An event that is too large to be stored gets its own answer up to this size; beyond it, it is not even parsed.
+# Up to this size, an event that is too large to be stored gets its own answer; a larger one is not even parsed.
 MAX_PARSED_EVENT_BYTES = 4 * 1024 * 1024
 
 ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
-# About two seconds and a half at worst. Ordinary events take between 0.1 and 3 steps a byte.
+# About two and a half seconds at worst. Ordinary events take between 0.1 and 3 steps per byte.
 MAX_BATCH_STEPS = 50_000_000
 # A hundredth of a second at worst, enough for thousands of ordinary events: this much work needs no turn.
 STEPS_WITHOUT_TURN = 200_000
-# Once for each of these portions the broker looks whether the client is still connected.
+# After each portion of this size, the broker checks whether the client is still connected.
 STEPS_PER_EXTENSION = 1_000_000
 
 
 class NotStrictJson(Exception):
-    """Raised when a body is JSON, and no strict JSON or no array of objects."""
+    """Raised when a body is JSON, but not strict JSON, or not an array of objects."""
 
 
 PARSE_ERRORS = (NotStrictJson, orjson.JSONDecodeError, orjson.JSONEncodeError, msgspec.MsgspecError, RecursionError)
@@ -120,7 +121,9 @@ def _rows_of_events(events: Sequence[Event], paths: Sequence[Path]) -> Iterable[
 
 
 def _column_at(path: Path, columns: dict[Path, Sequence[Any]]) -> Sequence[Any]:
-    """The values at a path; `columns` has those at some paths, and gets those on the way to this one."""
+    """The values at a path; `columns` caches the values at some paths, and those at the parents of this one are
+    added.
+    """
     if path not in columns:
         columns[path] = _members_named(path[-1], _column_at(path[:-1], columns))
     return columns[path]
@@ -129,14 +132,14 @@ def _column_at(path: Path, columns: dict[Path, Sequence[Any]]) -> Sequence[Any]:
 def _members_named(name: str, values: Sequence[Any]) -> Sequence[Any]:
     try:
         return list(map(dict.get, values, repeat(name), repeat(UNSET)))
-    except TypeError:  # one of them is no object
+    except TypeError:  # one of them is not an object
         return [value.get(name, UNSET) if type(value) is dict else UNSET for value in values]
 
 
 class BatchPiece(Struct, frozen=True):
-    """Events that follow each other: a short batch, or a part of a long one.
+    """Adjacent events: a short batch, or a part of a long one.
 
-    `text` is the client's array of them, without the blanks.
+    `text` is the client's array of them, without whitespace.
     """
 
     events: Sequence[Event]
@@ -161,7 +164,7 @@ class BatchPiece(Struct, frozen=True):
 
 
 class LongBatch:
-    """The texts of events, parsed a piece at a time, and again whenever they are gone through."""
+    """The texts of events, which every pass parses again, a piece at a time."""
 
     def __init__(self, texts: Sequence[JsonText], limits: BatchLimits) -> None:
         self.received = texts
@@ -173,7 +176,8 @@ class LongBatch:
 
     @property
     def events(self) -> Sequence[Event]:
-        # Made again each time: two that hold each other would keep the body in memory until garbage is collected.
+        # Created again each time: two objects that refer to each other would keep the body in memory until the next
+        # garbage collection.
         return _EventsOfLongBatch(self)
 
     def __len__(self) -> int:
@@ -227,7 +231,7 @@ def _piece_bounds(texts: Sequence[JsonText], limits: BatchLimits) -> Iterator[tu
 
 
 def estimate_event_memory(index: int, text: JsonText, limits: BatchLimits) -> int:
-    """About how much memory an event takes once it is parsed; raises `TooLarge` if it may not be parsed at all."""
+    """The approximate memory of an event when parsed; raises `TooLarge` if the event must not be parsed at all."""
     if len(text) > max(MAX_PARSED_EVENT_BYTES, limits.max_event_bytes):
         raise TooLarge(event_too_large_message(len(text), limits.max_event_bytes))
     needed = estimate_parsed_memory(text)
@@ -249,7 +253,9 @@ def json_array_of(texts: Sequence[JsonText]) -> bytes:
 
 
 def parse_piece(body: bytes) -> BatchPiece:
-    """The events of an array; raises one of `PARSE_ERRORS` if it is not strict JSON, or holds anything but objects."""
+    """The events of an array; raises one of `PARSE_ERRORS` if it is not strict JSON, or contains anything but
+    objects.
+    """
     events = orjson.loads(body)
     if type(events) is not list:
         raise NotStrictJson
@@ -258,7 +264,7 @@ def parse_piece(body: bytes) -> BatchPiece:
             raise NotStrictJson
     written, small = _serialize_events(events, body)
     packed = body if written == body else msgspec.json.format(body, indent=-1)
-    # With each repeated key, the parser has lost a colon at least.
+    # For each repeated key, the parser's result lacks at least one colon.
     if (packed != written or not small) and (
         count_colons(packed) != written.count(b":") or holds_too_long_integer(packed)
     ):
@@ -267,9 +273,12 @@ def parse_piece(body: bytes) -> BatchPiece:
 
 
 def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
-    """The events in the broker's spelling, and whether all integers are so small that every parser reads the same."""
+    """The events in the broker's spelling, and whether all integers are small enough for every parser to read them
+    exactly.
+    """
     nested: list[Any] = events
-    # An event with few brackets is not too deep; counting them in a long body takes longer than these lists do.
+    # An event with few brackets is not too deep; counting the brackets of a long body would take longer than these
+    # lists.
     is_flat = len(body) < _BRACKET_COUNTING_BYTES and body.count(b"{") + body.count(b"[") <= strict_json.MAX_JSON_DEPTH
     spare = 0 if is_flat else _DEPTH_PADDING
     for _ in range(spare):
@@ -282,10 +291,10 @@ def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
 
 
 class WorkBudget:
-    """The steps that the work on one batch may take. `steps` is the rest of the added ones.
+    """The steps that the work on one batch may take. `steps` is what remains of the granted steps.
 
     One thread computes at a time. So work beyond the free steps waits for its turn, which it keeps until `close`, and
-    looks after each portion whether the client is still connected.
+    checks after each portion whether the client is still connected.
     """
 
     def __init__(self, max_steps: int, long_work: LongWorkQueue, is_client_gone: Callable[[], bool]) -> None:
@@ -303,13 +312,13 @@ class WorkBudget:
         if self._held is None:
             held = ExitStack()
             held.enter_context(self._turns.wait_for_turn(self._is_client_gone))
-            # Only now is there a turn to give back: waiting for it may have failed.
+            # Only now is there a turn to give back, because waiting for it may have failed.
             self._held = held
 
     def grant_more_steps(self, *, doubled: bool = False) -> None:
         """Grant the next steps; `doubled` doubles their number from now on, for events that needed more.
 
-        Raises `StepsExhausted` when there are none left, and `TryLater` when long work has to wait.
+        Raises `StepsExhausted` if there are none left, and `TryLater` if long work has to wait.
         """
         if self._left <= 0:
             raise StepsExhausted
@@ -321,7 +330,7 @@ class WorkBudget:
         self._left -= self.steps[0]
 
     def spend_steps(self, number: int) -> None:
-        """Account for work that continues where it stopped when there are more steps."""
+        """Count steps of work that can continue where it stopped once more steps are granted."""
         self.steps[0] -= number
         while self.steps[0] < 0:
             missing = self.steps[0]
@@ -350,7 +359,7 @@ class PublishingStatus(StrEnum):
 
 
 class ItemResult(Struct, frozen=True, kw_only=True):
-    """The members have the names, and the order, that clients know; `duplicate_of` is where a duplicate's event is."""
+    """The members have the names and the order that clients know; `duplicate_of` is the place of the stored event."""
 
     publishing_status: PublishingStatus
     detail: str = ""
@@ -367,8 +376,9 @@ class BatchStatus(Enum):
 
 
 class BatchOutcome(Struct, frozen=True):
-    """`items` are empty when everything is stored: then there is nothing to tell about them but their number. In a
-    stored batch, they say which of its events were stored before. `step` is the one that refused the batch."""
+    """`items` are empty if everything is stored: then only the number of events matters. Otherwise, in a stored batch,
+    they say which of its events were already stored. `step` is the step that rejected the batch.
+    """
 
     status: BatchStatus
     items: tuple[ItemResult, ...] = ()
@@ -377,9 +387,9 @@ class BatchOutcome(Struct, frozen=True):
 
 
 class BatchRejected(Exception):
-    """Raised by a step that gives the batch up, because of the event `index` or, without one, as a whole.
+    """Raised by a step that rejects the batch, because of the event `index` or, without an index, as a whole.
 
-    `prior_step` is the last step of the events that this step did not come to; `partitions` are those chosen so far.
+    `prior_step` is the last step of the events that this step did not reach; `partitions` are those chosen so far.
     """
 
     def __init__(

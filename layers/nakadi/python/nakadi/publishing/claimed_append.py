@@ -1,15 +1,15 @@
 """Appends that store an event once, in a log and a separate store of claims.
 
-Each event's id is claimed, then the events are appended, and then the claims are confirmed. An attempt that meets a
-confirmed claim has a duplicate. A claim that is not confirmed was left by an attempt that is under way, or whose
-process died, or whose outcome is unknown: the partition is read from the place that the claim names. An event that is
-found there is a duplicate. If it is not there, a claim may be taken over when the earlier attempt is certain to be
-over, and is refused until then: so no duplicate is stored, and no missing event counts as stored.
+Each event's id is claimed, then the events are appended, and then the claims are confirmed. An attempt that finds a
+confirmed claim has a duplicate. An unconfirmed claim comes from an attempt that is in progress, whose process died, or
+whose outcome is unknown: the attempt then reads the partition from the place that the claim names. If it finds the
+event there, its own event is a duplicate. If not, it may take over the claim once the earlier attempt has certainly
+ended, and is rejected until then: so no duplicate is stored, and no missing event counts as stored.
 
-It is over `APPEND_SETTLES_AFTER` after it began: no append begins later than `CLAIMS_HOLD_FOR` after its claims, or
-takes longer than the rest in any log, less the possible difference between clocks.
+An attempt has certainly ended `APPEND_SETTLES_AFTER` after it began: no append begins later than `CLAIMS_HOLD_FOR`
+after its claims, or takes longer than the rest in any log, less the possible difference between clocks.
 
-Each step that waits is yielded, so that tests can put others in between, and have it fail.
+The append yields each step that waits, so that tests can insert other steps, and make a step fail.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Place = tuple[str, str, int]
 
 
 class KnownPositions:
-    """The ends of partitions a while ago: events that are appended from now on lie behind them."""
+    """The ends of partitions a while ago: all events that are appended from now on come after them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -153,7 +153,7 @@ class ClaimedAppend(Struct, kw_only=True):
         self.standing = {index: found[each.key] for index, each in self.wanted.items() if each.key in found}
 
     def _resolve_claims_of_others(self) -> Generator[Step, Any, None]:
-        # Before the log is read: a claim that is settled now can have no event that comes into the log after this.
+        # Taken before the log is read: no event of a claim that is settled now can enter the log after this.
         now = self.clock.now()
         unconfirmed = {index: each for index, each in self.standing.items() if not each.is_stored}
         found = yield from self._find_events(unconfirmed, limit=None)
@@ -178,7 +178,7 @@ class ClaimedAppend(Struct, kw_only=True):
             self.fates |= dict.fromkeys(lost, AppendRefused(UNDER_WAY_MESSAGE))
 
     def _renew_starts(self, indices: Sequence[int]) -> Generator[Step, Any, None]:
-        """Let claims begin after the events of earlier windows, which would be mistaken for theirs."""
+        """Have claims begin after the events of earlier windows, which could be mistaken for theirs."""
         partitions = sorted({self.wanted[index].partition for index in indices})
         if partitions:
             event_log = self.logs.for_storage(self.storage_id)
@@ -232,7 +232,7 @@ class ClaimedAppend(Struct, kw_only=True):
     # The places of events
 
     def _find_places(self) -> Generator[Step, Any, None]:
-        """The unknown places of duplicates, as far as they are found soon."""
+        """Find the unknown places of duplicates, as far as that takes little time."""
         for index, first in self.repeats.items():
             fate = self.fates.get(first)
             self.fates[index] = fate if isinstance(fate, AppendRefused) else DuplicateEvent(None)
@@ -253,7 +253,7 @@ class ClaimedAppend(Struct, kw_only=True):
     def _find_events(
         self, claims: Mapping[int, EidClaim], limit: int | None
     ) -> Generator[Step, Any, Mapping[int, StoredEvent]]:
-        """The events in the partitions that their claims name, for those that are there."""
+        """Find the events that are in the partitions that their claims name."""
         by_place: defaultdict[Place, dict[int, EidClaim]] = defaultdict(dict)
         for index, claim in claims.items():
             by_place[claim.storage_id, claim.topic, claim.partition][index] = claim
@@ -287,7 +287,7 @@ class ClaimedAppend(Struct, kw_only=True):
                     break
                 offset = some.next_offset
         except (UnknownTopic, OffsetUnavailable):
-            return found  # the earlier event is gone, and nobody who reads now would get it twice
+            return found  # the earlier event is gone, so nobody who reads now gets it twice
         return found
 
     # Results
@@ -360,7 +360,7 @@ class ClaimingLog(Struct, frozen=True, kw_only=True):
 
 
 class LogDeduplication:
-    """Finds for each storage the log that stores events once: its own, or one that claims them.
+    """Finds for each storage the log that stores events once: the storage's own log, or one that uses claims.
 
     `open_claims` opens the store of claims, or returns None where there is none.
     """
@@ -373,7 +373,8 @@ class LogDeduplication:
         self._claims: EidClaims | None = None
         self._positions = KnownPositions(clock)
         self._threads = CallThreads("nakadi-claims")
-        # Several threads replace and read it, each entry as a whole: a log other than the current one is not used.
+        # Several threads replace and read it, each entry as a whole; an entry for another log than the current one is
+        # not used.
         self._deduplicating: dict[str, tuple[EventLog, DeduplicatingLog]] = {}
 
     def find(self, storage_id: str) -> DeduplicatingLog | None:

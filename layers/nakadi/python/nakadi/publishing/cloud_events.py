@@ -3,7 +3,7 @@
     parse_cloud_events(b'[{"specversion": "1.0", "id": "7", "source": "/shop", "type": "paid", "data": {"n": 1}}]', …)
 
 The result is the body of a batch, which is published like any other. `model/cloud_events.py` has the mapping of
-attributes; `streaming/cloud_events.py` is the way back.
+attributes; `streaming/cloud_events.py` converts events back.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ class CloudEventReader(Struct, frozen=True, kw_only=True):
         return text[:start] + orjson.dumps(self._metadata(attributes, own)) + text[end:]
 
     def _metadata(self, attributes: Attributes, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The metadata of an event. Members of its own data are kept where no attribute says the same."""
+        """The metadata of an event. Members of the metadata in its data are kept, unless an attribute provides the
+        same.
+        """
         metadata = {name: value for name, value in own.items() if name not in WRITTEN_BY_BROKER}
         beside = {name: value for name, value in attributes.items() if name not in _KEPT_ELSEWHERE}
         if beside.get("datacontenttype") == JSON_MEDIA_TYPE:
@@ -169,7 +171,7 @@ def _number_objects(objects: Iterable[tuple[dict[str, Any], bytes]]) -> Iterator
 
 
 def _read_attributes(where: str, members: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The attributes as texts. A null is as good as nothing."""
+    """The attributes as texts. A null counts as missing."""
     for name, value in members.items():
         if name in _DATA_MEMBERS or value is None:
             continue

@@ -1,4 +1,4 @@
-"""The ids of events: an event type that deduplicates has its batches appended together with them."""
+"""The ids of events: an event type that deduplicates appends its batches together with their ids."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def eids_of_events(event_type: EventType, batch: Batch) -> Sequence[str] | None:
 def ids_for_append(
     event_type: EventType, partitions: Sequence[int], eids: Sequence[str] | None, directed_to: str | None
 ) -> EventIds | None:
-    """The ids by which the events of a batch are known again; None for an event type that does not deduplicate.
+    """The ids by which the events of a batch are recognized; None for an event type that does not deduplicate.
 
-    Deletions have none: a tombstone more changes nothing. Batches that are directed to a subscription have a separate
-    scope: they show it events once more that all others have seen before.
+    Deletions have no ids, because another tombstone changes nothing. Batches that are directed to a subscription have a
+    separate scope: they repeat events that all others have already seen.
     """
     window = event_type.deduplication_window
     if window is None or eids is None:
@@ -46,7 +46,7 @@ def ids_for_append(
         scope=event_type.id if directed_to is None else f"{event_type.id}/{directed_to}",
         timeline=event_type.timeline.order,
         window=window,
-        # Two that differ in the case of their letters are one.
+        # Ids that differ only in letter case are the same id.
         packed_eids=unhexlify("".join(eids).encode().translate(None, b"-")),
         partitions=partitions,
     )

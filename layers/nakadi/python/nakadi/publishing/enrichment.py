@@ -1,4 +1,4 @@
-"""The partition of an event, and the broker's additions to it: its sender, its time, its key for compaction."""
+"""The partition of an event, and the broker's additions to it: its sender, its time, and its key for compaction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEYS_TOO_LONG_MESSAGE = (
 )
 
 _STEPS_TO_WRITE_CHARACTER = 5
-# The work for keys is counted each time that this number of their characters is hashed.
+# A step of work is counted for each portion of this many hashed characters.
 _STEPS_SPENT_AT_ONCE = 1_000
 
 NO_PARTITION_MESSAGE = "Failed to resolve partition. Failed to get partition from event metadata"
@@ -49,7 +49,7 @@ def choose_partitions(
     budget: WorkBudget,
     hash_orders: HashOrders,
 ) -> tuple[list[int], list[str] | None]:
-    """The partition of each event, and the key that it was chosen by if they were chosen by keys.
+    """The partition of each event and, if keys determine the partitions, its key.
 
     Raises `BatchRejected` at the first event that has no partition, or at which the work becomes too much.
     """
@@ -65,7 +65,7 @@ def choose_partitions(
 
 
 def _partitioning_rejection(detail: str, partitions: Sequence[int]) -> BatchRejected:
-    """The rejection of the event behind those whose partitions are chosen already."""
+    """The rejection of the first event without a chosen partition."""
     step, prior_step = PublishingStep.PARTITIONING, PublishingStep.VALIDATING
     return BatchRejected(step, len(partitions), detail, prior_step=prior_step, partitions=partitions)
 
@@ -136,13 +136,13 @@ def _missing_member_message(batch: Batch, index: int, path: Path) -> str:
 
 @lru_cache(maxsize=1000)
 def key_paths(category: Category, *fields: str) -> Sequence[tuple[str, ...]]:
-    """The names that lead to the values of key fields, which the clients of data events see without its envelope."""
+    """The paths to the values of key fields; clients of data events name them without the envelope."""
     root = ("data",) if category is Category.DATA else ()
     return [(*root, *path_segments(field)) for field in fields]
 
 
 def partition_order(partitions: int, hash_orders: HashOrders) -> Sequence[int]:
-    """The list that a hash points into, in the order of this broker."""
+    """The list of partitions into which a hash points, in this broker's order."""
     numbers = partitions_in_text_order(partitions)
     order = hash_orders.get(partitions)
     return [numbers[index] for index in order] if order else numbers
@@ -150,11 +150,11 @@ def partition_order(partitions: int, hash_orders: HashOrders) -> Sequence[int]:
 
 @lru_cache(maxsize=100)
 def partitions_in_text_order(partitions: int) -> tuple[int, ...]:
-    """The list that a hash points into: 0, 1, 10, 11, 2."""
+    """The list of partitions into which a hash points: 0, 1, 10, 11, 2."""
     return tuple(sorted(range(partitions), key=str))
 
 
-# Partitions chosen by hash must stay where they are when producers and consumers move over, so it is the one of Java.
+# Keys must stay in their partitions when producers and consumers move to this broker, so it uses Java's hash.
 
 _MASK_32_BITS = 0xFFFFFFFF
 # The time in which `int` reads a number grows with the square of its length, so long texts are cut.
@@ -211,7 +211,7 @@ MetadataStamp = dict[str, str | Mapping[str, str]]
 
 
 def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> MetadataStamp:
-    """The metadata that all events of a batch get alike."""
+    """The metadata that all events of a batch share."""
     stamp: MetadataStamp = {
         "published_by": origin.published_by,
         "received_at": timestamp_text(origin.received_at),
@@ -232,7 +232,7 @@ def timestamp_text(moment: datetime) -> str:
 
 
 def compaction_keys(batch: Batch) -> list[str]:
-    """The key of each event by which compaction keeps the newest; raises `Malformed` at the first that has none."""
+    """The compaction key of each event; raises `Malformed` at the first event that has none."""
     keys: list[str] = []
     for metadata, key in batch.rows_at((("metadata",), ("metadata", COMPACTION_KEY))):
         if type(key) is not str:

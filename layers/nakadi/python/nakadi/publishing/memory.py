@@ -1,4 +1,4 @@
-"""An estimate of the memory that reading a body takes, by its symbols."""
+"""Estimates the memory that reading a body takes, by counting its symbols."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nakadi.schemas.strict_json import estimate_parsed_memory
 
 # A body up to this length is parsed at once, whatever its content: at worst that takes 6 MB.
 SHORT_BODY_BYTES = 128 * 1024
-# The memory of each event beside its text and its parsed form: a view of the text at first, then a record.
+# The memory of each event in addition to its text and its parsed form: a view of the text at first, then a record.
 _EVENT_OVERHEAD_BYTES = 500
 
 
@@ -26,7 +26,9 @@ def is_parsed_at_once(body: bytes) -> bool:
 
 
 def estimate_batch_memory(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
-    """About how much memory is needed to read a body and to store its events, beside the body itself, at most."""
+    """An upper estimate of the memory that reading a body and storing its events takes, in addition to the body
+    itself.
+    """
     if len(body) <= SHORT_BODY_BYTES:
         return 10 * len(body)  # the usual amount; counting would take longer than the small possible shortfall is worth
     events = min(body.count(b"{"), limits.max_events)

@@ -1,6 +1,6 @@
 """Publishing: check owners, validate, choose partitions, enrich, append.
 
-Each step works on the whole batch, and the first that finds an event at fault gives the batch up. Up to the last step
+Each step works on the whole batch, and the first step that finds a faulty event rejects the batch. Until the last step,
 nothing is stored and nothing is changed, so a batch can simply start again when its event type has moved to another
 timeline.
 """
@@ -109,7 +109,7 @@ from nakadi.schemas.validation import Validator, compile_validator
 
 log = logging.getLogger(__name__)
 
-# What an event loop reads at once in Avro takes a few milliseconds.
+# The size up to which an event loop reads Avro itself, which takes a few milliseconds.
 MAX_AVRO_BYTES_AT_ONCE = 16 * 1024
 
 NO_APPEND_RESULTS: AppendResultByPartition = {}
@@ -122,8 +122,8 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     """The client that sent a batch, which may have disconnected since, and the subscription to which it directs the
     batch, if there is one.
 
-    `trace_context` is the request's; events without one get it. `take_memory` is called with the number of bytes that a
-    body other than JSON becomes in memory, and may refuse them.
+    `trace_context` is the request's; events without their own get it. `take_memory` is called with the number of bytes
+    that a body other than JSON becomes in memory, and may refuse them.
     """
 
     subject: Subject
@@ -135,7 +135,7 @@ class BatchSender(Struct, frozen=True, kw_only=True):
 
 
 class RequestBody(Struct, kw_only=True):
-    """The body of a request, whether it is parsed at once, and the batch in it once it was read."""
+    """The body of a request, whether it is parsed at once, and the batch in it, once it has been read."""
 
     body: bytes
     at_once: bool
@@ -173,7 +173,9 @@ class AvroRequestBody(RequestBody, kw_only=True):
 
 
 class PartitionedRecords(Struct, frozen=True):
-    """The partition of each event, the records of each partition, and the events' eids if they are to be known by."""
+    """The partition of each event, the records of each partition, and the events' eids if the event type
+    deduplicates.
+    """
 
     partitions: Sequence[int]
     records: Mapping[int, Sequence[Record]]
@@ -199,14 +201,14 @@ class VersionCache:
         self._lists: OrderedDict[tuple[str, Version], Sequence[Schema]] = OrderedDict()
 
     def get_or_load(self, event_type: EventType, load: Callable[[EventType], Sequence[Schema]]) -> Sequence[Schema]:
-        """The schemas of an event type as it stands, the newest first; `load` asks the registry."""
+        """The schemas of the present event type, newest first; `load` asks the registry."""
         key = (event_type.id, event_type.schema.version)
         with self._lock:
             if key in self._lists:
                 self._lists.move_to_end(key)
                 return self._lists[key]
         check_may_block()
-        # Two threads may load the same at once, and the same list is stored twice.
+        # Two threads may load the same list at once, and store it twice.
         found = load(event_type)
         with self._lock:
             self._lists[key] = found
@@ -216,7 +218,7 @@ class VersionCache:
 
 
 class Publisher(Struct, frozen=True, kw_only=True):
-    """Takes batches of events in. `max_wait_seconds` is how long a batch waits for maintenance to be over."""
+    """Accepts batches of events. `max_wait_seconds` is how long a batch waits for the end of maintenance."""
 
     event_types: EventTypes
     validators: ValidatorCache
@@ -268,12 +270,12 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
         Nothing changes before the first append, so the batch may start again until then.
 
-        Prepare and append until the event type's timeline is open, or for as long as a batch may be kept waiting.
+        The task prepares and appends again until the event type's timeline is open, or the batch has waited too long.
 
         The cached event type may be out of date: another process may have changed it since, or deleted it and created
-        it again. That is harmless. No batch is refused for it: before a refusal, the event type is read again. Nor is
-        a batch stored for it: the topic of a deleted event type is gone, and permission is checked again for the
-        event type that is read then.
+        it again. That is harmless. No batch is rejected because of it: before a rejection, the event type is read
+        again. Nor is a batch wrongly stored: the topic of a deleted event type is gone, and permission is checked again
+        for the event type that is then read.
         """
         sent = form(
             body=body,
@@ -396,10 +398,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _make_records_by_pieces(
         self, event_type: EventType, body: bytes, sender: BatchSender
     ) -> PartitionedRecords | None:
-        """The same for a long body: all steps take one of its pieces after the other, so that each is parsed once.
+        """The records of a long body: all steps take one piece after the other, so that each piece is parsed once.
 
-        None if something is wrong with one of them. A step before might find a fault in a later one, which is then
-        the first one to report.
+        None if a piece has a fault, because an earlier step might find a fault in a later piece, which would be the
+        first to report.
         """
         partitions: list[int] = []
         pieces: list[Mapping[int, Sequence[Record]]] = []
@@ -417,7 +419,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _make_records_of(
         self, event_type: EventType, batch: Batch, sender: BatchSender, budget: WorkBudget
     ) -> PartitionedRecords:
-        """Each step takes all events, so the first step that finds a faulty event determines the error."""
+        """The records of a batch. Each step takes all events, so the first step that finds a faulty event determines
+        the error.
+        """
         if isinstance(batch, LongBatch):
             budget.wait_for_turn()
         owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
@@ -518,7 +522,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         return choose_partitions(event_type, batch, self.draw_random_number, budget, self.hash_orders)[0]
 
     def _payload_form(self, event_type: EventType, version: str) -> PayloadForm | str:
-        """The form of payloads of a version, or why there is none."""
+        """The form of payloads of a version, or the reason why there is none."""
         current = event_type.schema
         is_current = current.type is SchemaType.AVRO and str(current.version) == version
         versions = [current] if is_current else self.versions.get_or_load(event_type, self.event_types.schemas)
@@ -532,9 +536,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _find_permitted_owners(
         self, event_type: EventType, batch: Batch, subject: Subject
     ) -> tuple[Owners | None, PublishingStep]:
-        """The owner of each event if they may have any, and the step that events had reached before validation.
+        """The owner of each event if they may have owners, and the step that events had reached before validation.
 
-        Checking their owners is a part of validating them.
+        Checking owners is a part of validation.
         """
         selector = self._owner_selector(event_type)
         if selector is None:
@@ -544,12 +548,12 @@ class Publisher(Struct, frozen=True, kw_only=True):
         return owners, PublishingStep.VALIDATING
 
     def _owner_selector(self, event_type: EventType) -> OwnerSelector | None:
-        """The selector of owners, if events may have any."""
+        """The selector of owners, if events may have owners."""
         is_on = self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ)
         return event_type.event_owner_selector if event_type.event_owner_selector and is_on else None
 
     def _with_json_schema(self, event_type: EventType, prior_step: PublishingStep) -> EventType:
-        """The event type with its newest JSON schema, which is the one that events are held to."""
+        """The event type with its newest JSON schema, by which events are validated."""
         schemas = self.versions.get_or_load(event_type, self.event_types.schemas)
         schema = next((each for each in schemas if each.type is SchemaType.JSON), None)
         if schema is None:
@@ -566,7 +570,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         return None if same or self.clock.monotonic() >= deadline else current
 
     def _await_next_timeline(self, event_type: EventType, deadline: float) -> EventType:
-        """The event type, once it has another timeline than this."""
+        """The event type, once it has a timeline other than this one."""
         while True:
             current = self.event_types.get(event_type.name)
             if current.timeline.id != event_type.timeline.id:
@@ -577,7 +581,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
 
 class ValidatorCache:
-    """The validators in use, each made once, however many threads ask for it at the same time.
+    """The validators in use, each compiled once, however many threads ask for it at the same time.
 
     When there are too many, those that were not asked for longest are forgotten.
     """
@@ -590,7 +594,7 @@ class ValidatorCache:
         self.misses = 0
 
     def get_or_compile(self, event_type: EventType, load_schema: Callable[[], Mapping[str, Any]]) -> Validator:
-        """The validator of an event type as it stands; `load_schema` gives the schema if it is needed."""
+        """The validator of the present event type; `load_schema` returns the schema if it is needed."""
         key = (
             event_type.id,
             event_type.schema.version,
@@ -633,7 +637,9 @@ class _CachedValidator:
 
 
 def compile_event_validator(schema: Mapping[str, Any], *, has_metadata: bool) -> Validator:
-    """A validator that also knows most valid events at once. `has_metadata` is of events that must have some."""
+    """A validator that also recognizes most valid events quickly. `has_metadata` is true for events that must have
+    metadata.
+    """
     made = compile_validator(schema)
     made.batch_check = make_batch_check(made.document, made.compile_parts, has_metadata=has_metadata)
     return made

@@ -1,7 +1,7 @@
 """From the events of a batch to records: the broker's additions are inserted into the received text.
 
-One replacement in the joined text of a partition's events inserts the metadata that they share. Only the metadata of
-an event with members that the broker has to overrule are parsed.
+One replacement in the joined text of a partition's events inserts the metadata that they share. Metadata is parsed only
+if it has members that the broker has to overrule.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nakadi.publishing.enrichment import BatchOrigin, MetadataStamp, metadata_st
 from nakadi.schemas.strict_json import JSON_STRING_PATTERN
 
 _METADATA_MEMBER_PREFIX = b'"metadata":{'
-# The letters of that name are these, if they are escaped.
+# The escaped letters of that name.
 _ESCAPED_LETTER_PREFIXES = (b"\\u006", b"\\u007")
 _SAID_PATHS = (("metadata", "event_type"), ("metadata", "flow_id"), ("metadata", "partition"))
 _TRACE_PATH = ("metadata", TRACE_MEMBER)
@@ -78,7 +78,7 @@ def join_records(pieces: list[Mapping[int, Sequence[Record]]]) -> Mapping[int, S
     if len(pieces) == 1:
         return pieces.pop()
     found: dict[int, list[Record]] = {}
-    # Not joined to one text: freeing so long a one would keep the allocator from giving memory back.
+    # Not joined to one text: freeing such a long text would keep the allocator from returning memory.
     for partition, records in chain.from_iterable(pieces.pop(0).items() for _ in range(len(pieces))):
         found.setdefault(partition, []).extend(records)
     return found
@@ -103,8 +103,9 @@ def _split_piece(piece: BatchPiece, partitions: Sequence[int]) -> Mapping[int, _
 
 
 class _OwnValues(Struct, frozen=True):
-    """An event's own values for members that the broker adds. `is_overruled` means that it may say more than a client
-    may."""
+    """An event's own values for members that the broker adds. `is_overruled` means that the event may have members that
+    a client may not set.
+    """
 
     event_type: bool
     flow_id: bool
@@ -116,7 +117,7 @@ class _OwnValues(Struct, frozen=True):
 class Stamps:
     """Additions to the metadata of events, by their partition and their own values.
 
-    The stamp stands first. Members that the client may set stay in place.
+    The stamp comes first. Members that the client may set stay in place.
     """
 
     def __init__(self, event_type: EventType, origin: BatchOrigin) -> None:
@@ -179,8 +180,8 @@ class Stamps:
         if said.is_overruled or said.partition not in (None, str(partition)):
             return b"\n".join([_overwrite_metadata(event, added) for event in lines.split(b"\n")])
         beginning = orjson.dumps(added)[1:-1] + b","
-        # In a string a quote has a backslash before it. So if the name occurs as often as there are events, and is
-        # spelled otherwise nowhere, each occurrence is an event's metadata.
+        # In a string a quote has a backslash before it. So if the name occurs as often as there are events, and has no
+        # other spelling anywhere, each occurrence is an event's metadata.
         if not (b"\\" in lines and any(each in lines for each in _ESCAPED_LETTER_PREFIXES)):
             stamped = lines.replace(_METADATA_MEMBER_PREFIX, _METADATA_MEMBER_PREFIX + beginning)
             if len(stamped) == len(lines) + number * len(beginning):
@@ -211,7 +212,7 @@ def _overwrite_metadata(event: bytes, added: MetadataStamp) -> bytes:
 
 
 def member_bounds(text: bytes, name: str) -> tuple[int, int]:
-    """The bounds of a member's value in the text of an object without blanks."""
+    """The bounds of a member's value in the text of an object without whitespace."""
     end = 0
     for key, value in _OBJECT_DECODER.decode(text).items():
         string = JSON_STRING_PATTERN.match(text, end + 1)

@@ -1,12 +1,12 @@
 """Events that the broker itself publishes.
 
-Its audit log and the changes of event types and subscriptions go the way of all events, into the broker's own event
-types, which are created when they are first needed. A failure to publish one is logged, and never fails the request
-that it is about.
+The audit log and the changes of event types and subscriptions are published like all events, into the broker's own
+event types, which are created when they are first needed. A failure to publish such an event is logged, and never fails
+the request that it is about.
 
-KPI events say who published, streamed and requested how much. No request waits for one: it goes into a bounded queue,
-and a thread writes the gathered ones, in batches; those that find no room or cannot be written are dropped and
-counted. The event types of KPI events themselves have none, because each of their readers would cause more.
+KPI events say who published, streamed and requested how much. No request waits for a KPI event: it goes into a bounded
+queue, which a thread writes in batches; events that find no room or cannot be written are dropped and counted. The
+event types of KPI events themselves cause no KPI events, because each of their readers would cause more.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ MAX_QUEUED_BYTES = 8_000_000
 MAX_EVENTS_PER_BATCH = 100
 KPI_WRITE_INTERVAL_SECONDS = 1.0
 
-# How old the queue may grow in a process that writes only on request.
+# The maximum age of the queue in a process that writes only on request.
 KPI_QUEUE_MAX_AGE_SECONDS = 10.0
 KPI_FLUSH_TIMEOUT_SECONDS = 1.0
 KPI_CLOSE_TIMEOUT_SECONDS = 5.0
 
-# While a feature is off, nothing is queued for this time, and the feature is not read either; a process that writes
-# only on request reads it as rarely as it writes.
+# While a feature is off, nothing is queued for this time, nor is the feature read; a process that writes only on
+# request reads it as rarely as it writes.
 FEATURE_RECHECK_INTERVAL_SECONDS = 1.0
 
 MAX_KPI_TEXT_LENGTH = 1_000
@@ -105,8 +105,8 @@ class _QueuedKpiEvent(Struct, frozen=True):
 class KpiCollector:
     """Queues KPI events, which a thread writes in batches.
 
-    `write_interval_seconds` is how long events gather until they are written. With None they are written by
-    `flush_if_due` only, because the threads of a function stand still between two invocations.
+    `write_interval_seconds` is how long events gather until they are written. With None, only `flush_if_due` writes
+    them, because the threads of a function are suspended between two invocations.
 
     `_changed` guards the queue and the counters. Requests hold it only to append, never while anything is written.
     """
@@ -135,8 +135,8 @@ class KpiCollector:
         self._queue_bytes = 0
         self._oldest = 0.0
         self._dropped = 0
-        # A flush is done when the thread has written everything that was queued before the request: so each request
-        # has a number.
+        # A flush is done when the thread has written everything that was queued before the request, so each request has
+        # a number.
         self._flushes_requested = 0
         self._flushes_done = 0
         # Whether the writer must check now if a feature is on again.
@@ -204,7 +204,7 @@ class KpiCollector:
         try:
             text = orjson.dumps({**figure, "metadata": metadata})
         except TypeError:
-            return  # half of a surrogate pair in a header: a KPI event is not worth more
+            return  # half of a surrogate pair in a header: not worth a KPI event
         with self._changed:
             if len(self._queue) >= MAX_QUEUED_EVENTS or self._queue_bytes + len(text) > MAX_QUEUED_BYTES:
                 self._dropped += 1
@@ -216,7 +216,7 @@ class KpiCollector:
             if self._write_interval_seconds is None or self._closing:
                 return
             if event_type in self._not_collecting_until:
-                # The feature was off. The writer looks at once, and this is the only event until it has looked.
+                # The feature was off. The writer checks at once, and queues no other event until it has checked.
                 self._not_collecting_until[event_type] = self._clock.monotonic() + FEATURE_RECHECK_INTERVAL_SECONDS
                 self._is_probing = True
             # Otherwise the writer waits for the first event, and then for a whole batch or its time.
@@ -328,7 +328,7 @@ class StreamKpis:
     """Counts the events that one stream sends of each event type: as metrics at once, and as KPI events when it is
     reported.
 
-    Do that at `next_report_at`, and when the stream has ended.
+    Call `report` at `next_report_at`, and when the stream has ended.
     """
 
     def __init__(

@@ -58,7 +58,8 @@ EnterLongWork = Callable[[], AbstractContextManager[None]]
 # A longer one takes a while to parse, and no other thread can do anything meanwhile: it takes a turn.
 LONG_BODY_BYTES = 1_000_000
 
-# If objects are smaller than this on average, events are found one by one. Each that is cut out has 72 bytes.
+# If objects are smaller than this on average, events are found one by one, because each text that is cut out takes 72
+# bytes more.
 _MIN_AVERAGE_OBJECT_BYTES = 24
 # The number of objects among which finding the events takes about a second, if the fast way is not possible.
 _MAX_OBJECTS = 1_000_000
@@ -70,12 +71,12 @@ _BLANK_BYTES = b" \t\r\n"
 _OPENING_BRACE = ord("{")
 _BLANKS_AND_COMMAS_PATTERN = re.compile(rb"[ \t\r\n,]*")
 
-# The next brace outside of strings; objects that hold no other are stepped over. A backslash always hides the next
+# The next brace outside of strings; objects without nested objects are skipped. A backslash always hides the next
 # character. The alternative that fails at its first byte comes last: when the last try of a possessive repetition
 # fails, Python before 3.11.5 continues from where it failed, and not from where it began.
 _NOT_BRACES_PATTERN = rb'\\.|"(?:[^"\\]|\\.)*+"|[^{}"\\]++'
 _NEXT_BRACE_PATTERN = re.compile(rb"(?:\{(?:%b)*+\}|%b)*+[{}]" % (_NOT_BRACES_PATTERN, _NOT_BRACES_PATTERN), re.DOTALL)
-# Bytes that do not continue a character of UTF-8, and bytes that do not begin one of four bytes.
+# Bytes that do not continue a UTF-8 character, and bytes that do not begin a character of four bytes.
 _CHARACTER_STARTS = bytes({*range(256)} - {*range(0x80, 0xC0)})
 _UP_TO_THREE_BYTES = bytes(range(0xF0))
 
@@ -87,7 +88,7 @@ def read_batch(
     *,
     at_once: bool | None = None,
 ) -> Batch:
-    """The events that a body holds; raises `Malformed` or `TooLarge`.
+    """The events in a body; raises `Malformed` or `TooLarge`.
 
     Work that may take a second is done in a context that `enter_long_work` gives. `at_once` is whether the body is
     parsed at once, if that is known.
@@ -125,7 +126,7 @@ def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
 
 
 def _read_fast(body: bytes, limits: BatchLimits, at_once: bool) -> Batch:
-    """The events of a body that needs no scanning; raises one of `PARSE_ERRORS` if it does."""
+    """The events of a body that needs no scanning; raises one of `PARSE_ERRORS` if it does need it."""
     if at_once:
         piece = parse_piece(body)
         limits.check_event_count(len(piece.events))
@@ -147,7 +148,7 @@ def cut_long_body(body: bytes, limits: BatchLimits) -> LongBatch:
 
 
 def _parse_all(batch: LongBatch) -> Batch:
-    """The same batch; raises one of `PARSE_ERRORS` if its events are not all strict JSON."""
+    """The batch, if all its events are strict JSON; otherwise raises one of `PARSE_ERRORS`."""
     if batch.is_one_piece:
         return parse_piece(json_array_of(batch.received))
     for array in batch.piece_texts():
@@ -156,7 +157,7 @@ def _parse_all(batch: LongBatch) -> Batch:
 
 
 def _split_strictly(body: bytes, limits: BatchLimits) -> Iterator[JsonText]:
-    """The texts of the events, with any commas between them; raises when one of them is not in order."""
+    """The texts of the events, with any number of commas between them; raises if one of them is faulty."""
     _check_utf8(body)
     first, last = _bounds_of_array(body)
     view = memoryview(body)
@@ -173,7 +174,7 @@ def _split_strictly(body: bytes, limits: BatchLimits) -> Iterator[JsonText]:
 
 
 def _check_utf8(body: bytes) -> None:
-    """A bit at a time: decoded, a body may take four times the memory."""
+    """Check a piece at a time, because a decoded body may take four times the memory."""
     if body.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -196,13 +197,13 @@ def _bounds_of_array(body: bytes) -> tuple[int, int]:
 
 
 def _utf16_position(body: bytes, at: int) -> int:
-    """How many UTF-16 units precede this byte, which begins a character: two for each of the longest ones."""
+    """How many UTF-16 units precede this byte, which begins a character: two for each character of four bytes."""
     before = body[:at]
     return at - len(before.translate(None, _CHARACTER_STARTS)) + len(before.translate(None, _UP_TO_THREE_BYTES))
 
 
 def _skip_blanks_and_commas(body: bytes, at: int) -> int:
-    """Any number of commas is stepped over: producers have left out some, and sent some too many."""
+    """Skip whitespace and any number of commas, because some producers leave out commas, and others send too many."""
     found = _BLANKS_AND_COMMAS_PATTERN.match(body, at)
     assert found is not None
     return found.end()
@@ -222,7 +223,9 @@ def _end_of_event(body: bytes, at: int, last: int, number: int, limits: BatchLim
 
 
 def _position_after_closing_brace(body: bytes, at: int, last: int, number: int) -> int | None:
-    """The position behind the brace that closes the one here, if one does before `last` and not too deep within it."""
+    """The position after the brace that closes the one here, if it comes before `last` and the nesting is not too
+    deep.
+    """
     depth, at = 1, at + 1
     for _ in range(_MAX_BRACES):
         brace = _NEXT_BRACE_PATTERN.match(body, at, last)
@@ -244,7 +247,9 @@ def _is_strict_event(text: bytes) -> bool:
 
 
 def _strict_event_length(event: bytes) -> int:
-    """The number of bytes that the strict parser reads as an event; raises `Malformed` with the fault if it is none."""
+    """The number of bytes that the strict parser reads as an event; raises `Malformed` with the fault if there is no
+    valid one.
+    """
     text = event.decode(errors="ignore")  # it may have been cut in the middle of a character
     try:
         end = strict_json.parse_leading_value(text)[1]
@@ -272,7 +277,7 @@ def validate_events(
     max_event_bytes: int,
     prior_step: PublishingStep,
 ) -> None:
-    """Raise `BatchRejected` at the first event that is not as it should be, or at which the work becomes too much."""
+    """Raise `BatchRejected` at the first invalid event, or at the one at which the work becomes too much."""
     has_metadata = event_type.category is not Category.UNDEFINED
     first = 0
     for piece in batch.in_pieces():
@@ -290,7 +295,7 @@ def validate_events(
 
 
 def _count_certain(events: Sequence[Event], are_certainly_valid: Callable[[Sequence[Event]], bool]) -> int:
-    """How many events are certainly valid before one that may not be. Looks at each event twice at most."""
+    """How many events are certainly valid before the first one that may not be. Looks at each event at most twice."""
     first, last = 0, len(events)
     while first < last:
         middle = (first + last) // 2
@@ -313,7 +318,7 @@ def _find_problem(event: Event, validator: Validator, budget: WorkBudget, has_me
 
 
 def accepts_event(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
-    """Whether an event is valid by its schema; None if that takes more steps than there are."""
+    """Whether an event is valid by its schema; None if that takes more steps than remain."""
     try:
         return validator.check(event, budget.steps)
     except RecursionError:
@@ -323,11 +328,11 @@ def accepts_event(event: Event, validator: Validator, budget: WorkBudget) -> boo
 
 
 def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
-    """Whether an event is valid that used up all steps: validation starts again until there are enough; None if there
-    never are.
+    """Whether an event that used up all steps is valid: validation starts again until there are enough steps; None if
+    there are never enough.
 
-    From the second time on, each attempt has twice the steps of the one before, so that all of them together take no
-    more than twice the work of the last.
+    From the second time on, each attempt has twice as many steps as the one before, so that all attempts together take
+    no more than twice the work of the last.
     """
     larger = False
     while True:
@@ -368,7 +373,7 @@ def find_owners(batch: Batch, selector: OwnerSelector) -> Owners:
             rows = batch.rows_at((path_segments(selector.value or ""),))
             owners = [_owner_attribute(selector.name, value) for (value,) in rows]
         case OwnerSelectorType.METADATA if len(batch):
-            # JSON events have no such metadata, and one without an owner would be open to all readers.
+            # JSON events have no such metadata, and an event without an owner would be open to all readers.
             raise BatchRejected(PublishingStep.VALIDATING, 0, METADATA_SELECTOR_MESSAGE)
         case _:
             return []

@@ -1,6 +1,6 @@
-"""The subjects that may read an event type, and which of its events, checked when a stream begins and while it lasts.
+"""Who may read an event type, and which of its events; checked when a stream begins and while it lasts.
 
-Only the registry shows blocks, and changes made by other processes: it is read every second while there are streams.
+Only the registry shows blocks and changes made by other processes, so it is read every second while there are streams.
 Changes by this process are checked at once.
 """
 
@@ -34,7 +34,7 @@ TOPIC_NOT_FOUND_MESSAGE = "topic not found"
 
 
 class AccessBlocked(Struct, frozen=True):
-    """The stream has to end without another line."""
+    """Raised when a stream has to end without another line."""
 
 
 # With an exception the stream has to end, and its client may learn why; with an event type it continues, with the
@@ -43,7 +43,7 @@ AccessChange = AccessBlocked | Exception | EventType | None
 
 
 class ReadAccess:
-    """Reads the registry, so it must not be called on an event loop; only `may_read` may."""
+    """Reads the registry, so only `may_read` may be called on an event loop."""
 
     def __init__(self, event_types: EventTypes, permissions: Permissions, features: Features) -> None:
         self._event_types = event_types
@@ -95,7 +95,7 @@ class ReadAccess:
             self.skips_misplaced_events = self._features.is_on(Feature.SKIP_MISPLACED_EVENTS)
 
     def may_read(self, record: Record, subject: Subject) -> bool:
-        """Whether a subject may see an event: no tombstone, and none that is addressed to a subscription."""
+        """Whether a subject may see an event. Nobody sees tombstones, or events addressed to a subscription."""
         if record.value is None or record.directed_to is not None:
             return False
         return record.owner is None or not self._owners_matter or self._may_read_owned_by(record.owner, subject)
@@ -111,14 +111,15 @@ class ReadAccess:
         except NotFound:
             return None
         if current is not None and current.id != known.id:
-            # The cached one may be the one *before* the known one.
+            # The cached version may be older than the known one.
             current = self._event_types.find(known.name)
         return current if current is not None and current.id == known.id else None
 
 
 class MonitoredReaders(Struct, eq=False):
-    """The streams of one subject over one event type, which was last seen like this. Without a subject they only need
-    the changes of the event type."""
+    """The streams of one subject over one event type, with its last known version. Streams without a subject only need
+    the changes of the event type.
+    """
 
     subject: Subject | None
     event_type: EventType
@@ -129,7 +130,7 @@ class StreamAccessMonitor:
     """Checks for all streams of a process whether their clients may still read, once for each subject and event type.
 
     Belongs to one event loop; only the registry is read in a thread. So the sets of readers need no lock: they are
-    copied before the thread runs, and readers that have left meanwhile are in no set any more when it returns.
+    copied before the thread runs, and readers that leave meanwhile are no longer in any set when it returns.
     """
 
     def __init__(self, access: ReadAccess, seconds: float = CHECK_INTERVAL_SECONDS) -> None:
@@ -153,12 +154,13 @@ class StreamAccessMonitor:
 
     def follow(self, driver: StreamDriver, subject: Subject | None, event_type: EventType) -> Callable[[], None]:
         """Inform a driver of changes; without a subject, only of changes of the event type. The returned function ends
-        that. Both are to be called on the driver's loop."""
+        this. Call both on the driver's loop.
+        """
         key = (subject, event_type.id)
         readers = self._readers.setdefault(key, MonitoredReaders(subject, event_type))
         readers.drivers.add(driver)
         if event_type.revision < readers.event_type.revision:
-            readers.event_type = event_type  # so that a change which the others know already is found again
+            readers.event_type = event_type  # so that a change that the other streams already know is found again
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._requested = asyncio.Event()

@@ -23,11 +23,11 @@ _RESTRICTIONS_OF = attrgetter("owner", "directed_to")
 
 
 class EventChunk:
-    """Consecutive events of one partition of one timeline, from offset `start` up to, not including, `next_offset`.
+    """Consecutive events of one partition of one timeline, from offset `start` up to, but not including, `next_offset`.
 
     Never changes, except that it caches its serialised events: streams that cut batches at the same places share the
-    bytes. Work done for every event here limits the speed of streams. So if the log gave the text of plain events,
-    there is no such work: the stored text is sent, cut where batches end.
+    bytes. Work done for every event here limits the speed of streams. So if the log provides the text of plain events,
+    there is no such work: streams send the stored text, cut where batches end.
     """
 
     def __init__(self, order: int, start: int, found: EventSlice) -> None:
@@ -38,9 +38,9 @@ class EventChunk:
         self.at_end = found.at_end
         self.events = found.events
         self.count = len(found.events)
-        # The position of the last event; for a chunk without any, the one behind which reading continues.
+        # The position of the last event; for a chunk without events, the one after which reading continues.
         self.end = Position(order, found.events[-1].offset if found.events else found.next_offset - 1)
-        # The same events where the log gave their text, else None.
+        # The same events if the log provided their text, otherwise None.
         self.lazy = found.events if isinstance(found.events, LazyEvents) else None
         if self.lazy is not None:
             self.size = sum(len(each.text) + 1 - len(each.ends) for each in self.lazy.blocks)
@@ -51,9 +51,9 @@ class EventChunk:
             self.size = sum(map(len, filter(None, self.values)))
             # Whether every reader of the event type gets every event: no tombstones, no owners, no addressees.
             self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS_OF, self.records)))
-        # About how many bytes of memory it takes.
+        # The approximate number of bytes that the chunk takes in memory.
         self.weight = self.size + (500 if self.lazy is None else 100) * self.count + 1000
-        # Whether several streams read it. For a single one, memory that is used again at once is worth more.
+        # Whether several streams read the chunk. For a single stream, reusing memory at once matters more than caching.
         self.shared = False
         self._cached: dict[tuple[int, int], bytes] = {}
         self._cache_bytes_left = 2 * self.weight
@@ -64,7 +64,7 @@ class EventChunk:
 
     @cached_property
     def values(self) -> list[bytes]:
-        """The values of the events; perhaps None for events that not every reader gets."""
+        """The values of the events; may be None for events that not every reader gets."""
         if self.lazy is not None:
             return [value for block in self.lazy.blocks for value in block.values()]
         return list(map(attrgetter("value"), self.records))
@@ -80,7 +80,7 @@ class EventChunk:
         return block.first_offset + within
 
     def size_between(self, first: int, last: int) -> int:
-        """The bytes of events `first` up to, not including, `last`."""
+        """The bytes of the events from `first` up to, but not including, `last`."""
         if self.lazy is None:
             return sum(map(len, filter(None, self.values[first:last])))
         return self.lazy.size_between(first, last)
@@ -98,7 +98,7 @@ class EventChunk:
 
 
 class EventRun:
-    """The events of a chunk from index `first` up to, not including, `last`; `count` of them, with `size` bytes.
+    """The `count` events of a chunk from index `first` up to, but not including, `last`, with `size` bytes.
 
     `end` is the position of the last one.
     """
@@ -116,12 +116,12 @@ class EventRun:
         self.size = size
 
     def stored_at(self, index: int) -> datetime:
-        """When the event at an index was stored, counted from the run's first one; -1 is its last."""
+        """When an event was stored; the index counts from the run's first event, and -1 is its last."""
         chunk, at = self.chunk, (self.first if index >= 0 else self.last) + index
         return chunk.events[at].stored_at if chunk.lazy is None else chunk.lazy.find_block_and_index(at)[0].stored_at
 
     def position_at(self, index: int) -> Position:
-        """The position of an event, counted from the run's first one."""
+        """The position of an event; the index counts from the run's first event."""
         return Position(self.chunk.order, self.chunk.offset_at(self.first + index))
 
     @property
@@ -135,7 +135,7 @@ class EventRun:
         return head, EventRun(self.chunk, middle, self.last, self.size - head.size)
 
     def readable_parts(self, may_read: MayRead) -> Iterator[EventRun]:
-        """The parts of it that a reader may see."""
+        """The parts of the run that a reader may see."""
         if self.chunk.plain:
             yield self
             return
@@ -157,7 +157,7 @@ class EventRun:
             yield kind, EventRun(self.chunk, self.first + same[0], self.first + same[-1] + 1)
 
     def part_after(self, position: Position) -> EventRun:
-        """The part after a position that may lie inside of it."""
+        """The part after a position, which may lie inside the run."""
         if self.chunk.order != position.timeline or self.chunk.offset_at(self.first) > position.offset:
             return self
         first = self.chunk.run_from_offset(position.offset + 1).first
@@ -172,7 +172,9 @@ class EventRun:
 
 
 def runs_in_steps(runs: Sequence[EventRun], max_bytes: int) -> Iterator[EventRun]:
-    """The same events in small runs, for work with a pause after each: they have this size at most, or one event."""
+    """The same events in small runs, for work with a pause after each run: a run has at most this size, or one
+    event.
+    """
     for run in runs:
         rest = run
         while rest.count > MAX_STEP_EVENTS or (rest.size > max_bytes and rest.count > 1):
@@ -186,7 +188,7 @@ def runs_in_steps(runs: Sequence[EventRun], max_bytes: int) -> Iterator[EventRun
 def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
     """The events of runs with commas between them, after a head without line breaks; the text is safe to split.
 
-    Events are most of the bytes of a stream, so they are copied as rarely as can be.
+    Events are most of the bytes of a stream, so they are copied as rarely as possible.
     """
     return escape_line_separators(_joined_texts(head, runs, tail))
 
@@ -197,7 +199,7 @@ def _joined_texts(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
         if run.chunk.lazy is None:
             texts += run.chunk.values[run.first : run.last]
         else:
-            # Neighbours come in one text, with the commas in it.
+            # Adjacent events come in one text, with commas between them.
             texts += run.chunk.lazy.views_between(run.first, run.last)
     between: list[bytes | memoryview] = [b","] * (2 * len(texts) - 1)
     between[::2] = texts
@@ -220,7 +222,8 @@ def escape_line_separators(text: bytes) -> bytes:
     """
     if text.isascii():
         return text
-    # Single bytes are found ten times faster than several, and these are rare in most languages.
+    # A search for single bytes is ten times faster than a search for several, and these bytes are rare in most
+    # languages.
     for rare, separator, escape in _LINE_SEPARATORS:
         if rare in text and separator in text:
             text = text.replace(separator, escape)

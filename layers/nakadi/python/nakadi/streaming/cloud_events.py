@@ -1,7 +1,7 @@
 """Events as CloudEvents: lists of them for streams and sinks, and the lines of a stream.
 
-An event that was published as a CloudEvent is delivered as the same one, with its place in the stream added. Any other
-event is `data` as a whole, and its metadata provides the attributes: `model/cloud_events.py` says which.
+An event that was published as a CloudEvent is delivered as the same CloudEvent, with its place in the stream added. Any
+other event is `data` as a whole, and its metadata provides the attributes: `model/cloud_events.py` says which.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def cloud_event_json(place: CloudEventPlace, run: EventRun, index: int) -> bytes
 
 
 def cloud_events_line(parts: Sequence[bytes]) -> bytes:
-    """A line of a stream, from parts of its array without their brackets."""
+    """A line of a stream, made of parts of its array without brackets."""
     return escape_line_separators(b"[%b]\n" % b",".join(parts))
 
 
@@ -67,7 +67,7 @@ EMPTY_LINE = b"[]\n"
 
 
 class CloudEventStreamFormat:
-    """A batch of CloudEvents a line, in a stream of an event type."""
+    """One batch of CloudEvents per line, in a stream of an event type."""
 
     content_type = BATCH_MEDIA_TYPE
 
@@ -115,7 +115,7 @@ def _cloud_event(place: CloudEventPlace, run: EventRun, index: int) -> dict[str,
 
 
 def read_metadata(value: bytes) -> Mapping[str, Any]:
-    """The metadata of an event, empty if it has none; nothing else of it is parsed."""
+    """The metadata of an event, empty if it has none. Nothing else in the event is parsed."""
     try:
         metadata = orjson.loads(bytes(_EVENT_DECODER.decode(value).metadata))
     except (msgspec.MsgspecError, orjson.JSONDecodeError):
@@ -124,7 +124,7 @@ def read_metadata(value: bytes) -> Mapping[str, Any]:
 
 
 def _texts(members: Any) -> Iterator[tuple[str, str]]:
-    """The members that can be attributes. A client that publishes events in JSON may have put others there."""
+    """The members that can be attributes. A client that publishes events in JSON may have added other members."""
     if isinstance(members, dict):
         for name, value in members.items():
             if is_attribute_name(name) and name not in _NO_TEXTS_OF_CLIENTS and _text(value):

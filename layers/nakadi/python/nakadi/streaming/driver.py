@@ -1,8 +1,8 @@
 """The drivers of streams: one task per stream that carries facts to its session, and lines to the client.
 
-`StreamDriver` is the common part of streams of both kinds, `LowLevelDriver` the driver of an event type's streams.
-Only a driver writes, and it writes one thing after the other. Events are taken when everything before them is on its
-way, so that a client that does not read holds up its own stream and nothing else.
+`StreamDriver` is the common part of streams of both kinds, `LowLevelDriver` the driver of an event type's streams. Only
+a driver writes, one thing after the other. It takes events when everything before them is on its way, so that a client
+that does not read delays only its own stream.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nakadi.streaming.session import (
     StreamEnd,
 )
 
-# Event loops count milliseconds and may wake a stream up to one too early, needlessly.
+# Event loops count milliseconds, and may wake a stream up to one millisecond too early, needlessly.
 TIMER_SLACK_SECONDS = 0.001
 
 # A timer for a deadline that is farther off, or infinitely far, is set again when it fires.
@@ -57,10 +57,10 @@ class StreamOutlet(Protocol):
         """Send, flushed, and return once the client has room for more. Raises `ConnectionError` if it is gone."""
 
     def when_client_gone(self) -> asyncio.Future[None]:
-        """Done when the client has disconnected."""
+        """A future that is done when the client has disconnected."""
 
     def when_shutting_down(self) -> asyncio.Future[None]:
-        """Done when the process is about to end."""
+        """A future that is done when the process is about to end."""
 
 
 class StreamFigures(Protocol):
@@ -87,7 +87,7 @@ class WriteBuffer:
         self._lines: list[bytes] = []
         self._bytes = 0
 
-        # Whether it is to be flushed before more is put into it.
+        # Whether to flush the buffer before anything is added.
         self.is_full = False
 
     def put(self, line: bytes) -> None:
@@ -132,7 +132,7 @@ class StreamSession(Protocol):
 
     @property
     def end(self) -> Any:
-        """Why the stream has ended, None until then."""
+        """Why the stream has ended; None until then."""
 
     def next_tick_at(self) -> float:
         """When the next `tick` has something to do. Until then only facts and events change anything."""
@@ -156,28 +156,29 @@ class EventSource(Protocol):
 
     @property
     def needs_move(self) -> bool:
-        """Whether nothing can be taken before a `move_to_next_event`."""
+        """Whether `move_to_next_event` must be called before events can be taken."""
 
     @property
     def has_more(self) -> bool:
-        """Whether more events may be ready after `take_run`. Without it, `wake` will be called."""
+        """Whether more events may be ready after `take_run`. If not, `wake` will be called."""
 
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
         """Go to where the next event is or will be; `wake` is called when there may be something to take."""
 
     def update_event_type(self, event_type: EventType) -> None:
-        """The event type has changed: its timelines may be others."""
+        """The event type has changed, perhaps with other timelines."""
 
     def take_run(self) -> EventRun | None:
         """The next events that are ready, None while there are none."""
 
     def release(self) -> None:
-        """Give back everything that is held."""
+        """Release everything that is held."""
 
 
 class StreamDriver(ABC):
-    """`add_fact`, `update` and `wake` must be called on the event loop. So nothing here needs a lock: another
-    thread can only have them called there, and between two awaits the driver is alone."""
+    """`add_fact`, `update` and `wake` must be called on the event loop. So nothing here needs a lock: another thread
+    can only schedule these calls on the loop, and nothing else runs there between two awaits of the driver.
+    """
 
     def __init__(self, outlet: StreamOutlet, clock: Clock, figures: StreamFigures) -> None:
         self._outlet = outlet
@@ -188,7 +189,7 @@ class StreamDriver(ABC):
         self._is_woken = False
         # Called when the driver is woken while it waits for something else.
         self._on_wake: Callable[[], None] | None = None
-        # The event for which the driver waits while it is idle. An event would take several times as much memory.
+        # The future that an idle driver awaits. An `asyncio.Event` would take several times as much memory.
         self._sleep: asyncio.Future[None] | None = None
         self._timer = DeadlineTimer(clock, self.wake)
         self._buffer = WriteBuffer(outlet)
@@ -215,7 +216,7 @@ class StreamDriver(ABC):
             self._on_wake()
 
     async def _run_until_end(self, opening: bytes, on_disconnect: ApplyFact, on_shutdown: ApplyFact) -> None:
-        """Serve until the session ends. Everything that is held is given back in any case."""
+        """Serve until the session ends. Everything that is held is released in any case."""
         watched = [(self._outlet.when_client_gone(), on_disconnect), (self._outlet.when_shutting_down(), on_shutdown)]
         callbacks = [(future, partial(self._add_fact_when_done, fact)) for future, fact in watched]
         for future, callback in callbacks:
@@ -271,7 +272,9 @@ class StreamDriver(ABC):
 
 
 class LowLevelDriver(StreamDriver):
-    """`find_out` is called when a topic is gone: `update`, or `add_fact`, is expected to explain the change."""
+    """The driver calls `find_out` when a topic is gone, and then expects `update` or `add_fact` to explain the
+    change.
+    """
 
     def __init__(  # noqa: PLR0913  # every part by its name
         self,
@@ -299,9 +302,9 @@ class LowLevelDriver(StreamDriver):
         return self._session
 
     async def run(self, seconds: float) -> None:
-        """Serve until the session ends, which takes about this time at most. Raises the outlet's errors.
+        """Serve until the session ends, for at most about this time. Raises the outlet's errors.
 
-        If this is cancelled, the client may have a part of a line.
+        If this is cancelled, the client may have received only a part of a line.
         """
         opening, session = self._lines.stream_opening(), self._session
         async with asyncio.timeout(seconds + SLOW_CLIENT_MARGIN_SECONDS):
@@ -313,7 +316,7 @@ class LowLevelDriver(StreamDriver):
             await self._carry_out_and_flush(fact(self._clock.monotonic()))
         moved = False
         try:
-            # Taken before anything is awaited: an update that comes later has asked for the next round.
+            # Taken before anything is awaited: a later update has requested the next round.
             updates, self._updates = self._updates, []
             for event_type in updates:
                 for partition in self._partitions:

@@ -1,8 +1,8 @@
 """Feeds: each process has one reader per partition, for all streams that follow the partition.
 
-A feed keeps its latest chunks in a bounded window. Streams take from the window at their own pace; one that falls out
-of it, or comes from further back, gets its chunks beside the window until it is inside again. So no stream waits for
-the slowest, and one read of the log serves all that keep up.
+A feed keeps its latest chunks in a bounded window. Streams take from the window at their own pace; a stream that falls
+behind the window, or begins before it, gets its chunks separately until it has caught up. So no stream waits for the
+slowest one, and one read of the log serves all streams that keep up.
 
 Everything here belongs to one event loop. Only the log is read in threads.
 """
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 FEED_WINDOW_BYTES = 4_000_000
 MAX_RECENT_CHUNKS = 4
 
-# Reading is tried again after these pauses while a log does not answer.
+# The pauses between attempts to read while a log does not answer.
 MIN_READ_RETRY_PAUSE_SECONDS = 0.1
 MAX_READ_RETRY_PAUSE_SECONDS = 5.0
 
@@ -43,7 +43,7 @@ _START_OF = attrgetter("start")
 class RetryingReader:
     """Reads chunks in threads, and again with growing pauses while the log does not answer.
 
-    Events that cannot be read until an operator repairs the archive are no reason to wait: streams have to say so.
+    It does not wait for events that cannot be read until an operator repairs the archive: streams have to report them.
     """
 
     def __init__(self, fetch: Callable[[int], EventChunk], threads: ThreadPoolExecutor, place: str) -> None:
@@ -67,7 +67,7 @@ class RetryingReader:
     ) -> None:
         if future.cancelled():
             return
-        # Also if nobody wants the result any more: asyncio would log an error that is never looked at.
+        # The result is fetched even if nobody needs it, because asyncio logs exceptions that are never retrieved.
         error = future.exception()
         if self._closed:
             return
@@ -97,8 +97,8 @@ class PartitionFeed:
         self._behind: dict[int, set[FeedFollower]] = {}
         self._recent: dict[int, EventChunk] = {}
         self._reading = False
-        # Whether the log may hold more than was read. Only a read says that it does not, and then new events will be
-        # reported: the log was watched before.
+        # Whether the log may hold more than was read. Only a read can tell that it does not. The log reports later
+        # events, because the feed watched it before the read.
         self._more = True
 
     def add_follower(self, offset: int, wake: Callable[[], None]) -> FeedFollower:
@@ -147,7 +147,9 @@ class PartitionFeed:
     # The tip
 
     def _jump_to(self, offset: int) -> None:
-        """A follower is ahead of the reader: it goes there, and the followers that it leaves behind catch up."""
+        """A follower is ahead of the reader: the reader moves there, and the followers that it leaves behind catch up
+        by themselves.
+        """
         self._tip = offset
         self._drop_chunks()
         self._more = True
@@ -163,17 +165,17 @@ class PartitionFeed:
     def _read_on(self) -> None:
         if not self._reading:
             self._reading = True
-            # Before the read, not after it: events reported meanwhile may be behind its result.
+            # Before the read, not after it: events reported during the read may come after its result.
             self._more = False
             self._reader.read(self._tip, partial(self._add_newest_chunk, self._tip))
 
     def _add_newest_chunk(self, start: int, found: ReadOutcome) -> None:
         self._reading = False
         if start != self._tip:
-            # A follower has moved the tip on meanwhile: this chunk is behind it, and no follower waits there.
+            # A follower has moved the tip meanwhile: this chunk is before it, and no follower waits there.
             self._more = True
         elif isinstance(found, BaseException):
-            # The followers that wait end. One that comes later may have better luck.
+            # The waiting followers end. A later follower may succeed.
             self._more = True
             self._fail_followers(self._waiting, found)
         elif found.next_offset > start:
@@ -203,10 +205,10 @@ class PartitionFeed:
     # Behind the window
 
     def _read_behind_window(self, follower: FeedFollower) -> None:
-        """Read for one that is behind, and for all who wait for the same."""
+        """Read for a follower that is behind, and for all that wait for the same chunk."""
         start = follower.offset
         if start not in self._behind:
-            # One read for any number of followers: they come together, when a stream of all of them begins.
+            # One read serves any number of followers: many come at once when their streams begin together.
             self._behind[start] = set()
             self._reader.read(start, partial(self._give_chunk_to_waiting, start))
         self._behind[start].add(follower)
@@ -227,7 +229,8 @@ class PartitionFeed:
     # Telling
 
     def _wake(self, waiting: set[FeedFollower]) -> None:
-        # Emptied first: a follower that is woken may find nothing and wait again at once, in the same set.
+        # The set is emptied first, because a follower that is woken may find nothing, and wait in the same set again at
+        # once.
         woken = list(waiting)
         waiting.clear()
         for follower in woken:
@@ -257,7 +260,8 @@ class FeedFollower:
         return self._feed.is_waiting(self)
 
     def take_run(self) -> EventRun | None:
-        """The next events, as many as are ready. None: `wake` will be called. Raises why there are no more.
+        """The next events, as many as are ready. None means that `wake` will be called. Raises the reason if there are
+        no more.
 
         After `UnreadableEvents`, the next call reads again.
         """
@@ -277,7 +281,7 @@ class FeedFollower:
         self._feed.remove_follower(self)
 
 
-# One read's share: large enough that reading costs little an event, small enough to be passed on soon.
+# The size of one read: large enough that reading costs little per event, small enough to be passed on soon.
 MAX_CHUNK_EVENTS = 1000
 MAX_CHUNK_BYTES = 1_000_000
 
@@ -290,7 +294,7 @@ class Feeds:
     def __init__(self, logs: EventLogs, threads: int = READING_THREAD_COUNT) -> None:
         self._logs = logs
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-feeds")
-        # Opening a log reads its storage from the registry. If that does not answer, logs that are open are read on.
+        # Opening a log reads its storage from the registry. If the registry does not answer, open logs are still read.
         self._opening = ThreadPoolExecutor(1, thread_name_prefix="nakadi-logs")
         self._watched: dict[str, _WatchedLog] = {}
 
@@ -300,8 +304,8 @@ class Feeds:
         """Follow a partition, beginning at an offset. `wake` is called when there may be something to take. The log
         names `event_type`."""
         watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
-        # Nothing is awaited between finding the feed and following it, and the last follower that leaves removes the
-        # feed in one step, too: so no closed feed is followed.
+        # Nothing is awaited between finding the feed and following it, and the last follower that leaves also removes
+        # the feed in one step. So nobody follows a closed feed.
         make = partial(self._new_feed, timeline, watched.event_log, partition, offset, event_type)
         return watched.feed_or_new((timeline.topic, partition), make).add_follower(offset, wake)
 
@@ -315,12 +319,12 @@ class Feeds:
         def open_watched_log() -> _WatchedLog:
             return _WatchedLog(self._logs.for_storage(storage_id), loop)
 
-        # In a thread: an engine reads how far its log is before it watches it.
+        # In a thread, because an engine reads the end of its log before it watches the log.
         opening = self._opening.submit(open_watched_log)
         try:
             watched = await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
-            # The stream has ended. The thread continues, and would leave a watch behind that nobody knows of.
+            # The stream has ended. The thread continues, and would leave an unknown watch behind.
             opening.add_done_callback(_stop_unused_watch)
             raise
         # Another stream may have been here while this one waited: one watch is enough.
@@ -367,19 +371,19 @@ class _WatchedLog:
         return self._feeds[partition]
 
     def remove_feed(self, partition: TopicPartition) -> bool:
-        """Whether that was the last one."""
+        """Remove a feed, and return whether it was the last one."""
         del self._feeds[partition]
         if not self._feeds:
             self.stop()
         return not self._feeds
 
     def _note_new_events(self, topic: str, partition: int) -> None:
-        """Called by the log, from any thread. However many events come, the loop is woken once until it has run.
+        """Called by the log, from any thread. However many events come, the loop is woken only once until it has run.
 
-        The set is taken whole under the lock: a partition that is added after that wakes the loop again.
+        It takes the whole set under the lock, so a partition that is added later wakes the loop again.
         """
-        # Another thread changes it: a read is one step. A feed that comes just behind this look has
-        # read nothing yet, and finds the event when it does.
+        # Another thread may change it, but this read is one step. A feed that is added just after it has read nothing
+        # yet, and finds the event when it reads.
         if (topic, partition) not in self._feeds:
             return
         with self._lock:
@@ -401,9 +405,10 @@ class _WatchedLog:
 
 
 class PartitionReader:
-    """A stream's place in one partition. Its owner moves it once before taking events, and leaves it in the end.
+    """A stream's place in one partition. Its owner calls `move_to_next_event` before it first takes events, and
+    `release` when it is done.
 
-    With `until`, it takes no event behind that position.
+    With `until`, it takes no event after that position.
     """
 
     __slots__ = (
@@ -418,7 +423,7 @@ class PartitionReader:
         "until",
     )
 
-    def __init__(  # every part by its name
+    def __init__(  # every part has its name
         self,
         feeds: Feeds,
         cursor_resolver: CursorResolver,
@@ -435,12 +440,12 @@ class PartitionReader:
         self._follower: FeedFollower | None = None
         self.partition = partition
         self.until = until
-        # Whether the topic was found missing. The event type will explain it.
+        # Whether the topic was found missing. The event type will explain why.
         self.is_topic_missing = False
 
     @property
     def needs_move(self) -> bool:
-        """Whether reading can only continue after a move: nothing is followed, or it has no more and never will."""
+        """Whether reading can continue only after a move: no feed is followed, or the followed one has ended."""
         if self._follower is None or self._timeline is None:
             return not self.is_topic_missing
         last = self._timeline.latest_positions
@@ -448,16 +453,16 @@ class PartitionReader:
 
     @property
     def has_more(self) -> bool:
-        """Whether more events may be ready, after a run was taken. Without it, `wake` will be called."""
+        """Whether more events may be ready after a run was taken. Without it, `wake` will be called."""
         return self._follower is None or not self._follower.is_waiting or self.needs_move
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything up to `until` was taken, or passed by."""
+        """Whether everything up to `until` was taken or skipped."""
         return self.until is not None and self._position_reached() >= self.until
 
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
-        """Go to wherever the next event is or will be, in this timeline or another one."""
+        """Move to where the next event is or will be, in this timeline or another one."""
         position = self._position_reached()
         try:
             timeline, offset = self._cursor_resolver.next_event_location(self._event_type, position, self.partition)
@@ -469,7 +474,9 @@ class PartitionReader:
         self._follower = await self._feeds.follow(timeline, int(self.partition), offset, wake, self._event_type.name)
 
     def update_event_type(self, event_type: EventType) -> None:
-        """The event type has changed: its timelines may be others. Raises when our events are gone with one."""
+        """The event type has changed, perhaps with other timelines. Raises if the next events were deleted with their
+        timeline.
+        """
         self._event_type = event_type
         order = self._position_reached().timeline
         self._timeline = next((each for each in event_type.timelines if each.order == order), None)
@@ -480,7 +487,7 @@ class PartitionReader:
             self.is_topic_missing = False
 
     def take_run(self) -> EventRun | None:
-        """The next events that are ready, None when there are none yet. Raises `UnusableCursor` when they are gone."""
+        """The next events that are ready; None if there are none yet. Raises `UnusableCursor` if they are gone."""
         if self.is_topic_missing or self._follower is None:
             return None
         try:
@@ -499,7 +506,7 @@ class PartitionReader:
             self._follower = None
 
     def _position_reached(self) -> Position:
-        """The place of the last event taken, or passed by."""
+        """The position of the last event that was taken or skipped."""
         if self._follower is None:
             return self._position
         return Position(self._position.timeline, self._follower.offset - 1)

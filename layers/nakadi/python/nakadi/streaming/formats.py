@@ -14,7 +14,7 @@ RETRY_MILLISECONDS = 3000
 
 
 class StreamFormat(Protocol):
-    """One stream's form. A form may remember its output, so each stream has its own."""
+    """The format of one stream. A format may remember its output, so each stream has its own."""
 
     content_type: str
 
@@ -26,11 +26,11 @@ class StreamFormat(Protocol):
     def encode_keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes: ...
 
     def encode_problem(self, problem: bytes) -> bytes:
-        """A Problem in a response that has long begun; the last thing sent."""
+        """A Problem in a response that has already begun; it is sent last."""
 
 
 class JsonStreamFormat:
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     content_type = "application/x-json-stream"
 
@@ -48,7 +48,8 @@ class JsonStreamFormat:
 
 
 class EventStreamFormat:
-    """Server-sent events, as browsers read them: one event a batch, whose id is a cursors header to continue from.
+    """Server-sent events, as browsers read them: one for each batch, whose id is a cursors header from which to
+    continue.
 
     The id names every partition of the stream, even if none of its events has been sent yet, because a client that
     returns with it gets only the partitions in it. A keep-alive is an id without data: a browser remembers the id and
@@ -80,8 +81,9 @@ class EventStreamFormat:
 
 
 def batch_line(batch: SendEvents) -> bytes:
-    """A batch as a JSON object and a line break. The line of a single run is produced once for all streams that cut
-    there."""
+    """A batch as a JSON object and a line break. The line of a single run is produced once for all streams with the
+    same batch.
+    """
     head = f'{{"cursor":{_cursor_json(batch.partition, batch.position)},"events":['.encode()
     runs = batch.runs
     if len(runs) > 1:
@@ -95,5 +97,5 @@ def keep_alive_object(keep_alive: SendStreamKeepAlive) -> bytes:
 
 
 def _cursor_json(partition: str, position: Position) -> str:
-    # Partitions are numbers, and positions hex and digits: nothing in here needs escaping.
+    # Partitions are numbers, and positions have only hexadecimal digits and hyphens, so nothing needs escaping.
     return f'{{"partition":"{partition}","offset":"{position}"}}'

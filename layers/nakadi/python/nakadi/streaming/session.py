@@ -1,7 +1,7 @@
 """Low-level streams: the client's request, and the session that decides which events to send and when the stream ends.
 
-The session never waits and knows no clock: facts come in as calls, with the time where time matters, and each answers
-with the actions that follow from it. The driver hands in no more events before all of them are done, so a session
+The session never waits and knows no clock: facts come in as calls, with the time where time matters, and each call
+returns the actions that follow from it. The driver hands in no more events before all actions are done, so a session
 holds only events that are not due yet.
 """
 
@@ -22,7 +22,7 @@ from nakadi.streaming.chunks import EventRun, MayRead, is_public
 DEFAULT_FLUSH_TIMEOUT_SECONDS = 30
 MAX_STREAM_SECONDS = 4200
 
-# Streams that were opened together should not all come back together.
+# Streams that were opened together should not all reconnect together.
 DEFAULT_STREAM_SECONDS_RANGE = (3000, 4199)
 
 PickSeconds = Callable[[int, int], int]
@@ -40,7 +40,7 @@ class StreamParameters(Struct, frozen=True, kw_only=True):
 
 
 class StreamLimits(Struct, frozen=True, kw_only=True):
-    """How a stream goes. Times are in seconds; a limit of 0 is none."""
+    """The limits of a stream. Times are in seconds; 0 means no limit."""
 
     batch_limit: int = 1
     stream_limit: int = 0
@@ -55,10 +55,10 @@ def stream_limits(
     max_stream_seconds: int | None = None,
     longest_silence_seconds: int | None = None,
 ) -> StreamLimits:
-    """The limits of a stream, or `Invalid` for the first rule that they break.
+    """The limits of a stream, or raises `Invalid` for the first rule that they break.
 
     `max_stream_seconds` is the longest response that the platform allows, and `longest_silence_seconds` the longest
-    pause in it: a stream ends or speaks before, and a client that requested more time is not refused for that.
+    pause in it: a stream ends or sends something before that, and a client that requests more time is not refused.
     """
     batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
     stream_limit = asked.stream_limit or 0
@@ -79,10 +79,10 @@ def stream_limits(
 
 
 def shortened_seconds(seconds: int, longest: int | None, pick_seconds: PickSeconds) -> int:
-    """How long a stream lasts where a response may take so long at most.
+    """How long a stream lasts if a response may take at most this long.
 
-    Streams that would all last that long get different ends, in its last quarter: opened together after a deployment,
-    they would otherwise keep returning together.
+    Streams that would all last that long end at different times in the last quarter: if they were opened together after
+    a deployment, they would otherwise keep reconnecting together.
     """
     if longest is None or seconds <= longest * 3 // 4:
         return seconds
@@ -108,14 +108,14 @@ BAD_CURSORS_HEADER_MESSAGE = "incorrect syntax of X-nakadi-cursors header"
 def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
     """The cursors of a header: `Malformed` if it is not a list of objects, `CursorError` if a member is missing.
 
-    Members that mean nothing here are stepped over, since clients send back whole cursors of other streams. Numbers
-    are taken as spelled. Anything after the list is ignored.
+    Members without a meaning here are ignored, because clients send back whole cursors of other streams. Numbers keep
+    their spelling. Anything after the list is ignored.
     """
     return tuple(_cursor_from_members(each) for each in _objects_in_header(header))
 
 
 def parse_header_ends(header: str) -> tuple[Cursor, ...]:
-    """The places up to which partitions are read, for the cursors of a header that have one as `until`."""
+    """The positions up to which partitions are read, from those cursors of a header that have an `until`."""
     return tuple(
         Cursor(_scalar_text(each["partition"]), _scalar_text(each["until"]))
         for each in _objects_in_header(header)
@@ -126,7 +126,7 @@ def parse_header_ends(header: str) -> tuple[Cursor, ...]:
 def _objects_in_header(header: str) -> list[dict[str, Any]]:
     try:
         found, _ = NUMBERS_AS_TEXT_DECODER.raw_decode(header.lstrip())
-        # Half of a surrogate pair is no character: it could be neither looked up nor put into a message.
+        # Half of a surrogate pair is not a character: it could neither be looked up nor appear in a message.
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Malformed(BAD_CURSORS_HEADER_MESSAGE) from error
@@ -166,14 +166,14 @@ class SendEvents(Struct, frozen=True):
 
 
 class SendStreamKeepAlive(Struct, frozen=True):
-    """Send a line without events: nothing new has come to a partition since `position`, or it is read up to there."""
+    """Send a line without events: a partition has had no new events since `position`, or was read up to there."""
 
     partition: str
     position: Position
 
 
 class SendProblem(Struct, frozen=True):
-    """Tell the client why there will be no more, in words."""
+    """Tell the client in words why the stream ends."""
 
     error: Exception
 
@@ -201,7 +201,7 @@ class StreamEnd(Enum):
 
 
 class PartitionBuffer:
-    """A partition's events that wait for being sent, and since when."""
+    """A partition's events that wait to be sent, and since when."""
 
     __slots__ = ("count", "flushed_at", "keep_alives", "position", "runs", "size", "told_meanwhile")
 
@@ -233,7 +233,7 @@ class PartitionBuffer:
 
 
 class LowLevelSession:
-    """`starts` says of each partition behind which place it begins. `end` is set once there is nothing more to do."""
+    """`starts` has the position after which each partition begins. `end` is set once there is nothing more to do."""
 
     __slots__ = ("_buffers", "_ends_at", "_last_line_at", "_limits", "_may_read", "_room", "end")
 
@@ -251,7 +251,7 @@ class LowLevelSession:
     # Facts
 
     def handle_events(self, partition: str, run: EventRun, now: float) -> list[StreamAction]:
-        """Events of a partition were read, in order, none left out."""
+        """Events of a partition were read, in order and without gaps."""
         if self.end:
             return []
         actions: list[StreamAction] = []
@@ -334,7 +334,7 @@ class LowLevelSession:
                     yield from self._send_rest_and_end(StreamEnd.LIMIT, now)
 
     def _batches_to_free_memory(self, now: float) -> Iterator[StreamAction]:
-        """The heaviest partitions go early while too much is held."""
+        """The batches of the largest partitions, sent early while too much is held."""
         while sum(buffer.size for buffer in self._buffers.values()) > MAX_BUFFERED_BYTES:
             heaviest = max(self._buffers, key=lambda partition: self._buffers[partition].size)
             yield self._batch(heaviest, now)
@@ -361,7 +361,9 @@ class LowLevelSession:
         return SendEvents(partition, buffer.position, runs)
 
     def _early_keep_alive(self) -> StreamAction:
-        """The next keep-alive before its time. It counts when it would have been due; no timer changes."""
+        """Send the next keep-alive before its time. It counts as sent when it would have been due, so no timer
+        changes.
+        """
         partition, buffer = next(iter(self._buffers.items()))
         buffer.told_meanwhile = True
         return SendStreamKeepAlive(partition, buffer.position)

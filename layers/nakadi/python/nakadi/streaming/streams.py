@@ -1,4 +1,4 @@
-"""Streams: the door to an event type's events."""
+"""Streams of an event type's events: checks a request, and serves the stream."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from nakadi.streaming.session import (
 
 
 class AcceptedStream(Struct, frozen=True, kw_only=True):
-    """A stream that may begin: its reader, where partitions begin and perhaps end, and its duration. It holds no
-    resources yet."""
+    """A stream that may begin: its reader, where its partitions begin and perhaps end, and its duration. It holds no
+    resources yet.
+    """
 
     subject: Subject
     event_type: EventType
@@ -67,8 +68,9 @@ def count_stream(metrics: Metrics, api: str, end: Callable[[], Enum | None]) -> 
 
 
 class EventStreams:
-    """`max_stream_seconds` is the most that a stream may last here, and `longest_silence_seconds` the most between two
-    batches, empty ones included; None leaves it to the API's own limits."""
+    """`max_stream_seconds` is the longest duration of a stream here, and `longest_silence_seconds` the longest time
+    between two batches, including empty ones; None means that only the API's own limits apply.
+    """
 
     def __init__(  # noqa: PLR0913  # every part by its name
         self,
@@ -109,7 +111,7 @@ class EventStreams:
         figures: StreamFigures,
         describe: DescribeProblem,
     ) -> None:
-        """Stream until the end. `describe` puts the reason of an early end into bytes."""
+        """Stream until the end. `describe` encodes the reason for an early end."""
         event_type, subject, access = accepted.event_type, accepted.subject, self._access
         driver = LowLevelDriver(
             LowLevelSession(
