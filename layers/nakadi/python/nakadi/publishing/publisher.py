@@ -190,9 +190,9 @@ CountEvents = Callable[[str, int, int], None]
 
 
 class VersionCache:
-    """All schemas of event types that have Avro schemas. A new version is a new list.
+    """All schemas of event types that have Avro schemas. A new version makes a new list.
 
-    When there are too many, those that were not asked for longest are forgotten.
+    If there are too many, the least recently used ones are dropped.
     """
 
     def __init__(self, max_lists: int = 500) -> None:
@@ -583,7 +583,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
 class ValidatorCache:
     """The validators in use, each compiled once, however many threads ask for it at the same time.
 
-    When there are too many, those that were not asked for longest are forgotten.
+    If there are too many, the least recently used ones are dropped.
     """
 
     def __init__(self, max_validators: int = 500) -> None:

@@ -1,11 +1,11 @@
 """From one assignment to the next: which session owns a partition, and which gets it next.
 
-Sessions join and leave, partitions change owners; nothing is stored here. To change an assignment, a process
-reads it, gets the next one here, and writes it only over the one that was read; if another process was faster, it
-starts again. So two processes never give one partition to two sessions.
+Sessions join and leave, and partitions change owners, but this module stores nothing. To change an assignment, a
+process reads it, gets the next one here, and writes that only if the stored one is still the one that it read; if
+another process was faster, it starts again. So two processes never give one partition to two sessions.
 
-One write moves `MAX_PARTITIONS_PER_WRITE` partitions at most; the next `with_rebalanced_partitions` moves the rest,
-so call it until it returns its input.
+One write moves at most `MAX_PARTITIONS_PER_WRITE` partitions; the next `with_rebalanced_partitions` moves the rest, so
+call it until it returns its input.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ RESET_TIMED_OUT_MESSAGE = "Timeout resetting cursors"
 
 
 def with_session(assignment: Assignment, session: Session, subscription: str, now: datetime) -> Assignment:
-    """With one more session, and the partitions shared again; raises `Conflict` if there is no room for it."""
+    """The assignment with one more session, and the partitions shared again; raises `Conflict` if there is no room for
+    it.
+    """
     if session.requested_partitions:
         _check_partitions_unclaimed(assignment.sessions, session.requested_partitions)
     else:
@@ -43,13 +45,15 @@ def with_session(assignment: Assignment, session: Session, subscription: str, no
     if is_being_reset(assignment, now):
         raise Conflict(RESET_IN_PROGRESS_MESSAGE)
     if assignment.reset is not None:
-        # Its time has ended, and the other sessions' time has not.
+        # This session's time has ended, but the other sessions' time has not.
         assignment = with_reset_ended(assignment, assignment.reset.id, now, RESET_TIMED_OUT_MESSAGE)
     return with_rebalanced_partitions(replace(assignment, sessions=(*assignment.sessions, session)))
 
 
 def without_sessions(assignment: Assignment, session_ids: Collection[str]) -> Assignment:
-    """Without these sessions. Their partitions go to the sessions to which they were promised, or are shared again."""
+    """The assignment without these sessions. Their partitions go to the sessions to which they were promised, or are
+    shared again.
+    """
     staying = tuple(each for each in assignment.sessions if each.id not in session_ids)
     released = tuple(_entry_without_sessions(entry, session_ids) for entry in assignment.entries)
     shared = _with_changed_entries(released, changes_to_rebalance(staying, released))
@@ -61,7 +65,7 @@ MAX_TIMED_OUT_SESSIONS = 20
 
 
 def with_timed_out_session(assignment: Assignment, session: Session, now: datetime) -> Assignment:
-    """Remembering that a session ends because its client has not committed in time."""
+    """Record that a session ends because its client has not committed in time."""
     added = TimedOutSession(session.id, now, session.commit_timeout)
     return replace(assignment, timed_out_sessions=(*assignment.timed_out_sessions, added)[-MAX_TIMED_OUT_SESSIONS:])
 
@@ -71,8 +75,9 @@ MAX_STANDSTILLS = 100
 
 
 def with_standstills(assignment: Assignment, found: Iterable[Standstill]) -> Assignment:
-    """Remember where the partitions of a session stand when it ends; `streams` is 1 for partitions of which it had
-    sent more, and 0 for the others."""
+    """Record the committed positions of a session's partitions when it ends; `streams` is 1 for partitions of which it
+    had sent more events, and 0 for the others.
+    """
     known = {each.partition: each for each in assignment.standstills}
     for each in found:
         continued = _with_earlier_streams(each, known.pop(each.partition, None))
@@ -88,12 +93,12 @@ def _with_earlier_streams(found: Standstill, before: Standstill | None) -> Stand
 
 
 def with_session_leaving(assignment: Assignment, session_id: str) -> Assignment:
-    """Tell a session to end, if it is there."""
+    """Tell a session to end, if it exists."""
     return _with_session_changed(assignment, session_id, lambda each: replace(each, is_leaving=True))
 
 
 def with_extension_requested(assignment: Assignment, session_id: str) -> Assignment:
-    """Request more time for a session, if it is there. Requests that it has not answered yet share the answer."""
+    """Request more time for a session, if it exists. All requests that it has not answered yet share one answer."""
 
     def request_extension(session: Session) -> Session:
         return replace(session, extensions_requested=session.extensions_granted + 1)
@@ -102,7 +107,7 @@ def with_extension_requested(assignment: Assignment, session_id: str) -> Assignm
 
 
 def with_extension_granted(assignment: Assignment, session_id: str, number: int, commit_by: datetime) -> Assignment:
-    """With a session's answer to the request for its extension of this number."""
+    """Record a session's answer to its extension request with this number."""
 
     def grant_extension(session: Session) -> Session:
         if session.extensions_granted >= number:
@@ -125,7 +130,7 @@ def with_rebalanced_partitions(assignment: Assignment) -> Assignment:
 def with_partitions_handed_over(
     assignment: Assignment, session: str, partitions: Collection[EventTypePartition]
 ) -> Assignment:
-    """With the partitions that a session hands over owned by the sessions that wait for them."""
+    """Give the partitions that a session hands over to the sessions that wait for them."""
     changes = entries_handed_over(assignment.entries, session, partitions)
     return replace(
         assignment,
@@ -139,7 +144,9 @@ def with_entries(assignment: Assignment, changes: Iterable[PartitionAssignment])
 
 def is_being_reset(assignment: Assignment, now: datetime) -> bool:
     """Whether offsets are being reset. A reset that began in the future was requested before a clock was set back, and
-    does not count: its process may be long gone, or finds out in time, for offsets are only set without a session."""
+    does not count: its process may have ended long ago, or else notices in time, because offsets are set only while
+    there is no session.
+    """
     reset = assignment.reset
     return (
         reset is not None
@@ -153,7 +160,7 @@ def with_reset_ended(assignment: Assignment, reset_id: str, now: datetime, failu
     reset = assignment.reset
     if reset is None or reset.id != reset_id:
         return assignment
-    # The request to end streams is not remembered: the next one concerns other partitions.
+    # The request to end streams is not kept, because the next one concerns other partitions.
     task = None if reset.task == SetOffsets() else reset.task
     return replace(assignment, reset=None, ended_reset=EndedReset(reset_id, now, failure, task))
 
@@ -192,7 +199,7 @@ def _with_changed_entries(
 def _limited_to_one_write(
     old: Iterable[PartitionAssignment], new: Iterable[PartitionAssignment]
 ) -> tuple[PartitionAssignment, ...]:
-    """The new entries; after as many changes of owners as one write may make, the old ones."""
+    """The new entries, up to the number of owner changes that one write may make; the rest are the old ones."""
     room, kept = MAX_PARTITIONS_PER_WRITE, []
     for before, after in zip(old, new, strict=True):
         room -= before.owner != after.owner
@@ -208,8 +215,8 @@ def changes_to_rebalance(
 ) -> tuple[PartitionAssignment, ...]:
     """The entries that have to change so that every session has a fair share; none if that is impossible.
 
-    It raises an outcome if a requested partition does not exist or is requested twice, or if the sessions that share
-    outnumber the partitions left to them.
+    It raises an outcome if a requested partition does not exist or is requested twice, or if there are more sharing
+    sessions than partitions left for them.
     """
     claimed = _sessions_by_requested_partition(sessions, entries)
     if claimed is None:
@@ -227,7 +234,7 @@ def changes_to_rebalance(
 
 
 def entry_moved_to(entry: PartitionAssignment, session: str, live_sessions: Collection[str]) -> PartitionAssignment:
-    """The entry on its way to a session: at once if it has no live owner."""
+    """The entry on its way to a session, which owns it at once if it has no live owner."""
     if entry.owner is None or entry.owner == session or entry.owner not in live_sessions:
         return replace(entry, owner=session, next_owner=None)
     return replace(entry, next_owner=session)
@@ -247,7 +254,7 @@ def entries_handed_over(
 def _sessions_by_requested_partition(
     sessions: Iterable[Session], entries: Iterable[PartitionAssignment]
 ) -> Mapping[EventTypePartition, str] | None:
-    """Partition -> session that claimed it by name; None if the claims conflict."""
+    """The session that requested each partition by name; None if requests conflict."""
     there = {entry.partition for entry in entries}
     claimed: dict[EventTypePartition, str] = {}
     for session in sessions:
@@ -287,7 +294,7 @@ def _belongs_to_sharing_sessions(entry: PartitionAssignment, sharing: Collection
 
 
 def _entries_above_quota(entries: Sequence[PartitionAssignment], quota: int) -> Sequence[PartitionAssignment]:
-    """A session's excess entries: first those that it would only get later, then the last."""
+    """A session's excess entries: first those that it has not received yet, then the last ones."""
     coming = [entry for entry in entries if entry.next_owner is not None]
     present = [entry for entry in entries if entry.next_owner is None]
     return [*coming, *reversed(present)][: max(0, len(entries) - quota)]

@@ -55,7 +55,7 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
     def committed_positions(
         self, subscription_id: str, subject: Subject
     ) -> Sequence[tuple[EventTypePartition, Position]]:
-        """How far each partition is committed; nothing before the first stream."""
+        """The committed position of each partition; nothing before the first stream."""
         self._require_consumer(subscription_id, subject, Operation.VIEW)
         offsets = self.coordination.committed_offsets(subscription_id)
         return sorted(
@@ -67,14 +67,14 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
     async def commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
     ) -> Sequence[CommitResult]:
-        """Commit for a stream. Returns, for each cursor in its order, whether it moved its partition."""
+        """Commit for a stream. Returns, for each cursor in order, whether it moved its partition."""
         try:
             resolved = self._resolve_for_commit(subscription_id, stream_id, cursors, subject)
             if len(resolved) > 1:
                 verdicts = await self._commit_several(subscription_id, stream_id, resolved)
             else:
-                # Most commits have one cursor: one conditional write, without a read unless it fails. Two commits
-                # of one partition at the same time do no harm: the write compares, and an offset never moves back.
+                # Most commits have one cursor: one conditional write, without a read unless it fails. Two simultaneous
+                # commits of one partition do no harm: the write compares offsets, and an offset never moves back.
                 partition, positions = (
                     resolved[0].partition,
                     {resolved[0].partition: _storable_position(resolved[0].position)},
@@ -115,7 +115,7 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
         )
         written = await self.coordination.commit(subscription_id, stream_id, greatest, self.clock.now())
         await self._require_owned_by_stream(written, subscription_id, stream_id, resolved)
-        # Commits by another request meanwhile make the rest of its partition outdated.
+        # If another request commits meanwhile, the remaining cursors of that partition are outdated.
         return [
             verdict if written.get(each.partition, verdict) is CommitResult.COMMITTED else CommitResult.OUTDATED
             for each, verdict in zip(resolved, judged, strict=True)
@@ -135,7 +135,7 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
     def _why_commit_was_refused(
         self, subscription_id: str, stream_id: str, resolved: Sequence[_ResolvedCursor]
     ) -> Invalid:
-        """Why a stream may not commit these: the first reason there is."""
+        """The first reason why a stream may not commit these cursors."""
         assignment = self.coordination.assignment(subscription_id)
         if assignment.session(stream_id) is None:
             return Invalid(session_not_found_message(assignment, stream_id))
@@ -146,16 +146,16 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
             if entry.owner != stream_id:
                 shown = f"{each.partition.event_type}:{each.partition.partition}:{each.position}"
                 return Invalid(f"Cursor {shown} cannot be committed with stream id {stream_id}")
-        # It belonged to another session just now.
+        # The partition has just belonged to another session.
         return Invalid(str(_partition_not_found(resolved[0])))
 
     # Setting
 
     def reset(self, subscription_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject) -> None:
-        """Set offsets, back or forth. Without cursors, only initialise the offsets."""
+        """Set offsets, backward or forward. Without cursors, only initialise the offsets."""
         found = self.subscription_repository.find(subscription_id)
         self._require_not_blocked(found, subject)
-        # Not by a cached event type: the bounds that are read next belong to the current event type.
+        # Not with a cached event type, because the bounds that are read next belong to the current one.
         resolved = [self._resolved_from_registry(each) for each in cursors]
         if found is None:
             raise subscription_not_found(subscription_id)
@@ -250,7 +250,7 @@ def _partition_not_found(resolved: _ResolvedCursor) -> CursorError:
 
 
 def _storable_position(position: Position) -> Position:
-    """Offsets before the first event are all stored as the same one."""
+    """All offsets before the first event are stored as the same one."""
     return Position(position.timeline, max(OFFSET_BEFORE_FIRST_EVENT, position.offset))
 
 

@@ -44,7 +44,7 @@ def check_fields(draft: SubscriptionDraft) -> None:
 
 
 def _body_from_draft(draft: SubscriptionDraft) -> dict[str, Any]:
-    """The draft as its description has it."""
+    """The draft in the form that the API description gives it."""
     return {
         "owning_application": draft.owning_application,
         "event_types": draft.event_types,
@@ -57,7 +57,7 @@ def _body_from_draft(draft: SubscriptionDraft) -> dict[str, Any]:
 
 
 def objective_violations(draft: ObjectiveDraft, path: str = "") -> Iterator[Violation]:
-    """What cannot be an objective; `path` leads to it in the request."""
+    """The violations of an objective, which is at `path` in the request."""
     if draft.percent is None or not 0 < draft.percent <= MAX_OBJECTIVE_PERCENT:
         yield Violation(f"{path}percent", f"must be above 0 and at most {MAX_OBJECTIVE_PERCENT}")
     if draft.within_seconds is None or not 1 <= draft.within_seconds <= MAX_OBJECTIVE_SECONDS:
@@ -75,7 +75,7 @@ def read_path_violations(draft: SubscriptionDraft) -> Iterator[Violation]:
     """The texts that are not paths."""
     for index, text in enumerate(draft.reads or ()):
         try:
-            # Others are reported by the description of the API.
+            # Checks against the API description report the other faults.
             if text and len(text) <= MAX_READ_PATH_CHARACTERS:
                 parse_read_path(text)
         except BadReadPath as error:
@@ -123,13 +123,13 @@ class RetryPolicy(Struct, frozen=True):
 
 
 def retry_policy_from_annotations(annotations: Mapping[str, str | None]) -> RetryPolicy | None:
-    """The policy that a subscription's annotations ask for; they were checked when they were set."""
+    """The policy that a subscription's annotations ask for; the annotations were checked when they were set."""
     kind, fails = annotations.get(POLICY_ANNOTATION), annotations.get(SEND_COUNT_ANNOTATION)
     return RetryPolicy(UnprocessablePolicy(kind), int(fails)) if kind and fails else None
 
 
 def failed_partitions_text(entries: Iterable[PartitionAssignment]) -> str:
-    """The partitions that consumers fail at, in the words that clients are used to; nothing if there are none."""
+    """The failing partitions, in the words that clients are used to; empty if there are none."""
     troubled = [entry for entry in entries if entry.failed_streams or entry.search_end is not None]
     told = ", ".join(
         f"{entry.partition.event_type}:{entry.partition.partition} failedCommitsCount={entry.failed_streams} "

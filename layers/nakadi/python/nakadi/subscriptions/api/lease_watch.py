@@ -1,10 +1,10 @@
 """Leases: which processes are alive, and so the sessions that they serve.
 
-A lease says by the clock of its holder until when it is good, and a clock may be set back: then it is good an hour
-too long, or has run out before it was written. So each process measures with its own steady clock how long each lease
-has not changed. A holder renews its lease long before it expires, and stops sending if it cannot: a lease that was
-not renewed for its whole length has expired, whatever its time says, and one that was renewed a moment ago has not.
-A lease's own time counts only when it is read for the first time.
+A lease has an end by the clock of its holder, and that clock may be set back: then the lease lasts an hour too long, or
+has expired before it was written. So each process measures with its own steady clock how long each lease has not
+changed. A holder renews its lease long before it expires, and stops sending if it cannot: a lease that was not renewed
+for its whole length has expired, whatever its time says, and one that was renewed a moment ago has not. A lease's own
+time counts only when it is read for the first time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _SECONDS_UNTIL_LEASE_EXPIRES = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
 class LeaseObservation(Struct, frozen=True):
-    """A lease as it was last read: `unchanged_since` a moment on the steady clock of this process. `was_renewed`
-    says that it was seen to change before."""
+    """A lease as it was last read: `unchanged_since` is a moment on the steady clock of this process. `was_renewed`
+    says that the lease was seen to change before.
+    """
 
     expires_at: datetime
     unchanged_since: float
@@ -49,7 +50,7 @@ class LeaseObservation(Struct, frozen=True):
 
 
 class LeaseWatch:
-    """One process's observations of all leases. To be kept: who looks twice sees more."""
+    """One process's observations of all leases. Keep it, because later looks compare leases with earlier ones."""
 
     def __init__(self, coordination: Coordination, clock: Clock) -> None:
         self._coordination = coordination

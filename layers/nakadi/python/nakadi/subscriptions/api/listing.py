@@ -28,7 +28,7 @@ class PageDirection(StrEnum):
 
 
 class SubscriptionFilters(Struct, frozen=True, kw_only=True):
-    """Filters that select subscriptions: those that match all of these."""
+    """Filters that select the subscriptions that match all of them."""
 
     owning_application: str | None = None
     event_types: tuple[str, ...] = ()
@@ -43,7 +43,9 @@ class SubscriptionFilters(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionPage(Struct, frozen=True, kw_only=True):
-    """`previous_page` and `next_page` are where these begin, as offsets or tokens; None if there is none."""
+    """`previous_page` and `next_page` are the beginnings of the neighbouring pages, as offsets or tokens; None if there
+    is no such page.
+    """
 
     items: Sequence[Subscription]
     previous_page: str | int | None = None
@@ -84,7 +86,7 @@ class SubscriptionListing(Struct, frozen=True):
         itself = self._subscription_if_matching(filters, subscription_id) if direction is PageDirection.FROM else ()
         items = list(islice(chain(itself, self._matching_newest_first(filters, subscription_id)), limit + 1))
         if not items:
-            # Going back from nowhere leads to the part that was left behind.
+            # Going back from an empty page leads to the last page before it.
             back = PageDirection.UP_TO if direction is PageDirection.BEHIND else PageDirection.BEFORE
             return SubscriptionPage(items=(), previous_page=f"{back}{subscription_id}")
         return SubscriptionPage(
@@ -122,7 +124,7 @@ class SubscriptionListing(Struct, frozen=True):
 
 
 def _names_reader(subscription: Subscription, reader: Attribute) -> bool:
-    """Literally: a wildcard reader is not everyone's name."""
+    """Names are compared literally: a wildcard reader does not match every name."""
     return subscription.authorization is not None and reader in subscription.authorization.readers
 
 

@@ -35,7 +35,7 @@ NO_OBJECTIVE_MESSAGE = "The subscription has no objective"
 
 
 class FreshnessReport(Struct, frozen=True):
-    """What the processes that stream a subscription have counted against the objective that was set at this moment."""
+    """What the processes that stream a subscription have counted against the objective that was set at `set_at`."""
 
     set_at: datetime
     counts: tuple[MinuteCounts, ...] = ()
@@ -49,7 +49,7 @@ class FreshnessReports(Struct, frozen=True):
     clock: Clock
 
     def find(self, subscription_id: str, objective: Objective) -> FreshnessReport:
-        """The counts of this objective; the counts of an earlier one mean nothing."""
+        """The counts of this objective; counts of an earlier objective are ignored."""
         found, _ = self._read(subscription_id)
         return found if found is not None and found.set_at == objective.set_at else FreshnessReport(objective.set_at)
 
@@ -58,8 +58,7 @@ class FreshnessReports(Struct, frozen=True):
         return windows_of(objective.percent, self.find(subscription_id, objective).counts, self.clock.now())
 
     def add(self, subscription_id: str, objective: Objective, counts: Sequence[MinuteCounts]) -> None:
-        """Add counts. Counts of an objective that another has replaced are dropped, as are counts of a subscription
-        that is gone."""
+        """Add counts. Counts of a replaced objective, or of a deleted subscription, are dropped."""
         for _ in range(SUBSCRIPTION_WRITE_ATTEMPTS):
             subscription = self.registry.get(SUBSCRIPTIONS_KIND, subscription_id)
             if subscription is None:
@@ -73,7 +72,8 @@ class FreshnessReports(Struct, frozen=True):
             try:
                 self.registry.write(
                     PutDocument(FRESHNESS_REPORTS_KIND, subscription_id, report, expected_revision=revision),
-                    # It may be deleted at this moment, and its report with it: nobody would remove a new one.
+                    # The subscription may be deleted at this moment, and its report with it: nobody would remove a new
+                    # report.
                     CheckRevision(SUBSCRIPTIONS_KIND, subscription_id, expected_revision=subscription.revision),
                 )
             except ChangedMeanwhile:
@@ -89,8 +89,8 @@ class FreshnessReports(Struct, frozen=True):
 
 
 class ObjectiveStatus(Struct, frozen=True):
-    """How an objective is met. `pressure` is the age of the longest waiting event, in relation to what the objective
-    allows: above 1, the subscription is late. `slowest` is None if no event waits.
+    """How well an objective is met. `pressure` is the age of the longest waiting event, in relation to what the
+    objective allows: above 1, the subscription is late. `slowest` is None if no event waits.
     """
 
     objective: Objective
@@ -119,11 +119,11 @@ class Objectives(Struct, frozen=True, kw_only=True):
         return replace(self.status_by_counts(subscription.id, subscription.objective), slowest=slowest)
 
     def status_by_counts(self, subscription_id: str, objective: Objective) -> ObjectiveStatus:
-        """The part of the status that takes no look at the log."""
+        """The part of the status that needs no read of the log."""
         return ObjectiveStatus(objective, self.reports.windows(subscription_id, objective))
 
     def put(self, subscription_id: str, draft: ObjectiveDraft, subject: Subject) -> Objective:
-        """Set an objective. One that says the same goes on as it is."""
+        """Set an objective. An equal objective continues unchanged."""
         if violations := tuple(objective_violations(draft)):
             raise Violations(violations)
         wanted = objective_from_draft(draft, now_in_milliseconds(self.clock))
@@ -150,10 +150,10 @@ class Objectives(Struct, frozen=True, kw_only=True):
 
 
 def objective_after(old: Objective | None, wanted: Objective | None) -> Objective | None:
-    """The objective that follows from a request. One that says the same goes on, with what has been counted for it."""
+    """The objective that follows from a request. An equal objective continues, with its counts."""
     if old is None or wanted is None:
         return wanted
     if replace(wanted, set_at=old.set_at) == old:
         return old
-    # Two objectives never have the same time: reports tell them apart by it.
+    # Two objectives never have the same time, by which reports distinguish them.
     return replace(wanted, set_at=max(wanted.set_at, old.set_at + timedelta(milliseconds=1)))

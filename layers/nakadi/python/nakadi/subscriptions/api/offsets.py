@@ -1,12 +1,12 @@
 """Offsets that no commit sets: the first ones, the offsets of later partitions, and the ones that clients set.
 
-Clients ask for resets, and for parked events to be sent once more. Both are only possible while no stream is open. The
-task is written into the assignment with the reset. That ends streams and keeps new ones away. Once the last session is
-gone, any process may carry it out, and several may try at once: each step is written only over the assignment that it
-was decided on, and the last one removes the reset, so the others find it done.
+Clients request resets, and repeated deliveries of parked events. Both are possible only while no stream is open. The
+task is written into the assignment with the reset. The reset ends streams and keeps new ones away. Once the last
+session is gone, any process may carry out the task, and several may try at once: each step is written only over the
+assignment on which it was decided, and the last step removes the reset, so the other processes find it done.
 
-So a reset does not depend on its request: the process whose stream ended last carries it out, else the next that
-wants to open a stream, that repeats the request, or that does the housekeeping.
+So a reset does not depend on its request: the process whose stream ended last carries it out, or else the next process
+that opens a stream, repeats the request, or runs housekeeping.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 Positions = Mapping[EventTypePartition, Position]
 
 
-# Far more than there can be writers at the same time.
+# Far more than the possible number of simultaneous writers.
 ASSIGNMENT_WRITE_ATTEMPTS = 100
 
 SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please repeat request"
@@ -76,9 +76,9 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def ensure_entries_for_event_type(
         self, subscription: Subscription, event_type: EventType
     ) -> tuple[Assignment, bool]:
-        """With entries for partitions that the event type has got meanwhile, and whether there were any.
+        """The assignment with entries for partitions that were added to the event type, and whether there were any.
 
-        For any `read_from`, these are read from their beginning.
+        Whatever `read_from` says, these are read from their beginning.
         """
         before = self.ensure_initialised(subscription)
         positions = {
@@ -90,7 +90,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
         return self.ensure_entries_for_partitions(subscription, positions), True
 
     def ensure_entries_for_partitions(self, subscription: Subscription, positions: Positions) -> Assignment:
-        """Add entries for these partitions, which are read from there unless they exist."""
+        """Add entries for these partitions at these positions, except for partitions that have entries already."""
         self.ensure_initialised(subscription)
         return self._add_entries_until(subscription.id, positions, lambda found: _has_entries_for(found, positions))
 
@@ -113,7 +113,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _positions_from_initial_cursors(
         self, subscription: Subscription, event_type: EventType
     ) -> Mapping[str, Position]:
-        """The positions of the cursors. If a cursor's timeline or events are gone, it means the oldest event;
+        """The positions of the cursors. If a cursor's timeline or events are gone, reading begins at the oldest event;
         partitions that were added since then are read from their beginning.
         """
         view = self.cursor_resolver.take_snapshot(event_type)
@@ -130,8 +130,9 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _add_entries_until(
         self, subscription_id: str, positions: Positions, done: Callable[[Assignment], bool]
     ) -> Assignment:
-        """Add missing entries, as many at a time as fit a write. Other processes may do the same: the second write
-        fails, and is decided again on the new state."""
+        """Add missing entries, as many at a time as fit into one write. Other processes may do the same: then the
+        second write fails, and is decided again on the new state.
+        """
         for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             if done(old):
@@ -145,9 +146,9 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
 
 
 def with_next_missing_entries(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
-    """With entries for partitions that have none, as many as one write may add, and their positions.
+    """The assignment with entries for partitions that have none, as many as one write may add, and their positions.
 
-    With the last of them the subscription is initialised.
+    The last of these entries completes the initialisation of the subscription.
     """
     there = {entry.partition for entry in assignment.entries}
     missing = sorted((partition for partition in positions if partition not in there), key=_by_event_type_and_number)
@@ -177,7 +178,7 @@ STREAMS_NOT_ENDED_MESSAGE = (
 # Beyond the longest time that a stream may wait for commits.
 STREAM_END_MARGIN_SECONDS = 1.0
 
-# News of sessions that end come at once; dead ones are searched from time to time.
+# The end of a session is reported at once; dead sessions are searched for from time to time.
 DEAD_SESSION_CHECK_INTERVAL_SECONDS = 0.5
 
 RESET_OUTCOME_RETENTION = timedelta(minutes=1)
@@ -185,7 +186,7 @@ RESET_OUTCOME_RETENTION = timedelta(minutes=1)
 
 
 class ResetExecution(Struct, frozen=True, kw_only=True):
-    """The steps of a reset, which any process may carry out, not only the one that received the request."""
+    """The steps of a reset. Any process may carry them out, not only the one that received the request."""
 
     coordination: Coordination
     leases: LeaseWatch
@@ -194,9 +195,9 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     """What a redrive changes, while no stream is open. Raises `Conflict` if it cannot be done."""
 
     def try_to_execute(self, subscription_id: str) -> Assignment:
-        """Carry out a reset, if there is one and no session is left. Returns the assignment after that.
+        """Carry out a reset, if there is one and no session is left. Returns the resulting assignment.
 
-        Sessions without a living process are removed on the way.
+        Also removes sessions whose process has died.
         """
         found = self._remove_dead_sessions(subscription_id)
         reset = found.reset
@@ -230,7 +231,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
     def _remove_dead_sessions(self, subscription_id: str) -> Assignment:
-        # The sessions before the leases: each had a lease when it joined, so no new one looks dead.
+        # Sessions are read before leases: each session had a lease when it joined, so no new session looks dead.
         found = self.coordination.assignment(subscription_id)
         gone = sessions_without_lease(found.sessions, self.leases.live_holders()) if found.sessions else frozenset()
         return (
@@ -240,9 +241,10 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         )
 
     def _carry_out_redrive(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
-        """Parked events are removed on the way, and not in the same write as the assignment. Another process that did
-        the same a moment later could remove events that a stream has parked since. So only one does it; if that one
-        dies, the reset is given up when its time ends."""
+        """The redrive removes parked events, and not in the same write as the assignment. Another process that did the
+        same a moment later could remove events that a stream has parked since. So only one process does it; if that
+        process dies, the reset is given up when its time ends.
+        """
         now = self.clock.now()
         if reset.is_claimed:
             if assignments.is_being_reset(found, now):
@@ -252,22 +254,24 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         try:
             self.coordination.replace_assignment(subscription_id, found, replace(found, reset=reset), now)
         except AssignmentChanged:
-            # Perhaps by another process that claimed it. If by something else, the next who looks tries again.
+            # Perhaps another process claimed it. If something else has changed, the next process that looks tries
+            # again.
             return self.coordination.assignment(subscription_id)
         try:
             self._write_reset(subscription_id, reset, self.plan_replays(subscription_id, task))
         except Conflict as error:
             return self.abandon_reset(subscription_id, reset.id, error.detail)
         except BaseException:
-            # The claim keeps all others from it, so it is given up at once, if the store still answers.
+            # The claim keeps all other processes away, so the reset is given up at once, if the store still answers.
             with suppress(Fault, TryLater):
                 self.abandon_reset(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
             raise
         return self.coordination.assignment(subscription_id)
 
     def _write_reset(self, subscription_id: str, reset: Reset, changes: PartitionChangeByPartition) -> None:
-        """As many partitions at a time as fit a write. If this process dies in between, another one starts over. This
-        is harmless: while the reset stands, no session can move written offsets."""
+        """Write as many partitions at a time as fit into one write. If this process dies in between, another one starts
+        over. This is harmless: while the reset stands, no session can move written offsets.
+        """
         rest = sorted(changes)
         while True:
             part, rest = rest[:MAX_PARTITIONS_PER_WRITE], rest[MAX_PARTITIONS_PER_WRITE:]
@@ -282,12 +286,12 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     def _write_part(
         self, subscription_id: str, reset: Reset, part: PartitionChangeByPartition, *, is_last: bool
     ) -> bool:
-        """Whether a part was written, or another process had carried out the reset."""
+        """Write a part; returns whether that succeeded or another process had carried out the reset."""
         positions = {partition: position for partition, (_, position) in part.items()}
         for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
-            # No session can have joined since there was none: that ends the reset, or, done by a process of an older
-            # version, loses its task.
+            # No session can have joined meanwhile: joining would end the reset or, in a process of an older version,
+            # lose its task.
             if old.reset != reset:
                 return False
             new, now = _with_reset_entries(old, part), self.clock.now()
@@ -302,8 +306,9 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
 
 
 class ResetRequests(Struct, frozen=True, kw_only=True):
-    """The steps of a request: it asks for a reset, and waits for its end. `max_wait_seconds` None leaves how long it
-    may wait to the longest commit timeout."""
+    """The steps of a request: ask for a reset, and wait for its end. Without `max_wait_seconds`, a request may wait as
+    long as the longest commit timeout.
+    """
 
     execution: ResetExecution
     max_commit_timeout: float
@@ -313,10 +318,11 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         self.request_and_wait(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
 
     def request_and_wait(self, subscription_id: str, task: ResetTask) -> None:
-        """Reset a subscription once its streams have ended. A request for the same task as a standing reset waits
-        with it, and one that repeats a request that was answered early learns its outcome.
+        """Reset a subscription once its streams have ended. A request with the same task as a pending reset waits with
+        it, and a repetition of a request that was answered early learns its outcome.
 
-        Raises `Conflict` while a reset with another task stands, and `StillRunning` if the caller may not wait longer.
+        Raises `Conflict` while a reset with another task is pending, and `StillRunning` if the caller may not wait
+        longer.
         """
         reset_id = self.request_reset(subscription_id, task)
         self._wait_for_resets({subscription_id: reset_id})
@@ -326,7 +332,7 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         """Have the streams of several subscriptions end as if offsets were set."""
         with_requested_reset = {}
         for each in subscription_ids:
-            # If a reset with another task is under way, streams end anyway.
+            # If a reset with another task is pending, streams end anyway.
             with suppress(Conflict):
                 with_requested_reset[each] = self.request_reset(each, SetOffsets())
         self.wait_for_running_resets(subscription_ids)
@@ -334,14 +340,16 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
             self._raise_if_reset_failed(subscription_id, reset_id)
 
     def wait_for_running_resets(self, subscription_ids: Sequence[str]) -> None:
-        """Wait for the end of the resets that stand. Raises `StillRunning` if the caller may not wait any longer."""
+        """Wait for the end of the pending resets. Raises `StillRunning` if the caller may not wait any longer."""
         found = {each: self.execution.coordination.assignment(each).reset for each in subscription_ids}
         self._wait_for_resets(
             {subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None}
         )
 
     def request_reset(self, subscription_id: str, task: ResetTask) -> str:
-        """Have a task carried out when the streams have ended; the id of the reset that does, or that did already."""
+        """Have a task carried out when the streams have ended; returns the id of the reset that carries it out, or has
+        done so already.
+        """
         now = self.execution.clock.now()
         expires_at = now + timedelta(seconds=self._longest_stream_end_seconds() + STREAM_END_MARGIN_SECONDS)
         new = Reset(str(uuid4()), expires_at, now, task)
@@ -374,8 +382,9 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         return found if found.reset is not None and found.reset.id == reset_id else None
 
     def _abandon_or_leave_running(self, standing: Mapping[str, Assignment]) -> None:
-        """A request that waits as long as streams may take gives up the standing reset. One that may not wait so long
-        leaves it to others, unless the reset's time has ended."""
+        """A request that has waited as long as streams may take gives up the pending reset. A request that may not wait
+        that long leaves it to others, unless the reset's time has ended.
+        """
         now = self.execution.clock.now()
         goes_on = False
         for subscription_id, found in standing.items():
@@ -391,9 +400,9 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         """Raise if the reset failed; the next request with the same task is another reset."""
         ended = self.execution.coordination.assignment(subscription_id).ended_reset
         if ended is None or ended.id != reset_id:
-            # Another reset came after its time, or the subscription is gone.
+            # The reset's time ended and another one followed, or the subscription is gone.
             raise TryLater(assignments.RESET_TIMED_OUT_MESSAGE)
-        # A failure to record that the outcome is known only leaves it for a repeated request.
+        # If recording that the outcome is known fails, a repeated request only learns it again.
         with suppress(Fault, TryLater):
             self.execution.change_assignment(
                 subscription_id, lambda assignment: without_reported_task(assignment, reset_id)
@@ -415,7 +424,7 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
 def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
     """Add a reset for a task, unless there is one, or was one whose outcome its caller does not know.
 
-    Raises `Conflict` while a reset with another task stands.
+    Raises `Conflict` while a reset with another task is pending.
     """
     if assignments.is_being_reset(assignment, now):
         if assignment.reset is not None and assignment.reset.task == reset.task:
@@ -430,7 +439,7 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
 
 
 def without_reported_task(assignment: Assignment, reset_id: str) -> Assignment:
-    """Without the task of a reset that has ended, so that a later request for the same begins another reset."""
+    """Without the task of a reset that has ended, so that a later request for the same task begins another reset."""
     ended = assignment.ended_reset
     if ended is None or ended.id != reset_id or ended.task is None:
         return assignment
@@ -438,7 +447,7 @@ def without_reported_task(assignment: Assignment, reset_id: str) -> Assignment:
 
 
 def _with_reset_entries(assignment: Assignment, changes: PartitionChangeByPartition) -> Assignment:
-    """With these partitions at their new positions: without owners, and without failures of events."""
+    """The assignment with these partitions at their new positions, without owners and without recorded failures."""
     entries = []
     for each in assignment.entries:
         if each.partition in changes:

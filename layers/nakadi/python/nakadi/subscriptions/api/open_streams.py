@@ -1,8 +1,8 @@
 """A client's requests to a stream that it has open: to end now, and for more time to commit.
 
-Only the process that serves a stream can do either, and the request may come to any other. So the request is written
-into the session's line of the assignment. The session finds it there, carries it out, and answers in the same place:
-it leaves the assignment, or grants the extension. The response comes when the effect is visible.
+Only the process that serves a stream can do either, but any process may receive the request. So the request is written
+into the session's line of the assignment. The session finds it there, carries it out, and answers in the same place: it
+leaves the assignment, or grants the extension. The response is sent when the effect is visible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nakadi.subscriptions.api.repository import Subscriptions
 
 _UUID_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
-# A process that has died is found within the time of its lease; one that lives notices within a second or two.
+# A dead process is detected within the time of its lease; a living one notices the request within a second or two.
 MAX_WAIT_SECONDS = 15.0
 
 NOT_ENDED_MESSAGE = "The stream {} has not ended yet; repeat the request to learn when it has"
@@ -42,7 +42,7 @@ class OpenStreams(Struct, frozen=True, kw_only=True):
     max_wait_seconds: float | None = None
 
     def leave(self, subscription_id: str, stream_id: str, subject: Subject) -> None:
-        """End a stream, and return when its partitions are free for others. A stream that has ended is left alone.
+        """End a stream, and return when its partitions are free for others. Does nothing if the stream has ended.
 
         Raises `StillRunning` if the stream has not ended in time.
         """
@@ -53,7 +53,7 @@ class OpenStreams(Struct, frozen=True, kw_only=True):
         )
 
     def extend(self, subscription_id: str, stream_id: str, subject: Subject) -> datetime:
-        """Give a client more time to commit the events that it received; return the new end of its time.
+        """Give a client more time to commit the events that it received; return when this time ends.
 
         Raises `NotFound` if the stream has ended, and `StillRunning` if it has not answered in time.
         """
@@ -77,12 +77,14 @@ class OpenStreams(Struct, frozen=True, kw_only=True):
         check_stream_id(stream_id)
 
     def _wait_until(self, done: Callable[[Assignment], bool], subscription_id: str, late: str) -> Assignment:
-        """The assignment once the condition holds. Sessions whose process has died are removed meanwhile."""
+        """Wait until the condition holds, and return the assignment. Meanwhile, sessions whose process has died are
+        removed.
+        """
         news = threading.Event()
         clock, coordination = self.execution.clock, self.execution.coordination
         end = clock.monotonic() + min(MAX_WAIT_SECONDS, self.max_wait_seconds or MAX_WAIT_SECONDS)
         with ExitStack() as watch:
-            # Before the first look: later changes are reported, and read again.
+            # Before the first read: later changes are reported, and read again.
             watch.callback(coordination.add_change_listener(subscription_id, lambda _: news.set()))
             while not done(found := self.execution.try_to_execute(subscription_id)):
                 if clock.monotonic() >= end:
@@ -98,7 +100,7 @@ def check_stream_id(stream_id: str) -> None:
 
 
 def session_not_found_message(assignment: Assignment, stream_id: str) -> str:
-    """The message that a session is not there, and why, if that is remembered."""
+    """The message that a session does not exist, with the reason if that is recorded."""
     message = f"Session with stream id {stream_id} not found"
     known = next((each for each in assignment.timed_out_sessions if each.id == stream_id), None)
     if known is None:

@@ -1,8 +1,8 @@
 """The parked events of a subscription: listing, skipping and redriving them.
 
-Sending once more puts the cursors of the partitions back to before the first of the events, as a reset does, and with
-no stream open. Events between them were consumed or stay parked: the next stream gets the parked events, and then
-continues from the cursors.
+A redrive sets the cursors of the partitions back to before the first of the events, like a reset, while no stream is
+open. Events between them were consumed or stay parked: the next stream gets the parked events, and then continues from
+the cursors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PARKED_EVENT_ID_PATTERN = re.compile(
 
 
 class ParkedEventFilter(Struct, frozen=True, kw_only=True):
-    """Filters that select parked events: those that match all of these."""
+    """Filters that select the parked events that match all of them."""
 
     event_type: str | None = None
     partition: str | None = None
@@ -70,7 +70,7 @@ class ParkedEventFilter(Struct, frozen=True, kw_only=True):
 
 
 class ParkedEventStatus(Struct, frozen=True):
-    """A parked event, and whether it is being sent once more."""
+    """A parked event, and whether it is being sent again."""
 
     parked: ParkedEventInfo
     is_being_resent: bool
@@ -103,7 +103,9 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         return [_parked_event_status(each, entries) for each in islice(found, limit)]
 
     def get_event(self, subscription_id: str, parked_id: str, subject: Subject) -> tuple[ParkedEventStatus, bytes]:
-        """A parked event as it was published. Raises `NotPermitted` also for those who may not read this very event."""
+        """A parked event as it was published. Also raises `NotPermitted` for subjects that may not read this particular
+        event.
+        """
         self._require_reader(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
         event_type = self.event_types.find(parked.partition.event_type)
@@ -118,14 +120,16 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         return _parked_event_status(parked, self._entries(subscription_id)), value
 
     def skip(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
-        """Take an event out for good. With the last of its key, later ones of the key are sent again."""
+        """Remove an event for good. Once the last event of its key is removed, later events with the key are sent
+        again.
+        """
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
         self.coordination.remove_parked_events(subscription_id, parked.partition, [parked.position])
         notify_streams(self.coordination, subscription_id, self.clock.now())
 
     def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
-        """Have an event sent once more, with all parked events of its key, in their order."""
+        """Have an event sent again, with all parked events of its key, in order."""
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
         self.reset_requests.request_and_wait(subscription_id, Redrive((parked.partition, parked.key)))
@@ -166,12 +170,12 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
 
 
 def notify_streams(coordination: Coordination, subscription_id: str, now: datetime) -> None:
-    """Have streams read the parked keys again, which they do when the assignment has another revision."""
+    """Have streams read the parked keys again, by giving the assignment another revision."""
     old = coordination.assignment(subscription_id)
     try:
         coordination.replace_assignment(subscription_id, old, old, now)
     except AssignmentChanged:
-        return  # that does it, too
+        return  # that has the same effect
 
 
 class RedrivePlanner(Struct, frozen=True, kw_only=True):
@@ -183,8 +187,8 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
     def plan_replays(
         self, subscription_id: str, redrive: Redrive
     ) -> Mapping[ParkedPartition, tuple[PartitionAssignment, Position]]:
-        """Where the cursors go, and entries whose replay begins there. Events that no longer have a reason to be parked
-        are removed. Raises `Conflict` if events cannot be sent.
+        """Return the new positions of the cursors, and the entries whose replay begins there. Events that no longer
+        have a reason to be parked are removed. Raises `Conflict` if events cannot be sent.
         """
         offsets = self.coordination.committed_offsets(subscription_id)
         assignment = self.coordination.assignment(subscription_id)
@@ -206,14 +210,14 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         parked: list[ParkedEventInfo],
         offsets: OffsetsByPartition,
     ) -> None:
-        """Remove events that were sent once more and consumed since then, and those that the log will send again."""
+        """Remove events that were sent again and then consumed, and those that the log will send again."""
         reached = offsets[entry.partition].position
         gone = [each for each in parked if is_parking_obsolete(each, entry, reached)]
         self.coordination.remove_parked_events(subscription_id, entry.partition, [each.position for each in gone])
         parked[:] = [each for each in parked if each not in gone]
 
     def _check_timelines(self, events: Iterable[ParkedEventInfo]) -> None:
-        """A stream's commits have to name places that there still are."""
+        """A stream's commits must name positions that still exist."""
         for name, group in groupby(events, key=lambda each: each.partition.event_type):
             event_type = self.event_types.get(name)
             for each in group:
@@ -235,14 +239,13 @@ def is_parking_obsolete(parked: ParkedEventInfo, entry: PartitionAssignment, com
 def _planned_replay(
     entry: PartitionAssignment, parked: Sequence[ParkedEventInfo], committed: Position, redrive: Redrive
 ) -> Iterator[tuple[PartitionAssignment, Position, Sequence[ParkedEventInfo]]]:
-    """The entry of a partition with the events to send once more, where its cursor goes, and these events."""
+    """The entry of a partition with the events to send again, the new position of its cursor, and these events."""
     chosen = {each.key for each in parked if _is_selected(each, redrive)}
     if not chosen:
         return
     all_ = redrive.partition_and_key is None
     old = entry.replay
-    # Of the events that were already due to be sent once more, the rest still is, except for keys that were parked
-    # again meanwhile.
+    # Events that were already due to be sent again still are, except for keys that were parked again meanwhile.
     failed = {each.key for each in parked if old is not None and not old.includes(each)}
     going_on = {each.key for each in parked if old is not None and old.includes(each)} - failed
     keys = going_on | chosen
@@ -265,12 +268,12 @@ def parked_event_id(parked: ParkedEventInfo) -> str:
 
 
 def parse_parked_event_id(parked_id: str) -> tuple[ParkedPartition, Position] | None:
-    """The place that an id names; None if it is none."""
+    """The place that an id names; None if the text is not an id."""
     found = _PARKED_EVENT_ID_PATTERN.fullmatch(parked_id)
     if found is None:
         return None
     position = Position(int(found["timeline"], 16), int(found["offset"]))
-    # Stores keep 64 bits.
+    # Stores hold 64 bits.
     if position.offset > MAX_OFFSET:
         return None
     return ParkedPartition(found["event_type"], found["partition"]), position
@@ -307,7 +310,7 @@ class ParkedEventStore(Struct, frozen=True):
             after = page[-1].partition, page[-1].position
 
     def remove_replayed(self, partition: EventTypePartition, replay: Replay) -> None:
-        """Remove the events of a replay that were not parked again."""
+        """Remove those events of a replay that were not parked again."""
         sent = [each.position for each in self.events(partition) if replay.includes(each)]
         self.coordination.remove_parked_events(self.subscription_id, partition, sent)
 

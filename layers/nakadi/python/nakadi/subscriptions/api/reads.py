@@ -31,7 +31,7 @@ NO_READS_MESSAGE = "needs `reads`, which say what is to be sent"
 
 
 class ChangedRead(Struct, frozen=True):
-    """A change of something that a subscription reads, which came with a version of an event type's schema."""
+    """A change of a member that a subscription reads, caused by a version of an event type's schema."""
 
     event_type: str
     version: str
@@ -77,7 +77,7 @@ def _check_declared(paths: Sequence[str], event_types: Sequence[EventType]) -> N
 
 
 def _known_members(event_types: Sequence[EventType]) -> list[str]:
-    """The members that a misspelled path may mean; to compare long texts would take too long."""
+    """The members that a misspelled path may mean; comparing long texts would take too long."""
     members = (read_path_text(path) for each in event_types for path in members_of(each))
     return list(islice((each for each in members if len(each) <= MAX_COMPARED_CHARACTERS), MAX_COMPARED_MEMBERS))
 

@@ -1,10 +1,11 @@
-"""The registered subscriptions: finding them, and writing them so that each key and each event type holds.
+"""The registered subscriptions: finds them, and writes them so that keys stay unique and event types exist.
 
-Four kinds of documents: the subscription; its key, which makes it the only one of its kind; a line for each of its
-event types, by which it is found; and for each of those a mark, rewritten whenever a subscription to it begins, so that
-the deletion of an event type notices a subscription that begins meanwhile.
+There are four kinds of documents: the subscription; its key, which makes it the only one of its kind; a line for each
+of its event types, by which it is found; and a mark for each event type, rewritten whenever a subscription to the event
+type begins, so that the deletion of the event type notices a subscription that begins meanwhile.
 
-Ids are in the order of creation, the newest first, so the cost of a page is its own subscriptions and those before it.
+Ids are in the order of creation, the newest first, so the cost of a page is that of its own subscriptions and those
+before it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ COMPANION_KINDS = (SINKS_KIND, DELIVERY_REPORTS_KIND, FRESHNESS_REPORTS_KIND)
 SUBSCRIPTIONS_PER_QUERY = 1000
 MAX_CHANGES_PER_WRITE = 99
 
-# A line comes before its subscription when there are too many for one write. If it is older, that write has failed.
+# If there are too many lines for one write, lines are written before their subscription. If a line without a
+# subscription is older than this, the write of the subscription has failed.
 MAX_CREATION_TIME = timedelta(minutes=1)
 
 KEY_TAKEN_MESSAGE = "Subscription with the same key properties already exists"
@@ -149,7 +151,9 @@ class Subscriptions:
         return replace(subscription, revision=1)
 
     def _changes_to_subscribe(self, subscription: Subscription, event_type: EventType) -> Sequence[DocumentChange]:
-        """The event type still exists, its deletion would notice, and the subscription can be found by it."""
+        """The changes and conditions with which the event type still exists, its deletion notices the subscription, and
+        the subscription can be found by it.
+        """
         began = {"at": self._clock.now().isoformat()}
         return (
             CheckRevision(EVENT_TYPES, event_type.name, expected_revision=event_type.revision),
@@ -160,7 +164,7 @@ class Subscriptions:
         )
 
     def replace(self, old: Subscription, new: Subscription) -> Subscription:
-        """Store `new` if `old` was not changed meanwhile, else raise `ChangedMeanwhile`."""
+        """Store `new` if `old` was not changed meanwhile; otherwise raise `ChangedMeanwhile`."""
         try:
             self._registry.write(
                 PutDocument(SUBSCRIPTIONS_KIND, old.id, subscription_body(new), expected_revision=old.revision)
@@ -170,7 +174,7 @@ class Subscriptions:
         return replace(new, revision=old.revision + 1)
 
     def remove(self, subscription: Subscription) -> None:
-        """Remove it, and note the remaining state to clear; raises `ChangedMeanwhile`."""
+        """Remove a subscription, and note the remaining state to clear; raises `ChangedMeanwhile`."""
         try:
             self._write_in_batches(changes_to_remove(subscription))
         finally:
@@ -191,10 +195,10 @@ class Subscriptions:
         )
 
     def is_being_subscribed(self, event_type: str) -> bool:
-        """Whether a subscription to it may be about to come into being, with only a line so far."""
+        """Whether a subscription to the event type may be in creation, with only a line so far."""
         now = self._clock.now()
         return any(
-            # A line of the future was written before a clock was set back, at an unknown time.
+            # A line with a future time was written before a clock was set back, so its age is unknown.
             abs(now - datetime.fromisoformat(line.body["at"])) < MAX_CREATION_TIME
             and self.find(line.key.rpartition("/")[2]) is None
             for line in self._registry.list(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, prefix=f"{event_type}/")
@@ -229,7 +233,9 @@ def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
 
 
 def _batches_of_changes(changes: Sequence[DocumentChange]) -> Iterator[Sequence[DocumentChange]]:
-    """The changes in writes, the first ones last; three by three from the end they stay together."""
+    """The changes, divided into writes, the first changes in the last write. Each group of three, counted from the end,
+    stays together.
+    """
     while len(changes) > MAX_CHANGES_PER_WRITE:
         yield changes[-MAX_CHANGES_PER_WRITE:]
         changes = changes[:-MAX_CHANGES_PER_WRITE]
@@ -253,7 +259,7 @@ _subscriptions = Converter(Subscription)
 
 def subscription_body(subscription: Subscription) -> Mapping[str, Any]:
     body = to_builtins(subscription)
-    # A document has its key and its revision beside its body.
+    # The key and the revision of a document are not in its body.
     del body["id"], body["revision"]
     return dict(body)
 
@@ -268,11 +274,11 @@ _RANDOM_STEP_BITS = 64
 
 
 class SubscriptionIds:
-    """Makes the ids of subscriptions.
+    """Creates the ids of subscriptions.
 
-    Each is a UUID that cannot be guessed, and less than those made before: in the order of their ids, the newest
-    subscription is the first. Between processes that holds to the millisecond. Within a process it also holds in one
-    millisecond, for all its threads, and for as long as a clock that was set back is behind.
+    Each is a UUID that cannot be guessed, and is less than all earlier ones: in the order of ids, the newest
+    subscription comes first. Between processes, this holds to the millisecond. Within a process, it also holds within a
+    millisecond, for all threads, and while a clock that was set back is behind.
     """
 
     def __init__(self) -> None:
@@ -296,6 +302,6 @@ def _as_uuid(number: int) -> UUID:
 
 
 def uniqueness_key(owning_application: str, event_types: Iterable[str], consumer_group: str) -> str:
-    """The common key of subscriptions that may not both exist."""
+    """The key that no two subscriptions may share."""
     identity = orjson.dumps([owning_application, sorted(set(event_types)), consumer_group])
     return hashlib.sha256(identity).hexdigest()

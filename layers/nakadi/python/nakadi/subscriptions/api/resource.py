@@ -1,4 +1,4 @@
-"""Creating, updating and deleting subscriptions; also the effects on them when an event type changes."""
+"""Creates, updates and deletes subscriptions, and adjusts them when an event type changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 CREATION_SWITCHED_OFF_MESSAGE = "Subscription creation is temporarily unavailable"
 
-# Event types change rarely; who meets this many changes in a row is better off asking again.
+# Event types change rarely; a client that meets this many changes in a row should ask again.
 SUBSCRIPTION_WRITE_ATTEMPTS = 8
 
 
@@ -70,12 +70,12 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             try:
                 return self._create_or_find(draft, subject), True
             except ChangedMeanwhile:
-                # An event type was changed, or is gone: another look shows which.
+                # An event type was changed, or is gone: the next attempt shows which.
                 self._require_event_types_exist(draft)
         raise TryLater(CREATION_SWITCHED_OFF_MESSAGE)
 
     def _create_or_find(self, draft: SubscriptionDraft, subject: Subject) -> Subscription:
-        """The order is the clients' to see."""
+        """Create or find the subscription. Clients can see the order of the checks."""
         if self.features.is_on(Feature.DISABLE_SUBSCRIPTION_CREATION):
             raise TryLater(CREATION_SWITCHED_OFF_MESSAGE)
         self.features.require_writes_allowed()
@@ -89,7 +89,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             self._check_cursors(cursors_from_drafts(draft.initial_cursors), event_types)
         drafts.check_no_duplicate_attributes(draft.authorization)
         subscription = with_declaration(self._subscription_of_draft(draft), draft, event_types)
-        # Before it is stored: a client that may not see it could never use it.
+        # Before it is stored, because a client that may not see it could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         return self.subscription_repository.add(subscription, event_types)
 
@@ -204,12 +204,12 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
             authorization=drafts.authorization_from_draft(draft.authorization),
             annotations=old.annotations if draft.annotations is None else draft.annotations,
             labels=old.labels if draft.labels is None else draft.labels,
-            # Every change moves the time of the last change, also two within one millisecond.
+            # Every change moves the time of the last change forward, even within one millisecond.
             updated_at=max(now_in_milliseconds(self.clock), old.updated_at + timedelta(milliseconds=1)),
         )
         event_types = [found for name in old.event_types if (found := self.event_types.find(name)) is not None]
         if draft.reads:
-            # The answer says which members their schemas have.
+            # The answer names the members of their schemas.
             for event_type in event_types:
                 self.permissions.require(Operation.VIEW, event_type.resource, subject)
         return self.subscription_repository.replace(old, with_declaration(new, draft, event_types))
@@ -266,12 +266,12 @@ class DeletedSubscriptionCleanup(Struct, frozen=True):
             )
 
     def clean_up(self, subscription_id: str) -> None:
-        """The note goes last, so that nothing is forgotten."""
+        """The note is removed last, so that nothing is forgotten."""
         self.coordination.remove_subscription_state(subscription_id)
         self.subscription_repository.remove_deletion_note(subscription_id)
 
     def try_to_clean_up_all(self) -> None:
-        """Remains that cannot be cleared now are left for the next housekeeping."""
+        """Clear all remains. Those that cannot be cleared now are left for the next housekeeping."""
         try:
             self.clean_up_all()
         except Fault:
@@ -301,7 +301,7 @@ class SubscriptionsOfEventTypes(Struct, frozen=True, kw_only=True):
         return [reader_of(each) for each in self.subscription_repository.of_event_type(name)]
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
-        """Further changes and conditions for the removal of an event type.
+        """Additional changes and conditions for the removal of an event type.
 
         Raises `Conflict` if subscriptions forbid it.
         """
@@ -321,7 +321,7 @@ class SubscriptionsOfEventTypes(Struct, frozen=True, kw_only=True):
         return (mark,)
 
     def clear_deleted_subscriptions(self) -> None:
-        """An event type is deleted, and with it perhaps subscriptions: clear their remains."""
+        """Clear the remains of subscriptions that were deleted together with an event type."""
         self.deleted_subscription_cleanup.try_to_clean_up_all()
 
     def before_repartitioning(self, event_type: EventType) -> None:
@@ -331,7 +331,9 @@ class SubscriptionsOfEventTypes(Struct, frozen=True, kw_only=True):
             self.initialisation.ensure_initialised(each)
 
     def after_repartitioning(self, event_type: EventType) -> None:
-        """Have the subscriptions consume all partitions; the streams of those that got some end and come back."""
+        """Have the subscriptions consume all partitions; the streams of subscriptions with new partitions end, and
+        their clients reconnect.
+        """
         found = self.subscription_repository.of_event_type(event_type.name)
         extended = [each.id for each in found if self.initialisation.ensure_entries_for_event_type(each, event_type)[1]]
         self.reset_requests.close_streams(extended)
@@ -366,7 +368,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     """How far the event type has been looked through, by its id: another one may come to have its name."""
 
     def run(self) -> None:
-        """Attach the redrive event type to the subscriptions that its new events are tagged with.
+        """Attach the redrive event type to the subscriptions for which its new events are tagged.
 
         The feature that is named after this job switches it off.
         """
@@ -394,7 +396,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         )
 
     def _attach_to_new_targets(self, event_type: EventType, partition: str) -> None:
-        """Subscriptions checked before a failure are checked once more."""
+        """Subscriptions that were checked before a failure are checked again."""
         named: set[str] = set()
         start = self._searched_positions[event_type.id].get(partition, Position(event_type.timeline.order, -1))
         end = start
@@ -416,7 +418,9 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     def _target_subscriptions_behind(
         self, event_type: EventType, partition: str, position: Position
     ) -> Iterator[tuple[set[str], Position]]:
-        """The subscriptions after a position, stretch by stretch: the names in it, and its end."""
+        """The subscriptions named by events after a position, stretch by stretch: the names in a stretch, and its
+        end.
+        """
         number = int(partition)
         while True:
             timeline, offset = self.cursor_resolver.next_event_location(event_type, position, partition)

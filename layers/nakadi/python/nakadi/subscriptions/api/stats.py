@@ -1,4 +1,4 @@
-"""The state of a subscription's streams: who reads which partition, how far behind, and since when."""
+"""The state of a subscription's streams: who reads which partition, how far readers are behind, and since when."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ AGE_LOOKUP_TIMEOUT_SECONDS = 10.0
 
 
 class PartitionStats(Struct, frozen=True, kw_only=True):
-    """A partition: `stream_id` and `assignment_type` are of the live session that reads it.
+    """A partition: `stream_id` and `assignment_type` belong to the live session that reads it.
 
     `unconsumed_events` is None before the first stream; `lag_seconds` is None if the caller did not ask for it, or the
-    log did not tell it.
+    log could not provide it.
     """
 
     partition: str
@@ -133,10 +133,10 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def stats_of_each(
         self, subscriptions: Sequence[Subscription], subject: Subject, *, with_lag: bool
     ) -> Iterator[tuple[Subscription, StatsByEventType]]:
-        """The result of `of`, for many: for existing event types that the subject may see.
+        """The statistics of many subscriptions, for existing event types that the subject may see.
 
-        The place of an event type's newest events is looked up once. After `AGE_LOOKUP_TIMEOUT_SECONDS` no ages are
-        found out any more. For a subscription that the subject may not see, it has only the readers, as in `status`.
+        The newest positions of an event type are looked up only once. After `AGE_LOOKUP_TIMEOUT_SECONDS`, no more ages
+        are looked up. For a subscription that the subject may not see, the result has only the readers, as in `status`.
         """
         newest: dict[str, Mapping[str, Position]] = {}
         ages_until = self.clock.now() + timedelta(seconds=AGE_LOOKUP_TIMEOUT_SECONDS)
@@ -154,7 +154,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
                 yield each, {found.name: stats(found, shared) for found in self._visible_event_types(each, subject)}
 
     def slowest_partition(self, subscription: Subscription, objective: Objective) -> SlowestPartition | None:
-        """The partition whose next event has waited longest; None if none waits."""
+        """The partition whose next event has waited longest; None if no event waits."""
         shared = self._snapshot_with_offsets(subscription)
         found = [
             (EventTypePartition(name, each.partition), each)
@@ -193,7 +193,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
                 yield event_type
 
     def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
-        """Whether a partition is stalled; it stops at the first proof that none is."""
+        """Whether a partition is stalled; the check stops as soon as it is certain that none is."""
         shared = self._snapshot_without_offsets(assignment)
         if not shared.sessions and not shared.standstills:
             return False
@@ -217,7 +217,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         return replace(shared, offsets=self.coordination.committed_offsets(subscription.id))
 
     def _snapshot_without_offsets(self, assignment: Assignment) -> _AssignmentSnapshot:
-        """Without the offsets, which need a separate read."""
+        """The snapshot without the offsets, which need a separate read."""
         living = self.leases.live_holders() if assignment.sessions else ()
         return _AssignmentSnapshot(
             entries={each.partition: each for each in assignment.entries},
@@ -242,7 +242,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         if offset is None:
             return found
         unconsumed = self._count_unconsumed(event_type, name, offset.position, newest)
-        # The offset was last written by a commit, or when its owner changed.
+        # A commit, or a change of owner, was the last write of the offset.
         now = self.clock.now()
         suspicious = unconsumed > 0 and shared.is_stalled(partition, offset.changed_at, now, self.max_commit_seconds)
         look = suspicious or (with_lag and unconsumed > 0)
@@ -255,7 +255,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         )
 
     def _count_unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
-        """A commit may be ahead of the newest event; then nothing waits."""
+        """The number of unconsumed events. A commit may be ahead of the newest event; then nothing waits."""
         try:
             return max(0, positions.count_events_between(event_type, partition, committed, newest))
         except Invalid:
@@ -265,7 +265,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def _oldest_unconsumed_stored_at(
         self, event_type: EventType, partition: str, committed: Position
     ) -> datetime | None:
-        """When the first unconsumed event was stored; None if the log does not tell it now."""
+        """When the first unconsumed event was stored; None if the log cannot say it now."""
         try:
             return self._stored_at_of_next_event(event_type, partition, committed)
         except (CursorError, Unavailable, UnknownTopic, OffsetUnavailable):
@@ -309,7 +309,7 @@ def is_commit_overdue(owner: Session, since: datetime, now: datetime, max_commit
 
 
 def lag_cause(partition: PartitionStats, entry: PartitionAssignment | None, *, is_hot: bool) -> LagCause:
-    """The reason why a partition is late, the most certain one first."""
+    """The reason why a partition is late: the most certain one that applies."""
     if entry is not None and (entry.failed_streams or entry.search_end is not None):
         return LagCause.FAILING_EVENT
     if partition.stalled:
@@ -326,13 +326,13 @@ def lag_seconds(unconsumed: int, since: datetime | None, now: datetime) -> int |
 
 
 def _partitions_in_text_order(event_type: EventType) -> Sequence[str]:
-    """As texts, as clients know it: 10 comes before 2."""
+    """The partitions in the order of their names as texts, which clients know: 10 comes before 2."""
     return sorted(event_type.partitions)
 
 
 class ObjectiveFigures(Struct, frozen=True, kw_only=True):
-    """How an objective is met, in two numbers: the burn rate of a problem that lasts, and how far the longest waiting
-    event is. `is_shown` says whether the subscription wants the second as a metric of its own.
+    """How well an objective is met, in two numbers: the burn rate of a lasting problem, and the pressure of the longest
+    waiting event. `is_shown` says whether the subscription wants the pressure as a metric of its own.
     """
 
     burn_rate: float
@@ -341,9 +341,9 @@ class ObjectiveFigures(Struct, frozen=True, kw_only=True):
 
 
 class TroubledSubscriptions(Struct, frozen=True, kw_only=True):
-    """Checks all subscriptions at intervals. `stalled_ids` are of those that were stalled the last time, and
-    `late_ids` of those whose events waited longer than their objective allows. `objectives` has the figures of
-    all that have one.
+    """Checks all subscriptions at intervals. `stalled_ids` are the subscriptions that were stalled at the last check,
+    and `late_ids` those whose events waited longer than their objective allows. `objectives` has the figures of all
+    subscriptions with an objective.
 
     `execute_reset` carries out a reset whose process died, and which no stream has found since.
     """
@@ -358,8 +358,9 @@ class TroubledSubscriptions(Struct, frozen=True, kw_only=True):
     objectives: dict[str, ObjectiveFigures] = field(default_factory=dict)
 
     def check_all(self) -> None:
-        """Costs one read for a subscription without streams, now or lately, and little more for one whose streams
-        commit."""
+        """Check all subscriptions. This costs one read for a subscription without recent streams, and little more for
+        one whose streams commit.
+        """
         stalled: list[Subscription] = []
         late: list[Subscription] = []
         objectives: dict[str, ObjectiveFigures] = {}
@@ -377,7 +378,7 @@ class TroubledSubscriptions(Struct, frozen=True, kw_only=True):
             _log_stalled(each)
 
     def count(self) -> int:
-        """How many are stalled or late, each of them once."""
+        """How many subscriptions are stalled or late, each counted once."""
         return len({*self.stalled_ids, *self.late_ids})
 
     def _check_subscription(

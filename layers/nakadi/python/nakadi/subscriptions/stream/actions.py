@@ -49,11 +49,12 @@ class SubscriptionStreamParameters(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
-    """How a stream goes. Times are in seconds; a limit or a timespan of 0 is none.
+    """The limits of a stream. Times are in seconds; 0 means no limit or no timespan.
 
-    `max_uncommitted_events` is how many events may be sent and not yet committed, all partitions together.
-    `max_uncommitted_per_partition` is the same for each of them, 0 is none. `releases_on_disconnect` ends the session
-    with its connection, and does not wait for commits. `sends_at_once` makes a batch of any events that are ready.
+    `max_uncommitted_events` is how many sent events may be uncommitted in all partitions together.
+    `max_uncommitted_per_partition` is the same for each partition; 0 means no limit. `releases_on_disconnect` ends the
+    session with its connection, and does not wait for commits. `sends_at_once` sends whatever events are ready as a
+    batch.
     """
 
     batch_limit: int = 1
@@ -81,7 +82,7 @@ def stream_limits(
     pick_seconds: PickSeconds,
     max_stream_seconds: int | None = None,
 ) -> SubscriptionStreamLimits:
-    """The limits of a stream, or `Invalid` for the first rule that they break.
+    """The limits of a stream, or raises `Invalid` for the first rule that they break.
 
     Zeros mean the same as omitted parameters, because some clients always name everything.
     """
@@ -136,8 +137,9 @@ class SendBatch(Struct, frozen=True):
 
 
 class SendKeepAlive(Struct, frozen=True):
-    """Send the position of a partition without events, and perhaps debug information, or that the following events
-    cannot be read."""
+    """Send the position of a partition without events, and perhaps debug information, or the message that the following
+    events cannot be read.
+    """
 
     partition: EventTypePartition
     position: Position
@@ -148,7 +150,7 @@ class SendKeepAlive(Struct, frozen=True):
 class OpenPartition(Struct, frozen=True):
     """Find out where reading continues after a position, and call `handle_opening`; this closes any open source.
 
-    With a `replay` parked events come first.
+    With a `replay`, parked events come first.
     """
 
     partition: EventTypePartition
@@ -164,7 +166,7 @@ class ClosePartition(Struct, frozen=True):
 
 
 class CountConsumed(Struct, frozen=True):
-    """Count batches that the client has just committed, by how old they are: the subscription has an objective."""
+    """Count batches that the client has just committed, by their age, because the subscription has an objective."""
 
     batches: tuple[ConsumedBatch, ...]
 
@@ -183,7 +185,7 @@ class HandOverPartitions(Struct, frozen=True):
 
 
 class FailureCountChange(Struct, frozen=True):
-    """Write down in a partition's entry how often it failed, and how far the search for the event behind that goes."""
+    """Record in a partition's entry how often it failed, and where the search for the failing event ends."""
 
     partition: EventTypePartition
     failed_streams: int
@@ -191,7 +193,9 @@ class FailureCountChange(Struct, frozen=True):
 
 
 class GiveUpOnEvent(Struct, frozen=True):
-    """Deal with an event that consumers failed at so often, as the policy says; then it counts as consumed."""
+    """Treat an event that consumers have repeatedly failed to process as the policy says; then it counts as
+    consumed.
+    """
 
     partition: EventTypePartition
     event: EventRun
@@ -200,7 +204,8 @@ class GiveUpOnEvent(Struct, frozen=True):
 
 
 class ParkEvents(Struct, frozen=True, kw_only=True):
-    """Put events away that have to follow others of their keys, and perhaps move the cursor, then `handle_parking_end`.
+    """Park events that have to follow others of their keys, and perhaps move the cursor; then call
+    `handle_parking_end`.
 
     `opening_number` identifies the opening after which they were read.
     """
@@ -228,18 +233,19 @@ class EndReplay(Struct, frozen=True):
 
 
 class GrantExtension(Struct, frozen=True):
-    """Answer a request for more time: the client has it up to this moment, by the steady clock of this process."""
+    """Answer a request for more time: the client has until this moment, by the steady clock of this process."""
 
     number: int
     commit_by: float
 
 
 class DepartureRecord(Struct, frozen=True):
-    """The records to make when a session ends: the events at which its partitions have failed by now, and those that
+    """The records to write when a session ends: the events that have failed in its partitions by now, and those that
     its client never received.
 
-    `has_timed_out` says that the client's time to commit had ended. `standstills` says where the partitions stand, with
-    one stream for each of which the client has not committed everything that it was sent.
+    `has_timed_out` says that the client's time to commit had ended. `standstills` has the committed positions of the
+    partitions, and counts one stream for each partition of which the client has not committed everything that it was
+    sent.
     """
 
     failure_counts: tuple[FailureCountChange, ...] = ()
@@ -275,7 +281,7 @@ class SessionEnd(Enum):
     RESET = "the cursors of the subscription are being reset"
     BLOCKED = "the application or an event type is blocked"
     GONE = "its client is gone"
-    # These at once, because the client will commit nothing further.
+    # The reasons to end at once because the client will commit nothing further.
     LEFT = "its client has left"
     RELEASED = "its client is gone, and wanted its partitions to be released then"
     # Reasons to end at once, without a chance to commit.
@@ -298,8 +304,9 @@ class SharedState(Struct, frozen=True):
 
 
 class SessionProgress(Struct, frozen=True):
-    """How many partitions a session has, how many events are sent and not committed, and when the oldest event was
-    stored that is not."""
+    """How many partitions a session has, how many sent events are uncommitted, and when the oldest uncommitted event
+    was stored.
+    """
 
     partition_count: int
     uncommitted_events: int
@@ -307,7 +314,7 @@ class SessionProgress(Struct, frozen=True):
 
 
 class ProcessLease(Struct):
-    """Until when other processes take this one for alive. `valid_until` is on the steady clock of this process."""
+    """Until when other processes consider this one alive. `valid_until` is on the steady clock of this process."""
 
     process_id: str
     valid_until: float
@@ -335,11 +342,13 @@ class SessionContext(Struct, frozen=True, kw_only=True):
     is_deliverable: IsDeliverable
     lease: ProcessLease
     reading_rules: ReadingRules
-    # The event type that comes to the subscription beside its own: only events that are tagged for it are delivered.
+    # The event type that the subscription receives besides its own: only events that are tagged for the subscription
+    # are delivered.
     attached_event_type: str = ""
-    # Whether `is_deliverable` judges every event, and not only those that not every reader may see.
+    # Whether `is_deliverable` checks every event, and not only those that not every reader may see.
     filters_events: bool = False
-    # Whether the subscription has an objective, so that what is consumed counts. It may get or lose one at any time.
+    # Whether the subscription has an objective, so that consumed events are counted. It may gain or lose one at any
+    # time.
     has_objective: Callable[[], bool] = lambda: False
-    # What bounds the bytes of events that are read and not committed; None if nothing does.
+    # The bound on the bytes of events that are read and not committed; None if there is none.
     memory: StreamMemory | None = None

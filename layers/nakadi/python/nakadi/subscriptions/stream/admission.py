@@ -40,7 +40,9 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
     def admit(
         self, subscription_id: str, requested: Sequence[EventTypePartition], subject: Subject
     ) -> tuple[Subscription, Sequence[EventType]]:
-        """The subscription, which has offsets now, and its event types. Raises outcomes in the order of the checks."""
+        """The subscription, which has offsets from now on, and its event types. Raises outcomes in the order of the
+        checks.
+        """
         subscription = self._get_subscription(subscription_id, subject)
         event_types = self._get_event_types(subscription)
         _check_partitions(requested, event_types)
@@ -53,9 +55,9 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
         self.subscription_repository.get(subscription.id)
 
     def _get_subscription(self, subscription_id: str, subject: Subject) -> Subscription:
-        """A blocked client does not learn whether it exists."""
+        """The subscription. A blocked client does not learn whether it exists."""
         try:
-            # Not a cached one: the shared state of a deleted subscription must not be created again.
+            # Not a cached subscription: the shared state of a deleted one must not be created again.
             subscription: Subscription = self.subscription_repository.get(subscription_id)
         except NotFound:
             self.permissions.require_consumer(subject, ())
@@ -104,8 +106,9 @@ def delivery_filter(
     *,
     accepts: AcceptsEvent | None = None,
 ) -> IsDeliverable:
-    """The events of a subscription that a subject may see, and that the client accepts; of an event type that is
-    `attached` to it, only those that are tagged for it."""
+    """The events of a subscription that a subject may see, and that the client accepts. Of an event type that is
+    `attached` to the subscription, these are only events that are tagged for it.
+    """
 
     def is_deliverable(partition: EventTypePartition, record: Record) -> bool:
         if record.directed_to is not None:
@@ -136,8 +139,9 @@ SNAPSHOT_MAX_AGE_SECONDS = 1.0
 
 
 class PlannedReplay(Struct, frozen=True):
-    """Parked `events` are sent again; all others up to `last_position` are consumed, and reading continues behind
-    `resume_position`."""
+    """Parked `events` are sent again; all others up to `last_position` are consumed, and reading continues after
+    `resume_position`.
+    """
 
     events: tuple[ParkedEventInfo, ...]
     last_position: Position
@@ -145,7 +149,7 @@ class PlannedReplay(Struct, frozen=True):
 
 
 class PartitionStart(Struct, frozen=True):
-    """Reading continues behind `position`; `lost_events` earlier events were removed.
+    """Reading continues after `position`; `lost_events` earlier events were removed.
 
     `parked_keys` are the keys of parked events.
     """
@@ -161,13 +165,13 @@ class KnownEventTypes(dict[str, EventType]):
     """The event types of a stream by name, each in the newest revision that was seen.
 
     Two parts read them independently: `PartitionStarts` when a partition is opened, and the access monitor once a
-    second. The newer revision has to win, whichever part read it: a partition read by the event type from before its
-    move to another timeline would wait for events that never come there. Written on the event loop only; threads that
-    read it may see the older revision, as if they had come a moment earlier.
+    second. The newer revision must be used, whichever part read it: with the event type from before a move to another
+    timeline, a partition would wait for events that never come. Only the event loop writes; other threads may see the
+    older revision, as if they had read a moment earlier.
     """
 
     def __init__(self, event_types: Iterable[EventType], look_again: Callable[[], None]) -> None:
-        """`look_again` asks the access monitor for a check."""
+        """`look_again` requests a check by the access monitor."""
         super().__init__({each.name: each for each in event_types})
         self.look_again = look_again
 
@@ -176,7 +180,7 @@ class KnownEventTypes(dict[str, EventType]):
         return event_distance(self.get(partition.event_type), partition, first, last)
 
     def keep_newest(self, event_type: EventType) -> EventType:
-        """The newest revision seen, this one included. To be called on the event loop only."""
+        """The newest revision seen, including this one. Call this only on the event loop."""
         known = self.get(event_type.name)
         if known is not None and known.id == event_type.id and known.revision > event_type.revision:
             return known
@@ -190,7 +194,7 @@ class PartitionStarts:
     def __init__(self, event_types: EventTypes, cursor_resolver: CursorResolver, clock: Clock) -> None:
         self._event_types = event_types
         self._cursor_resolver = cursor_resolver
-        # By the id of the event type and the least known revision: another event type may get its name, and a caller
+        # By the id of the event type and the least known revision: another event type may reuse the name, and a caller
         # that knows of a change must not get an earlier version.
         self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(
             clock, SNAPSHOT_MAX_AGE_SECONDS
@@ -208,7 +212,7 @@ class PartitionStarts:
                 *self._views.get(key, lambda _: self._read_snapshot(event_type)), partition, stored
             )
         except UnusableCursor:
-            self._views.invalidate(key)  # events may have come since
+            self._views.invalidate(key)  # events may have arrived since
         return self._start_in_snapshot(
             *self._views.get(key, lambda _: self._read_snapshot(event_type)), partition, stored
         )
@@ -241,4 +245,4 @@ def event_distance(event_type: EventType | None, partition: EventTypePartition, 
             return positions.count_events_between(event_type, partition.partition, first, last)
     except Invalid:
         pass
-    return 1  # the number is unknown, or no longer known; but there were some
+    return 1  # the number is unknown, or no longer known, but some events were lost

@@ -49,7 +49,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AvroVersion(Struct):
-    """The text of an Avro schema, and what writes its payloads once one was needed."""
+    """The text of an Avro schema, and the writer of its payloads, once it was needed."""
 
     text: str
     writer: Write | None = None
@@ -83,7 +83,7 @@ def _versions_of(event_types: EventTypes, event_type: EventType) -> Mapping[str,
 
 
 class _BatchForm(NamedTuple):
-    """What a batch begins with, and what writes its parts."""
+    """The beginning of a batch, and the writers of its parts."""
 
     beginning: bytes
     write_cursor: Write
@@ -111,7 +111,7 @@ class AvroSubscriptionFormat:
         return b""
 
     def encode_line(self, line: SessionLine) -> LineInSteps:
-        """A batch. Raises `TryLater` for an event of a schema that came after the stream was opened."""
+        """Encode a batch. Raises `TryLater` for an event whose schema was added after the stream was opened."""
         form, partition = _batch_form(), line.partition
         out = bytearray(form.beginning)
         cursor = {
@@ -140,7 +140,7 @@ class AvroSubscriptionFormat:
         payload = self._payload(event_type, value, event, metadata)
         return {
             "metadata": _metadata_of(event_type, metadata, run, index),
-            # Bytes are texts of as many characters in JSON, which is where this comes from.
+            # The values come from JSON, where bytes are texts with one character per byte.
             "payload": payload.decode("latin-1"),
         }
 
@@ -158,11 +158,11 @@ class AvroSubscriptionFormat:
         try:
             return schema.write(fields)
         except DoesNotFit:
-            return value  # it says that it has an Avro schema, and was published as JSON
+            return value  # the event names an Avro schema, but was published as JSON
 
 
 def _metadata_of(event_type: str, metadata: Mapping[str, Any], run: EventRun, index: int) -> Mapping[str, Any]:
-    """The metadata of an envelope. Events that have none have the moment and the place at which they were stored."""
+    """The metadata of an envelope. An event without metadata gets the time and the place at which it was stored."""
     stored_at = run.stored_at(index)
     occurred_at = _milliseconds(metadata.get("occurred_at"))
     trace = metadata.get("span_ctx")

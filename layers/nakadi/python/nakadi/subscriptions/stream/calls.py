@@ -1,6 +1,6 @@
-"""Carrying out the calls of a session, in order, and publishing dead letters.
+"""Carries out the calls of a session, in order, and publishes dead letters.
 
-Each call may be carried out again.
+Each call may be repeated.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ HandleUnprocessableEvent = Callable[[GiveUpOnEvent], None]
 
 
 class SessionCallExecutor:
-    """Carries out the calls of one session. Without `parking` no event can be parked.
+    """Carries out the calls of one session. Without `parking`, no event can be parked.
 
-    It works in threads, and one call at a time. It reads only the id of the session, which belongs to the loop; its
+    It works in threads, one call at a time. Of the session, which belongs to the loop, it reads only the id; its
     results are facts, which the driver passes to the session on the loop.
     """
 
@@ -105,12 +105,12 @@ class SessionCallExecutor:
         | EndReplay
         | GrantExtension,
     ) -> ApplySessionFact:
-        """Carry a call out, and return its outcome as a fact for the session. Raises `Unavailable`."""
+        """Carry out a call, and return its outcome as a fact for the session. Raises `Unavailable`."""
         session = self._session
         match call:
             case HandOverPartitions(partitions, positions):
-                # In this order: a commit is refused as soon as the partition is another session's. If the second step
-                # fails, both are repeated, and earlier commits stay.
+                # The order matters: a commit is refused as soon as the partition belongs to another session. If the
+                # second step fails, both are repeated, and earlier commits stay.
                 self._members.commit(session.id, positions)
                 revision = self._members.hand_over(session.id, partitions).revision
                 self._metrics.partitions_handed_over.add(len(partitions))
@@ -140,8 +140,8 @@ class SessionCallExecutor:
             if self._parking.park_failed(self._session.id, call) is not CommitResult.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
             return
-        # Published and then committed: a process that dies in between leaves an event that is published twice, and none
-        # that is lost. Parking above does both in one write.
+        # Publish first, then commit: if the process dies in between, an event is published twice, but none is lost.
+        # Parking, above, does both in one write.
         self._unprocessable(call)
         self._members.commit(self._session.id, {call.partition: call.event.end})
 
@@ -154,7 +154,7 @@ class SessionCallExecutor:
         return parked
 
     def _end_replay(self, partition: EventTypePartition, replay: Replay) -> None:
-        """First the events are removed: if this is interrupted in between, the call is repeated and finds none."""
+        """Remove the events first: if this is interrupted, the repeated call finds none."""
         if self._parking is not None:
             self._parking.store.remove_replayed(partition, replay)
         self._members.end_replay(self._session.id, partition, replay)
@@ -209,7 +209,7 @@ def dead_letter_event(subscription_id: str, dropped: GiveUpOnEvent) -> Mapping[s
 
 
 def _event_with_metadata(dropped: GiveUpOnEvent) -> Mapping[str, Any]:
-    """The event, with the metadata that the dead letter queue requires made up where it is missing."""
+    """The event, with substitutes for missing metadata that the dead letter queue requires."""
     event: dict[str, Any] = orjson.loads(dropped.event.values[0])
     known = event.get("metadata")
     made_up = {

@@ -53,8 +53,8 @@ NewCursorToken = Callable[[], object]
 def random_cursor_token() -> str:
     """The text of a random UUID.
 
-    Nothing is ever checked with it, so it need not be hard to guess. `uuid4` asks the system for each one: it gives
-    up the interpreter for that, and a busy process waits to get it back, once for each batch.
+    No check depends on it, so it may be easy to guess. `uuid4` would ask the operating system for each one and release
+    the interpreter for that, and a busy process would wait to get it back, once for each batch.
     """
     digits = f"{random.getrandbits(128):032x}"
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
@@ -74,11 +74,11 @@ class SubscriptionFormat(Protocol):
         """The lines that precede all others."""
 
     def encode_line(self, line: SessionLine) -> bytes | LineInSteps:
-        """The line. A format that does something with each event makes it in steps."""
+        """Encode a line. A format that processes each event does so in steps."""
 
 
 class JsonSubscriptionFormat:
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     content_type = "application/x-json-stream"
 
@@ -91,7 +91,7 @@ class JsonSubscriptionFormat:
     def encode_line(self, line: SessionLine) -> bytes:
         info = b',"info":%s' % orjson.dumps(_info_of(line)) if line.info else b""
         partition = line.partition
-        # Names of event types have letters, digits, dots, dashes and underscores: nothing here needs escaping.
+        # Names of event types consist of letters, digits, dots, dashes and underscores, so nothing needs escaping.
         cursor = (
             f'{{"cursor":{{"partition":"{partition.partition}","offset":"{line.position}",'
             f'"event_type":"{partition.event_type}","cursor_token":"{self._new_token()}"}}'
@@ -107,11 +107,11 @@ def _info_of(line: SessionLine) -> Mapping[str, Any]:
 
 
 class EventSubscriptionFormat:
-    """Server-sent events, as browsers read them: one event a batch.
+    """Server-sent events, as browsers read them: one for each batch.
 
-    An event source does not show headers, so the first event has the id that is needed for commits. Continuing after
-    a break needs no id of the last event: a subscription knows its place. A keep-alive without information is a
-    comment.
+    An event source does not expose headers, so the first event has the id that commits need. After an interruption,
+    clients need no id of the last event, because the subscription knows its position. A keep-alive without information
+    is a comment.
     """
 
     content_type = "text/event-stream"
@@ -129,9 +129,9 @@ class EventSubscriptionFormat:
 
 
 class CloudEventSubscriptionFormat:
-    """A batch of CloudEvents a line; each has the cursor up to it that a client may commit.
+    """One batch of CloudEvents per line; each CloudEvent has the cursor that commits everything up to it.
 
-    A line without events has no CloudEvent that could have a cursor, or debug information.
+    A line without events has no CloudEvent that could carry a cursor or debug information.
     """
 
     content_type = BATCH_MEDIA_TYPE
@@ -155,7 +155,7 @@ class CloudEventSubscriptionFormat:
         return cloud_events_line(parts)
 
 
-# A call is tried again after these pauses while a store does not answer.
+# The pauses between attempts at a call while a store does not answer.
 MIN_CALL_RETRY_PAUSE_SECONDS = 0.1
 MAX_CALL_RETRY_PAUSE_SECONDS = 2.0
 
@@ -218,11 +218,11 @@ class SubscriptionDriver(StreamDriver):
         self._calling: asyncio.Task[None] | None = None
         self._connected = True
         self._cannot_encode = False
-        # The first line that is not encoded, what makes it in steps, and the lines behind it.
+        # The first line that is not encoded yet, its encoder, and the lines after it.
         self._unfinished: tuple[SessionLine, LineInSteps] | None = None
         self._lines_behind: deque[SessionLine] = deque()
         self._bytes_since_pause = 0
-        # While the driver waits for the client or a source: what cuts the waiting short.
+        # Interrupts the driver while it waits for the client or a source.
         self._waiting: asyncio.Timeout | None = None
         self._facts_due_while_waiting = False
 
@@ -231,7 +231,7 @@ class SubscriptionDriver(StreamDriver):
         return self._session
 
     def add_state(self, shared: SharedState) -> None:
-        """The subscription is like this now."""
+        """This is the new state of the subscription."""
         self.add_fact(lambda now: self._session.handle_state(shared, now))
 
     def update_event_type(self, event_type: EventType) -> None:
@@ -258,9 +258,9 @@ class SubscriptionDriver(StreamDriver):
                 for each, source in self._open.items():
                     if each.event_type == event_type.name:
                         source.update_event_type(event_type)
-            # A copy: while one of them moves, facts are handed in, which open and close others.
+            # A copy: while one source moves, facts arrive, which open and close others.
             for each, source in tuple(self._open.items()):
-                # The client may first have to read the lines that the fact before has produced.
+                # The client may first have to read the lines that the previous fact has produced.
                 if self._buffer.is_full or self._is_encoding:
                     await self._flush_before_deadline()
                 moved = await self._pass_on_next_run(each, source) or moved
@@ -281,7 +281,7 @@ class SubscriptionDriver(StreamDriver):
             self._timer.set(self._session.next_tick_at())
             await self._wait_unless_session_ends(source.move_to_next_event(self.wake))
             if self._open.get(partition) is not source or self._session.end:
-                source.release()  # it was closed while it moved
+                source.release()  # the source was closed while it moved
                 return False
         if partition in self._resting:
             return False
@@ -350,7 +350,8 @@ class SubscriptionDriver(StreamDriver):
         self._put_encoded(line, encoded)
 
     def _put_encoded(self, line: SessionLine, encoded: bytes) -> None:
-        # What follows a batch that cannot be encoded would leave it out. The session hears of it in the next round.
+        # Sending what follows a batch that cannot be encoded would skip that batch. The session learns of it in the
+        # next round.
         if self._cannot_encode:
             return
         self._buffer.put(encoded)
@@ -396,10 +397,10 @@ class SubscriptionDriver(StreamDriver):
                 self.add_fact(await self._perform_with_retries(call))
             except Exception as error:  # any error: the stream must not continue as if it had worked
                 log.warning("The stream %s ends, because its call %s failed", self._session.id, call, exc_info=error)
-                # Later ones rely on it.
+                # Later calls rely on this one.
                 self._calls.clear()
                 self.add_fact(lambda _, error=error: self._session.handle_refusal(error))  # type: ignore[misc]  # bound early
-        # No await since the queue was found empty: a call that is added from now on begins a new task.
+        # Nothing was awaited since the queue was found empty, so a call that is added from now on begins a new task.
         self._calling = None
 
     async def _perform_with_retries(self, call: SessionCall) -> ApplyFact:

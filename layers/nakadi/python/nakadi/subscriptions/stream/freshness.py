@@ -1,4 +1,4 @@
-"""What streams of this process consume, counted against the objectives of their subscriptions.
+"""Counts what the streams of this process consume against the objectives of their subscriptions.
 
 Counting happens on the event loop, whenever a client commits, and costs a few additions. Threads add the counts to
 the reports now and then, and when the last stream of a subscription ends, which costs nothing if nothing was consumed.
@@ -38,13 +38,12 @@ class FreshnessRecorder:
         self._reports = reports
         self._clock = clock
         self._metrics = metrics
-        # The event loop counts while threads report: none may lose what another changes.
+        # The event loop counts while threads report, and neither may lose a change by the other.
         self._lock = threading.Lock()
         self._followed: dict[str, _FollowedSubscription] = {}
 
     def follow(self, subscription: Subscription) -> Callable[[], None]:
-        """Know the objective of a subscription from now on, until a stream of it ends and calls the returned
-        function."""
+        """Follow the objective of a subscription until its stream ends and calls the returned function."""
         with self._lock:
             followed = self._followed.setdefault(subscription.id, _FollowedSubscription(subscription.objective))
             followed.streams += 1
@@ -83,7 +82,7 @@ class FreshnessRecorder:
             self._report_subscription(subscription_id, followed)
 
     def report_subscription(self, subscription_id: str) -> None:
-        """The same for one subscription."""
+        """Report the counts of one subscription."""
         with self._lock:
             followed = self._followed.get(subscription_id)
         if followed is not None:

@@ -29,13 +29,13 @@ MIN_REMAINING_LEASE_SECONDS = lease_watch.LEASE_DURATION.total_seconds() / 2
 class LeaseKeeper:
     """The lease of this process, and the removal of sessions whose process no longer has one.
 
-    Other processes regard a lease as over a while after it is over for its own process, so that clocks may differ by
-    that much. If it was over even for a moment, others may have given the partitions away: then the sessions of this
-    process end, and later ones belong to another lease under another name.
+    Other processes consider a lease expired a while after its own process does, so that clocks may differ by that much.
+    If a lease expired even for a moment, others may have given the partitions away: then the sessions of this process
+    end, and later sessions belong to another lease with another name.
 
-    The lock has one thread renew at a time; a thread that reads `_lease` without it may see the one before, and then
-    removes no session that it would not remove anyway. Sessions to be removed are kept in a set whose single operations
-    are atomic; removing one twice does no harm.
+    The lock has one thread renew at a time; a thread that reads `_lease` without it may see the previous lease, and
+    then removes no session that it would not remove anyway. Sessions to remove are in a set whose single operations are
+    atomic; removing a session twice does no harm.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class LeaseKeeper:
         """
         living = cache(self._leases.live_holders)
         for members, assignment in subscriptions:
-            # Another thread may renew meanwhile, perhaps under a new name: that is in the store before it is here, so
-            # its sessions are found alive; those under the name of before stay until the next round.
+            # Another thread may renew meanwhile, perhaps under a new name. That name is in the store before it is here,
+            # so its sessions are found alive; sessions under the previous name stay until the next round.
             others = [each for each in assignment.sessions if each.process_id != self._lease.process_id]
             dead = lease_watch.sessions_without_lease(others, living()) if others else frozenset()
             if dead:
@@ -121,14 +121,15 @@ class LeaseKeeper:
             self._metrics.lease_renewals.add(1, outcome)
 
     def _prolong_lease(self) -> None:
-        # From before the request: its answer may have been under way for long.
+        # The time before the request, because its answer may have taken long.
         began = self._clock.monotonic()
         seconds = lease_watch.LEASE_DURATION.total_seconds()
         lease = self._lease if self._lease.is_valid(began) else ProcessLease(self._new_name(), began + seconds)
         self._coordination.renew_lease(lease.process_id, self._clock.now() + lease_watch.LEASE_DURATION)
-        # An answer that came too late does not count: meanwhile other processes could see that there was no lease.
+        # A late answer does not count, because other processes could meanwhile see that there was no lease.
         if lease.is_valid(self._clock.monotonic()):
-            # Changed in place: the sessions that began on this lease hold the same object, and see how long it is good.
+            # Changed in place: the sessions that began with this lease hold the same object, and see how long it is
+            # valid.
             lease.valid_until = began + seconds
             self._lease = lease
         else:

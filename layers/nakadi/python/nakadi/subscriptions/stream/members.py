@@ -1,14 +1,14 @@
-"""How sessions join a subscription, hand partitions over and leave, and how streams get to know of it.
+"""How sessions join a subscription, hand partitions over and leave, and how streams learn of it.
 
-Each change reads the assignment, has a pure function decide the next one, and writes that only over the assignment it
-read; if another process was faster, it starts over. So no lock between processes is needed. Each change can be repeated
-after it was carried out, so a caller that got no answer simply repeats it.
+Each change reads the assignment, has a pure function decide the next one, and writes it only over the assignment that
+it read; if another process was faster, it starts over. So no lock between processes is needed. Each change can be
+repeated after it was carried out, so a caller that got no answer simply repeats it.
 
 Assignment and offsets are read once for all streams of this process that share them. A subscription is read when the
-store reports a change, and every minute in case a report was lost. A listener gets only states that were read after
-it began to follow, so no session sees a state from before it joined. A commit through this process reports its own
-moves, and after one through another only the offsets are read; but not for longer than a minute, or commits without a
-pause would hide a change whose report was lost.
+store reports a change, and every minute in case a report was lost. A listener gets only states that were read after it
+began to follow, so no session sees a state from before it joined. A commit through this process reports its own moves,
+and after a commit through another process only the offsets are read. After a minute, everything is read, because
+continuous commits would otherwise hide a change whose report was lost.
 """
 
 from __future__ import annotations
@@ -82,11 +82,12 @@ class SubscriptionSessions(Struct, frozen=True):
                 return assignment
             return assignments.with_session(assignment, session, self.subscription_id, self.clock.now())
 
-        # First a reset that waits for the last session to leave: while it stands, it refuses this one.
+        # First carry out a reset that waits for the last session to leave: while it is pending, this session is
+        # refused.
         self._execute_reset(self.assignment())
         self._write_until_unchanged(joined)
-        # That write shared as many partitions as it could hold. If this process dies before it has shared the rest, the
-        # next that reads the assignment does so: see `read_shared_state`.
+        # That write assigned as many partitions as it could hold. If this process dies before it has assigned the rest,
+        # the next process that reads the assignment does so: see `read_shared_state`.
         return self.rebalance()
 
     def rebalance(self) -> Assignment:
@@ -108,8 +109,8 @@ class SubscriptionSessions(Struct, frozen=True):
             return assignments.without_sessions(assignment, there) if there else assignment
 
         self._write_until_unchanged(without)
-        # Perhaps the last session is gone now, which a reset has waited for. Several may see that: a reset that is
-        # carried out twice finds itself done.
+        # A reset may have waited for this last session to leave. Several processes may notice that: the second one
+        # finds the reset done.
         self._execute_reset(self.rebalance())
         return len(there)
 
@@ -124,7 +125,7 @@ class SubscriptionSessions(Struct, frozen=True):
                 return assignment
             if departure.has_timed_out:
                 assignment = assignments.with_timed_out_session(assignment, session, self.clock.now())
-            # A partition that was taken from the session meanwhile has failed at nothing.
+            # A partition that was taken from the session meanwhile has not failed.
             own = {entry.partition: entry for entry in assignment.entries if entry.owner == session_id}
             counted = [
                 replace(own[each.partition], failed_streams=each.failed_streams, search_end=each.search_end)
@@ -183,8 +184,9 @@ class SubscriptionSessions(Struct, frozen=True):
         )
 
     def _execute_reset(self, assignment: Assignment) -> None:
-        """A failure does no harm: the session has left, or may join; the reset is tried again by the next session, or
-        given up when its time ends."""
+        """A failure does no harm: the session has left, or may join, and the next session tries the reset again, or it
+        is given up when its time ends.
+        """
         if assignment.reset is not None and not assignment.sessions:
             run_and_log_failure("reset", self.subscription_id, partial(self.execute_reset, self.subscription_id))
 
@@ -199,7 +201,8 @@ class SubscriptionSessions(Struct, frozen=True):
             try:
                 return self.coordination.replace_assignment(self.subscription_id, old, new, self.clock.now())
             except AssignmentChanged:
-                # The store compared the revision and wrote nothing: the changes of others stay, and are decided upon.
+                # The store compared the revision and wrote nothing: the changes by others stay, and the next decision
+                # considers them.
                 if attempt >= ATTEMPTS_WITHOUT_PAUSE:
                     self.pause(random.uniform(0, MAX_CONFLICT_PAUSE_SECONDS))  # noqa: S311  # so that they do not all come back together
         raise Unavailable(
@@ -212,7 +215,7 @@ StateListener = Callable[[SharedState], None]
 
 FULL_READ_INTERVAL_SECONDS = 60.0
 
-# Reading is tried again after these pauses while the store does not answer.
+# The pauses between attempts to read while the store does not answer.
 MIN_STATE_RETRY_PAUSE_SECONDS = 0.1
 MAX_STATE_RETRY_PAUSE_SECONDS = 5.0
 
@@ -230,7 +233,7 @@ class SubscriptionWatch:
         if watched is None:
             watched = self._watched[members.subscription_id] = _WatchedSubscription(members, self._threads)
         watched.listeners.append(listener)
-        # A read that is under way began before this listener was there, and does not count for it: see `_read`.
+        # A read in progress began before this listener was added, and does not count for it: see `_read`.
         watched.add_change(SubscriptionChange.ASSIGNMENT)
         return lambda: self._stop_following(watched, listener)
 
@@ -249,9 +252,10 @@ class SubscriptionWatch:
 class _WatchedSubscription:
     """The streams of one subscription, and the reads of its state for them.
 
-    Threads of the store call `add_change`, which only notes the change and wakes the loop. There commits are passed on
-    at once. For everything else, a task reads. It clears the notes before that: changes during the read are noted
-    again, and wait for its end. Between two reads there is no task, only a timer: most subscriptions are idle.
+    Threads of the store call `add_change`, which only notes the change and wakes the loop. On the loop, commits are
+    passed on at once. For everything else, a task reads the state. It clears the notes first: changes during the read
+    are noted again, and wait for its end. Between two reads there is no task, only a timer: most subscriptions are
+    idle.
     """
 
     __slots__ = (
@@ -284,7 +288,7 @@ class _WatchedSubscription:
         self._stop: Callable[[], None] | None = None
 
     def add_change(self, change: SubscriptionChangeNotice) -> None:
-        """May be called from any thread. However much changes, the loop is woken once until it looks."""
+        """May be called from any thread. However much changes, the loop is woken only once until it looks."""
         with self._lock:
             already_woken = bool(self._changes)
             self._changes.add(change)
@@ -306,7 +310,8 @@ class _WatchedSubscription:
         if not self.listeners:
             return  # it was closed after the change
         with self._lock:
-            # `_reading` changes on the loop alone, which is here. While it is set, a thread has the state reader.
+            # `_reading` changes only on the loop, where this code runs. While it is set, a thread uses the state
+            # reader.
             is_all = not self._reading and self.state_reader.add_commits(self._changes)
             if is_all:
                 self._changes = set()
@@ -316,7 +321,7 @@ class _WatchedSubscription:
             self._begin_reading()
 
     def _begin_reading(self) -> None:
-        """Have the state read soon: by the task that reads already, or by a new one."""
+        """Have the state read soon, by the running task or by a new one."""
         self._stop_timer()
         self._is_read_due = True
         if self._task is None:
@@ -330,10 +335,10 @@ class _WatchedSubscription:
     async def _read_while_due(self) -> None:
         pause = MIN_STATE_RETRY_PAUSE_SECONDS
         while self._is_read_due:
-            # Before the notes are taken: after a change behind that, the state is read once more.
+            # Before the notes are taken: after a later change, the state is read again.
             self._is_read_due = False
             try:
-                # The watch before the first read: changes in between are noted, and read once more.
+                # The watch begins before the first read: changes in between are noted, and read again.
                 if self._stop is None:
                     await self._watch()
                 await self._read()
@@ -354,7 +359,7 @@ class _WatchedSubscription:
             self._timer = self._loop.call_later(FULL_READ_INTERVAL_SECONDS, self._begin_reading)
 
     async def _watch(self) -> None:
-        """Have changes noted. In a thread, for an engine reads how far its changes are."""
+        """Have changes noted. This runs in a thread, because an engine reads its latest change."""
         add = self.members.coordination.add_change_listener
         watching = self._loop.run_in_executor(self._threads, add, self.members.subscription_id, self.add_change)
         try:
@@ -396,7 +401,7 @@ def _end_watch(watching: asyncio.Future[Callable[[], None]]) -> None:
 
 
 class SharedStateReader:
-    """Reads the state of a subscription, and keeps the last result. To be called by one thread at a time."""
+    """Reads the state of a subscription, and keeps the last result. Call it from one thread at a time."""
 
     def __init__(self, members: SubscriptionSessions) -> None:
         self.shared: SharedState | None = None
@@ -407,7 +412,7 @@ class SharedStateReader:
         """Read everything that may have changed; without any reported change, everything."""
         if self.shared is not None and self.add_commits(changes):
             return self.shared
-        # From before the read: changes during it must not count as seen for a whole minute.
+        # The time before the read: changes during it must not count as seen for a whole minute.
         now = self._members.clock.monotonic()
         known = self.shared if changes and SubscriptionChange.ASSIGNMENT not in changes and self._is_recent() else None
         self.shared = shared = read_shared_state(self._members, known)
@@ -418,9 +423,9 @@ class SharedStateReader:
     def add_commits(self, changes: Collection[SubscriptionChangeNotice]) -> bool:
         """Bring the state up to date without reading anything; False if these changes do not say enough for that.
 
-        An offset only grows as long as one session owns it, so it does not matter whether a commit was already read.
-        If an offset has another owner here, then so it has in a newer assignment, which is reported too, or the commit
-        is an old one.
+        An offset only grows as long as one session owns it, so it does not matter whether a commit was already read. If
+        an offset has another owner here, then either a newer assignment, which is also reported, has that owner, or the
+        commit is an old one.
         """
         if self.shared is None or not changes or not self._is_recent():
             return False

@@ -1,4 +1,4 @@
-"""Parking: an event that consumers fail at is parked, and so are later events of its key; and replaying parked events.
+"""Parking and replaying: an event that consumers fail to process is parked, and so are later events of its key.
 
 An event that has to be parked is parked before any later event is sent, because a later commit moves the cursor past
 it. So every event that the cursor has passed was consumed or is parked, and no event of a key is sent as long as an
@@ -78,7 +78,7 @@ class ParkingService(Struct, frozen=True):
         return self._park(session, call.partition, call.events, 0, call.commit_position, call.replay_id)
 
     def park_failed(self, session: str, call: GiveUpOnEvent) -> CommitResult:
-        """Park an event that consumers failed at, and move the cursor behind it, in one step."""
+        """Park an event that consumers failed to process, and move the cursor past it, in one step."""
         return self._park(session, call.partition, [call.event], call.failed_streams, call.event.end, call.replay_id)
 
     def _park(
@@ -111,7 +111,7 @@ class ParkingService(Struct, frozen=True):
 
 
 def _parking_batches(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
-    """The events one by one, as many at a time as one write may park."""
+    """The events in groups, as many at a time as one write may park."""
     step: list[EventRun] = []
     size = 0
     for run in runs:

@@ -1,5 +1,6 @@
-"""A session's knowledge of each of its partitions: which events wait, were sent, skipped and committed, and which go
-next."""
+"""A session's knowledge of each of its partitions: which events wait, were sent, skipped and committed, and which are
+sent next.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ class EventDisposition(Enum):
 
 
 class SessionTotals(Struct):
-    """The sums over the partitions of a session. Each of them keeps its share up to date, so that an event does not
-    cost a look at every partition.
+    """The sums over the partitions of a session. Each partition keeps its share up to date, so that an event does not
+    require a look at every partition.
 
-    `buffered_bytes` wait to be sent. `unsure_bytes` are the bytes of batches that are not wholly committed.
+    `buffered_bytes` wait to be sent. `unsure_bytes` are the bytes of batches that are not completely committed.
     """
 
     uncommitted: int = 0
@@ -109,7 +110,7 @@ class PartitionProgress:
         self.replay_commit_requested = False
         self.flushed_at = now
         self.keep_alives = 0
-        # How many events are sent and not committed, counted by their positions.
+        # How many sent events are uncommitted, by their positions.
         self.uncommitted = 0
         # How many events expired before they could be sent; reported once.
         self.lost_events = 0
@@ -119,27 +120,29 @@ class PartitionProgress:
         self.opening_number = 0
         # The end of the client's time to commit its events, because another session waits for the partition.
         self.release_by: float | None = None
-        # Where the event is that is being dropped or parked as the policy says.
+        # The position of the event that is being dropped or parked, as the policy says.
         self.dropping: Position | None = None
         self.runs: deque[EventRun] = _EMPTY_QUEUE
         self.count = 0
         self.size = 0
-        # The bytes of batches that were sent and are not wholly committed.
+        # The bytes of sent batches that are not completely committed.
         self.unsure_size = 0
         self.window_end: datetime | None = None
         self.parked_keys = _NO_KEYS
         # The assignment's revision when the parked keys were read.
         self.keys_read_at = 0
-        # Events that are being parked: where they begin, and their keys.
+        # Events that are being parked: their first position, and their keys.
         self._parking: deque[tuple[Position, frozenset[str]]] = _EMPTY_QUEUE
-        # Batches that were sent and are not committed: where each ends, and its size.
+        # Sent batches that are not committed: the end and the size of each.
         self._unsure: deque[tuple[Position, ConsumedBatch, int]] = _EMPTY_QUEUE
         # Events that are not for this client: the positions of the event before them and of their last one.
         self.skipped: deque[tuple[Position, Position]] = _EMPTY_QUEUE
 
     @property
     def may_send(self) -> bool:
-        """Whether its events may be sent: not while another session waits for it, nor while one is being parked."""
+        """Whether its events may be sent: not while another session waits for it, nor while an event is being
+        parked.
+        """
         return self.state is PartitionState.READING
 
     @property
@@ -159,7 +162,7 @@ class PartitionProgress:
         return self.search_end is not None
 
     def begin_reading(self, start: Position, lost_events: int, measure_distance: MeasureDistance) -> None:
-        """Reading continues behind `start`."""
+        """Reading continues after `start`."""
         self.is_open = True
         self._enter_state_after(PartitionFact.OPENED)
         self.lost_events = lost_events
@@ -169,7 +172,7 @@ class PartitionProgress:
         self._update_uncommitted(measure_distance)
 
     def prepare_reopening(self) -> None:
-        """Events that were read and not sent will be read again."""
+        """Prepare to read events again that were read but not sent."""
         self.is_open = False
         self._parking.clear()
         self._enter_state_after(PartitionFact.REOPENED)
@@ -244,7 +247,7 @@ class PartitionProgress:
         return self.runs[0].split(1)[0]
 
     def events_due_by_timespan(self, seconds: float) -> int:
-        """How many events make up a batch by their age, once the newest of them is from after its time."""
+        """How many events form a batch by age, once the newest event is later than the batch's timespan."""
         if not seconds or not self.runs:
             return 0
         if self.window_end is None:
@@ -258,7 +261,7 @@ class PartitionProgress:
     # Hand-over
 
     def note_waiting_session(self, release_by: float) -> None:
-        """Another session waits for the partition. The time for it counts from when that was seen first."""
+        """Another session waits for the partition. Its waiting time counts from when this was first seen."""
         if self.release_by is None:
             self.release_by = release_by
         self._enter_state_after(PartitionFact.WANTED)
@@ -272,7 +275,9 @@ class PartitionProgress:
         self._enter_state_after(PartitionFact.DRAINED)
 
     def end_hand_over(self, *, still_ours: bool) -> None:
-        """The assignment was written; `still_ours` says that one which was read since shows the partition as ours."""
+        """The assignment was written; `still_ours` says that an assignment that was read since then shows the partition
+        as ours.
+        """
         self._enter_state_after(PartitionFact.STILL_OURS if still_ours else PartitionFact.HANDED_OVER)
 
     # Parking and dropping
@@ -290,7 +295,7 @@ class PartitionProgress:
         self._enter_state_after(PartitionFact.PARKING_BEGAN)
 
     def end_parking(self) -> None:
-        """The events for which parking began first are parked."""
+        """Record that the events whose parking began first are parked."""
         self._parking.popleft()
         self._enter_state_after(PartitionFact.PARKED)
 
@@ -305,7 +310,7 @@ class PartitionProgress:
     def advance_committed(
         self, stored: Position, measure_distance: MeasureDistance
     ) -> tuple[int, Sequence[ConsumedBatch]]:
-        """The offset has grown: by how many events, and which batches are consumed by it."""
+        """The offset has moved forward. Returns by how many events, and which batches are now consumed."""
         before, buffered = self.committed, self.size
         self.stored = stored
         self.committed = max(self.committed, stored)
@@ -336,7 +341,7 @@ class PartitionProgress:
         return reached if reached > self.committed else None
 
     def settled_position(self, short_of: Position | None = None) -> Position:
-        """How far there is nothing that waits for a commit; not as far as a position that must not be passed."""
+        """The position up to which nothing waits for a commit; it stays before a position that must not be passed."""
         reached = self.committed
         for after, end in self.skipped:
             if after > reached or (short_of is not None and end >= short_of):
@@ -400,13 +405,14 @@ class PartitionProgress:
         self.size -= run.size
 
     def oldest_stored_at(self) -> datetime | None:
-        """When the oldest event was stored that waits to be sent or to be committed. Called by other threads than
-        the one that changes the queues, so these are copied first, which no other thread can interrupt."""
+        """When the oldest event that waits to be sent or committed was stored. Other threads than the one that changes
+        the queues call this, so it first copies the queues, each in one step.
+        """
         unsure, waiting = tuple(self._unsure), tuple(self.runs)
         return unsure[0][1].stored_at if unsure else waiting[0].stored_at(0) if waiting else None
 
     def _update_uncommitted(self, measure_distance: MeasureDistance) -> Sequence[ConsumedBatch]:
-        """Keep count of the events that are sent and not committed; returns the batches that are committed now."""
+        """Update the number of sent, uncommitted events; returns the batches that are now committed."""
         consumed: Sequence[ConsumedBatch] = ()
         while self._unsure and self._unsure[0][0] <= self.committed:
             _, batch, size = self._unsure.popleft()

@@ -1,7 +1,7 @@
-"""The states of a partition in a stream, and which one follows from which fact.
+"""The states of a partition in a stream, and which state follows from which fact.
 
-`TRANSITIONS` is all there is, and `docs/architecture.md` shows it as a diagram. A fact that a state has no place for is
-an error of the broker's authors: it raises `UnexpectedFact`, which ends the stream.
+`TRANSITIONS` is complete, and `docs/architecture.md` shows it as a diagram. A fact that is impossible in a state is an
+error in the broker's code: it raises `UnexpectedFact`, which ends the stream.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from nakadi.common.states import Transitions
 
 
 class PartitionState(Enum):
-    """Events are sent in `READING` alone."""
+    """Events are sent only in `READING`."""
 
     OPENING = "opening"
     """The place where reading begins is not known yet."""
@@ -63,27 +63,27 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
     going_on = (fact.OPENED, fact.REOPENED, fact.PARKING_BEGAN, fact.PARKED)
     return {
         (state.OPENING, fact.OPENED): (state.READING,),
-        # A commit beyond the events read, or a parked event whose key may have others behind it.
+        # A commit beyond the events that were read, or a parked event whose key may have later events.
         **{(each, fact.REOPENED): (state.OPENING,) for each in (state.OPENING, state.READING, state.PARKING)},
-        # Events that were on their way come to a partition that gives one up, too.
+        # Events that were already on their way also reach a partition that gives up an event.
         **{(each, fact.PARKING_BEGAN): (state.PARKING,) for each in (state.READING, state.PARKING)},
         (state.DROPPING, fact.PARKING_BEGAN): (state.DROPPING,),
         (state.PARKING, fact.PARKED): (state.PARKING, state.READING),
         (state.DROPPING, fact.PARKED): (state.DROPPING,),
         (state.READING, fact.GIVEN_UP): (state.DROPPING,),
         (state.DROPPING, fact.PASSED): (state.PARKING, state.READING),
-        # Another session waits, or waits no more.
+        # Another session waits, or no longer waits.
         **{(each, fact.UNWANTED): (each,) for each in AT_WORK},
         **{(each, fact.WANTED): (state.DRAINING,) for each in (*AT_WORK, state.DRAINING, state.RELEASED)},
         **{(each, fact.UNWANTED): AT_WORK for each in (state.DRAINING, state.RELEASED)},
         (state.DRAINING, fact.DRAINED): (state.HANDING_OVER,),
-        # Assignments that come during the hand-over may be from before it.
+        # Assignments that arrive during the hand-over may be older.
         **{(state.HANDING_OVER, each): (state.HANDING_OVER,) for each in (fact.WANTED, fact.UNWANTED)},
         (state.HANDING_OVER, fact.HANDED_OVER): (state.RELEASED,),
         (state.HANDING_OVER, fact.STILL_OURS): (*AT_WORK, state.DRAINING),
         # Work that was in progress when a session began to wait finishes.
         **{(each, other): (each,) for each in going for other in going_on},
-        # Never later: a partition is drained only when its dropped event has passed.
+        # Never later, because a partition is drained only after its dropped event.
         (state.DRAINING, fact.PASSED): (state.DRAINING,),
         # The offset was set back during the hand-over, so the partition started again.
         **{(each, fact.HANDED_OVER): (state.RELEASED,) for each in (*AT_WORK, state.DRAINING)},

@@ -1,6 +1,6 @@
 """A subscription with a projection receives only the members that it reads.
 
-Events are cut where they are written, at the end of their way: everything before, such as filters, parking and dead
+Events are reduced when they are written, as the last step: everything before, such as filters, parking and dead
 letters, has the whole event.
 """
 
@@ -45,8 +45,8 @@ def make_projection(reads: Sequence[str], always_sent: Sequence[str]) -> Project
 
 
 class ProjectedFormat:
-    """Another format, for events that are cut. An event type that is attached to the subscription without being one
-    of its own has no projection: nobody has declared reads of it.
+    """Applies another format to reduced events. An event type that is attached to the subscription without being one of
+    its own has no projection: nobody has declared reads of it.
     """
 
     def __init__(self, lines: SubscriptionFormat, projections: Mapping[str, Projection]) -> None:
@@ -73,7 +73,7 @@ class ProjectedFormat:
 
 
 def projected_run(run: EventRun, projection: Projection) -> EventRun:
-    """The same events, in their places, reduced to the members that are read."""
+    """The same events at their positions, reduced to the members that are read."""
     chunk = run.chunk
     events: Sequence[StoredEvent]
     if chunk.lazy is not None:

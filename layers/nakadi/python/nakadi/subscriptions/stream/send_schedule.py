@@ -77,16 +77,16 @@ class SendSchedule:
     # Sending
 
     def restart_commit_timeout(self, now: float) -> None:
-        """The client's time for its next commit begins."""
+        """Restart the client's time for its next commit."""
         self.commit_by = now + self._limits.commit_seconds
 
     def due_actions(self, partition: PartitionProgress, now: float) -> list[SessionAction]:
-        """Everything of a partition that is due by now."""
+        """The actions of a partition that are due by now."""
         actions: list[SessionAction] = []
         may_send, policy = partition.may_send, self._policy
         while may_send:
-            # One batch or keep-alive after the other, each of which may make the next one due, until an event is to be
-            # dropped, which everything else waits for.
+            # One batch or keep-alive after the other, each of which may make the next one due, until an event has to be
+            # dropped, for which everything else waits.
             flush = now >= partition.flushed_at + self._limits.flush_seconds
             count = self._events_due(partition, flush=flush) if partition.count else 0
             if count and policy and partition.is_searching and partition.failed_streams >= policy.max_failed_streams:
@@ -106,7 +106,7 @@ class SendSchedule:
         return actions
 
     def flush(self, partition: PartitionProgress, now: float) -> Iterator[SessionAction]:
-        """Everything of a partition that may be sent before the end."""
+        """The actions that send everything of a partition that may be sent before the end."""
         if partition.may_send and not partition.is_searching:
             while partition.count and (allowed := self.events_allowed_now()) > 0:
                 yield self._take_batch(partition, min(self._limits.batch_limit, partition.count, allowed), now)
@@ -121,7 +121,9 @@ class SendSchedule:
             yield self._take_batch(largest, count, now, "Stream parameters are causing overflow")
 
     def keep_alive_after_silence(self, now: float) -> Iterator[SessionAction]:
-        """A keep-alive beyond the agreed ones, after a long silence; it is not counted, and changes no timer."""
+        """A keep-alive in addition to the agreed ones, after a long silence; it is not counted, and changes no
+        timer.
+        """
         if now < self._last_line_at + self._limits.max_seconds_between_lines:
             return
         some = next((each for each in self._partitions.values() if each.may_send), None)

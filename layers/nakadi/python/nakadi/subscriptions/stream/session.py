@@ -1,11 +1,11 @@
 """The session of a subscription's stream: which events it sends, which partitions it hands over, and when it ends.
 
-It never waits, and knows no clock and no store: facts come in as method calls, and each returns the resulting
-actions. Calls among those are carried out in order, and the outcome of each is another fact.
+It never waits, and knows no clock and no store: facts come in as method calls, and each returns the resulting actions.
+Those actions that are calls are carried out in order, and the outcome of each is another fact.
 
 A session is *streaming* until something ends it in an orderly way. Then it is *closing*: silent, but still open for
-commits of sent events, for one commit timeout at most. In the end `end` is set, and only its departure is left to be
-recorded. A client that leaves commits nothing further: its session ends without a wait.
+commits of sent events, for at most one commit timeout. Finally `end` is set, and only the session's departure remains
+to be recorded. A client that leaves commits nothing further, so its session ends without a wait.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SKIPPED_OF = attrgetter("skipped")
 
 
 class SubscriptionSession:
-    """`id` is the session's in the assignment, which it is in already."""
+    """`id` is the session's id in the assignment, which already contains the session."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SubscriptionSession:
         self._committed_events = 0
         self._stop: SessionEnd | None = None
         self._openings = 0
-        # An assignment of an earlier revision was read before something that this session has written since.
+        # An assignment with an earlier revision was read before this session's last write.
         self._revision = 0
         self._seen = 0
         self._extensions_granted = 0
@@ -92,7 +92,7 @@ class SubscriptionSession:
 
     @property
     def end(self) -> SessionEnd | None:
-        """Why the stream has ended, None until then."""
+        """Why the stream has ended; None until then."""
         return self.reason if self.state in OVER else None
 
     @property
@@ -103,7 +103,7 @@ class SubscriptionSession:
     # Facts
 
     def handle_state(self, shared: SharedState, now: float) -> list[SessionAction]:
-        """The assignment and the offsets are like this now: a session has joined or left, or an offset has moved."""
+        """The assignment and the offsets have changed: a session has joined or left, or an offset has moved."""
         if self._is_over(now):
             return []
         own = shared.assignment.session(self.id)
@@ -137,8 +137,9 @@ class SubscriptionSession:
     def handle_opening(
         self, opening: OpenPartition, start: Position, lost_events: int, now: float, keys: frozenset[str] = frozenset()
     ) -> list[SessionAction]:
-        """Events of a partition will come from behind `start`; `lost_events` were gone before. Events with these
-        `keys` must be parked, too."""
+        """Events of a partition will come from after `start`; `lost_events` earlier events are gone. Events with these
+        `keys` must also be parked.
+        """
         if self._is_over(now) or not self.expects_opening(opening):
             return []
         partition = self._partitions[opening.partition]
@@ -161,17 +162,18 @@ class SubscriptionSession:
         return []
 
     def end_hand_over(self, partitions: Iterable[EventTypePartition], revision: int, now: float) -> list[SessionAction]:
-        """Partitions were handed over, or no session waited for them any longer. `revision` belongs to the assignment
-        since then."""
+        """Partitions were handed over, or no session waited for them any longer. `revision` is the assignment's
+        revision since then.
+        """
         self._revision = max(self._revision, revision)
         for partition in partitions:
             if partition in self._partitions:
-                # An assignment read since then and showing the partition as ours means that it was not handed over.
+                # If an assignment that was read since then shows the partition as ours, it was not handed over.
                 self._partitions[partition].end_hand_over(still_ours=self._seen >= revision)
         return [] if self._is_over(now) else self._next_actions(now)
 
     def handle_events(self, partition: EventTypePartition, run: EventRun, now: float) -> list[SessionAction]:
-        """Events of a partition were read, in order, none left out."""
+        """Events of a partition were read, in order and without gaps."""
         progress = self._partitions.get(partition)
         if self._is_over(now) or not self._is_streaming or progress is None or not progress.is_open:
             return []
@@ -189,7 +191,7 @@ class SubscriptionSession:
         return actions
 
     def handle_unreadable_events(self, partition: EventTypePartition, why: str) -> list[SessionAction]:
-        """The next events of a partition cannot be read for now. The stream goes on with its other partitions."""
+        """The next events of a partition cannot be read for now. The stream continues with its other partitions."""
         progress = self._partitions.get(partition)
         if not self._is_streaming or progress is None:
             return []
@@ -204,8 +206,9 @@ class SubscriptionSession:
         return [*actions, *self._next_actions(now)]
 
     def handle_failed_event(self, partition: EventTypePartition, position: Position, now: float) -> list[SessionAction]:
-        """A sink fails at the event after the committed position: let the next stream give it up, according to the
-        policy."""
+        """A sink fails to process the event after the committed position: have the next stream give up the event,
+        according to the policy.
+        """
         progress = self._partitions.get(partition)
         if self._is_over(now) or self._policy is None or progress is None:
             return []
@@ -226,7 +229,7 @@ class SubscriptionSession:
         return self._end_now(SessionEnd.DRAINED)
 
     def handle_disconnect(self, now: float) -> list[SessionAction]:
-        """The client has disconnected; its events may still be committed, unless it wanted otherwise."""
+        """The client has disconnected; its events may still be committed, unless it chose otherwise."""
         if self._is_over(now):
             return []
         if self._limits.releases_on_disconnect:
@@ -236,7 +239,7 @@ class SubscriptionSession:
     # Questions of the driver
 
     def expects_opening(self, opening: OpenPartition) -> bool:
-        """Whether this is the latest opening of the partition, and its outcome is awaited."""
+        """Whether this is the latest opening of the partition, and its outcome is still awaited."""
         partition = self._partitions.get(opening.partition)
         if partition is None or partition.is_open or not self._is_streaming:
             return False
@@ -273,13 +276,15 @@ class SubscriptionSession:
         return min(commit_by, auto, self._ends_at, idle, self._schedule.next_flush_at(), *releases)
 
     def progress(self) -> SessionProgress:
-        """How far the client is. May be called from any thread: it reads a copy of the partitions, and counters."""
+        """The client's progress. May be called from any thread, because it reads a copy of the partitions, and
+        counters.
+        """
         partitions = tuple(self._partitions.values())
         oldest = min([found for each in partitions if (found := each.oldest_stored_at()) is not None], default=None)
         return SessionProgress(len(partitions), self._totals.uncommitted, oldest)
 
     def departure_record(self) -> DepartureRecord:
-        """The records to make when the session leaves the assignment."""
+        """The records to write when the session leaves the assignment."""
         if self.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
             return DepartureRecord()
         partitions = self._partitions.values()
@@ -293,17 +298,19 @@ class SubscriptionSession:
         )
 
     def _may_hold_more(self, progress: PartitionProgress, memory: MemoryShare) -> bool:
-        """Whether there is room for more events. A partition that holds none gets one read, whatever others hold: it
-        would wait for them, and its own next commit is the only one that wakes this stream."""
+        """Whether there is room for more events. A partition that holds none gets one read, whatever others hold:
+        otherwise it would wait for the others, although only this stream's next commit wakes the stream.
+        """
         memory.update(self._totals.buffered_bytes + self._totals.unsure_bytes)
         return memory.has_room or not (progress.size or progress.unsure_size)
 
     # The assignment
 
     def _take_changed_entries(self, shared: SharedState) -> Sequence[PartitionAssignment]:
-        """The entries of this session that say something new, or whose offsets do.
+        """The entries of this session that have changed, or whose offsets have.
 
-        After most commits, only one of many has changed. An assignment is frozen: the same object says nothing new.
+        After most commits, only one of many has changed. An assignment is frozen, so the same object contains no
+        changes.
         """
         offsets, before = shared.offsets, self._offsets
         is_same = shared.assignment is self._assignment
@@ -359,7 +366,7 @@ class SubscriptionSession:
             partition.replay = None
 
     def _reload_parked_keys(self, revision: int) -> Iterator[SessionAction]:
-        """Read the parked keys again: removing parked events changes the assignment, as other things do, too."""
+        """Read the parked keys again: removing parked events changes the assignment, though other things also do."""
         for partition in self._partitions.values():
             if partition.parked_keys and partition.keys_read_at < revision and self._is_streaming:
                 partition.keys_read_at = revision
@@ -470,7 +477,8 @@ class SubscriptionSession:
         if not self._is_streaming:
             return []
         self._enter_state_after(SessionFact.CLOSED, end)
-        # From here on no commit postpones the end: other sessions wait for the partitions, or a request for its reset.
+        # From here on, no commit postpones the end: other sessions wait for the partitions, or a request waits for its
+        # reset.
         self._closed_by = self._schedule.commit_by
         some = next(iter(self._partitions.values()), None)
         actions: list[SessionAction] = []
@@ -482,13 +490,16 @@ class SubscriptionSession:
         return actions
 
     def _release_now(self, end: SessionEnd) -> list[SessionAction]:
-        """End without waiting for commits, like a session whose time to commit has ended: so events at which a client
-        fails repeatedly are counted, however it leaves."""
+        """End without waiting for commits, like a session whose time to commit has ended: so events that a client
+        repeatedly fails to process are counted, however it leaves.
+        """
         self._enter_state_after(SessionFact.LEFT, end)
         return []
 
     def _grant_extension(self, number: int, now: float) -> SessionAction:
-        """Give the client its time to commit once more. Others rely on the end of a close, which is not put off."""
+        """Restart the client's time to commit. The end of a closing session is not postponed, because others rely on
+        it.
+        """
         self._extensions_granted = number
         self._schedule.restart_commit_timeout(now)
         return GrantExtension(number, self._schedule.commit_by if self._is_streaming else self._closed_by)
@@ -517,7 +528,7 @@ class SubscriptionSession:
 
 
 def _failures_at_the_end(partition: PartitionProgress, graceful: bool) -> FailureCountChange:
-    """One failure more than before if the client had the chance to commit its events, and did not."""
+    """The counts of failures, increased by one if the client could have committed its events and did not."""
     failures = partition.failed_streams + (graceful and partition.uncommitted > 0)
     return FailureCountChange(partition.partition, failures, partition.search_end)
 

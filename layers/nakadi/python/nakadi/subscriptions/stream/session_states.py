@@ -1,4 +1,4 @@
-"""The states of a session, and which one follows from which fact: `TRANSITIONS` is all there is."""
+"""The states of a session, and which state follows from which fact: `TRANSITIONS` is complete."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How many bytes of events the streams of a process may hold for clients that are slow to commit them.
 
-A stream over HTTP needs no such bound: what it has sent is with its client. The streams of sinks hold their events in
-this process until these are delivered and committed, so a sink that is down must not make it hold everything.
+A stream over HTTP needs no such bound, because its client holds what was sent. The streams of sinks hold their events
+in this process until these are delivered and committed, so a sink that is down must not make it hold everything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class StreamMemory(Struct):
 
 
 class MemoryShare:
-    """What one stream holds of this memory. It belongs to the event loop, as the streams do."""
+    """The part of this memory that one stream holds. It belongs to the event loop, as streams do."""
 
     __slots__ = ("_held", "_memory")
 
@@ -31,6 +31,6 @@ class MemoryShare:
         return self._held < self._memory.limit_of_stream and self._memory.held < self._memory.limit
 
     def update(self, held: int) -> None:
-        """The stream holds this number of bytes now."""
+        """Set the number of bytes that the stream now holds."""
         self._memory.held += held - self._held
         self._held = held

@@ -1,4 +1,4 @@
-"""Streams of subscriptions: the door to a subscription's events."""
+"""Streams of subscriptions: opens and serves the streams of a subscription's events."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ Endings = list[Callable[[], None]]
 
 
 class JoinedStream(Struct, frozen=True, kw_only=True):
-    """A stream that has joined its subscription, and is to be served or given up. Events that it does not accept are
-    skipped, as those that its subject may not read. `memory` bounds the bytes of events that it holds."""
+    """A stream that has joined its subscription, and must be served or abandoned. Events that it does not accept are
+    skipped, like those that its subject may not read. `memory` bounds the bytes of events that it holds.
+    """
 
     id: str
     subscription: Subscription
@@ -85,9 +86,9 @@ class JoinedStream(Struct, frozen=True, kw_only=True):
 
 
 class StreamBounds(Struct, frozen=True, kw_only=True):
-    """`max_stream_seconds` is the most that a stream may last here, and `max_seconds_between_lines` the most that it
-    may be silent; None leaves it to the API's own limits. `redrive_event_type` may come to subscriptions beside their
-    own event types.
+    """`max_stream_seconds` is the longest duration of a stream here, and `max_seconds_between_lines` the longest
+    silence; None means that only the API's own limits apply. Subscriptions may receive `redrive_event_type` besides
+    their own event types.
     """
 
     max_commit_seconds: int = 60
@@ -98,11 +99,11 @@ class StreamBounds(Struct, frozen=True, kw_only=True):
 
 
 def _end_all(endings: Endings) -> None:
-    """The last first. One that fails must not keep the others from their end."""
+    """End all, the last one first. A failure must not keep the others from ending."""
     for end in reversed(endings):
         try:
             end()
-        except Exception:  # whatever it was, the stream is over
+        except Exception:  # whatever the error was, the stream is over
             log.exception("A part of a stream did not end properly")
 
 
@@ -134,8 +135,8 @@ class SubscriptionStreams:
         self._keeper = LeaseKeeper(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
         self._threads = ThreadPoolExecutor(CALL_THREAD_COUNT, thread_name_prefix="nakadi-consuming")
-        # Two kinds of calls have separate threads. The start of a partition is read from the registry, too, which
-        # may not answer. And if leases are not renewed in time, healthy streams lose their partitions.
+        # Two kinds of calls have separate threads. The search for a partition's start also reads the registry, which
+        # may not answer. If leases then were not renewed in time, healthy streams would lose their partitions.
         self._opening = ThreadPoolExecutor(CALL_THREAD_COUNT, thread_name_prefix="nakadi-opening")
         self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
         self._watch = SubscriptionWatch(self._threads)
@@ -169,12 +170,13 @@ class SubscriptionStreams:
         accepts: AcceptsEvent | None,
         memory: StreamMemory,
     ) -> JoinedStream:
-        """Have a stream join whose client is this broker itself. Raises outcomes."""
+        """Have a stream join for a sink; this broker itself is the client. Raises outcomes."""
         return replace(self._open(subscription_id, limits, subject, ()), accepts=accepts, memory=memory)
 
     def ensure_process_lease(self) -> str:
-        """Be alive to other processes for some time to come: the name under which they see this one. Raises
-        `Unavailable`."""
+        """Ensure that other processes see this one as alive for some time; returns the name of its lease. Raises
+        `Unavailable`.
+        """
         return self._keeper.ensure_lease().process_id
 
     def _open(
@@ -184,12 +186,12 @@ class SubscriptionStreams:
         subject: Subject,
         partitions: tuple[EventTypePartition, ...],
     ) -> JoinedStream:
-        # Before the first event: this process may not have read them yet.
+        # Before the first event, because this process may not have read the features yet.
         self._access.refresh_features()
         subscription, event_types = self._admission.admit(subscription_id, partitions, subject)
         stream_id = str(uuid4())
         try:
-            # The lease first: a session without one would be removed by any process that looks.
+            # The lease comes first: any process that looks would remove a session without one.
             lease = self._keeper.ensure_lease()
             self._join(subscription_id, self._new_session(stream_id, lease.process_id, limits, partitions))
             self._require_subscription_exists(subscription)
@@ -216,7 +218,7 @@ class SubscriptionStreams:
         return make_avro_format(self._admission.event_types, joined.event_types, joined.subscription)
 
     def abandon(self, joined: JoinedStream) -> None:
-        """A stream will not be served after all."""
+        """Leave: a stream will not be served after all."""
         self._remove_session(joined.subscription.id, joined.id)
 
     def _join(self, subscription_id: str, session: shared.Session) -> None:
@@ -225,8 +227,9 @@ class SubscriptionStreams:
         members.join(session)
 
     def _require_subscription_exists(self, subscription: Subscription) -> None:
-        """A deletion removes the subscription first, and then its streams' shared state: our own writes in between,
-        or after, are ours to clear away."""
+        """A deletion removes the subscription first, and then the shared state of its streams: this process must clear
+        what it writes after that.
+        """
         try:
             self._admission.check_subscription_exists(subscription)
         except NotFound:
@@ -234,7 +237,7 @@ class SubscriptionStreams:
             raise
 
     def _check_starts_readable(self, subscription_id: str, stream_id: str, event_types: Sequence[EventType]) -> None:
-        """Raise `Unusable` now if a partition cannot be read: later there is no way to say so."""
+        """Raise `Unusable` now if a partition cannot be read: later, the stream cannot say so."""
         known = {each.name: each for each in event_types}
         offsets = self._coordination.committed_offsets(subscription_id)
         for partition, offset in offsets.items():
@@ -242,7 +245,9 @@ class SubscriptionStreams:
                 self._starts.find(partition, offset.position, known.get(partition.event_type))
 
     def _remove_session(self, subscription_id: str, stream_id: str) -> None:
-        """After any failure: a session without a stream would keep its partitions as long as this process lives."""
+        """Called after any failure: a session without a stream would keep its partitions as long as this process
+        lives.
+        """
         try:
             self._sessions_of(subscription_id).remove({stream_id})
         except Exception:
@@ -274,7 +279,8 @@ class SubscriptionStreams:
             _end_all(endings)
 
     async def _run(self, driver: SubscriptionDriver, joined: JoinedStream, endings: Endings) -> None:
-        # Before anything waits: the lease is renewed while there are drivers, and this one relies on it.
+        # Before anything waits, because the lease is renewed only while there are drivers, and this driver relies on
+        # it.
         self._drivers[driver] = joined
         self._begin_lease_renewal()
         self._begin_freshness_reports()
@@ -323,7 +329,8 @@ class SubscriptionStreams:
 
         def open_source(partition: EventTypePartition, start: PartitionStart) -> EventSource:
             if partition.event_type not in overseen:
-                # It is attached to the subscription: the subject needs no permission to read it, but it may change.
+                # It is attached to the subscription: the subject needs no permission to read it, but the event type may
+                # change.
                 overseen.add(partition.event_type)
                 endings.append(self._monitor.follow(driver, None, start.event_type))
             return self._new_source(partition, start, parking)
@@ -363,7 +370,7 @@ class SubscriptionStreams:
         return driver
 
     def _new_source(self, partition: EventTypePartition, start: PartitionStart, parking: ParkingService) -> EventSource:
-        """Where the events come from: the log, or parked events first."""
+        """The source of the events: the log, or parked events first."""
         plan = start.planned_replay
         onward = start.position if plan is None else plan.resume_position
         reader = PartitionReader(self._feeds, self._cursor_resolver, start.event_type, partition.partition, onward)
@@ -395,8 +402,8 @@ class SubscriptionStreams:
 
     async def _renew_lease_regularly(self) -> None:
         loop = asyncio.get_running_loop()
-        # Asked on the loop, where streams begin: one that begins after this look finds the task done, and begins
-        # another.
+        # Checked on the loop, where streams begin: a stream that begins after this check finds the task done, and
+        # begins another.
         while self._drivers or self._keeper.has_unremoved_sessions:
             try:
                 await loop.run_in_executor(self._keeping, self._renew_lease_and_clean_up)
@@ -423,12 +430,12 @@ class SubscriptionStreams:
 
     async def _report_freshness_regularly(self) -> None:
         loop = asyncio.get_running_loop()
-        # Asked on the loop, as in `_renew_lease_regularly`.
+        # Checked on the loop, as in `_renew_lease_regularly`.
         while self._freshness.is_following:
             await asyncio.sleep(REPORT_INTERVAL_SECONDS)
             try:
                 await loop.run_in_executor(self._threads, self._freshness.report)
-            except Exception:  # whatever it was: the counts are still there, and the next report has them
+            except Exception:  # whatever the error was, the counts are kept, and the next report has them
                 log.warning("Reporting how soon events were consumed failed, trying again", exc_info=True)
 
     def _report_freshness_at_end(self, subscription_id: str) -> None:
