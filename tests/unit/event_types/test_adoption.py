@@ -17,7 +17,7 @@ from tests.support.clock import HandMovedClock
 
 
 class SharedLog(MemoryLog):
-    """A log in which other programs have topics too."""
+    """A log in which other programs have topics as well."""
 
     def adopt_topic(self, topic: str) -> int:
         if topic == "sealed":
@@ -64,7 +64,7 @@ def adopt(broker, name, *drafts, storage="default"):
 
 
 def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name):
-    """Orders, topics and ends are the other broker's; the event type's own timelines are removed. (R281)"""
+    """Orders, topics and end offsets are the other broker's; the event type's own timelines are removed. (R281)"""
     own = broker.event_types.get(name).timeline.topic
 
     adopt(broker, name, an_old(), open_timeline())
@@ -81,14 +81,14 @@ def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_a_deleted_timeline(broker, name):
-    """Cursors in it stay valid, though the other broker has removed the events. (R281)"""
+    """Cursors in the deleted timeline stay valid, although the other broker has removed its events. (R281)"""
     adopt(broker, name, an_old("gone", 1, (7,)), open_timeline())
 
     assert broker.event_types.get(name).timelines[0].deleted
 
 
 def test_an_adopted_topic_is_never_deleted(broker, name):
-    """It belongs to the other broker, also when its event type is deleted here, or moves on. (R281)"""
+    """The topic belongs to the other broker, even if its event type is deleted here or moves on. (R281)"""
     adopt(broker, name, an_old(), open_timeline())
     broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
     broker.clock.move(1_000_000_000)
@@ -101,7 +101,7 @@ def test_an_adopted_topic_is_never_deleted(broker, name):
 
 
 def test_a_compacted_event_type_can_adopt(broker):
-    """It has no event in another timeline yet, so no key can be in two of them. (R281)"""
+    """The event type has no events in other timelines yet, so no key can be in two timelines. (R281)"""
     compacted = register(broker, an_event_type(partitions=1, cleanup_policy=CleanupPolicy.COMPACT))
 
     adopt(broker, compacted.name, open_timeline())
@@ -145,7 +145,7 @@ def assert_unchanged(broker, name):
 
 
 def test_another_storage_has_no_topics_of_others(broker, name):
-    """Only a storage that other programs write to can be adopted from. (R281)"""
+    """Topics can be adopted only from a storage to which other programs write. (R281)"""
     clock = HandMovedClock()
     embedded = open_broker(Settings(), clock)
     own = register(embedded, an_event_type())
@@ -160,7 +160,7 @@ def test_another_storage_has_no_topics_of_others(broker, name):
 
 
 def test_an_event_type_with_events_cannot_adopt(broker, name):
-    """Its own events would be lost. (R281)"""
+    """The event type's own events would be lost. (R281)"""
     run_blocking(
         broker.logs.for_storage("default").append(broker.event_types.get(name).timeline.topic, {1: [Record(b"{}")]})
     )
@@ -171,7 +171,7 @@ def test_an_event_type_with_events_cannot_adopt(broker, name):
 
 
 def test_a_topic_is_adopted_once(broker, name):
-    """Two event types cannot have one topic, and one event type cannot adopt a second time. (R281)"""
+    """Two event types cannot have the same topic, and one event type cannot adopt a second time. (R281)"""
     adopt(broker, name, open_timeline())
     other = register(broker, an_event_type(name="another", partitions=1))
 

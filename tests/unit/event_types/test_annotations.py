@@ -31,7 +31,7 @@ def messages(key: str) -> list[str]:
     ],
 )
 def test_valid_keys_have_no_violations(key):
-    """A key is a name, with a domain name and a slash before it if need be. (R252, R254)"""
+    """A key is a name, optionally after a domain name and a slash. (R252, R254)"""
     assert messages(key) == []
 
 
@@ -57,7 +57,7 @@ def test_valid_keys_have_no_violations(key):
     ],
 )
 def test_invalid_keys_have_violations(key, expected):
-    """Each rule that a key breaks is reported in a separate line; a bad prefix breaks the rules of length, too.
+    """Each rule that a key breaks is reported on a separate line; a bad prefix also breaks the rules on length.
 
     (R252, R253, R254)
     """
@@ -65,7 +65,7 @@ def test_invalid_keys_have_violations(key, expected):
 
 
 def test_values_of_annotations_have_a_maximum_length():
-    """An annotation holds up to 1000 characters of anything, or nothing. (R21, R255)"""
+    """The value of an annotation has up to 1000 characters of any kind, or none. (R21, R255)"""
     assert not list(annotation_violations({"a": "ü" * 1000, "b": None, "c": "", "d": "*\n"}))
     (violation,) = annotation_violations({"a": "x" * 1001})
     assert (violation.path, violation.message) == ("annotations[a]", "size must be between 0 and 1000")
@@ -73,7 +73,7 @@ def test_values_of_annotations_have_a_maximum_length():
 
 @pytest.mark.parametrize("value", ["", "a", "A-b_c.9", "x" * 63, None])
 def test_valid_values_of_labels(value):
-    """A label is a short word, or nothing. (R255)"""
+    """The value of a label is a short word, or empty. (R255)"""
     assert not list(label_violations({"a": value}))
 
 
@@ -90,7 +90,7 @@ def test_valid_values_of_labels(value):
     ],
 )
 def test_invalid_values_of_labels_have_violations(value, expected):
-    """A label that is long, or of other characters, is refused. (R21, R255)"""
+    """The value of a label must not be long or contain other characters. (R21, R255)"""
     assert [each.message for each in label_violations({"a": value})] == expected
 
 

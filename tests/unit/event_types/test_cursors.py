@@ -35,12 +35,13 @@ def refusal(offset: str) -> str:
     ],
 )
 def test_position_is_published_with_version_timeline_and_number(position, published):
-    """A position is published as version, timeline in hexadecimal offset_digits and a number of 18 digits. (C1, S88)"""
+    """A position is published as a version, a timeline in hexadecimal digits and a number of 18 digits. (C1, S88)"""
     assert str(position) == published
 
 
 def test_published_positions_can_be_sorted_as_strings():
-    """Positions of one partition sort as texts in the order of the stream, the start of a timeline before its events.
+    """Positions of one partition sort as strings in the order of the stream; the start of a timeline sorts before its
+    events.
 
     (S89)
     """
@@ -68,7 +69,7 @@ def test_published_positions_can_be_parsed(position):
     ],
 )
 def test_versioned_offset_is_parsed_leniently(offset, order, number):
-    """A versioned offset needs no padding of its number, and its timeline may be in either case. (C4)"""
+    """In a versioned offset, the number needs no padding, and the timeline may be in either case. (C4)"""
     place = parse(offset)
     assert isinstance(place, NumberedOffset)
     assert (place.timeline_order, place.offset) == (order, number)
@@ -79,14 +80,14 @@ def test_versioned_offset_is_parsed_leniently(offset, order, number):
     ["001", "001-", "001-1", "001-1-5", "001-00001-5", "001-000g-5", "001-0001-", "001-0001-x", "001-0001-1-1", "0012"],
 )
 def test_malformed_versioned_offset_is_refused_without_names(offset):
-    """An offset that begins with 001 is read as versioned, and refused without partition and offset. (C3, C4, C9,
-    S94)"""
+    """An offset that begins with 001 is parsed as a versioned offset; the refusal does not name the partition and the
+    offset. (C3, C4, C9, S94)"""
     assert refusal(offset) == "invalid offset null for partition null"
 
 
 @pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin"])
 def test_begin_is_parsed_in_any_letter_case(offset):
-    """The word for the beginning is understood in any letter case. (C5, L34, S90)"""
+    """The word BEGIN is recognized in any letter case. (C5, L34, S90)"""
     assert parse(offset) == "BEGIN"
 
 
@@ -108,7 +109,8 @@ def test_plain_number_means_the_first_timeline(offset, padded, number):
 
 @pytest.mark.parametrize("offset", ["", "xer", "1.5", "+1", "1 ", "٣", "000-0001-1", "002-0001-1", "--1", "END", "20-"])
 def test_any_other_offset_is_refused_with_its_partition(offset):
-    """A text that is no offset of any form is refused with partition and offset. (C5, C8, C11, S93)"""
+    """A string that is not an offset in any form is refused; the refusal names the partition and the offset. (C5, C8,
+    C11, S93)"""
     assert refusal(offset) == f"invalid offset {offset} for partition 0"
 
 
@@ -122,7 +124,7 @@ def test_any_other_offset_is_refused_with_its_partition(offset):
     ],
 )
 def test_date_time_is_a_valid_offset(offset, moment):
-    """Beyond the older forms, a date-time is understood, in any zone."""
+    """A date-time is accepted as well, in any time zone."""
     assert parse(offset) == moment
 
 
@@ -139,7 +141,7 @@ def test_date_time_is_a_valid_offset(offset, moment):
     ],
 )
 def test_date_time_must_be_whole_and_exist(offset):
-    """A date without a time, a time without a zone or a day that does not exist is no place. (C5)"""
+    """A date without a time, a time without a zone, or a day that does not exist is not a position. (C5)"""
     assert refusal(offset) == f"invalid offset {offset} for partition 0"
 
 
@@ -179,12 +181,12 @@ def test_number_beyond_64_bits_does_not_fit(number, does):
     ],
 )
 def test_each_error_has_its_message(kind, text):
-    """Each way in which a cursor can be wrong has its own text. (C11, S93)"""
+    """Each fault of a cursor has its own message. (C11, S93)"""
     assert str(CursorError(kind, "7", "12", "order.created")) == text
 
 
 def test_error_without_a_cursor_has_null_in_its_message():
-    """The message of an error without a cursor has null in it. (C11, L22)"""
+    """The message of an error without a cursor contains null in its place. (C11, L22)"""
     assert str(CursorError(CursorErrorKind.INVALID_FORMAT)) == "invalid cursor format, partition: null offset: null"
     assert str(CursorError(CursorErrorKind.INVALID_OFFSET, "", "")) == "invalid offset  for partition "
 
@@ -200,7 +202,7 @@ def test_error_without_a_cursor_has_null_in_its_message():
     ],
 )
 def test_number_is_reported_as_it_was_sent(position, sent, shown):
-    """The number in an error is the one that was sent, unless the cursor was carried to another place. (L28, S94)"""
+    """The number in an error is the one that was sent, unless the cursor was moved to the next timeline. (L28, S94)"""
     assert offset_digits(position, sent) == shown
 
 
@@ -218,7 +220,7 @@ def test_number_is_reported_as_it_was_sent(position, sent, shown):
     ],
 )
 def test_offsets_in_the_newest_timeline_are_read_at_once(offset, position):
-    """The short way reads offsets like the full way, and leaves all others to it."""
+    """The fast path reads offsets like the full parser, and leaves all others to it."""
     found = position_in_newest_timeline(an_event_type(), offset)
 
     assert found == position

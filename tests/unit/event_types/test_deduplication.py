@@ -16,14 +16,14 @@ REFUSAL = "deduplication is not available in storage kafka-1: it does not know e
 
 
 class OnlyDefault:
-    """Logs among which only the default storage's knows events by their ids."""
+    """Logs of which only the default storage's recognizes events by their ids."""
 
     def find(self, storage_id: str) -> DeduplicatingLog | None:
         return PublisherInMemory().publisher.deduplication.find(storage_id) if storage_id == "default" else None
 
 
 def test_a_storage_has_to_know_events_by_their_eid():
-    """An event type that deduplicates is refused where its events would not be known again. (P156)"""
+    """An event type that deduplicates is refused in a storage that cannot recognize its events by their ids. (P156)"""
     check_storage_deduplicates(a_business_type(deduplication=ONCE), "default", OnlyDefault())
     check_storage_deduplicates(a_business_type(), "kafka-1", OnlyDefault())
     with pytest.raises(Invalid, match=REFUSAL):
@@ -39,7 +39,7 @@ def test_the_storage_that_it_moves_to_counts_as_well():
 
 
 def test_the_field_counts_before_the_annotation():
-    """If both are set, the field wins. (P156)"""
+    """If both are set, the field takes precedence. (P156)"""
     both = an_event_type(deduplication=ONCE, annotations={DEDUPLICATION_ANNOTATION: "60"})
     annotated, neither = replace(both, deduplication=None), an_event_type()
     found = [each.deduplication_window for each in (both, annotated, neither)]

@@ -25,7 +25,7 @@ def store_and_read(event_type):
 
 
 def test_an_event_type_without_optional_fields_is_stored_completely():
-    """A plain event type comes out of the registry as it went in."""
+    """An event type without optional fields is read from the registry as it was stored."""
     event_type = an_event_type()
 
     assert store_and_read(event_type) == event_type

@@ -29,7 +29,7 @@ def violations_of(**changes) -> list[tuple[str, str]]:
 
 
 def test_a_valid_draft_has_no_violations():
-    """The mandatory fields are enough. (R67, R70)"""
+    """The mandatory fields are sufficient. (R67, R70)"""
     assert rule_violations(SOUND) == ()
     assert violations_of(owning_application="") == []
 
@@ -78,7 +78,7 @@ def test_an_enrichment_strategy_must_not_be_null():
     ],
 )
 def test_valid_names(name):
-    """Names are words of letters, digits, hyphens and underscores between dots. (R69)"""
+    """A name consists of words of letters, digits, hyphens and underscores, separated by dots. (R69)"""
     assert violations_of(name=name) == []
 
 
@@ -101,7 +101,7 @@ def test_valid_names(name):
     ],
 )
 def test_invalid_names_have_violations(name):
-    """A name that begins otherwise, or holds anything else, is refused. (R68, R69)"""
+    """A name that begins with another character, or contains one, is refused. (R68, R69)"""
     assert violations_of(name=name) == [("name", "format not allowed")]
 
 
@@ -133,7 +133,7 @@ def test_statistics_have_minimums():
 
 
 def test_authorization_must_be_complete():
-    """The check reads all three lists of an authorization section. (R19, R49, R52)"""
+    """All three lists of an authorization section are checked. (R19, R49, R52)"""
     ann = AttributeDraft("user", "ann")
     section = AuthorizationDraft(admins=(ann,), readers=(AttributeDraft(value="x"),), writers=())
     assert violations_of(authorization=section) == [
@@ -172,7 +172,7 @@ def test_an_owner_in_the_metadata_needs_no_value():
 
 
 def test_annotations_and_labels_are_checked():
-    """Keys and values of both are checked; a key is reported as it was sent. (R20, R252, R255, deviation)"""
+    """The keys and values of both are checked; a key is reported as it was sent. (R20, R252, R255, deviation)"""
     assert violations_of(annotations={"_My-Key": "a"}, labels={"ok": "!"}) == [
         ("annotations[_My-Key]", "Key name should start and end with a letter or a digit"),
         ("labels[ok]", "Should contain only allowed symbols"),
@@ -180,6 +180,6 @@ def test_annotations_and_labels_are_checked():
 
 
 def test_all_violations_are_reported_at_once():
-    """All violations are reported together, a line each, with a line break after the last. (R18, R19)"""
+    """All violations are reported together, one per line, with a line break after the last. (R18, R19)"""
     detail = Violations(rule_violations(replace(SOUND, name="?", category=None))).detail
     assert detail == 'Field "name" format not allowed\nField "category" must not be null\n'

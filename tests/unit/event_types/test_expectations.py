@@ -11,7 +11,7 @@ STATED = {"nakadi.io/expect-b": "customer.id", "nakadi.io/expect": "total.amount
 
 
 def test_several_annotations_state_one_expectation_each():
-    """They are ordered by name, and one without a value states none. (T5)"""
+    """The expectations are ordered by name; an annotation without a value states none. (T5)"""
     check_data_lake_annotations(STATED)
     assert stated_expectations(STATED | {"nakadi.io/expectation": "a", "expect": "b"}) == [
         Expectation("nakadi.io/expect", "total.amount >= 0"),
@@ -20,7 +20,7 @@ def test_several_annotations_state_one_expectation_each():
 
 
 def test_a_name_of_ones_own_is_no_mistake():
-    """The broker warns of a name that only looks similar. (T5, R282)"""
+    """The broker warns only about a name that looks similar. (T5, R282)"""
     assert annotation_warnings(STATED, EVENT_TYPE_ANNOTATIONS) == []
     [warning] = annotation_warnings(["nakadi.io/expects"], EVENT_TYPE_ANNOTATIONS)
     assert "nakadi.io/expects means nothing to the broker; the nearest is nakadi.io/expect" in warning
@@ -35,7 +35,7 @@ def test_a_name_of_ones_own_is_no_mistake():
     ],
 )
 def test_what_is_no_condition_is_refused(text, reason):
-    """The message names the annotation, the place and the text. (T5)"""
+    """The message names the annotation, the position and the text. (T5)"""
     with pytest.raises(Invalid) as refused:
         check_data_lake_annotations({"nakadi.io/expect-total": text})
     assert refused.value.detail.startswith(f"Annotation nakadi.io/expect-total is not valid: {reason}")

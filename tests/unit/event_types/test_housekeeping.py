@@ -66,8 +66,8 @@ def test_events_are_removed_after_their_retention_time(broker, clock):
 
 
 def test_partitions_are_trimmed_as_often_as_their_retention_time_needs(broker, clock, monkeypatch):
-    """A round looks at the partitions that it has not trimmed for a hundredth of their retention time. A trim that
-    fails is due in the next round, and a partition that is gone is forgotten. (R128)"""
+    """A round skips the partitions that it has trimmed within a hundredth of their retention time. A trim that fails is
+    due in the next round, and a deleted partition is forgotten. (R128)"""
     event_type, event_log = register(broker), broker.logs.for_storage("default")
     trims, trim = [], event_log.trim
     failures = []
@@ -106,7 +106,8 @@ def test_partitions_are_trimmed_as_often_as_their_retention_time_needs(broker, c
     ],
 )
 def test_each_cleanup_policy_removes_its_events(broker, clock, policy, left):
-    """After the retention time only a purely compacted event type has events: the newest of each key. (P97)"""
+    """After the retention time, only a purely compacted event type still has events: the newest event of each key.
+    (P97)"""
     event_type = register(
         broker,
         category=Category.BUSINESS,
@@ -122,7 +123,8 @@ def test_each_cleanup_policy_removes_its_events(broker, clock, policy, left):
 
 
 def test_new_events_are_not_compacted_yet(broker, clock):
-    """A reader close behind the newest event sees every event, also of a key that has a newer one. (P97, P144)"""
+    """A reader close behind the newest event sees every event, even if there is a newer one with the same key. (P97,
+    P144)"""
     event_type = register(broker, category=Category.BUSINESS, cleanup_policy=CleanupPolicy.COMPACT)
     append(broker, event_type, Record(b"a1", key="a"), Record(b"a2", key="a"), Record(b"b1", key="b"))
 
@@ -135,7 +137,8 @@ def test_new_events_are_not_compacted_yet(broker, clock):
 
 
 def test_a_closed_timeline_is_removed_as_a_whole(broker, clock):
-    """When a closed timeline has been kept for as long as promised, its topic goes and it is marked. (R243)"""
+    """When a closed timeline has been kept for as long as promised, its topic is removed and the timeline is marked as
+    deleted. (R243)"""
     event_type = register(broker)
     append(broker, event_type, Record(b"1"))
     broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
@@ -151,7 +154,7 @@ def test_a_closed_timeline_is_removed_as_a_whole(broker, clock):
 
 
 def test_only_closed_timelines_expire():
-    """A timeline is due when the time that was set at its end has come, and once."""
+    """A timeline expires once, at the time that was set when it was closed."""
     due = a_timeline(cleaned_up_at=A_MOMENT, latest_positions={})
     later = a_timeline(cleaned_up_at=A_MOMENT + timedelta(seconds=1), latest_positions={})
     gone = replace(due, deleted=True)
@@ -161,7 +164,7 @@ def test_only_closed_timelines_expire():
 
 
 def test_a_failed_removal_is_repeated_later(broker, monkeypatch):
-    """A deletion succeeds though the events cannot be cleared at once; housekeeping does it. (R131, R134)"""
+    """A deletion succeeds even if the events cannot be removed at once; housekeeping removes them. (R131, R134)"""
     event_type = register(broker)
     append(broker, event_type, Record(b"1"))
     event_log = broker.logs.for_storage("default")
@@ -204,8 +207,8 @@ def test_a_failure_of_one_event_type_does_not_stop_the_others(broker, clock, mon
 
 
 def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, clock, monkeypatch, caplog):
-    """A round that finds an event type deleted in between continues with the others, and reports no failure: its work
-    is done."""
+    """If an event type is deleted during a round, the round continues with the others and reports no failure: nothing
+    is left to do."""
     doomed, fine = register(broker, name="a.doomed", partitions=2), register(broker, name="b.fine")
     append(broker, fine, Record(b"old"))
     clock.move(4 * HOUR)
@@ -229,8 +232,8 @@ def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, cloc
 
 @pytest.mark.parametrize("error", [Unavailable("not now"), UnknownTopic("lost"), KeyError("damaged"), OSError("disk")])
 def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monkeypatch, caplog, error):
-    """Any failure in a round ends only its own step: the next partition of the same event type has its turn, and the
-    log and the metrics count it."""
+    """Any failure in a round ends only its own step: the next partition of the same event type is still processed, and
+    the log and the metrics record the failure."""
     event_type = register(broker, name="a.broken", partitions=2)
     event_log = broker.logs.for_storage("default")
     for partition in range(2):
@@ -255,8 +258,8 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
 
 
 def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
-    """If the remains of one deleted event type or subscription cannot be cleared, the remains of the others are cleared
-    nevertheless."""
+    """If the remains of one deleted event type or subscription cannot be cleared, the remains of the others are still
+    cleared."""
     event_log = broker.logs.for_storage("default")
     event_types = [register(broker, name=name) for name in ("a", "b", "c")]
     with monkeypatch.context() as patch:
@@ -283,7 +286,7 @@ def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
 
 
 def test_a_round_that_is_stopped_ends_after_its_step(broker, monkeypatch):
-    """Closing the broker does not wait for a round over all event types, and this is no failure."""
+    """Closing the broker does not wait for a round over all event types, and the stopped round is not a failure."""
     for name in "abc":
         register(broker, name=name)
     event_log = broker.logs.for_storage("default")

@@ -23,12 +23,12 @@ MEASURED = MeasuredStatistics(
 
 
 def test_measured_statistics_are_stored_completely():
-    """Measured statistics are the same after they were stored."""
+    """Measured statistics are read as they were stored."""
     assert measured_statistics_from_body(measured_statistics_body(MEASURED)) == MEASURED
 
 
 def test_a_recreated_event_type_has_no_measured_statistics():
-    """Measured statistics belong to one event type, not to every one that gets its name."""
+    """Measured statistics belong to one event type, not to later ones with the same name."""
     registry = MemoryRegistry()
     event_types = EventTypes(registry, Cache(HandMovedClock(), 1))
     first = an_event_type(name="a.b", id="1")

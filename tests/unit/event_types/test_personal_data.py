@@ -10,7 +10,7 @@ ANNOTATION = "nakadi.io/personal-data"
 
 
 def test_paths_are_separated_by_commas():
-    """Each is there once. (T10)"""
+    """Each path is returned once. (T10)"""
     assert personal_data_paths({ANNOTATION: "customer.email,  customer.id , customer.email"}) == (
         "customer.email",
         "customer.id",
@@ -20,7 +20,7 @@ def test_paths_are_separated_by_commas():
 
 @pytest.mark.parametrize(("text", "wrong"), [("", ""), ("a,,b", ""), ("a, b c", "b c"), ("a..b", "a..b"), (".a", ".a")])
 def test_what_is_no_path_is_refused(text, wrong):
-    """The message names it. (T10)"""
+    """The message names the invalid path. (T10)"""
     with pytest.raises(Invalid) as refused:
         check_data_lake_annotations({ANNOTATION: text})
     assert refused.value.detail.startswith(f'Annotation {ANNOTATION} is not valid: "{wrong}" is not the path of a')

@@ -11,7 +11,7 @@ from tests.support.places import TimelineWithPast, an_event_type_with_past
 
 
 def event_type_with(*counts: int):
-    """One partition; each count is the number of events in a timeline."""
+    """An event type with one partition; each count is the number of events in a timeline."""
     return an_event_type_with_past(*[TimelineWithPast([count]) for count in counts])[0]
 
 
@@ -19,7 +19,7 @@ def event_type_with(*counts: int):
     ("name", "number"), [("0", 0), ("2", 2), ("3", None), ("00", None), ("x", None), ("", None), ("-1", None)]
 )
 def test_partition_is_known_by_its_exact_name(name, number):
-    """Partitions are called 0, 1, 2 and so on; nothing else names one."""
+    """The partitions are called 0, 1, 2 and so on; no other name refers to one."""
     assert positions.partition_number(an_event_type(partitions=3), name) == number
 
 
@@ -33,14 +33,14 @@ def test_partition_is_known_by_its_exact_name(name, number):
     ],
 )
 def test_distance_counts_events_behind_first_up_to_last(first, last, distance):
-    """The distance is the signed number of events after the first place, up to and including the last. (C38)"""
+    """The distance is the signed number of events after the first position, up to and including the last. (C38)"""
     assert positions.count_events_between(event_type_with(2), "0", first, last) == distance
 
 
 @pytest.mark.parametrize(
     ("first", "last", "distance"),
     [
-        (Position(1, 0), Position(3, 0), 7),  # 2 left in the first, 4 in the second, 1 in the third
+        (Position(1, 0), Position(3, 0), 7),  # 2 events left in the first timeline, 4 in the second, 1 in the third
         (Position(1, -1), Position(3, -1), 7),
         (Position(2, 3), Position(3, -1), 0),
         (Position(1, 2), Position(2, -1), 0),
@@ -48,12 +48,13 @@ def test_distance_counts_events_behind_first_up_to_last(first, last, distance):
     ],
 )
 def test_distance_adds_up_timelines_between(first, last, distance):
-    """Whole timelines between two places count, and both sides of a border are the same place. (C39)"""
+    """All events of the timelines between two positions count, and both sides of a border are the same position.
+    (C39)"""
     assert positions.count_events_between(event_type_with(3, 4, 1), "0", first, last) == distance
 
 
 def test_distance_of_expired_timelines_is_still_known():
-    """Events that are gone are counted: a timeline keeps its size when its events go. (C39, C57)"""
+    """Removed events are counted: a timeline keeps its size when its events are removed. (C39, C57)"""
     event_type, _ = an_event_type_with_past(
         TimelineWithPast([3], deleted=True), TimelineWithPast([4], deleted=True), TimelineWithPast([1])
     )
@@ -61,7 +62,7 @@ def test_distance_of_expired_timelines_is_still_known():
 
 
 def test_distance_over_a_missing_timeline_is_refused():
-    """Without a timeline between two places their distance is not known. (C42)"""
+    """If a timeline between two positions is missing, their distance is unknown. (C42)"""
     known = tuple(a_timeline(order=order, latest_positions=None if order == 3 else {0: 1}) for order in (1, 3))
     with pytest.raises(Invalid) as refused:
         positions.count_events_between(an_event_type(timelines=known), "0", Position(1, 0), Position(3, 0))
@@ -71,25 +72,25 @@ def test_distance_over_a_missing_timeline_is_refused():
 
 
 def test_distance_across_timelines_needs_the_partition():
-    """Across a border, a partition that the event type does not have is refused. (C43)"""
+    """If the positions are in different timelines, a partition that the event type does not have is refused. (C43)"""
     with pytest.raises(Invalid) as refused:
         positions.count_events_between(event_type_with(2, 2), "9", Position(1, 0), Position(2, 0))
     assert refused.value.detail == "Partition not found."
 
 
 def test_a_partition_that_was_added_later_is_empty_before():
-    """A partition that was added later counts as empty in the timelines before. (C43)"""
+    """A partition that was added later counts as empty in the earlier timelines. (C43)"""
     event_type, _ = an_event_type_with_past(TimelineWithPast([5]), TimelineWithPast([5, 3]))
     assert positions.count_events_between(event_type, "1", Position(1, -1), Position(2, 2)) == 3
 
 
 def test_distance_within_a_timeline_does_not_require_the_partition():
-    """Within one timeline, places need not exist, nor does the partition. (C44)"""
+    """Within one timeline, neither the positions nor the partition need to exist. (C44)"""
     assert positions.count_events_between(event_type_with(2), "9", Position(1, 5), Position(1, 1_000_005)) == 1_000_000
 
 
 def test_sums_beyond_64_bits_are_refused():
-    """A sum that no client could hold is refused rather than wrapped around."""
+    """A sum that no client could represent is refused rather than wrapped around."""
     with pytest.raises(Invalid):
         positions.count_events_between(event_type_with(2), "0", Position(1, -(2**63)), Position(1, 2**63 - 1))
     with pytest.raises(Invalid):
@@ -115,7 +116,7 @@ TWO_IN_TWO_AND_THREE = (0, 2, 2)
     ],
 )
 def test_shifts_over_timelines_have_known_answers(start, shift, reached):
-    """Moving over borders lands where clients have learnt to expect it. (C61, C62, C64)"""
+    """Shifts across borders have the results that clients have learnt to expect. (C61, C62, C64)"""
     assert str(positions.shifted_position(event_type_with(*TWO_IN_TWO_AND_THREE), "0", start, shift)) == reached
 
 
@@ -124,19 +125,19 @@ def test_shifts_over_timelines_have_known_answers(start, shift, reached):
     [((2,), Position(1, -1), -1), ((2, 2), Position(2, 1), -5), ((2,), Position(1, 1), -9)],
 )
 def test_a_shift_back_needs_an_earlier_timeline(counts, start, shift):
-    """Before the first timeline there is nothing to move to. (C62, C65)"""
+    """Before the first timeline, there is no position to shift to. (C62, C65)"""
     with pytest.raises(Invalid, match=r"Timeline not found\. It might happen"):
         positions.shifted_position(event_type_with(*counts), "0", start, shift)
 
 
 def test_a_shift_ignores_retention():
-    """A place whose event is gone is a place; also in a timeline whose events all went. (C63)"""
+    """A position whose event is removed is still a position, even in a timeline without any remaining events. (C63)"""
     event_type, _ = an_event_type_with_past(TimelineWithPast([3], deleted=True), TimelineWithPast([4], expired=[4]))
     assert positions.shifted_position(event_type, "0", Position(2, 3), -6) == Position(1, 0)
 
 
 def test_a_shift_within_the_open_timeline_does_not_require_the_partition():
-    """In the open timeline a partition that is not there can be moved in. (C67)"""
+    """In the open timeline, positions can be shifted in a partition that does not exist. (C67)"""
     assert positions.shifted_position(event_type_with(2), "9", Position(1, 3), 4) == Position(1, 7)
 
 
@@ -146,7 +147,8 @@ def test_a_shift_within_the_open_timeline_does_not_require_the_partition():
     data=some.data(),
 )
 def test_shift_is_the_inverse_of_distance(counts, steps, data):
-    """A place moved by some events is as many events away, forwards and back. (C38, C39, C61, C62)"""
+    """The distance from a position to the shifted position is the shift, forwards and backwards. (C38, C39, C61,
+    C62)"""
     event_type = event_type_with(*counts)
     order = data.draw(some.integers(1, len(counts)))
     start = Position(order, data.draw(some.integers(-1, counts[order - 1] - 1)))
@@ -159,7 +161,7 @@ def test_shift_is_the_inverse_of_distance(counts, steps, data):
 @pytest.mark.parametrize(
     ("position", "carried"),
     [
-        (Position(1, 1), Position(3, -1)),  # over the empty second
+        (Position(1, 1), Position(3, -1)),  # across the empty second timeline
         (Position(1, 0), Position(1, 0)),
         (Position(2, -1), Position(3, -1)),
         (Position(3, 1), Position(3, 1)),
@@ -167,7 +169,8 @@ def test_shift_is_the_inverse_of_distance(counts, steps, data):
     ],
 )
 def test_end_of_a_closed_timeline_is_the_start_of_the_next(position, carried):
-    """The last event of a closed timeline is the place before the next one, over empty ones too. (C7, S91)"""
+    """The last event of a closed timeline is the position before the next timeline, even across empty timelines. (C7,
+    S91)"""
     assert positions.canonical_position(event_type_with(2, 0, 2), position, 0) == carried
 
 
@@ -182,13 +185,13 @@ def test_end_of_a_closed_timeline_is_the_start_of_the_next(position, carried):
     ],
 )
 def test_the_next_event_is_in_the_next_timeline_that_has_events(position, order, offset):
-    """Behind the last event of a timeline comes the first of the next that has one. (L67)"""
+    """After the last event of a timeline comes the first event of the next timeline that has one. (L67)"""
     timeline, following = positions.next_event_location(event_type_with(2, 0, 2), position, 0)
     assert (timeline.order, following) == (order, offset)
 
 
 def test_the_next_event_is_not_in_a_deleted_timeline():
-    """Behind a place in a timeline that is gone comes the first timeline that is not. (L67)"""
+    """After a position in a deleted timeline comes the first timeline that is not deleted. (L67)"""
     event_type, _ = an_event_type_with_past(
         TimelineWithPast([3], deleted=True),
         TimelineWithPast([3], deleted=True),
@@ -200,7 +203,7 @@ def test_the_next_event_is_not_in_a_deleted_timeline():
 
 
 def test_there_is_no_next_event_in_an_unknown_timeline():
-    """A place in a timeline that there never was leads nowhere. (L27)"""
+    """A position in a timeline that never existed has no next event. (L27)"""
     with pytest.raises(CursorError):
         positions.next_event_location(event_type_with(1), Position(4, 0), 0)
 
@@ -219,7 +222,8 @@ def test_next_events_are_all_events_in_order(counts):
 
 
 def test_a_position_before_a_partition_was_added_is_moved_to_its_first_timeline():
-    """The start of a timeline that did not have the partition yet is the start of the one that has. (C7, C71)"""
+    """A position at the start of a timeline that did not have the partition yet becomes the start of the first one that
+    has it. (C7, C71)"""
     event_type, _ = an_event_type_with_past(TimelineWithPast([5]), TimelineWithPast([5, 3]))
     assert positions.canonical_position(event_type, Position(1, -1), 1) == Position(2, -1)
     timeline, following = positions.next_event_location(event_type, Position(1, -1), 1)
@@ -227,6 +231,6 @@ def test_a_position_before_a_partition_was_added_is_moved_to_its_first_timeline(
 
 
 def test_a_shift_by_zero_changes_nothing():
-    """Without a shift a place stays the same, also one that no timeline has. (C60)"""
+    """A shift by zero returns the same position, even one that is in no timeline. (C60)"""
     assert positions.shifted_position(event_type_with(2, 2), "0", Position(1, 7), 0) == Position(1, 7)
     assert positions.shifted_position(event_type_with(2, 2), "0", Position(1, -7), 0) == Position(1, -7)

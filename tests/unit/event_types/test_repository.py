@@ -38,7 +38,7 @@ def test_a_name_is_registered_once(event_types):
 
 
 def test_only_one_of_many_creators_gets_a_name(event_types):
-    """A name that many create at the same time goes to exactly one of them. (R97)"""
+    """If many processes create the same name at once, exactly one of them succeeds. (R97)"""
     outcomes = []
 
     def create(number):
@@ -70,7 +70,7 @@ def test_a_change_requires_the_stored_revision(event_types):
 
 
 def test_a_replaced_event_type_is_returned_as_stored(event_types):
-    """The answer of a change is the event type as the next reader finds it."""
+    """A change returns the event type as the next reader will find it."""
     event_types.add(an_event_type(name="a.b"))
     old = event_types.get("a.b")
 
@@ -78,8 +78,8 @@ def test_a_replaced_event_type_is_returned_as_stored(event_types):
 
 
 def test_a_change_is_retried_when_another_process_was_faster(event_types):
-    """A change that met another one is repeated from the new state; after several attempts, the answer tells the client
-    to come back. (R129)"""
+    """A change that collides with another is repeated from the new state; after several attempts, the client is told to
+    retry later. (R129)"""
     met = []
 
     def attempt():
@@ -107,7 +107,7 @@ def test_schema_versions_are_listed_newest_first(event_types):
 
 
 def test_event_types_are_cached_for_a_while(registry, clock):
-    """A change by another process is seen when the cache is too old, a process's own change at once. (R108)"""
+    """A change by another process is seen when the cache is too old, and a process's own change at once. (R108)"""
     here, there = (EventTypes(registry, Cache(clock, 1.0)) for _ in range(2))
     here.add(an_event_type(name="a.b"))
     assert here.cached("a.b").owning_application == "shop"
@@ -122,7 +122,7 @@ def test_event_types_are_cached_for_a_while(registry, clock):
 
 
 def test_missing_event_types_are_not_cached(event_types):
-    """An event type can be used as soon as it is created, also by a process that looked for it too early. (R105)"""
+    """An event type can be used as soon as it is created, even by a process that looked it up too early. (R105)"""
     with pytest.raises(NotFound):
         event_types.cached("a.b")
     event_types.add(an_event_type(name="a.b"))
@@ -142,7 +142,7 @@ def test_listeners_are_called_after_changes(event_types):
 
 
 def test_all_event_types_are_listed_beyond_one_page(event_types):
-    """The list is complete beyond one page of the registry, and in the order of names. (R87)"""
+    """The list is complete beyond one page of the registry, and sorted by name. (R87)"""
     names = sorted(f"n{number}" for number in range(2100))
     for name in reversed(names):
         event_types.add(an_event_type(name=name))
@@ -151,7 +151,7 @@ def test_all_event_types_are_listed_beyond_one_page(event_types):
 
 
 def test_who_reads_an_event_type_shares_it(event_types):
-    """A thousand streams that read it share one copy, as long as it stays the same."""
+    """A thousand streams that read an event type share one copy as long as it does not change."""
     event_types.add(an_event_type(name="a.b"))
     first = event_types.find("a.b")
 
@@ -161,7 +161,7 @@ def test_who_reads_an_event_type_shares_it(event_types):
 
 
 def test_a_deleted_event_type_leaves_nothing_behind(event_types):
-    """Event types that come and go take no memory once they are gone."""
+    """Deleted event types take up no memory."""
     for number in range(10):
         event_types.add(an_event_type(name=f"a.{number}", id=str(number)))
         event_types.remove(event_types.get(f"a.{number}"))
@@ -170,7 +170,7 @@ def test_a_deleted_event_type_leaves_nothing_behind(event_types):
 
 
 def test_a_successor_with_the_same_name_is_not_shared_with_its_predecessor(event_types):
-    """Both have the first revision of their documents."""
+    """The documents of both have the same first revision."""
     event_types.add(an_event_type(name="a.b", id="first"))
     event_types.remove(event_types.find("a.b"))
     event_types.add(an_event_type(name="a.b", id="second"))
@@ -179,7 +179,7 @@ def test_a_successor_with_the_same_name_is_not_shared_with_its_predecessor(event
 
 
 def test_few_event_types_are_kept_for_sharing(event_types, monkeypatch):
-    """However many are read in sequence."""
+    """However many event types are read in sequence, few are kept."""
     monkeypatch.setattr(repository, "MAX_SHARED_EVENT_TYPES", 2)
     for name in ("a", "b", "c"):
         event_types.add(an_event_type(name=name))

@@ -26,13 +26,14 @@ def refusal_detail(check, *arguments, **options) -> str:
 
 @pytest.mark.parametrize("milliseconds", [None, 10, 15, 20])
 def test_retention_within_limits(milliseconds):
-    """Both limits of the retention time are within; to ask for none is fine. (R78, R79)"""
+    """Both limits of the retention time are themselves valid; so is an event type without a retention time. (R78,
+    R79)"""
     rules.check_retention(milliseconds, minimum=10, maximum=20)
 
 
 @pytest.mark.parametrize(("milliseconds", "words"), [(21, "more than 20"), (9, "less than 10"), (-1, "less than 10")])
 def test_retention_beyond_limits(milliseconds, words):
-    """A retention time beyond a limit is refused, with the limit in the message. (R78)"""
+    """A retention time beyond a limit is refused with a message that contains the limit. (R78)"""
     message = refusal_detail(rules.check_retention, milliseconds, minimum=10, maximum=20)
     assert message == f'Field "options.retention_time" can not be {words}'
 
@@ -40,7 +41,7 @@ def test_retention_beyond_limits(milliseconds, words):
 @pytest.mark.parametrize("category", Category)
 @pytest.mark.parametrize("policy", CleanupPolicy)
 def test_compaction_needs_metadata(policy, category):
-    """Events without metadata have no key to compact by. (R98)"""
+    """Events without metadata have no compaction key. (R98)"""
     if category is Category.UNDEFINED and policy is not CleanupPolicy.DELETE:
         assert refusal_detail(rules.check_cleanup_policy, policy, category) == (
             "cleanup_policy 'compact' and 'compact_and_delete' is not available for 'undefined' event type category"
@@ -62,7 +63,7 @@ def test_compaction_needs_metadata(policy, category):
     ],
 )
 def test_metadata_is_enriched_in_all_categories_that_have_it(category, strategies, message):
-    """Business and data events are enriched exactly once, others never. (R99)"""
+    """Business and data events are enriched exactly once, and other events never. (R99)"""
     if message is None:
         rules.check_enrichment(strategies, category)
     else:
@@ -79,7 +80,8 @@ def test_metadata_is_enriched_in_all_categories_that_have_it(category, strategie
     ],
 )
 def test_valid_partition_strategies(name, key_fields, category):
-    """The name identifies a strategy; key fields may accompany any and are not looked up. (R86, R100, R273)"""
+    """The name identifies a strategy; key fields may be given with any strategy, and are not looked up in the schema.
+    (R86, R100, R273)"""
     assert rules.partition_strategy(name, key_fields, category) is PartitionStrategy(name)
 
 
@@ -98,7 +100,7 @@ def test_valid_partition_strategies(name, key_fields, category):
     ],
 )
 def test_invalid_partition_strategies_are_refused(name, category, message):
-    """A strategy that is unknown, or lacks its fields, is refused. (R71, R100, R126)"""
+    """A strategy that is unknown, or that lacks its fields, is refused. (R71, R100, R126)"""
     assert refusal_detail(rules.partition_strategy, name, (), category) == message
 
 
@@ -107,7 +109,7 @@ def selector(kind, value=None):
 
 
 def test_an_owner_in_the_metadata_has_no_value():
-    """An owner selector of type `metadata` has no value, and is accepted so. (R74, deviation)"""
+    """An owner selector of type `metadata` is accepted without a value. (R74, deviation)"""
     for fine in (None, selector("metadata"), selector("path", "a"), selector("static", "a")):
         rules.check_owner_selector(fine)
     assert refusal_detail(rules.check_owner_selector, selector("metadata", "a")) == (
@@ -130,7 +132,8 @@ EFFECTIVE = {"properties": {"data": {"properties": {"a": {}, "b": {}}}}}
     ],
 )
 def test_named_fields_in_the_schema_are_valid(fields):
-    """A field may be named if events have it; members that are no path may have any value. (R75, R77, R82, R86)"""
+    """A field may be named if events have it; values that are not checked as paths may be anything. (R75, R77, R82,
+    R86)"""
     rules.check_fields_in_schema(EventTypeDraft(**fields), EFFECTIVE)
 
 
@@ -156,7 +159,7 @@ def test_named_fields_in_the_schema_are_valid(fields):
     ],
 )
 def test_named_fields_absent_in_the_schema_are_refused(fields, message):
-    """Fields that events do not have are refused by name, the owner's first. (R75, R82, R84, R157)"""
+    """Fields that events do not have are refused by name, starting with the owner's. (R75, R82, R84, R157)"""
     assert refusal_detail(rules.check_fields_in_schema, EventTypeDraft(**fields), EFFECTIVE) == message
 
 
@@ -164,7 +167,7 @@ def test_named_fields_absent_in_the_schema_are_refused(fields, message):
     ("read", "write", "partitions"), [(1, 1, 1), (3, 2, 3), (2, 3, 3), (8, 1, 8), (9, 1, 8), (1, 100, 8)]
 )
 def test_the_larger_parallelism_is_the_number_of_partitions(read, write, partitions):
-    """The number of partitions is the larger parallelism, within the maximum; the traffic does not matter. (R103)"""
+    """The number of partitions is the larger parallelism, up to the maximum; the traffic has no influence. (R103)"""
     statistic = Statistics(
         messages_per_minute=10_000, message_size=10_000, read_parallelism=read, write_parallelism=write
     )
@@ -172,5 +175,5 @@ def test_the_larger_parallelism_is_the_number_of_partitions(read, write, partiti
 
 
 def test_partitions_without_a_statistic():
-    """Without a statistic there is the default number of partitions. (R103)"""
+    """Without a statistic, there is the default number of partitions. (R103)"""
     assert rules.partition_count(None, default=1, maximum=8) == 1

@@ -54,7 +54,7 @@ def test_an_owner_selector_may_be_added():
 
 
 def test_an_owner_selector_may_not_change():
-    """Neither may an owner selector be changed nor taken away, since stored events have their owner from it. (R116)"""
+    """An owner selector may neither change nor be removed, because stored events have their owner from it. (R116)"""
     other = replace(BY_TEAM, name="other")
     assert (
         refusal_detail(rules.check_owner_selector_change, BY_TEAM, None)
@@ -69,7 +69,7 @@ def test_an_owner_selector_may_not_change():
 @pytest.mark.parametrize("old", CleanupPolicy)
 @pytest.mark.parametrize("new", CleanupPolicy)
 def test_changes_of_the_cleanup_policy(old, new):
-    """Only `delete` may become something else, and only `compact_and_delete`. (R117)"""
+    """Only `delete` may change, and only to `compact_and_delete`. (R117)"""
     if old is new or (old, new) == (CleanupPolicy.DELETE, CleanupPolicy.COMPACT_AND_DELETE):
         rules.check_cleanup_policy_change(old, new)
     else:
@@ -78,7 +78,7 @@ def test_changes_of_the_cleanup_policy(old, new):
 
 
 def test_an_audience_may_change_but_not_be_removed():
-    """An audience may be set and changed, not unset. (R118)"""
+    """An audience may be set and changed, but not removed. (R118)"""
     public, internal = Audience.EXTERNAL_PUBLIC, Audience.COMPANY_INTERNAL
     for old, new in ((None, None), (None, public), (public, internal), (public, public)):
         rules.check_audience_change(old, new)
@@ -101,7 +101,7 @@ STATISTIC = Statistics(messages_per_minute=1, message_size=1, read_parallelism=2
     ],
 )
 def test_parallelisms_may_not_change(old, new, ok):
-    """The two parallelisms never change, also if there were none; the other numbers may change. (R119)"""
+    """The two parallelisms never change, even if they were not set; the other numbers may change. (R119)"""
     if ok:
         rules.check_statistics_change(old, new)
     else:
@@ -111,7 +111,8 @@ def test_parallelisms_may_not_change(old, new, ok):
 @pytest.mark.parametrize("old", PartitionStrategy)
 @pytest.mark.parametrize("new", PartitionStrategy)
 def test_a_partition_strategy_may_change_from_random(old, new):
-    """A partition strategy may change only from `random`, or by an administrator of the broker. (R114, R120)"""
+    """A partition strategy may change only from `random`, or if an administrator of the broker changes it. (R114,
+    R120)"""
     event_type = an_event_type(partition_strategy=old)
     assert check_change(event_type, partition_strategy=new, nakadi_admin=True)
     if old in (new, PartitionStrategy.RANDOM):
@@ -124,7 +125,7 @@ def test_a_partition_strategy_may_change_from_random(old, new):
 
 @pytest.mark.parametrize(("old", "new"), [((), METADATA), (METADATA, ())])
 def test_enrichment_may_not_change(old, new):
-    """Enrichment strategies may not change, also not by an administrator. (R121)"""
+    """Enrichment strategies may not change, even if an administrator changes them. (R121)"""
     event_type = an_event_type(category=Category.BUSINESS, enrichment_strategies=old)
     for flags in ({}, {"event_type_admin": True}, {"nakadi_admin": True}):
         assert expected_refusals(event_type, enrichment_strategies=new, **flags) == (
@@ -133,7 +134,8 @@ def test_enrichment_may_not_change(old, new):
 
 
 def test_undefined_events_may_become_business_events():
-    """Category `undefined` may become `business` together with the enrichment that this needs. (R121, R122)"""
+    """The category `undefined` may become `business`, together with the enrichment that `business` needs. (R121,
+    R122)"""
     assert check_change(an_event_type(), category=Category.BUSINESS, enrichment_strategies=METADATA)
 
 
@@ -184,7 +186,7 @@ TIGHTENING = {
 @pytest.mark.parametrize("old", MODES)
 @pytest.mark.parametrize("new", MODES)
 def test_a_compatibility_mode_may_be_tightened_step_by_step(old, new):
-    """Each subject that may update may tighten the mode by a step; admins may make any change. (R123, R275)"""
+    """Each subject that may update may tighten the mode by one step; admins may make any change. (R123, R275)"""
     event_type = an_event_type(compatibility_mode=old, authorization=OWNED)
     assert check_change(event_type, compatibility_mode=new, event_type_admin=True)
     assert check_change(event_type, compatibility_mode=new, nakadi_admin=True)
@@ -197,7 +199,7 @@ def test_a_compatibility_mode_may_be_tightened_step_by_step(old, new):
 @pytest.mark.parametrize("old", MODES)
 @pytest.mark.parametrize("new", MODES)
 def test_everyone_is_admin_of_an_open_event_type(old, new):
-    """The mode of an event type without authorization may be changed by everyone. (R124)"""
+    """Everyone may change the mode of an event type without authorization. (R124)"""
     assert check_change(an_event_type(compatibility_mode=old), compatibility_mode=new)
 
 
@@ -224,7 +226,8 @@ def test_all_refused_changes_are_reported_in_order():
 
 
 def test_a_category_does_not_change_when_another_change_is_refused():
-    """A change of category that would be permitted is refused together with any other, which is not reported. (R122)"""
+    """A permitted change of category is refused together with any other refused change; only the other one is reported.
+    (R122)"""
     old = an_event_type(partition_strategy=PartitionStrategy.HASH, partition_key_fields=("a",))
     message = expected_refusals(
         old,
@@ -236,7 +239,7 @@ def test_a_category_does_not_change_when_another_change_is_refused():
 
 
 def test_other_fields_may_change():
-    """Owner, key and ordering fields, audience, retention, lists, annotations and labels are free to change. (R126)"""
+    """Owner, key and ordering fields, audience, retention, lists, annotations and labels may change freely. (R126)"""
     assert check_change(
         an_event_type(authorization=OWNED),
         owning_application="other",

@@ -1,4 +1,4 @@
-"""Whether schemas can serve, asked of a whole broker."""
+"""Whether schemas can be used, tested with a whole broker."""
 
 import json
 
@@ -17,7 +17,7 @@ from tests.support.http import make_client
 
 
 class RefusingTurns(LongWorkQueue):
-    """Turns that are never free."""
+    """Turns that are never available."""
 
     def wait_for_turn(self, gone):  # noqa: ARG002  # as a real one takes it
         raise TryLater("Not now")
@@ -53,7 +53,7 @@ def make_draft(schema):
 @pytest.mark.parametrize("category", ["undefined", "business", "data"])
 @pytest.mark.parametrize("mode", ["compatible", "forward", "none"])
 def test_schemas_that_expand_too_far_are_not_stored(api, category, mode):
-    """A new event type, a changed one and a new version are 422 if their schema expands too far. (R153)"""
+    """A new event type, a changed one and a new version are answered with 422 if the schema expands too far. (R153)"""
     kind = {"category": category, "compatibility_mode": mode}
     if category != "undefined":
         kind["enrichment_strategies"] = ["metadata_enrichment"]
@@ -82,7 +82,8 @@ def test_a_schema_stored_before_the_limit_has_batches_beyond_it_refused(broker, 
 
 
 def test_long_schemas_are_checked_in_turns(broker, api, monkeypatch):
-    """A schema that may take long is 503 while there is no turn, and a short one is checked."""
+    """A schema that may take long to check is answered with 503 while no turn is available; a short schema is
+    checked."""
     definition = a_definition()
     path = f"/event-types/{definition['name']}"
     assert api.post("/event-types", json=definition).status_code == 201
@@ -96,7 +97,7 @@ def test_long_schemas_are_checked_in_turns(broker, api, monkeypatch):
 
 
 def test_a_schema_beyond_the_limits_is_not_searched_for(api):
-    """A text beyond the limit of schemas is refused before it is read. (R147)"""
+    """A text that exceeds the limit on schemas is refused before it is parsed. (R147)"""
     definition = a_definition()
     assert api.post("/event-types", json=definition).status_code == 201
     wanted = {"type": "json_schema", "schema": json.dumps({"a": "x" * MAX_SCHEMA_CHARACTERS})}

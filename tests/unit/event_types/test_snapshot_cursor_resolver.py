@@ -7,7 +7,7 @@ from tests.support.places import TimelineWithPast, an_event_type_with_past
 
 
 def test_each_call_asks_the_log_again():
-    """The second result has the events stored between two calls."""
+    """The second result includes the events that were stored between the two calls."""
     event_type, logs = an_event_type_with_past(TimelineWithPast([1]))
     cursors = CursorResolver(logs)
     before = cursors.end_positions(event_type)["0"]
@@ -35,7 +35,7 @@ def test_position_can_be_checked_without_a_cursor():
 
 
 def test_the_next_event_is_found_only_in_a_known_partition():
-    """The next event is known for the event type's partitions only. (L24, L67)"""
+    """The next event is known only for the event type's partitions. (L24, L67)"""
     event_type, logs = an_event_type_with_past(TimelineWithPast([2]), TimelineWithPast([2]))
     timeline, offset = CursorResolver(logs).next_event_location(event_type, Position(1, 1), "0")
     assert (timeline.order, offset) == (2, 0)

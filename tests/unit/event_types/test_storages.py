@@ -21,7 +21,7 @@ def registry():
 
 @pytest.fixture
 def out_of_reach():
-    """The ids of storages that cannot be reached at the moment."""
+    """The ids of the storages that cannot be reached at the moment."""
     return set()
 
 
@@ -43,7 +43,7 @@ def test_new_event_types_get_the_built_in_storage(storages):
 
 
 def test_a_chosen_storage_is_used_for_new_event_types(storages):
-    """A chosen storage is the one that new event types get. (R239)"""
+    """New event types use the chosen storage. (R239)"""
     storages.add(KAFKA)
     storages.choose("k")
 
@@ -51,7 +51,7 @@ def test_a_chosen_storage_is_used_for_new_event_types(storages):
 
 
 def test_the_default_storage_cannot_be_removed(storages):
-    """A storage for new event types is in use, even if it is still empty. (R238)"""
+    """The storage for new event types is in use, even if it is still empty. (R238)"""
     storages.add(KAFKA)
     storages.choose("k")
 
@@ -71,7 +71,7 @@ def test_a_storage_in_use_is_not_removed_and_stays_usable(storages):
 
 
 def test_no_timeline_begins_in_a_storage_that_is_being_removed(storages, registry):
-    """A process that has read a storage before its removal cannot begin a timeline in it. (R238)"""
+    """A process that has read a storage before its removal cannot start a timeline in it. (R238)"""
     storages.add(KAFKA)
     seen_before = storages.write_conditions_on("k")
 
@@ -88,14 +88,14 @@ def test_no_timeline_begins_in_a_storage_that_is_being_removed(storages, registr
 
 
 def change_storage(registry):
-    """Another administrator writes the storage's document."""
+    """Another administrator updates the storage's document."""
     document = registry.get("storages", "k")
     registry.write(PutDocument("storages", "k", document.body))
 
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
-    """Whichever of its writes loses against another change, the storage is removed in the end. (R238)"""
+    """Whichever of its writes collides with another change, the storage is eventually removed. (R238)"""
     storages.add(KAFKA)
     act_before_next_writes(registry, *[lambda: None] * before, lambda: change_storage(registry))
 
@@ -105,7 +105,7 @@ def test_a_removal_that_loses_a_race_is_repeated(storages, registry, before):
 
 
 def test_a_removal_that_always_loses_is_refused_as_temporary(storages, registry):
-    """A storage that is changed repeatedly stays unchanged, and the client may retry. (R238)"""
+    """The removal of a storage that is changed repeatedly is given up, and the client may retry. (R238)"""
     storages.add(KAFKA)
     act_before_next_writes(registry, *[lambda: change_storage(registry)] * 100)
 
@@ -114,7 +114,7 @@ def test_a_removal_that_always_loses_is_refused_as_temporary(storages, registry)
 
 
 def test_a_removal_does_not_remove_a_storage_added_since(storages):
-    """A removal that was overtaken by another one and by an addition looks again before it removes. (R238)"""
+    """A removal reads the storage again if another removal and an addition have overtaken it. (R238)"""
     storages.add(KAFKA)
     answers = iter([False, True])
 
@@ -144,7 +144,7 @@ def test_a_storage_out_of_reach_is_not_added(storages, out_of_reach):
 
 
 def test_a_storage_out_of_reach_is_not_chosen(storages, out_of_reach):
-    """New event types keep their storage when the one that is to follow does not answer. (R239)"""
+    """New event types keep their storage if the chosen one does not answer. (R239)"""
     storages.add(KAFKA)
     out_of_reach.add("k")
 
@@ -155,7 +155,7 @@ def test_a_storage_out_of_reach_is_not_chosen(storages, out_of_reach):
 
 
 def test_the_built_in_storage_can_always_be_chosen(storages, out_of_reach):
-    """The way back to the broker's own storage is open, even if no storage answers. (R239)"""
+    """The broker's own storage can be chosen again even if no storage answers. (R239)"""
     storages.add(KAFKA)
     storages.choose("k")
     out_of_reach.update({"default", "k"})
@@ -164,7 +164,8 @@ def test_the_built_in_storage_can_always_be_chosen(storages, out_of_reach):
 
 
 def test_a_storage_chosen_during_its_removal_is_not_used(storages):
-    """When a storage is chosen just as it is removed, new event types get the built-in one, and it says so. (R239)"""
+    """When a storage is chosen just as it is removed, new event types use the built-in storage, and the broker reports
+    it as the default. (R239)"""
     storages.add(KAFKA)
     storages.remove("k", lambda _: storages.choose("k") is None)
 
@@ -176,20 +177,20 @@ def test_a_storage_chosen_during_its_removal_is_not_used(storages):
     "storage_id", ["", " ", "a b", ".", "..", "a/b", "/", "-a", ".a", "a\n", "\x00", "a%2fb", "a;b", "é", "x" * 37]
 )
 def test_an_id_must_be_a_segment_of_a_path(storages, storage_id):
-    """An id that no path could name is refused. (R236)"""
+    """An id that cannot be part of a path is refused. (R236)"""
     with pytest.raises(Invalid, match="A storage id has 1 to 36 letters"):
         storages.add(Storage(id=storage_id, type=StorageType.EMBEDDED))
 
 
 @pytest.mark.parametrize("storage_id", ["a", "0", "_", "a.b-c_D", "x" * 36])
 def test_valid_ids_are_accepted(storages, storage_id):
-    """Letters, digits, underscores, hyphens and dots make an id. (R235)"""
+    """An id consists of letters, digits, underscores, hyphens and dots. (R235)"""
     storages.add(Storage(id=storage_id, type=StorageType.EMBEDDED))
 
     assert storages.find(storage_id)
 
 
 def test_an_embedded_storage_has_no_configuration(storages):
-    """Clients cannot choose the place of an embedded storage's events. (R233)"""
+    """Clients cannot choose where an embedded storage keeps its events. (R233)"""
     with pytest.raises(Invalid, match="embedded_configuration must be empty"):
         storages.add(Storage(id="e", type=StorageType.EMBEDDED, configuration={"path": "/etc"}))

@@ -1,4 +1,4 @@
-"""The event types of the broker's own."""
+"""The event types that the broker itself creates."""
 
 import logging
 import threading
@@ -45,7 +45,7 @@ def own_event_types_broker():
 
 @pytest.fixture
 def broker_with_tokens(own_event_types_broker):
-    """A broker that asks for tokens, and that `ops` administrates."""
+    """A broker that requires tokens, and whose administrator is `ops`."""
 
     def open_one(**settings):
         return own_event_types_broker(**{"auth": "gateway", "default_admin": (("service", "ops"),), **settings})
@@ -58,7 +58,7 @@ def names(broker):
 
 
 def test_the_dead_letter_queue_is_created_at_start(own_event_types_broker):
-    """Clients can subscribe to it before there is any dead letter. (R250, S266, S267)"""
+    """Clients can subscribe to the dead-letter queue before there are any dead letters. (R250, S266, S267)"""
     broker = own_event_types_broker()
 
     broker.prepare_for_requests()
@@ -77,8 +77,8 @@ def test_the_dead_letter_queue_is_created_at_start(own_event_types_broker):
     ("feature", "added"), [(Feature.AUDIT_LOG_COLLECTION, {AUDIT_LOG}), (Feature.KPI_COLLECTION, set(KPI_EVENT_TYPES))]
 )
 def test_others_are_created_while_their_feature_is_on(own_event_types_broker, feature, added):
-    """The broker creates the audit log and the event types for figures at its first look after a setting wants them.
-    (R250)"""
+    """The broker creates the audit log and the event types for statistics when it first looks after a setting has
+    turned them on. (R250)"""
     broker = own_event_types_broker()
     broker.prepare_for_requests()
     broker.features.switch(feature, on=True)
@@ -90,7 +90,7 @@ def test_others_are_created_while_their_feature_is_on(own_event_types_broker, fe
 
 
 def test_existing_event_types_are_not_changed(own_event_types_broker):
-    """An operator may have created or changed it, and the broker does not create it again. (R250)"""
+    """An operator may have created or changed an event type, and the broker does not create it again. (R250)"""
     broker = own_event_types_broker()
     broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
@@ -103,7 +103,7 @@ def test_existing_event_types_are_not_changed(own_event_types_broker):
 
 
 def test_several_processes_may_create_them_at_once(tmp_path):
-    """If several processes find no event type, one creates it, and none leaves anything behind."""
+    """If several processes find no event type, one of them creates it, and none leaves anything behind."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     brokers = [open_broker(Settings(registry=url, event_log=url)) for _ in range(6)]
     together = threading.Barrier(len(brokers))
@@ -141,7 +141,7 @@ def test_rules_for_clients_do_not_apply_to_the_broker(own_event_types_broker, fe
 
 
 def test_a_read_only_registry_is_not_written(own_event_types_broker):
-    """While the registry is read-only nothing is created; afterwards it is. (R231)"""
+    """While the registry is read-only, nothing is created; afterwards, the event types are. (R231)"""
     broker = own_event_types_broker()
     broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
     broker.prepare_for_requests()
@@ -154,7 +154,7 @@ def test_a_read_only_registry_is_not_written(own_event_types_broker):
 
 
 def test_a_broker_starts_without_them(own_event_types_broker, caplog):
-    """A registry that does not answer delays the broker's own event types, and not the start."""
+    """A registry that does not answer delays the creation of the broker's own event types, but not the start."""
     broker = own_event_types_broker()
     get = broker.registry.get
 
@@ -211,7 +211,7 @@ def test_settings_give_access_to_others(broker_with_tokens, setting, name, featu
 
 
 def test_without_administrators_their_lists_are_empty(broker_with_tokens):
-    """Without an administrator the lists are empty, and only the broker itself gets in. (P154)"""
+    """Without an administrator, the lists are empty, and only the broker itself has access. (P154)"""
     broker = broker_with_tokens(default_admin=())
     broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
     broker.prepare_for_requests()
@@ -230,7 +230,7 @@ def test_without_administrators_their_lists_are_empty(broker_with_tokens):
 
 @pytest.mark.parametrize("lists", [None, OPEN])
 def test_open_event_types_are_closed_when_authentication_is_on(broker_with_tokens, lists, caplog):
-    """An event type that an earlier version, or one without tokens, left open is closed at the next start."""
+    """An event type that an earlier version, or a broker without tokens, left open is closed at the next start."""
     broker = broker_with_tokens()
     caplog.set_level(logging.INFO)
     broker.prepare_for_requests()
@@ -245,7 +245,7 @@ def test_open_event_types_are_closed_when_authentication_is_on(broker_with_token
 
 
 def test_empty_lists_get_the_administrators_of_later_settings(broker_with_tokens, caplog):
-    """An event type that was created while no administrator was named belongs to the administrators of a later
+    """An event type that was created while no administrator was named gets the administrators that are named at a later
     start."""
     broker = broker_with_tokens()
     caplog.set_level(logging.INFO)
@@ -261,7 +261,7 @@ def test_empty_lists_get_the_administrators_of_later_settings(broker_with_tokens
 
 
 def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(own_event_types_broker):
-    """With authentication and without a named administrator, lists are empty, and stay so."""
+    """With authentication and without a named administrator, the lists are empty, and stay empty."""
     broker = own_event_types_broker(auth="gateway")
     broker.prepare_for_requests()
     first = broker.event_types.get(QUEUE)
@@ -273,7 +273,7 @@ def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(
 
 
 def test_an_event_type_changed_by_an_operator_stays_open(broker_with_tokens, caplog):
-    """An event type that was changed after its creation is not changed, and a warning is logged."""
+    """An event type that an operator has changed after its creation stays unchanged, and a warning is logged."""
     broker = broker_with_tokens()
     broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
@@ -321,7 +321,7 @@ def a_draft(name):
 
 @pytest.mark.parametrize("name", [QUEUE, REDRIVE, AUDIT_LOG, *sorted(KPI_EVENT_TYPES)])
 def test_their_names_are_reserved(broker_with_tokens, name):
-    """A client that could create the broker's event types first could read what the broker writes to them."""
+    """Otherwise, a client that creates the broker's event types first could read what the broker writes to them."""
     broker = broker_with_tokens()
     administrator = Subject(name="ops", attributes=frozenset({Attribute("user", "ops")}))
 
@@ -333,7 +333,7 @@ def test_their_names_are_reserved(broker_with_tokens, name):
 
 @pytest.mark.parametrize("name", [REDRIVE, EVENT_TYPE_LOG])
 def test_administrators_may_use_reserved_names(broker_with_tokens, own_event_types_broker, name):
-    """An administrator creates the redrive event type; every client can while authentication is off. (S273)"""
+    """An administrator can create the redrive event type; while authentication is off, every client can. (S273)"""
     guarded_broker, open_to_all = broker_with_tokens(), own_event_types_broker()
 
     guarded_broker.registration.creation.create(a_draft(name), Subject(name="ops", attributes=frozenset({OPS})))
@@ -344,7 +344,7 @@ def test_administrators_may_use_reserved_names(broker_with_tokens, own_event_typ
 
 @pytest.mark.parametrize(("lists", "attached"), [(None, False), (OPEN, False), (replace(OPEN, writers=(OPS,)), True)])
 def test_a_redrive_event_type_has_writers(broker_with_tokens, lists, attached, caplog):
-    """A redrive event type that is open to all publishers is not attached to subscriptions. (S273)"""
+    """A redrive event type that anyone may publish to is not attached to subscriptions. (S273)"""
     broker = broker_with_tokens()
     broker.registration.creation.create(a_draft(REDRIVE), Subject(name="ops", attributes=frozenset({OPS})))
     old = broker.event_types.get(REDRIVE)

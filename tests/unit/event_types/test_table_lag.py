@@ -1,4 +1,4 @@
-"""How far tables are behind the archive, and when a job is started."""
+"""How far tables are behind the archive, and when jobs are started."""
 
 from contextlib import closing
 from datetime import timedelta
@@ -34,7 +34,7 @@ JOB = "nakadi-test-compaction"
 
 
 class TableSetup:
-    """Event types with archived events, of which tables have some."""
+    """Event types with archived events, some of which are in tables."""
 
     def __init__(self):
         self.clock = HandMovedClock(A_MOMENT)
@@ -92,7 +92,7 @@ def setup():
 
 
 def test_the_state_of_a_table_is_stored_completely(setup):
-    """A job's findings are the same after they were stored, and are found by the event type alone."""
+    """A job's findings are read as they were stored, and are found by the event type alone."""
     first = setup.event_type("a.b")
     state = setup.has(first, p0=5, p1=7)
 
@@ -102,7 +102,8 @@ def test_the_state_of_a_table_is_stored_completely(setup):
 
 
 def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(setup):
-    """Partitions and segments that a table has do not count, those beyond it do, and so do tables not yet begun."""
+    """Partitions and segments that are in a table do not count; segments beyond it do, and so do tables that do not
+    exist yet."""
     behind, up_to_date, new = (setup.event_type(name) for name in ("behind", "up.to.date", "new"))
     off = setup.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
     for event_type in (behind, up_to_date, off):
@@ -129,7 +130,8 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(setup):
 
 
 def test_the_objective_of_a_table_is_measured_with_its_lag(setup):
-    """It has the slowest partition and the pressure, for one event type too, and no more when it is gone. (T15)"""
+    """The lag includes the slowest partition and the pressure, also for a single event type, and disappears with the
+    objective. (T15)"""
     behind = setup.event_type("behind", annotations={"nakadi.io/table-objective": "99% within 10 minutes"})
     plain, no_table = (setup.event_type(name) for name in ("plain", "no.table"))
     for event_type in (behind, plain):
@@ -154,7 +156,7 @@ def test_the_objective_of_a_table_is_measured_with_its_lag(setup):
 
 
 def test_events_that_are_gone_from_the_archive_are_not_waited_for(setup):
-    """Events that retention removed before a job read them are in no table, and no table waits for them."""
+    """Events that retention removed before a job read them are in no table, and tables do not wait for them."""
     event_type = setup.event_type("forgotten")
     setup.has(event_type, p0=0)
     setup.archive_events(event_type, 3, 900)
@@ -165,7 +167,7 @@ def test_events_that_are_gone_from_the_archive_are_not_waited_for(setup):
 
 
 def test_offsets_without_a_segment_are_passed_over(setup):
-    """Offsets that were counted and never archived count as in the table: the event after them waits."""
+    """Offsets that were indexed but never archived count as in the table: the event after them waits."""
     event_type = setup.event_type("holed")
     setup.archive_events(event_type, 3, 900)
     setup.has(event_type, p0=3)
@@ -178,7 +180,8 @@ def test_offsets_without_a_segment_are_passed_over(setup):
 
 
 def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(setup):
-    """One of several processes starts it; a table that stays behind is tried again after a quarter of its lag."""
+    """One of several processes starts the job; if a table stays behind, a job is started again after a quarter of the
+    lag."""
     lags, others = setup.seen_by_jobs(always=True), setup.seen_by_jobs(always=True)
     event_type = setup.event_type("busy")
 
@@ -211,13 +214,13 @@ def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(s
 
 
 def test_only_one_of_two_processes_starts_a_job(setup):
-    """A start is claimed by a conditional write."""
+    """A conditional write claims the start."""
     lags = setup.seen_by_jobs(always=True)
     setup.archive_events(setup.event_type("busy"), 1, 3600)
     lags.measure()
 
     class RegistryWithLateWrite(MemoryRegistry):
-        """Between its read and its write another process starts the job."""
+        """Another process starts the job between this process's read and its write."""
 
         def get(self, kind, key):
             found = setup.registry.get(kind, key)
@@ -242,7 +245,7 @@ def test_only_one_of_two_processes_starts_a_job(setup):
 
 
 def test_metrics_put_tables_without_a_name_of_their_own_together():
-    """The lag of all others is the greatest of them, and their rows are added."""
+    """The lag of all other tables is the greatest of theirs, and their rows are added up."""
     metrics = Metrics(max_names=1)
     metrics.table_lag.add_named_source(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
     metrics.table_rows.add_named_source(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
@@ -252,7 +255,7 @@ def test_metrics_put_tables_without_a_name_of_their_own_together():
 
 
 def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
-    """The process that does the housekeeping shows a job's notes about a table, its lag, and its objective. (T16)"""
+    """The process that does the housekeeping reports a job's notes about a table, its lag, and its objective. (T16)"""
     file = f"sqlite:///{tmp_path / 'nakadi.db'}"
     clock = HandMovedClock(A_MOMENT)
     with closing(open_broker(Settings(registry=file, event_log=file), clock)) as broker:
@@ -314,7 +317,7 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
 
 
 def history_of(setup, event_type, next_offset, partition=0, hours=48):
-    """How many seconds ago the first event was stored that compaction has to leave alone; 0 if there is none."""
+    """How many seconds ago the first event that compaction must not touch was stored; 0 if there is none."""
 
     class Log:
         def bounds(self, _topic, partitions):
@@ -327,7 +330,8 @@ def history_of(setup, event_type, next_offset, partition=0, hours=48):
 
 
 def test_compaction_leaves_events_alone_that_are_in_no_table(setup):
-    """It may go up to the first event that the table does not have, and up to events that are not archived yet."""
+    """Compaction stops before the first event that the table does not have, and before events that are not archived
+    yet."""
     event_type = setup.event_type("changed")
     for seconds_ago in (900, 600):
         setup.archive_events(event_type, 3, seconds_ago)
@@ -343,7 +347,8 @@ def test_compaction_leaves_events_alone_that_are_in_no_table(setup):
 
 
 def test_compaction_waits_only_where_there_can_be_a_table_and_not_for_ever(setup):
-    """It does not wait for event types without a table, for topics that are not archived, nor if the setting is off."""
+    """Compaction does not wait for event types without a table, for topics that are not archived, or if the setting is
+    off."""
     event_type = setup.event_type("changed")
     setup.archive_events(event_type, 3, 49 * 3600)
     off = setup.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})

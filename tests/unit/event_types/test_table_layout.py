@@ -1,4 +1,4 @@
-"""How tables are partitioned and sorted, as annotations of event types say it."""
+"""How tables are partitioned and sorted, as the annotations of event types specify."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from nakadi.model.outcomes import Invalid
 
 
 def test_partitions_and_order():
-    """Fields have commas between them, and spaces and letter case as one likes."""
+    """Fields are separated by commas; spaces and letter case do not matter."""
     text = "day( metadata.occurred_at ),Bucket(16,customer.id) , truncate(4, sku), country"
     assert table_layout_from_annotations(
         {PARTITION_BY_ANNOTATION: text, SORT_BY_ANNOTATION: "customer.id, nakadi_time DESC,sku asc"}
@@ -56,7 +56,7 @@ def test_partitions_and_order():
     ],
 )
 def test_what_is_refused(annotation, text, reason):
-    """An event type whose annotation cannot be understood is refused, with the field that is wrong. (R256)"""
+    """An event type whose annotation is invalid is refused with a message that names the field. (R256)"""
     with pytest.raises(Invalid) as refused:
         check_data_lake_annotations({annotation: text})
     assert refused.value.detail.startswith(f"Annotation {annotation} is not valid: {reason}")
@@ -64,5 +64,5 @@ def test_what_is_refused(annotation, text, reason):
 
 
 def test_one_column_in_several_ways():
-    """By a bucket of a column and by its value is not the same."""
+    """Partitioning by a bucket of a column is not the same as partitioning by its value."""
     check_data_lake_annotations({PARTITION_BY_ANNOTATION: "bucket(4, a), truncate(2, a), a, day(b)"})

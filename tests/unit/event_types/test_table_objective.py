@@ -1,4 +1,4 @@
-"""The objective of a table, and what jobs count against it."""
+"""The objective of a table, and how jobs count against it."""
 
 from datetime import timedelta
 
@@ -37,7 +37,7 @@ def added(events, minutes_ago, now=A_MOMENT):
     ],
 )
 def test_an_annotation_states_the_objective(text, percent, seconds):
-    """The broker knows its name. (T13)"""
+    """The broker knows the annotation's name. (T13)"""
     check_data_lake_annotations({ANNOTATION: text})
     assert table_objective({ANNOTATION: text}) == TableObjective(percent, seconds)
     assert table_objective({}) is None
@@ -52,7 +52,8 @@ def test_an_annotation_states_the_objective(text, percent, seconds):
     ],
 )
 def test_what_is_no_objective_is_refused(text):
-    """The message names it. One that an administrator stored all the same is none. (T13)"""
+    """The message names the annotation. An invalid objective that an administrator has stored nevertheless is ignored.
+    (T13)"""
     with pytest.raises(Invalid) as refused:
         check_data_lake_annotations({ANNOTATION: text})
     assert refused.value.detail.startswith(f"Annotation {ANNOTATION} is not valid: ")
@@ -61,7 +62,7 @@ def test_what_is_no_objective_is_refused(text):
 
 
 def test_a_commit_counts_what_it_adds():
-    """Events are late if they came later than the objective wants; ten minutes have one count. (T14)"""
+    """Events are late if they arrived later than the objective demands; ten minutes share one count. (T14)"""
     since = A_MOMENT - timedelta(days=1)
     first = count_commit(OBJECTIVE, None, [added(5, 59), added(3, 61)], since, A_MOMENT)
     assert first == TableFreshness(3600, since, (MinuteCounts(TEN_MINUTES, 5, 3),))
@@ -70,7 +71,7 @@ def test_a_commit_counts_what_it_adds():
 
 
 def test_events_from_before_the_objective_do_not_count():
-    """A changed time restarts the counts; a changed share does not. (T14)"""
+    """If the objective's time changes, the counts restart; if its share changes, they do not. (T14)"""
     since = A_MOMENT - timedelta(minutes=30)
     known = count_commit(OBJECTIVE, None, [added(5, 31), added(1, 29)], since, A_MOMENT)
     assert known.counts == (MinuteCounts(TEN_MINUTES, 1, 0),)
@@ -80,7 +81,7 @@ def test_events_from_before_the_objective_do_not_count():
 
 
 def test_windows_are_an_hour_and_a_day():
-    """They have burn rates; counts of another time mean nothing, and older ones are dropped. (T15)"""
+    """Each window has a burn rate; counts of another objective mean nothing, and older counts are dropped. (T15)"""
     known = count_commit(OBJECTIVE, None, [added(98, 1), added(2, 90)], A_MOMENT - timedelta(days=1), A_MOMENT)
     later = A_MOMENT + timedelta(hours=2)
     [hour, day] = table_windows(OBJECTIVE, known, A_MOMENT)

@@ -1,4 +1,4 @@
-"""The annotations that a data lake goes by."""
+"""The annotations for the retention in a data lake."""
 
 from datetime import timedelta
 
@@ -36,7 +36,7 @@ def refusal(annotations, **options) -> str:
     ],
 )
 def test_valid_annotations(annotations):
-    """Events are kept or not, for a period that has a reason. (R256)"""
+    """Events are either not kept, or kept for a period with a reason. (R256)"""
     check_data_lake_annotations(annotations)
 
 
@@ -58,7 +58,7 @@ def test_valid_annotations(annotations):
     ],
 )
 def test_valid_periods(period):
-    """A period is a number of days, weeks, months or years, spelt long or short, limits included. (R256)"""
+    """A period is a number of days, weeks, months or years, with a long or short unit; the limits are valid. (R256)"""
     check_data_lake_annotations({RETENTION_ANNOTATION: period, **WHY})
 
 
@@ -104,7 +104,7 @@ def test_invalid_periods_are_refused(period):
     ],
 )
 def test_annotations_that_require_others(annotations, message):
-    """To keep events needs a period, a period needs a reason. (R256)"""
+    """An annotation that keeps events requires a period, and a period requires a reason. (R256)"""
     assert refusal(annotations) == message
 
 
@@ -127,5 +127,5 @@ def test_the_annotation_may_be_mandatory():
     ],
 )
 def test_retention_in_the_data_lake(changes, kept):
-    """A data lake keeps events for the annotated period, else as long as the broker. (R256)"""
+    """A data lake keeps events for the annotated period, or otherwise for as long as the broker. (R256)"""
     assert data_lake_retention(an_event_type(**changes)) == kept

@@ -36,8 +36,8 @@ def test_the_newest_runs_are_kept():
 
 
 def test_a_client_lists_the_runs_of_a_table():
-    """The list is empty without a table; a run has counts, reasons and costs, and null for what it did not count.
-    (T1, T2, T3, T4)"""
+    """Without a table, the list is empty; a run has counts, reasons and costs, and null for what it did not count. (T1,
+    T2, T3, T4)"""
     with closing(open_broker(Settings())) as broker, make_client(make_application(broker)) as api:
         name = create_event_type(api)["name"]
         path = f"/event-types/{name}/table-runs"

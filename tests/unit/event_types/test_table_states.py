@@ -1,4 +1,4 @@
-"""The state of a table, and the places in the log behind it."""
+"""The state of a table, and the positions in the log that follow from it."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,7 @@ from tests.support.builders import a_timeline, an_event_type
 
 
 def a_state(**offsets):
-    """A state with offsets by topic, which has its partitions as a list."""
+    """A state with offsets by topic; each list has an offset for each partition."""
     return TableState(
         table_name="t",
         next_offsets={(topic, n): offset for topic, found in offsets.items() for n, offset in enumerate(found)},
@@ -30,7 +30,8 @@ def test_a_partition_goes_on_where_the_table_ends():
 
 
 def test_an_older_timeline_counts_as_long_as_the_table_lacks_events_of_it():
-    """A closed timeline has a cursor if the table lacks events of it, and none if it is complete or gone. (Q1)"""
+    """A closed timeline has a cursor if the table lacks events of it, and no cursor if the table has all of them or
+    they are removed. (Q1)"""
     new = a_timeline(order=3, topic="c", partitions=2)
     old = a_timeline(order=2, topic="b", partitions=1, latest_positions={0: 9})
     gone = a_timeline(order=1, topic="a", partitions=1, latest_positions={0: 9}, deleted=True)

@@ -70,7 +70,7 @@ def test_a_switch_closes_the_old_timeline(event_type):
 
 
 def test_after_a_switch_the_old_topic_is_closed(broker, event_type):
-    """Writes go to the new timeline; the old one takes no more. (R243)"""
+    """Events are written to the new timeline; the old one accepts no more. (R243)"""
     broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
 
     old, new = broker.event_types.get(event_type.name).timelines
@@ -81,7 +81,7 @@ def test_after_a_switch_the_old_topic_is_closed(broker, event_type):
 
 
 def test_one_switch_at_a_time(broker, event_type):
-    """While a timeline is being created, another one is a conflict. (R242)"""
+    """While a timeline is being created, the request for another one is a conflict. (R242)"""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", broker.clock.now()))
     broker.event_types.replace(event_type, announced)
 
@@ -90,7 +90,7 @@ def test_one_switch_at_a_time(broker, event_type):
 
 
 def test_an_interrupted_switch_is_finished(broker, event_type, clock):
-    """Housekeeping finishes a switch whose process died after it had begun."""
+    """Housekeeping completes a switch whose process died after the switch had begun."""
     following = next_timeline(event_type, "default", clock.now())
     broker.logs.for_storage("default").create_topic(following.topic, following.partitions)
     broker.event_types.replace(event_type, replace(event_type, switching_to=following))
@@ -105,7 +105,7 @@ def test_an_interrupted_switch_is_finished(broker, event_type, clock):
 
 
 def test_a_switch_in_progress_is_not_finished_by_others(event_type):
-    """Only a switch that has taken much too long counts as cut short."""
+    """Only a switch that has taken much too long counts as interrupted."""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
 
     assert not is_switch_abandoned(event_type, A_MOMENT + timedelta(days=1))
@@ -114,15 +114,15 @@ def test_a_switch_in_progress_is_not_finished_by_others(event_type):
 
 
 def test_a_switch_begun_in_the_future_counts_as_interrupted(event_type):
-    """A switch that was interrupted before the clock was set back is finished by the next process, not an hour
-    later: until then publishers find the topic closed."""
+    """A switch that was interrupted before the clock was set back is completed by the next process, not an hour later:
+    until then, publishers find the topic closed."""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
 
     assert is_switch_abandoned(announced, A_MOMENT - timedelta(hours=1))
 
 
 def test_a_storage_out_of_reach_changes_nothing(broker, event_type):
-    """When the new storage does not answer, events keep going to the old timeline. (R242)"""
+    """If the new storage does not answer, events keep going to the old timeline. (R242)"""
     added = {"type": "kinesis", "configuration": {"stream": "s"}, "closed": False}
     broker.registry.write(PutDocument("storages", "far", added))
     with pytest.raises(Unavailable):
@@ -135,14 +135,15 @@ def test_a_storage_out_of_reach_changes_nothing(broker, event_type):
 
 
 def change_label(broker, name):
-    """The event type's owner changes a label of it."""
+    """The event type's owner changes one of its labels."""
     old = broker.event_types.get(name)
     broker.event_types.replace(old, replace(old, labels={"a": str(old.revision)}))
 
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_change_of_the_event_type_does_not_break_a_switch(broker, event_type, before):
-    """An owner may change the event type at any moment of a switch: both come about. (R242, R243)"""
+    """An owner may change the event type at any moment of a switch: both the change and the switch take effect. (R242,
+    R243)"""
     name = event_type.name
     act_before_next_writes(broker.registry, *[lambda: None] * before, lambda: change_label(broker, name))
 
@@ -155,7 +156,7 @@ def test_a_change_of_the_event_type_does_not_break_a_switch(broker, event_type, 
 
 
 def test_two_processes_may_finish_a_switch(broker, event_type):
-    """A switch that another process finishes first is finished once. (R242)"""
+    """A switch that another process completes first is completed only once. (R242)"""
     name = event_type.name
 
     def finished_by_another():
@@ -169,7 +170,7 @@ def test_two_processes_may_finish_a_switch(broker, event_type):
 
 
 def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_type):
-    """When the event type goes while its timeline is switched, it is not found. (R242)"""
+    """If the event type is deleted while its timeline is switched, the answer is not found. (R242)"""
     name = event_type.name
     act_before_next_writes(
         broker.registry, lambda: None, lambda: broker.registration.deletion.delete(name, UNAUTHENTICATED)
@@ -180,7 +181,7 @@ def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_ty
 
 
 def test_partitions_for_an_event_type_deleted_meanwhile_are_refused(broker, event_type):
-    """When the event type goes while it is to get partitions, it is not found. (R208)"""
+    """If the event type is deleted before it gets its new partitions, the answer is not found. (R208)"""
     name = event_type.name
     before = broker.subscriptions_of_event_types.before_repartitioning
 
@@ -210,13 +211,13 @@ def a_draft(name):
 
 @pytest.fixture
 def spare_storage(broker):
-    """A storage that new event types temporarily get."""
+    """A storage that new event types use temporarily."""
     broker.storages.add(Storage(id="spare", type=StorageType.EMBEDDED, default=True))
 
 
 @pytest.mark.usefixtures("spare_storage")
 def test_a_storage_may_change_while_an_event_type_is_created(broker):
-    """An event type is still created if its storage changes meanwhile. (R104)"""
+    """An event type is still created if the storage for new event types changes meanwhile. (R104)"""
     document = broker.registry.get("storages", "spare")
     act_before_next_writes(
         broker.registry, lambda: broker.registry.write(PutDocument("storages", "spare", document.body))
@@ -229,7 +230,7 @@ def test_a_storage_may_change_while_an_event_type_is_created(broker):
 
 @pytest.mark.usefixtures("spare_storage")
 def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
-    """An event type whose storage is removed while it is created lives in the one that follows. (R104)"""
+    """An event type whose storage is removed while it is created uses the storage that replaces it. (R104)"""
 
     def list_removed():
         broker.storages.choose("default")

@@ -28,7 +28,8 @@ def directory(event_types, clock):
 
 
 def test_every_topic_is_listed(event_types, directory, clock):
-    """It has the topics of all timelines, also of one that is being created, but none whose events are gone."""
+    """The directory has the topics of all timelines, including one that is being created, but none whose events are
+    removed."""
     event_types.add(an_event_type(name="a"))
     event_types.add(an_event_type(name="b"))
     b = event_types.get("b")
@@ -42,7 +43,7 @@ def test_every_topic_is_listed(event_types, directory, clock):
 
 
 def test_a_new_topic_is_found_soon(event_types, directory, clock):
-    """An unknown topic is looked up, though not at every call."""
+    """An unknown topic is looked up, but not at every call."""
     assert directory.event_type_name_of("t") is None
     event_types.add(an_event_type(name="a"))
     topic = event_types.get("a").timeline.topic

@@ -1,4 +1,4 @@
-"""A server on a port, with an echo, streams, and requests that wait."""
+"""A server on a port, with an echo route, streams, and requests that wait."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The edge to API Gateway, by recorded invocations."""
+"""The edge to API Gateway, tested with recorded invocations."""
 
 import base64
 import gzip
@@ -72,14 +72,15 @@ def invoke(event):
 
 @pytest.mark.parametrize("path", sorted(EVENTS.glob("*.json")), ids=lambda path: path.stem)
 def test_every_recorded_invocation_is_answered(path):
-    """Any invocation by the gateway gets an answer in its form, with a flow id. (R38)"""
+    """Any invocation by the gateway gets an answer in the gateway's format, with a flow id. (R38)"""
     answer = invoke(json.loads(path.read_text()))
 
     assert answer["multiValueHeaders"]["x-flow-id"]
 
 
 def test_a_publish_arrives_as_it_was_sent():
-    """Body, headers and path of an invocation become the request's, and the authorizer's subject its subject."""
+    """The body, headers and path of an invocation become the request's, and the authorizer's subject becomes its
+    subject."""
     answer = invoke(load_event("publish_batch"))
 
     body = json.loads(answer["body"])
@@ -89,14 +90,14 @@ def test_a_publish_arrives_as_it_was_sent():
 
 
 def test_a_packed_body_arrives_unpacked():
-    """A body in base64 is decoded, and unpacked like any other. (R33)"""
+    """A body in base64 is decoded, and decompressed like any other. (R33)"""
     answer = invoke(load_event("publish_gzip_batch"))
 
     assert [event["order"] for event in json.loads(answer["body"])["events"]] == ["4711", "4712"]
 
 
 def test_queries_keep_every_value():
-    """A parameter that comes several times keeps its values, blank ones and odd characters included."""
+    """A repeated parameter keeps all its values, including blank ones and unusual characters."""
     request = request_from_event(load_event("list_subscriptions_by_event_types"))
 
     assert request.query == {
@@ -110,7 +111,7 @@ def test_queries_keep_every_value():
 
 
 def test_headers_in_several_spellings_are_one():
-    """Headers come in any case; those with one name are joined."""
+    """Header names may be in any case; headers with the same name are joined."""
     headers = request_from_event(load_event("read_event_type_without_token")).headers
 
     assert headers["accept"] == "application/json, text/html"
@@ -118,20 +119,20 @@ def test_headers_in_several_spellings_are_one():
 
 
 def test_a_trailing_slash_says_nothing_here_either():
-    """A path with a slash at its end is the same path. (R29)"""
+    """A path with a slash at its end is the same as the path without it. (R29)"""
     assert invoke(load_event("list_with_trailing_slash"))["statusCode"] == 200
 
 
 @pytest.mark.parametrize("path", ["/event-types/gr%C3%BC%C3%9Fe", "/event-types/grüße"])
 def test_paths_may_be_escaped_or_not(path):
-    """A path is understood whether the gateway has undone its escapes or not."""
+    """A path is understood whether the gateway has already undone its escapes or not."""
     answer = invoke(load_event("escaped_path") | {"path": path})
 
     assert json.loads(answer["body"]) == {"name": "grüße"}
 
 
 def test_the_stage_is_no_part_of_the_path():
-    """The name of the stage is beside the path, and is ignored."""
+    """The name of the stage comes separately from the path, and is ignored."""
     event = load_event("publish_batch")
     event["requestContext"]["path"] = "/live/event-types/shop.order-placed/events"
 
@@ -139,7 +140,8 @@ def test_the_stage_is_no_part_of_the_path():
 
 
 def test_a_stream_is_not_opened_here():
-    """A stream through a function is 501, with a Problem that says so, not a function that runs for minutes."""
+    """A request for a stream through a function is answered with 501 and a Problem with the reason; no function runs
+    for minutes."""
     answer = invoke(load_event("open_stream"))
 
     assert answer["statusCode"] == 501
@@ -148,12 +150,12 @@ def test_a_stream_is_not_opened_here():
 
 
 def test_an_invocation_from_the_console_is_answered():
-    """The console's test invocations have null where others have headers."""
+    """The console's test invocations have null in place of headers."""
     assert invoke(load_event("console_test_invocation"))["body"] == "OK"
 
 
 def test_a_long_answer_is_packed_for_who_wants_it():
-    """The gateway takes every body for binary and packs none, so packed answers travel as base64. (R37)"""
+    """The gateway treats every body as binary and compresses none, so compressed answers are sent as base64. (R37)"""
     asked = load_event("publish_batch")
     headers = asked["multiValueHeaders"] | {"Accept": ["*/*"]}
     long = asked | {"body": json.dumps([{"n": 1}] * 1000), "multiValueHeaders": headers}
@@ -165,7 +167,7 @@ def test_a_long_answer_is_packed_for_who_wants_it():
 
 
 def test_an_answer_is_not_packed_for_a_request_without_accept():
-    """The gateway would hand it on as the text of its base64: Go's client, for one, sends no such header."""
+    """The gateway would hand it on as the text of its base64: Go's client, for example, sends no such header."""
     answer = handle_gateway_event(APPLICATION, asking_for("/long", accept=None, packed=True), None)
 
     assert not answer["isBase64Encoded"]
@@ -174,7 +176,7 @@ def test_an_answer_is_not_packed_for_a_request_without_accept():
 
 
 def test_an_answer_that_lambda_would_refuse_is_a_problem_that_says_what_to_do():
-    """Beyond six megabytes nothing is returned; compressed, the same answer is small enough."""
+    """An answer of more than six megabytes is not returned; compressed, the same answer is small enough."""
     refused = handle_gateway_event(APPLICATION, asking_for("/huge", accept="*/*", packed=False), None)
     problem = json.loads(refused["body"])
     packed = handle_gateway_event(APPLICATION, asking_for("/huge", accept="*/*", packed=True), None)
@@ -193,7 +195,7 @@ def asking_for(path, *, accept, packed):
 
 
 def test_a_short_answer_is_text():
-    """Answers that compression would hardly shorten stay unchanged. (R37)"""
+    """An answer that compression would hardly shorten stays unchanged. (R37)"""
     answer = invoke(load_event("publish_batch"))
 
     assert "content-encoding" not in answer["multiValueHeaders"]
@@ -201,7 +203,7 @@ def test_a_short_answer_is_text():
 
 
 def test_an_answer_that_is_no_text_travels_as_base64():
-    """Bytes that are no text are sent as base64, and said to be."""
+    """Bytes that are not text are sent as base64, and marked as such."""
     answer = invoke(load_event("list_with_trailing_slash") | {"httpMethod": "POST"})
 
     assert answer["isBase64Encoded"] is True
@@ -209,12 +211,12 @@ def test_an_answer_that_is_no_text_travels_as_base64():
 
 
 def test_no_content_is_no_content():
-    """204 comes without a body."""
+    """A 204 answer has no body."""
     assert invoke(load_event("list_with_trailing_slash") | {"httpMethod": "DELETE"})["body"] == ""
 
 
 def test_a_subject_survives_the_way_from_the_authorizer():
-    """The authorizer's result travels as texts, and arrives unchanged."""
+    """The members of the authorizer's result are sent as strings, and arrive unchanged."""
     subject = Subject(
         name="ann",
         attributes=frozenset({Attribute("team", "a,b c"), Attribute("user", "ann")}),

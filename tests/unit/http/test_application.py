@@ -101,7 +101,8 @@ def test_unknown_parameters_are_passed_over():
     ],
 )
 def test_the_outer_checks_have_an_order(method, target, headers, status):
-    """URL, token, route, the body's encoding and media type: the first that fails is reported. (R48, P14, P47)"""
+    """URL, token, route, and the body's encoding and media type: the first check that fails is reported. (R48, P14,
+    P47)"""
     assert ask(method, target, b"not json", **headers).status == status
 
 
@@ -143,23 +144,24 @@ def test_a_suspicious_url_is_refused_for_all_clients(header):
     ],
 )
 def test_urls_that_two_readers_could_read_differently_are_refused(target):
-    """Double and encoded slashes, semicolons, dots that climb, control characters, and broken escapes. (R31)"""
+    """Double and encoded slashes, semicolons, dot segments, control characters, and broken escapes are refused.
+    (R31)"""
     assert problem(ask("GET", target))["status"] == 400
 
 
 @pytest.mark.parametrize("target", ["/things/a..b", "/things/a.b", "/things?x=//&y=;&z=%2F%25", "/things/%C3%BC"])
 def test_normal_urls_are_not(target):
-    """Unusual characters are allowed: dots within names, and anything escaped in a query. (R28)"""
+    """Unusual characters are allowed: dots within names, and any escapes in a query. (R28)"""
     assert ask("GET", target).status == 200
 
 
 def test_an_unknown_path_is_a_problem():
-    """Unknown paths are 404, with a Problem. (R30)"""
+    """An unknown path is answered with 404 and a Problem. (R30)"""
     assert problem(ask("GET", "/nothing/here"))["title"] == "Not Found"
 
 
 def test_another_method_is_a_problem_with_the_allowed_ones():
-    """An unsupported method of an existing path is 405, with `Allow`. (R26, P11)"""
+    """An unsupported method of an existing path is answered with 405 and `Allow`. (R26, P11)"""
     answer = ask("DELETE", "/things")
 
     assert problem(answer)["detail"] == "Request method 'DELETE' not supported"
@@ -170,7 +172,7 @@ def test_another_method_is_a_problem_with_the_allowed_ones():
     ("target", "allowed"), [("/things", "GET, POST, HEAD, OPTIONS"), ("/me/", "GET, HEAD, OPTIONS")]
 )
 def test_options_reports_the_methods(target, allowed):
-    """`OPTIONS` answers 200 with `Allow`, and 404 where there is nothing. (R27)"""
+    """`OPTIONS` is answered with 200 and `Allow`, and with 404 for an unknown path. (R27)"""
     answer = ask("OPTIONS", target)
 
     assert (answer.status, answer.headers["allow"], answer.body) == (200, allowed, b"")
@@ -178,7 +180,7 @@ def test_options_reports_the_methods(target, allowed):
 
 
 def test_head_is_get_without_the_body():
-    """`HEAD` answers as `GET` does, length included, and sends no body. (R27)"""
+    """`HEAD` is answered like `GET`, including the length, but without a body. (R27)"""
     head, get = ask("HEAD", "/things"), ask("GET", "/things")
 
     assert head.status == 200
@@ -198,19 +200,20 @@ def test_head_of_a_stream_opens_none():
 
 @pytest.mark.parametrize("target", ["/things", "/things/", "/things/?limit=20"])
 def test_a_trailing_slash_is_answered_not_redirected(target):
-    """A path with a slash at its end is the same path. (R29)"""
+    """A path with a slash at its end is the same as the path without it. (R29)"""
     assert ask("GET", target).status == 200
 
 
 @pytest.mark.parametrize("target", ["/things", "/nothing", "//", "/bug", "/conflict", "/stream"])
 def test_every_answer_has_the_flow_id_of_its_request(target):
-    """Every response carries the request's flow id unchanged, errors and streams too. (R38)"""
+    """Every response carries the request's flow id unchanged, including errors and streams. (R38)"""
     assert ask("GET", target, x_flow_id="ticket 4711/ä").headers["x-flow-id"] == "ticket 4711/ä"
     assert ask("GET", target, authorization="Bearer bad", x_flow_id="f").headers["x-flow-id"] == "f"
 
 
 def test_a_flow_id_is_made_up_where_there_is_none():
-    """Without one, a flow id of 24 letters and digits is made up, and the handler sees the same. (R38, R39)"""
+    """If the request has no flow id, one of 24 letters and digits is generated, and the handler sees the same one.
+    (R38, R39)"""
     first, second = ask("GET", "/flow"), ask("GET", "/flow", x_flow_id="")
 
     assert len(first.headers["x-flow-id"]) == 24
@@ -220,7 +223,7 @@ def test_a_flow_id_is_made_up_where_there_is_none():
 
 
 def test_a_path_in_the_log_is_cut(caplog):
-    """A client does not choose how long the lines of the log are."""
+    """A client cannot make log lines arbitrarily long."""
     with caplog.at_level(logging.INFO, "nakadi.access"):
         ask("GET", "/things/" + "x" * 5_000)
 
@@ -229,7 +232,7 @@ def test_a_path_in_the_log_is_cut(caplog):
 
 
 def test_a_body_is_as_long_as_its_route_reads():
-    """A body that is longer than its route reads is 413, as sent or decompressed."""
+    """A body that is longer than its route reads, as sent or decompressed, is answered with 413."""
     small = Route(
         method="POST",
         template="/x",
@@ -247,7 +250,7 @@ def test_a_body_is_as_long_as_its_route_reads():
 
 
 def test_a_body_has_as_many_values_as_its_route_reads():
-    """A body whose values would take more memory than the route has for them is not parsed; texts are one value."""
+    """A body whose values would take more memory than the route allows is not parsed; a string is one value."""
     small = Route(
         method="POST",
         template="/x",
@@ -264,7 +267,8 @@ def test_a_body_has_as_many_values_as_its_route_reads():
 
 
 def test_streams_and_answers_without_a_body_have_a_span_context():
-    """Streams and answers without a body carry `span_ctx`, empty without a tracer; answers with JSON do not. (R40)"""
+    """Streams and answers without a body carry `span_ctx`, which is empty without a tracer; answers with JSON do not.
+    (R40)"""
     assert ask("GET", "/stream").headers["span_ctx"] == "{}"
     assert ask("OPTIONS", "/things").headers["span_ctx"] == "{}"
     for method, target in (("GET", "/things"), ("HEAD", "/things"), ("GET", "/conflict")):
@@ -272,7 +276,8 @@ def test_streams_and_answers_without_a_body_have_a_span_context():
 
 
 def test_accept_is_looked_at_once_the_work_is_done():
-    """A success that the client cannot read is 406, and the request has been carried out. (R12, R48)"""
+    """A success that the client cannot read is answered with 406, although the request has been carried out. (R12,
+    R48)"""
     done = []
     route = Route(method="POST", template="/things", handler=lambda _: json_response(done.append(1)), operation="add")
     application = Application([route], authenticate)
@@ -285,13 +290,13 @@ def test_accept_is_looked_at_once_the_work_is_done():
 
 @pytest.mark.parametrize("accept", ["text/html", "application/problem+json", "application/x-json-stream", "garbage"])
 def test_errors_are_problems_whatever_is_accepted(accept):
-    """`Accept` turns no error into another one. (R12, R25)"""
+    """No value of `Accept` changes the status of an error. (R12, R25)"""
     assert problem(ask("GET", "/conflict", accept=accept))["detail"] == "Taken."
     assert problem(ask("GET", "/nothing", accept=accept))["title"] == "Not Found"
 
 
 def test_packed_bodies_reach_the_handler_unpacked():
-    """Every POST may be packed. (R33)"""
+    """The body of every POST may be compressed. (R33)"""
     answer = ask("POST", "/things", gzip.compress(b'"x"'), content_type="application/json", content_encoding="gzip")
 
     assert json.loads(answer.body) == {"body": '"x"'}
@@ -306,27 +311,28 @@ def test_packed_bodies_reach_the_handler_unpacked():
     ],
 )
 def test_encoding_errors_are_problems(method, headers, status, detail):
-    """Errors of the content encoding have a Problem's content type like all others. (P46, R34, R35)"""
+    """Errors of the content encoding have the content type of a Problem, like all others. (P46, R34, R35)"""
     answer = ask(method, "/things", b"plain", **headers)
 
     assert (answer.status, problem(answer)["detail"]) == (status, detail)
 
 
 def test_the_handler_knows_who_asks():
-    """The subject that authentication found is the handler's."""
+    """The handler gets the subject that authentication has found."""
     assert json.loads(ask("GET", "/me", authorization="Bearer good").body) == {"me": "ann"}
 
 
 @pytest.mark.parametrize(("token", "status"), [("Bearer bad", 401), ("Bearer weak", 403)])
 def test_the_token_layer_answers_plain_json(token, status):
-    """Errors of the token layer are plain JSON. (R23)"""
+    """Errors of the token layer are plain JSON, not Problems. (R23)"""
     answer = ask("GET", "/things", authorization=token)
 
     assert (answer.status, answer.headers["content-type"]) == (status, "application/json")
 
 
 def test_a_bug_is_kept_apart_and_logged_with_its_flow_id(caplog):
-    """A fault is 500 with a ticket; the log has the ticket and the trace, and the client learns nothing else. (R24)"""
+    """An internal error is answered with 500 and a ticket; the log has the ticket and the traceback, and the client
+    learns nothing else. (R24)"""
     answer = ask("GET", "/bug?token=abc", x_flow_id="f-1")
 
     ticket = problem(answer)["detail"].partition("(")[2].rstrip(")")
@@ -337,7 +343,7 @@ def test_a_bug_is_kept_apart_and_logged_with_its_flow_id(caplog):
 
 
 def test_an_outcome_is_not_logged(caplog):
-    """An outcome is an answer like any other: it is not logged."""
+    """An expected failure is an answer like any other: it is not logged."""
     assert problem(ask("GET", "/conflict"))["detail"] == "Taken."
     assert records_of_this_thread(caplog) == []
 
@@ -351,7 +357,7 @@ def test_an_old_media_type_is_honoured():
 
 
 def test_requests_are_logged_on_demand(caplog):
-    """With the access log on, a request leaves a line: method, path, status and time, and never its query."""
+    """With the access log on, a request leaves a line with its method, path, status and time, but never its query."""
     with caplog.at_level(logging.INFO, logger="nakadi.access"):
         ask("GET", "/things/a?secret=1", authorization="Bearer hush")
 
@@ -362,7 +368,7 @@ def test_requests_are_logged_on_demand(caplog):
 
 
 def test_an_edge_can_refuse():
-    """A request that an edge could not read is answered like all others, flow id included. (R38)"""
+    """A request that an edge could not read is answered like all others, with a flow id. (R38)"""
     request = Request(method="POST", path="/things", target="/things", headers={"x-flow-id": "f"})
 
     answer = APPLICATION.refuse(request, TooLarge("The body is longer than 10 bytes"))
@@ -372,7 +378,7 @@ def test_an_edge_can_refuse():
 
 
 def test_nothing_raises():
-    """Whatever authentication or a handler does, there is an answer."""
+    """Whatever authentication or a handler raises, there is an answer."""
 
     def odd_handler(_request):
         raise NotFound("odd, and still an answer")

@@ -20,14 +20,14 @@ from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, g
 
 
 def test_headers_are_found_in_any_case_and_joined():
-    """Header names come in any case; repeated headers are joined by a comma."""
+    """Header names may be in any case; repeated headers are joined with a comma."""
     request = request_from_scope(a_scope(headers=[("X-Nakadi-Cursors", "[1]"), ("ACCEPT", "a/b"), ("accept", "c/d")]))
 
     assert request.headers == {"x-nakadi-cursors": "[1]", "accept": "a/b, c/d"}
 
 
 def test_queries_keep_blanks_and_every_value():
-    """Every value of a parameter is kept in its order, blank ones too, and escapes are undone."""
+    """Every value of a parameter is kept in order, including blank ones, and escapes are undone."""
     request = request_from_scope(a_scope(target="/x?a=1&b=&a=2&c&d=%2B+%C3%BC"))
 
     assert request.query == {"a": ("1", "2"), "b": ("",), "c": ("",), "d": ("+ ü",)}
@@ -39,13 +39,13 @@ def test_queries_keep_blanks_and_every_value():
     [("http://host:80/x", "/x"), ("HTTPS://host/x%20y", "/x%20y"), ("http://host", "/"), ("/http://x", "/http://x")],
 )
 def test_a_whole_url_as_target_is_understood(raw, target):
-    """Proxies ask with a whole URL; scheme and host are no part of the path."""
+    """Proxies request a whole URL; scheme and host are not part of the path."""
     assert request_from_scope(a_scope(target=raw)).target == target
 
 
 @pytest.mark.parametrize("value", ["f", "Ümläut", "\xff\xfe"])
 def test_header_values_are_given_back_unchanged(value):
-    """The response has the flow id's exact bytes. (R38)"""
+    """The response has exactly the bytes of the flow id. (R38)"""
     client = get_response(lambda _: empty_response(), a_scope(headers=[("x-flow-id", value)]))
 
     assert client.headers["x-flow-id"] == value
@@ -62,7 +62,7 @@ def test_bodies_arrive_whole():
     ("headers", "pieces"), [([("content-length", "11")], [b""]), ([], [b"123456", b"78901", b"2", b"3"])]
 )
 def test_a_body_that_is_too_long_is_refused(headers, pieces):
-    """A body beyond the bound, as announced or as it arrives, is 413, and the connection is given up."""
+    """A body beyond the limit, whether announced or received, is answered with 413, and the connection is closed."""
     client = get_response(
         lambda _: pytest.fail("it was handled"),
         a_scope("POST", headers=headers),
@@ -90,7 +90,7 @@ def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
 
 
 def test_a_body_that_does_not_come_is_given_up():
-    """A client that is too slow with its body gets an answer, instead of being waited for."""
+    """A client that sends its body too slowly gets an answer; the server does not wait for it."""
 
     class SlowClient(Client):
         async def receive(self):
@@ -108,7 +108,7 @@ class LeavingClient(Client):
 
 
 def test_who_leaves_before_the_body_is_complete_is_not_answered():
-    """Half a request is not handled."""
+    """An incomplete request is not handled."""
     client = LeavingClient()
     client.pieces = []
 
@@ -119,7 +119,7 @@ def test_who_leaves_before_the_body_is_complete_is_not_answered():
 
 
 class WaitingClient(Client):
-    """Announces a body, and sends it only to those who ask for it after they have answered."""
+    """Announces a body, and sends it only if the server asks for it, or after the answer."""
 
     def __init__(self):
         super().__init__()
@@ -144,7 +144,7 @@ def refuse(_request):
     ],
 )
 def test_nothing_of_a_body_is_read_for_who_is_refused_by_the_head(target, headers, authenticate, status):
-    """URL, token, path and announced size are judged before any of the body is read. (R48)"""
+    """The URL, the token, the path and the announced size are checked before any of the body is read. (R48)"""
     route = Route(method="POST", template="/x", handler=lambda _: pytest.fail("it was handled"), operation="x")
     scope = a_scope("POST", target, headers or [("transfer-encoding", "chunked")])
     client = get_application_response(Application([route], authenticate), scope, WaitingClient())
@@ -211,7 +211,7 @@ PACKED = [("content-encoding", "gzip")]
     ],
 )
 def test_a_request_takes_its_memory_as_it_needs_it(handler, headers, pieces, status):
-    """The memory of a body as sent, decompressed and parsed is counted together."""
+    """The memory for a body as sent, decompressed and parsed is counted together."""
     client = get_response(
         handler, a_scope("POST", headers=headers), Client(*pieces), RequestLimits(max_memory_bytes=1_000)
     )
@@ -220,7 +220,8 @@ def test_a_request_takes_its_memory_as_it_needs_it(handler, headers, pieces, sta
 
 
 def test_memory_that_others_have_is_503():
-    """A body that would be too much together with the others is refused, may be sent again, and none waits."""
+    """A body that would take too much memory together with the others is refused, and may be sent again; no request
+    waits."""
 
     async def run():
         edge = AsgiApplication(
@@ -275,7 +276,7 @@ WAYS_OUT = {
 
 @pytest.mark.parametrize("way", WAYS_OUT)
 def test_memory_is_given_back_whatever_happens(way):
-    """However a request ends, its memory becomes free for others."""
+    """However a request ends, its memory becomes available to others."""
     handler, client, options = WAYS_OUT[way]
 
     async def run():
@@ -295,7 +296,7 @@ def test_memory_is_given_back_whatever_happens(way):
 
 
 def test_an_open_stream_keeps_no_memory():
-    """A stream's request gives its memory back when the stream begins, and not when it ends."""
+    """A stream's request releases its memory when the stream begins, not when it ends."""
     seen, metrics = [], Metrics()
 
     def handler(_request):
@@ -321,7 +322,7 @@ def test_an_open_stream_keeps_no_memory():
 
 
 def test_a_response_has_its_length():
-    """A response says how long it is."""
+    """A response states its length."""
     client = get_response(lambda _: json_response({"a": 1}))
 
     assert (client.status, client.headers["content-length"], client.body) == (200, "7", b'{"a":1}')
@@ -329,7 +330,7 @@ def test_a_response_has_its_length():
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_some_statuses_have_no_body(status):
-    """204 and 304 come without body and length."""
+    """Responses with 204 and 304 have neither a body nor a length."""
     client = get_response(lambda _: Response(status, {}, b"never sent"))
 
     assert client.body == b""
@@ -338,7 +339,8 @@ def test_some_statuses_have_no_body(status):
 
 @pytest.mark.parametrize("size", [2_000, 200_000])
 def test_long_responses_are_packed_for_those_who_ask(size):
-    """A GET's answer is packed when the client wants it, the very long ones aside from the loop. (R37)"""
+    """The answer to a GET is compressed if the client wants that; very long ones are compressed outside the loop.
+    (R37)"""
     text = "x" * size
     client = get_response(lambda _: json_response(text), a_scope(headers=[("accept-encoding", "gzip")]))
 
@@ -348,7 +350,7 @@ def test_long_responses_are_packed_for_those_who_ask(size):
 
 
 def test_lifespan_is_answered():
-    """A server that starts and ends applications by ASGI's lifespan is answered."""
+    """The application answers a server that starts and ends applications by ASGI's lifespan protocol."""
 
     async def run():
         edge = AsgiApplication(an_application(lambda _: empty_response()), threads=1)

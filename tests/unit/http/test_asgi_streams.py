@@ -27,7 +27,7 @@ def a_route(lane, handler, method="GET"):
 
 
 class StuckClient:
-    """A handler that has its threads wait, as a registry that does not answer would."""
+    """A client whose handler blocks its thread, like a registry that does not answer."""
 
     def __init__(self):
         self.entered = threading.Semaphore(0)
@@ -47,7 +47,7 @@ async def open_client(edge, target, method="GET", **more):
 
 
 def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
-    """Carry out some steps on an edge while requests of the registry's lane have taken its only thread."""
+    """Carry out some steps on an edge while requests of the registry's lane occupy its only thread."""
     stuck = StuckClient()
     quick = [a_route(lane, lambda _: empty_response()) for lane in Lane if lane is not Lane.REGISTRY]
     application = Application([a_route(Lane.REGISTRY, stuck), *quick], lambda _: UNAUTHENTICATED)
@@ -68,7 +68,7 @@ def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
 
 @pytest.mark.parametrize("lane", [lane for lane in Lane if lane is not Lane.REGISTRY])
 def test_requests_that_are_stuck_hold_up_no_other_lane(lane):
-    """While every thread of one lane waits for something, requests of the other lanes are answered."""
+    """While every thread of one lane waits for something, requests in the other lanes are answered."""
     assert with_a_stuck_registry(lambda edge: open_client(edge, f"/{lane}")).status == 200
 
 
@@ -82,7 +82,7 @@ def test_requests_that_are_stuck_hold_up_no_other_lane(lane):
     ],
 )
 def test_every_answer_of_a_path_that_waits_for_nothing_is_immediate(method, target, status, detail):
-    """HEAD, and the Problem of another method, need no thread either, and bear the flow id. (R27, R38)"""
+    """Neither HEAD nor the Problem for an unsupported method needs a thread, and both have the flow id. (R27, R38)"""
     headers = [("x-flow-id", "f-1")]
     client = with_a_stuck_registry(lambda edge: open_client(edge, target, method, headers=headers))
 
@@ -91,7 +91,7 @@ def test_every_answer_of_a_path_that_waits_for_nothing_is_immediate(method, targ
 
 
 def test_a_lane_has_a_limited_number_of_requests_that_wait():
-    """Requests beyond the limit get 503, and may come again in a moment."""
+    """Requests beyond the limit get 503, and may be repeated shortly."""
     client = with_a_stuck_registry(
         lambda edge: open_client(edge, "/registry"),
         RequestLimits(max_waiting_requests=1, first_chunk_delay_seconds=0),
@@ -102,7 +102,7 @@ def test_a_lane_has_a_limited_number_of_requests_that_wait():
 
 
 def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
-    """A client that leaves while its request waits for a thread has nothing done for it."""
+    """If a client leaves while its request waits for a thread, the request is not handled."""
 
     class Connection:
         is_half_closed, is_lost, has_whole_body = False, False, True
@@ -131,7 +131,7 @@ def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
 
 
 def test_a_request_knows_whether_its_client_may_have_gone():
-    """A lost connection says so, and one whose client has closed its half."""
+    """A request knows that its connection is lost, or that the client has closed its half."""
 
     class Connection:
         is_half_closed, is_lost = False, False
@@ -166,7 +166,7 @@ def test_a_stream_begins_before_its_first_batch():
 
 
 def test_every_write_is_sent_on_its_own():
-    """Each write is a separate message, and so is the end. (L46)"""
+    """Each write is sent as a separate message, and so is the end. (L46)"""
 
     async def serve(outlet):
         await outlet.write(b"one\n")
@@ -179,7 +179,7 @@ def test_every_write_is_sent_on_its_own():
 
 
 def test_a_stream_is_packed_write_by_write():
-    """A compressed stream can be decompressed as far as it was written. (L40, R37)"""
+    """A client can decompress a compressed stream up to the last write. (L40, R37)"""
 
     async def serve(outlet):
         await outlet.write(b"one\n")
@@ -194,7 +194,7 @@ def test_a_stream_is_packed_write_by_write():
 
 
 def test_the_first_batch_keeps_its_distance_from_the_headers():
-    """The first write waits a moment behind the headers for a client that may read the socket itself, as pynakadi does.
+    """After the headers, the first write waits a moment for a client that may read the socket itself, as pynakadi does.
 
     No other client waits, nor one that requests gzip: it reads through a decoder. (trap 3)
     """
@@ -217,7 +217,7 @@ def test_the_first_batch_keeps_its_distance_from_the_headers():
 
 
 def test_a_stream_learns_that_its_client_is_gone_while_it_is_idle():
-    """A client that leaves is noticed although nothing is being written, and writing to it is no longer possible."""
+    """The server notices that a client has left although nothing is being written, and further writes fail."""
 
     async def serve(outlet):
         client.leave()
@@ -233,7 +233,7 @@ def test_a_stream_learns_that_its_client_is_gone_while_it_is_idle():
 
 
 def test_a_client_that_takes_nothing_is_given_up():
-    """A write that is not read for too long ends the stream, and the connection is cut."""
+    """If a write is not read for too long, the stream ends, and the connection is cut."""
 
     class StuckClient(Client):
         async def send(self, message):
@@ -263,7 +263,8 @@ def test_a_client_that_takes_nothing_is_given_up():
 
 
 def test_a_write_that_is_given_up_cuts_the_connection():
-    """A stream that ends before its client read everything is cut off: its end would have to wait for room."""
+    """The connection of a stream that ends before its client has read everything is cut: a proper end would have to
+    wait for room."""
 
     class StuckClient(Client):
         async def send(self, message):
@@ -296,7 +297,7 @@ def test_a_write_that_is_given_up_cuts_the_connection():
 
 
 def test_a_stream_that_fails_is_cut_off(caplog):
-    """A fault within a stream is logged, and the client sees no proper end."""
+    """An error within a stream is logged, and the client sees no proper end."""
 
     async def serve(outlet):
         await outlet.write(b"one\n")
@@ -309,7 +310,7 @@ def test_a_stream_that_fails_is_cut_off(caplog):
 
 
 def test_streams_are_asked_to_end():
-    """Once the process is about to end, every stream learns of it, also one that begins only then."""
+    """Once the process is about to end, every stream is told, even one that only begins then."""
 
     opened = asyncio.Event()
 
@@ -340,7 +341,7 @@ def test_a_stream_for_a_client_that_has_gone_is_given_up():
         is_half_closed, is_lost = True, False
 
         def close(self):
-            """Never called: there is nothing more to send."""
+            """Never called, because nothing is left to send."""
 
         def abort(self):
             client.leave()
@@ -357,7 +358,7 @@ async def serve_nothing(_outlet):
 
 
 def effort_of_saying(times):
-    """The processor's effort for a request with a number of parameters and headers."""
+    """The CPU time for a request with a number of parameters and headers."""
     scope = a_scope(target="/x?" + "a&" * times, headers=[("a", "b")] * times)
     request = request_from_scope(scope)
     assert (len(request.query["a"]), len(request.headers["a"])) == (times, 3 * times - 2)
@@ -365,12 +366,12 @@ def effort_of_saying(times):
 
 
 def test_what_is_said_again_and_again_costs_no_more_each_time():
-    """A request with 64 times as many parameters and headers takes about 64 times as long, not its square."""
+    """A request with 64 times as many parameters and headers takes about 64 times as long, not 64 squared."""
     assert effort_of_saying(64_000) < 64 * 10 * effort_of_saying(1_000)
 
 
 def test_an_answer_that_cannot_be_sent_becomes_a_problem(caplog):
-    """Servers would answer in their own way when an answer is not fit to be sent."""
+    """Otherwise, servers would give their own answer in place of one that cannot be sent."""
 
     class UnsendableApplication(Application):
         def admit_and_begin_answer(self, _request):

@@ -1,4 +1,4 @@
-"""The content mode of requests with CloudEvents, and attributes in headers."""
+"""The content modes of requests with CloudEvents, and attributes in headers."""
 
 import pytest
 
@@ -25,7 +25,7 @@ SENT = {"id": "1"}
     ],
 )
 def test_the_content_type_decides_before_the_headers(content_type, attributes, mode):
-    """Without either, a body is a list of events. (E1)"""
+    """If neither indicates CloudEvents, a body is a list of events. (E1)"""
     assert content_mode(content_type, attributes) is mode
 
 
@@ -34,7 +34,7 @@ def test_the_content_type_decides_before_the_headers(content_type, attributes, m
     [("application/cloudevents+avro", {}), ("application/cloudevents-batch+xml", {}), ("text/plain", SENT)],
 )
 def test_other_forms_are_not_supported(content_type, attributes):
-    """Other forms of CloudEvents are refused, and so are data that are not JSON. (E9)"""
+    """Other formats of CloudEvents are refused, and so are data that are not JSON. (E9)"""
     with pytest.raises(UnsupportedMediaType):
         content_mode(content_type, attributes)
 
@@ -44,7 +44,7 @@ def test_other_forms_are_not_supported(content_type, attributes):
     [("plain", "plain"), ("Euro%20%E2%82%AC", "Euro €"), ('"a \\"b\\""', 'a "b"'), ("100%25", "100%"), ('"', '"')],
 )
 def test_values_of_headers_are_decoded(value, text):
-    """Percent-encoding and quotation, once. (E1)"""
+    """Percent-encoding and quotation are decoded once. (E1)"""
     assert decode_attributes({"subject": value}, "") == {"subject": text}
 
 
@@ -55,6 +55,6 @@ def test_the_content_type_is_that_of_the_data():
 
 @pytest.mark.parametrize("value", ["%", "50%", "%G0", "%e4", "\xe4"])
 def test_bad_escapes_are_invalid(value):
-    """Half an escape is refused, and so are bytes that are not UTF-8. (E9)"""
+    """An incomplete escape is refused, and so are bytes that are not UTF-8. (E9)"""
     with pytest.raises(Invalid, match="The header `ce-subject`"):
         decode_attributes({"subject": value}, "")

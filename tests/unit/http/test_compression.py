@@ -1,4 +1,4 @@
-"""Packed bodies, in and out."""
+"""Compressed bodies of requests and answers."""
 
 import gzip
 import os
@@ -28,7 +28,7 @@ def a_request(encoding, body, method="POST"):
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 @pytest.mark.parametrize("spelling", ["{}", "{}, identity", "x-{}"])
 def test_packed_bodies_are_unpacked(pack, spelling):
-    """A body whose `Content-Encoding` contains gzip or zstd is unpacked. (R33, P41)"""
+    """A body whose `Content-Encoding` contains gzip or zstd is decompressed. (R33, P41)"""
     encoding = spelling.format("gzip" if pack is gzip.compress else "zstd")
 
     assert decompress_body(a_request(encoding, pack(EVENTS))).body == EVENTS
@@ -37,7 +37,7 @@ def test_packed_bodies_are_unpacked(pack, spelling):
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_bodies_in_several_members_are_unpacked_whole(pack):
-    """Members that follow each other are one body, as parallel packers write it."""
+    """Consecutive members are one body, as parallel compressors write it."""
     encoding = "gzip" if pack is gzip.compress else "zstd"
 
     assert decompress_body(a_request(encoding, pack(b"ab") + pack(b"") + pack(b"cd"))).body == b"abcd"
@@ -56,14 +56,14 @@ def test_nothing_is_lost_at_the_seams(pack, size):
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD"])
 @pytest.mark.parametrize("encoding", ["gzip", "identity", "br", ""])
 def test_only_post_may_be_packed(method, encoding):
-    """Any other method with the header is not acceptable. (R34, P42)"""
+    """With any other method, the header is not acceptable. (R34, P42)"""
     with pytest.raises(NotAcceptable, match=f"{method} method doesn't support gzip content encoding"):
         check_content_encoding(a_request(encoding, b"", method))
 
 
 @pytest.mark.parametrize("body", [b"", b"x", EVENTS, zstd(EVENTS)], ids=["nothing", "a byte", "text", "zstd"])
 def test_what_is_not_gzip_is_refused(body):
-    """A body that is announced as gzip and is none is malformed. (R35, P43)"""
+    """A body that is announced as gzip, but is not, is malformed. (R35, P43)"""
     with pytest.raises(Malformed, match=r"^Not in GZIP format$"):
         decompress_body(a_request("gzip", body))
 
@@ -83,7 +83,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("encoding", "body"), BROKEN.values(), ids=BROKEN)
 def test_damaged_bodies_are_refused(encoding, body):
-    """Damage that shows while unpacking is malformed, a body cut short above all. (P44)"""
+    """A body whose damage shows during decompression is malformed, especially one that is cut short. (P44)"""
     with pytest.raises(Malformed, match="I/O error while reading input message"):
         decompress_body(a_request(encoding, body))
 
@@ -96,7 +96,7 @@ def test_unknown_encodings_are_passed_over(encoding):
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_bomb_does_not_go_off(pack, monkeypatch):
-    """A body that decompresses to more than an honest batch is refused as too large, and is not decompressed to its
+    """A body that decompresses to more than a legitimate batch is refused as too large, and is not decompressed to its
     end."""
     monkeypatch.setattr(compression, "MAX_DECOMPRESSED_BYTES", 1_000_000)
     encoding = "zstd" if pack is zstd else "gzip"
@@ -107,7 +107,7 @@ def test_a_bomb_does_not_go_off(pack, monkeypatch):
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_body_of_a_thousand_nothings_is_refused(pack):
-    """Empty members cost time and make no bytes, so their number is bounded too."""
+    """Empty members cost time but produce no bytes, so their number is limited too."""
     encoding = "zstd" if pack is zstd else "gzip"
 
     with pytest.raises(Malformed, match="compressed members"):
@@ -135,7 +135,7 @@ def test_a_body_of_a_thousand_nothings_is_refused(pack):
     ],
 )
 def test_the_client_says_whether_it_wants_gzip(accept_encoding, wanted):
-    """`Accept-Encoding` is read with its weights; a weight of zero refuses. (R37)"""
+    """`Accept-Encoding` is read with its weights; a weight of zero excludes gzip. (R37)"""
     assert wants_gzip(accept_encoding) is wanted
 
 
@@ -144,7 +144,7 @@ LONG = Response(200, {"content-type": "application/json"}, b'{"items":[' + b'"a 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_long_answers_are_packed(method):
-    """Answers to GET and POST are packed with gzip for those who want it. (R37, P11a)"""
+    """Answers to GET and POST are compressed with gzip for clients that want it. (R37, P11a)"""
     answer = compress_body(Request(method=method, path="/x", headers={"accept-encoding": "gzip"}), LONG)
 
     assert answer.headers["content-encoding"] == "gzip"
@@ -155,12 +155,12 @@ def test_long_answers_are_packed(method):
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "HEAD"])
 def test_answers_to_other_methods_are_not_packed(method):
-    """Answers to other methods are never packed. (R37)"""
+    """Answers to other methods are never compressed. (R37)"""
     assert compress_body(Request(method=method, path="/x", headers={"accept-encoding": "gzip"}), LONG) == LONG
 
 
 def test_answers_no_one_asked_to_pack_are_not():
-    """Packing that was not asked for breaks clients; caches still learn that it could have been otherwise. (R37)"""
+    """Unrequested compression breaks clients; caches still learn that the answer depends on the request. (R37)"""
     answer = compress_body(Request(method="GET", path="/x"), LONG)
 
     assert answer.body == LONG.body
@@ -168,15 +168,15 @@ def test_answers_no_one_asked_to_pack_are_not():
 
 
 def test_short_answers_are_not_packed():
-    """An answer that fits into a packet is not worth packing."""
+    """An answer that fits into a packet is not worth compressing."""
     short = Response(200, {}, b"x" * 1000)
 
     assert compress_body(Request(method="GET", path="/x", headers={"accept-encoding": "gzip"}), short) == short
 
 
 def test_a_packed_stream_can_be_read_batch_by_batch():
-    """A client can decompress each batch of a compressed stream as soon as it arrives, and the stream ends properly.
-    (L40)"""
+    """A client can decompress each batch of a compressed stream as soon as the batch arrives, and the stream ends
+    properly. (L40)"""
     compressor, reader = StreamCompressor(), zlib.decompressobj(wbits=31)
     batches = [b'{"cursor":{"partition":"0"},"events":[1]}\n', b'{"cursor":{"partition":"0"}}\n']
 

@@ -1,4 +1,4 @@
-"""A connection continues in another process, here in another server, between two requests."""
+"""Between two requests, a connection continues in another process; here, in another server."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ async def serving(*routes):
 
 
 class Client:
-    """A connection to a listening socket, and the other end of it."""
+    """A connection to a listening socket, and its other end."""
 
     def __init__(self):
         with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -91,7 +91,7 @@ class Client:
 
 
 def run_with_servers(work, *routes):
-    """Run a test with a client and two servers, within the time that it may take."""
+    """Run a test with a client and two servers, within a time limit."""
 
     async def run():
         async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
@@ -109,7 +109,7 @@ async def wait_until_busy(connection):
 
 
 def test_a_connection_goes_on_in_another_server():
-    """Behind a long request the first server may give the connection away. The client notices nothing."""
+    """After a long request, the first server may hand over the connection. The client notices nothing."""
 
     async def work(client, first, second):
         await first.serve(client.theirs)
@@ -130,7 +130,7 @@ def test_a_connection_goes_on_in_another_server():
 
 
 def test_a_connection_stays_if_nobody_takes_it():
-    """The server that could not give it away serves it as before."""
+    """If nobody takes the connection, the first server continues to serve it."""
 
     async def work(client, first, _):
         await first.serve(client.theirs)
@@ -147,7 +147,7 @@ def test_a_connection_stays_if_nobody_takes_it():
     "sent", [b"P", b"POST /echo HTTP/1.1\r\n", b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{"]
 )
 def test_a_request_that_has_begun_to_arrive_is_not_torn_apart(sent):
-    """Bytes that one server has read are not there for another, so it answers the request itself."""
+    """Bytes that one server has read are not available to another, so the first server answers the request itself."""
 
     async def work(client, first, _):
         await first.serve(client.theirs)
@@ -184,7 +184,7 @@ def test_a_request_that_is_being_answered_stays():
 
 
 class HalfWrittenTransport(asyncio.Transport):
-    """Has bytes that the client has not taken yet."""
+    """A transport with bytes that the client has not read yet."""
 
     unwritten = 1
 
@@ -230,7 +230,8 @@ def test_an_answer_that_is_not_written_yet_is_not_lost():
 
 
 def test_a_connection_that_goes_on_may_rest(monkeypatch):
-    """It has the time between two requests, and not the shorter time that a new connection has for its first."""
+    """Such a connection may be idle for the time between two requests, not just for the shorter time that a new
+    connection has for its first request."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_SECONDS", 0.0)
 
     async def work(client, first, second):

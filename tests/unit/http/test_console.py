@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory):
-    """A broker whose console is a page and a script; its address, and the folder of the files."""
+    """A broker whose console is a page and a script; with its address, and the folder of the files."""
     folder = tmp_path_factory.mktemp("console")
     (folder / "assets").mkdir()
     (folder / "index.html").write_text("<!doctype html>the page")
@@ -26,7 +26,7 @@ def console(tmp_path_factory):
 
 
 def test_the_page_is_asked_for_each_time_and_loads_only_what_is_ours(console):
-    """The page has a strict policy, may not be framed, and is answered with 304 while it is the same."""
+    """The page has a strict policy, may not be framed, and is answered with 304 while it has not changed."""
     page = console.get("/console/")
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert page.headers["cache-control"] == "no-cache"
@@ -40,7 +40,7 @@ def test_the_page_is_asked_for_each_time_and_loads_only_what_is_ours(console):
 
 
 def test_an_asset_is_kept_for_ever_and_packed(console):
-    """An asset never changes, since its name has the hash of its content; it comes packed."""
+    """An asset never changes, because its name contains the hash of its content; it is sent compressed."""
     with console.stream("GET", "/console/assets/index-1a2b.js", headers={"accept-encoding": "gzip"}) as asset:
         packed = b"".join(asset.iter_raw())
     assert asset.headers["content-type"] == "text/javascript; charset=utf-8"
@@ -51,7 +51,7 @@ def test_an_asset_is_kept_for_ever_and_packed(console):
 
 
 def test_the_address_without_a_slash_leads_to_the_page(console):
-    """The page names its assets relative to a folder, so its own address has to end like one."""
+    """The page refers to its assets relative to a folder, so its own address has to end with a slash."""
     answer = console.get("/console?theme=dark")
     assert (answer.status_code, answer.headers["location"]) == (308, "console/")
 
@@ -77,7 +77,7 @@ def test_nothing_else_is_served(console, path):
 
 @pytest.mark.parametrize("path", [b"/console/assets/../secret.js", b"/console/assets/../../outside.js"])
 def test_no_path_leads_out_of_the_assets(console, path):
-    """A client's unescaped dots lead nowhere."""
+    """Unescaped dots in a path lead nowhere."""
     answer = console.send(console.build_request("GET", "/console/", extensions={"target": path}))
     assert answer.status_code == 404
     assert "outside" not in answer.text
@@ -96,7 +96,7 @@ SIGN_IN = {"authorize": "https://id.example.org/authorize", "token": "https://to
 
 
 def test_the_issuer_of_tokens_may_be_called_and_nothing_else():
-    """The page learns where to sign in, and its policy lets it ask for tokens there."""
+    """The page learns where to sign in, and its policy lets it request tokens there."""
     with Broker(console_sign_in=tuple(SIGN_IN.items())) as broker:
         answer = httpx.get(f"{broker.url}/console/config.json", timeout=PATIENCE)
     assert answer.json() == {"sign_in": SIGN_IN, "queries": True}
@@ -113,13 +113,13 @@ def test_the_issuer_of_tokens_may_be_called_and_nothing_else():
     ],
 )
 def test_a_sign_in_that_cannot_work_is_refused_at_the_start(wrong):
-    """The broker does not start, and its error names the variable."""
+    """The broker does not start, and its error message names the variable."""
     with pytest.raises(BadSetting, match="NAKADI_CONSOLE_SIGN_IN"):
         Broker(console_sign_in=tuple(wrong.items()))
 
 
 def test_a_broker_without_a_built_console_says_how_to_build_it():
-    """The broker works, and its page gives the remedy in a sentence."""
+    """The broker works, and its page says in one sentence how to build the console."""
     with Broker() as broker:
         answer = httpx.get(f"{broker.url}/console/", timeout=PATIENCE)
         assert httpx.get(f"{broker.url}/health", timeout=PATIENCE).text == "OK"

@@ -32,7 +32,7 @@ STORED = {0: AppendStored()}
 
 
 class HeldLog:
-    """Appends that take place when the test says so."""
+    """A log whose appends take place when the test releases them."""
 
     def __init__(self):
         self.waiting = deque()
@@ -41,7 +41,7 @@ class HeldLog:
         return await Callback(self.waiting.append)
 
     def end(self, outcome=STORED, number=1):
-        """Give appends their outcome, in a separate thread like a log."""
+        """Give appends their outcome in a separate thread, as a log does."""
         until(lambda: len(self.waiting) >= number)
         ended = [self.waiting.popleft() for _ in range(number)]
         thread = threading.Thread(target=lambda: [done(outcome) for done in ended])
@@ -50,7 +50,7 @@ class HeldLog:
 
 
 class QuickHandler:
-    """A handler that is quick unless it is reported to wait, and answers with the outcome of its append."""
+    """A handler that is quick unless a request is said to wait, and that answers with the outcome of its append."""
 
     def __init__(self):
         self.log = HeldLog()
@@ -122,7 +122,7 @@ def memory_taken(metrics):
 
 
 def test_a_whole_request_needs_no_thread(wire, handlers, metrics):
-    """It begins on the loop, and continues there after its append; its memory is returned."""
+    """The request begins on the loop, and continues there after its append; its memory is returned."""
     publish(wire, b"[1]", "X-Flow-Id: mine")
     until(lambda: handlers.log.waiting)
     assert memory_taken(metrics) == 1003
@@ -136,7 +136,7 @@ def test_a_whole_request_needs_no_thread(wire, handlers, metrics):
 
 
 def test_one_that_would_wait_is_begun_anew_in_a_thread(wire, handlers, metrics):
-    """The first attempt leaves nothing, and that thread does not wait for its append either."""
+    """The first attempt has no effect, and the thread does not wait for the append either."""
     handlers.waits = True
     publish(wire)
     until(lambda: handlers.log.waiting)
@@ -149,7 +149,7 @@ def test_one_that_would_wait_is_begun_anew_in_a_thread(wire, handlers, metrics):
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_more_requests_wait_for_appends_than_there_are_threads(serving, handlers, wire, waits):
-    """Whether they began on the loop or in a thread: other requests are answered meanwhile."""
+    """Whether the requests began on the loop or in a thread, other requests are answered meanwhile."""
     handlers.waits = waits
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(serving.url)) for _ in range(100)]
@@ -163,7 +163,7 @@ def test_more_requests_wait_for_appends_than_there_are_threads(serving, handlers
 
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metrics, in_pieces):
-    """The rest may have to wait, or be a long answer."""
+    """The remaining work may have to wait, or produce a long answer."""
     for outcome, status in ((Unavailable("gone"), 500), ({0: AppendRefused("full")}, 207)):
         handlers.threads.clear()
         if in_pieces:
@@ -181,7 +181,8 @@ def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metric
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_known):
-    """Whether the answer precedes or follows an append: no client waits forever, and the memory is returned."""
+    """Whether the answer is finished before or after an append: no client waits for ever, and the memory is
+    returned."""
 
     def authenticate(_):
         if is_known:
@@ -201,7 +202,7 @@ def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_kn
 
 
 def test_a_body_in_pieces_is_answered_too(wire, handlers):
-    """The head is judged first, then the body is read, and the rest is the same."""
+    """The head is checked first, then the body is read, and the rest is the same."""
     wire.send("POST /event-types/x/events HTTP/1.1", "Content-Length: 70000")
     wire.socket.sendall(b"x" * 35_000)
     wire.socket.sendall(b"y" * 35_000)
@@ -221,7 +222,7 @@ def test_answers_keep_the_order_of_requests_on_a_connection(wire, handlers):
 
 @pytest.mark.parametrize(("version", "header"), [("1.0", "Accept: */*"), ("1.1", "Connection: close")])
 def test_a_connection_that_is_not_kept_is_closed(wire, handlers, version, header):
-    """A client that wants the connection closed finds its answer at the end of it."""
+    """A client that asks to close the connection gets its answer before the end."""
     publish(wire, b"{}", header, version=version)
     handlers.log.end()
     status, headers, _ = wire.response()
@@ -243,7 +244,7 @@ def test_a_client_that_leaves_meanwhile_harms_nothing(serving, wire, handlers, m
 
 
 def test_a_server_that_stops_answers_what_has_been_begun(serving, wire, handlers):
-    """The answer to a request whose append is still to come is sent before the connection is closed."""
+    """The answer to a request whose append is not finished is sent before the connection is closed."""
     publish(wire)
     until(lambda: handlers.log.waiting)
     stopping = threading.Thread(target=serving.close)
@@ -271,7 +272,7 @@ def test_a_server_that_stops_waits_for_each_client(serving, handlers):
 
 
 def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
-    """Missing or outdated values are read in threads: a registry may not answer."""
+    """Missing or outdated values are read in threads, because a registry may not answer."""
     askers = Counter()
     for name in ("get", "list", "change_counters"):
         asked = getattr(MemoryRegistry, name)
@@ -298,7 +299,7 @@ def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
 
 
 def test_everything_in_a_mailbox_is_delivered_once(caplog):
-    """Threads add their values at any time; a delivery that fails stops no other."""
+    """Threads add values at any time; a delivery that fails does not stop the others."""
 
     async def run():
         mailbox, delivered = LoopMailbox(), Counter()
@@ -327,7 +328,7 @@ def test_everything_in_a_mailbox_is_delivered_once(caplog):
 
 
 def test_an_answer_is_written_with_its_length():
-    """The bytes form an answer of HTTP/1.1, and a header cannot begin another line."""
+    """The bytes form an HTTP/1.1 answer, and no header value can begin another line."""
     written = http_response_bytes(Response(207, {"a": "b"}, b"[]"), b"date: now\r\n", keep_alive=False)
     assert written == (
         b"HTTP/1.1 207 Multi-Status\r\ndate: now\r\ncontent-length: 2\r\na: b\r\nconnection: close\r\n\r\n[]"
@@ -337,7 +338,7 @@ def test_an_answer_is_written_with_its_length():
 
 
 class HeldLoop:
-    """A loop whose calls run when the test says so."""
+    """A loop whose calls run when the test releases them."""
 
     def __init__(self):
         self.calls = []
@@ -354,7 +355,7 @@ class HeldLoop:
 
 
 def test_a_round_of_the_loop_is_short_however_much_is_waiting(monkeypatch):
-    """Between two long pieces of work the loop does its other work, and then continues."""
+    """Between two long pieces of work, the loop does its other work, and then continues."""
     loop, seen = HeldLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0.0)
@@ -370,7 +371,7 @@ def test_a_round_of_the_loop_is_short_however_much_is_waiting(monkeypatch):
 
 @pytest.mark.parametrize("make", [LoopMailbox, LoopWorkQueue])
 def test_a_queue_that_was_emptied_wakes_the_loop_again(monkeypatch, make):
-    """Each thing that is put in wakes the loop once: when it comes first, after others, and after a failed one."""
+    """Each new value wakes the loop once: the first value, one after others, and one after a failed delivery."""
     loop, seen = HeldLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     queue = make()
@@ -390,7 +391,7 @@ def test_a_queue_that_was_emptied_wakes_the_loop_again(monkeypatch, make):
         queue.put(*((fail, 0) if make is LoopMailbox else (fail,)))
         assert len(loop.calls) == 1
         loop.run()
-        for _ in range(100):  # a slow machine may need further rounds
+        for _ in range(100):  # a slow machine may need more rounds
             if not loop.calls:
                 break
             loop.run()
@@ -398,7 +399,7 @@ def test_a_queue_that_was_emptied_wakes_the_loop_again(monkeypatch, make):
 
 
 def test_a_value_that_comes_while_others_are_delivered_is_delivered(monkeypatch):
-    """Values that a delivery, or a thread meanwhile, puts into the mailbox do not stay there."""
+    """Values that are added during a delivery, by it or by a thread, do not stay in the mailbox."""
     loop, seen = HeldLoop(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     mailbox = LoopMailbox()
@@ -412,7 +413,8 @@ def test_a_value_that_comes_while_others_are_delivered_is_delivered(monkeypatch)
 
 
 def test_the_end_of_another_connection_harms_no_request(serving, wire, handlers):
-    """A client gets its answer, though others that asked before and after it leave meanwhile."""
+    """A client gets its answer although other clients, whose requests came before and after its own, leave
+    meanwhile."""
     with Wire(serving.url) as before:
         publish(before, b"[1]")
         until(lambda: len(handlers.log.waiting) == 1)
@@ -421,7 +423,7 @@ def test_the_end_of_another_connection_harms_no_request(serving, wire, handlers)
         with Wire(serving.url) as after:
             publish(after, b"[1,2,3]")
             until(lambda: len(handlers.log.waiting) == 3)
-    # The server has noticed both ends once it serves a connection that was made later.
+    # Once the server serves a connection that was made later, it has noticed both ends.
     with Wire(serving.url) as later:
         assert later.send("GET /other HTTP/1.1").response()[0] == 200
     handlers.log.end(number=3)
@@ -458,7 +460,7 @@ class OneAnswer:
 
 
 def answer_directly(response, connection):
-    """The application, its answer, whether it used the ordinary path, and the threads that compressed."""
+    """The application, its answer, whether the ordinary path was used, and the threads that compressed."""
     application, answers, otherwise, lanes = OneAnswer(response), [], [], []
 
     async def run():
@@ -509,7 +511,7 @@ def test_a_long_answer_is_compressed_in_a_thread(monkeypatch, size, lanes):
 
 
 def steps_of_writes(requests, *, ends_after_each=False):
-    """The steps of handling requests that have arrived, one a round of the loop, each with a write."""
+    """The steps in which requests that have arrived are handled: one in each round of the loop, each with a write."""
 
     async def run():
         work, steps, done = LoopWorkQueue(), [], asyncio.Event()
@@ -532,7 +534,8 @@ def steps_of_writes(requests, *, ends_after_each=False):
 
 
 def test_writes_of_requests_that_arrived_together_begin_together(monkeypatch):
-    """They then share a commit. The first waits for nobody, so that a commit is under way while others are handled."""
+    """The writes then share a commit. The first waits for nobody, so a commit is under way while other requests are
+    handled."""
     monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
     monkeypatch.setattr(direct, "MAX_WRITE_DELAY_SECONDS", 60)
 
@@ -543,14 +546,14 @@ def test_writes_of_requests_that_arrived_together_begin_together(monkeypatch):
 
 
 def test_a_request_that_is_alone_writes_at_once(monkeypatch):
-    """No other write is under way when it begins."""
+    """No other write is under way when the request's write begins."""
     monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
 
     assert steps_of_writes(2, ends_after_each=True) == ["handle 1", "begin 1", "handle 2", "begin 2"]
 
 
 def test_writes_do_not_wait_longer_than_they_may(monkeypatch):
-    """A write waits no longer than allowed, however many requests are left to be handled."""
+    """A write waits no longer than allowed, however many requests still have to be handled."""
     monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0)
     monkeypatch.setattr(direct, "MAX_WRITE_DELAY_SECONDS", 0)
 

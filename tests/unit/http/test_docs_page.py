@@ -1,4 +1,4 @@
-"""The page that shows the description: complete, safe, and made without other sites."""
+"""The page that shows the API description: complete, safe, and independent of other sites."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def whole_page() -> str:
 
 
 class StrictHtmlReader(HTMLParser):
-    """Reads a page the way a browser does, and insists on tags that are closed."""
+    """Reads a page as a browser does, and insists that tags are closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def command_line(operation: str, page: str = "") -> list[str]:
 
 @pytest.mark.parametrize("operation", openapi.operations().values(), ids=lambda operation: operation.id)
 def test_operation_is_shown(operation: openapi.ApiOperation) -> None:
-    """Every operation is on the page with its method, its path, its answers and a command line to try it."""
+    """Every operation is on the page with its method, its path, its answers and a command line."""
     entry = whole_page().split(f'id="{operation.id}"')[1].split('class="entry')[0]
     assert f">{operation.method}<" in entry
     assert operation.path in entry.replace("<wbr>", "")
@@ -91,7 +91,7 @@ def test_operation_is_shown(operation: openapi.ApiOperation) -> None:
 
 @pytest.mark.parametrize("name", openapi.document()["components"]["schemas"])
 def test_schema_is_shown(name: str) -> None:
-    """Every noun is on the page, where links to it lead."""
+    """Every schema is on the page, at the target of its links."""
     assert f'id="schema-{name}"' in whole_page()
 
 
@@ -104,7 +104,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_command_line_can_be_run() -> None:
-    """A command line has the address at which the reader found the broker, and a body that is JSON."""
+    """A command line has the address at which the reader found the broker, and a JSON body."""
     assert command_line("get_event_type")[1] == "https://nakadi.example.org/event-types/order.created"
     assert command_line("delete_event_type")[1:3] == ["-X", "DELETE"]
     assert command_line("stream_events")[1] == "-N"
@@ -118,7 +118,8 @@ def test_command_line_can_be_run() -> None:
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
-    """The page asks no other site: its only link that leaves it is the one to the same broker's OpenAPI document."""
+    """The page loads nothing from other sites: its only link that leaves the page leads to the same broker's OpenAPI
+    document."""
     reader = StrictHtmlReader(whole_page())
     assert {link for link in reader.links if not link.startswith("#")} == {"openapi.json"}
     assert not re.search(r"url\(|@import", whole_page())
@@ -126,7 +127,7 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 
 
 def test_policy_allows_the_page_and_nothing_else() -> None:
-    """The policy names the very style and script on the page, and forbids everything else."""
+    """The policy allows exactly the style and the script on the page, and forbids everything else."""
     policy = answer("/docs").headers["content-security-policy"]
     for tag in ("style", "script"):
         (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", whole_page(), re.DOTALL)
@@ -149,7 +150,7 @@ def test_policy_allows_the_page_and_nothing_else() -> None:
     ],
 )
 def test_address_is_the_one_that_was_asked(headers: dict[str, str], address: str) -> None:
-    """The page names the host of the request, and nothing that could not be one."""
+    """The page names the host of the request, but nothing that cannot be a host."""
     page = answer("/docs", **headers).body.decode()
     assert command_line("get_health", page) == ["curl", f"{address}/health"]
     assert "alert(1)" not in page
@@ -159,7 +160,7 @@ def test_address_is_the_one_that_was_asked(headers: dict[str, str], address: str
 
 
 def test_page_is_html() -> None:
-    """The page is HTML in UTF-8, and browsers treat it as nothing else."""
+    """The page is HTML in UTF-8, and browsers do not guess another type."""
     response = answer("/docs")
     assert response.headers["content-type"] == "text/html; charset=utf-8"
     assert response.headers["x-content-type-options"] == "nosniff"
@@ -167,7 +168,7 @@ def test_page_is_html() -> None:
 
 
 def test_document_is_json() -> None:
-    """Programs get the same content."""
+    """Programs get the same content as JSON."""
     response = answer("/openapi.json")
     assert response.headers["content-type"] == "application/json"
     assert json.loads(response.body) == openapi.document()
@@ -188,7 +189,7 @@ def test_text_is_escaped(dangerous: str) -> None:
 
 
 def test_prose_has_paragraphs_and_lists() -> None:
-    """Descriptions are read as the little Markdown that they are."""
+    """The Markdown in descriptions is rendered."""
     text = "A *first*\nline with `code`.\n\n- one\n  and a half\n- **two**\n"
     assert prose_html(text) == (
         "<p>A <em>first</em> line with <code>code</code>.</p>"
@@ -197,7 +198,7 @@ def test_prose_has_paragraphs_and_lists() -> None:
 
 
 def test_types_are_reported_in_words() -> None:
-    """A type is described in words that link to the nouns in it."""
+    """A type is described in words, with links to the schemas in it."""
     link = '<a href="#schema-Cursor">Cursor</a>'
     assert type_html({"type": "array", "items": {"$ref": "#/components/schemas/Cursor"}}) == f"array of {link}"
     assert type_html({"type": "string", "format": "date-time", "nullable": True}) == "time or null"
@@ -205,14 +206,14 @@ def test_types_are_reported_in_words() -> None:
 
 
 def test_short_json_stays_on_a_line() -> None:
-    """JSON is laid out for reading, and reads back the same."""
+    """JSON is formatted for readers, and parses to the same value."""
     value = {"short": [1, 2], "long": ["x" * 50, {"y": "ö" * 40}]}
     assert json.loads(indented_json(value)) == value
     assert '\n  "short": [1, 2],\n' in indented_json(value)
 
 
 def test_examples_are_put_together() -> None:
-    """Without an example, a schema's parts form one."""
+    """Without an example, one is assembled from the parts of a schema."""
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}}}}
     assert example_of_schema(schema) == {"a": ["x"]}
     assert example_of_parameter({"schema": {"type": "boolean", "default": False}}) == "false"

@@ -1,4 +1,4 @@
-"""Under which names a broker without authentication is served on its own machine."""
+"""The names under which a broker without authentication is served on its own machine."""
 
 import json
 
@@ -17,7 +17,7 @@ def broker():
 
 
 class HostWire(Wire):
-    """Sends no `Host` header."""
+    """A connection without a `Host` header."""
 
     def ask(self, *lines, body=b""):
         self.socket.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
@@ -38,8 +38,8 @@ def wire(broker):
     ],
 )
 def test_names_of_the_machine_are_served(wire, host):
-    """Without authentication the broker is served under the machine's names and the configured ones, with any port,
-    case and final dot. (R290)"""
+    """Without authentication, the broker is served under the machine's names and the configured ones, with any port, in
+    any case, with or without a final dot. (R290)"""
     for _ in range(2):
         status, _, _ = wire.ask("GET /health HTTP/1.1", f"Host: {host}")
         assert status == 200
@@ -54,8 +54,8 @@ def test_names_of_the_machine_are_served(wire, host):
 )
 @pytest.mark.parametrize("target", ["/event-types", "/console", "/health"])
 def test_other_names_are_refused(wire, host, target):
-    """A request for another name, as of a page whose name leads to this machine, gets 421 and a sentence with the
-    remedy, on any path; then the connection closes. (R290)"""
+    """A request for another name, such as that of a page whose name resolves to this machine, gets 421 and a message
+    with the remedy, on any path; then the connection is closed. (R290)"""
     status, headers, body = wire.ask(f"GET {target} HTTP/1.1", f"Host: {host}")
     problem = json.loads(body)
     assert (status, headers["content-type"]) == (421, "application/problem+json")
@@ -65,15 +65,14 @@ def test_other_names_are_refused(wire, host, target):
 
 
 def test_the_body_of_such_a_request_is_not_waited_for(wire):
-    """The refusal comes before the body, also for a client that asks whether to send it. (R290)"""
+    """The refusal comes before the body, even if the client asks whether to send it. (R290)"""
     head = ("POST /event-types HTTP/1.1", "Host: evil.example", "Content-Length: 1000000", "Expect: 100-continue")
     assert wire.ask(*head)[0] == 421
 
 
 def test_requests_before_such_a_request_are_answered(wire):
-    """If requests are sent at once, the server answers those before the refused one, and then closes the connection.
-    (R290)
-    """
+    """If several requests are sent at once, the server answers those before the refused one, and then closes the
+    connection. (R290)"""
     good = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     wire.socket.sendall(good * 2 + good.replace(b"localhost", b"evil.example") + good)
     assert [wire.response()[0] for _ in range(2)] == [200, 200]
@@ -91,12 +90,12 @@ def test_requests_before_such_a_request_are_answered(wire):
     ],
 )
 def test_a_target_may_name_the_host_too(wire, target, host, status):
-    """In a target with a host, both names have to be served. (R290)"""
+    """If the target contains a host, both names have to be served. (R290)"""
     assert wire.ask(f"GET {target} HTTP/1.1", f"Host: {host}")[0] == status
 
 
 def test_old_clients_need_not_name_a_host(wire):
-    """A request of HTTP/1.0 without a host comes from no browser, and is served. (R290)"""
+    """An HTTP/1.0 request without a host does not come from a browser, and is served. (R290)"""
     assert wire.ask("GET /health HTTP/1.0")[0] == 200
 
 
@@ -117,7 +116,7 @@ def test_old_clients_need_not_name_a_host(wire):
 )
 def test_pages_of_other_hosts_cannot_use_it(wire, headers, status):
     """Requests that browsers send for a page of another host without asking, such as a form that publishes, are
-    refused; pages of the broker's names may send them. (R291)"""
+    refused; pages under the broker's names may send them. (R291)"""
     head = ["POST /event-types/unknown/events HTTP/1.1", "Host: localhost", "Content-Type: text/plain", *headers]
     found, answered, body = wire.ask(*head, "Content-Length: 2", body=b"[]")
     assert (found, answered["content-type"]) == (status, "application/problem+json")
@@ -125,7 +124,7 @@ def test_pages_of_other_hosts_cannot_use_it(wire, headers, status):
 
 
 def test_the_bound_address_is_served():
-    """A broker on another address of the machine is served under it. (R290)"""
+    """A broker that listens on another address of the machine is served under that address. (R290)"""
     try:
         with Broker(host="127.0.0.2") as broker, HostWire(broker.url) as wire:
             asked = [
@@ -137,8 +136,8 @@ def test_the_bound_address_is_served():
 
 
 def test_others_are_not_restricted():
-    """A broker that other machines can reach, that asks for tokens, or that is to be served as `*` serves every
-    name. (R290)"""
+    """A broker that other machines can reach, that requires tokens, or whose setting is `*` serves every name.
+    (R290)"""
     assert choose_served_hosts("0.0.0.0", is_authenticated=False, names=()) is None
     assert choose_served_hosts("::", is_authenticated=False, names=()) is None
     assert choose_served_hosts("127.0.0.1", is_authenticated=True, names=()) is None
@@ -147,13 +146,13 @@ def test_others_are_not_restricted():
 
 
 def test_what_is_no_name_is_refused_at_the_start():
-    """The message quotes a setting that names no host."""
+    """The message quotes a setting that is not a host name."""
     with pytest.raises(BadSetting, match="NAKADI_HOSTS has 'http:"):
         Broker(hosts=("http://a.example",))
 
 
 def test_spellings_do_not_fill_the_memory():
-    """However many spellings clients find, few are remembered, and all are served."""
+    """However many spellings clients use, few are cached, and all are served."""
     hosts = ServedHosts(["localhost"])
     for port in range(10 * MAX_REMEMBERED_HOSTS):
         assert hosts.is_served(b"localhost:%d" % port, b"/")
@@ -161,7 +160,7 @@ def test_spellings_do_not_fill_the_memory():
 
 
 def test_names_have_one_spelling():
-    """Names are compared without port, case and final dot."""
+    """Names are compared without the port, the case and the final dot."""
     assert host_name("A.Example.:80") == "a.example"
     assert host_name("[0::1]:80") == "::1"
     assert (host_name(""), host_name(":80"), host_name("a b:x")) == (None, None, None)

@@ -10,7 +10,7 @@ from nakadi.model.outcomes import TooLarge, TryLater
 
 
 def test_shares_have_a_limit_together():
-    """A share beyond the limit is refused for now, and possible once another share is closed."""
+    """A share beyond the limit is refused for now, and is granted once another share is closed."""
     all_together = RequestMemory(100)
     one, other = all_together.open_share(), all_together.open_share()
     one.take(60)
@@ -35,7 +35,7 @@ def test_a_share_beyond_the_limit_is_too_large():
 
 
 def test_a_closed_share_takes_nothing():
-    """A thread that continues after its request was given up does not take memory that would not be returned."""
+    """A thread that continues after its request was given up does not take memory that would never be returned."""
     all_together = RequestMemory(100)
     share = all_together.open_share()
     share.take(60)
@@ -47,7 +47,7 @@ def test_a_closed_share_takes_nothing():
 
 
 def test_nothing_is_lost_between_threads():
-    """Shares of many threads add up, and end at zero."""
+    """The shares of many threads add up, and end at zero."""
     all_together = RequestMemory(1_000_000)
 
     def work():
@@ -75,7 +75,7 @@ def test_requests_that_no_one_counts_have_no_limit():
 
 
 def test_the_allocator_is_told_where_the_system_can(monkeypatch):
-    """The C library keeps little free memory, and returns it; one without these functions is left alone."""
+    """The C library keeps little free memory, and returns the rest; a library without these functions is left alone."""
     called = []
 
     def find_function(name):

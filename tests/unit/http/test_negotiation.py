@@ -31,7 +31,7 @@ SUCCESS = json_response({"a": 1}, 201, {"location": "/x/1"})
 
 
 def route_answer(request, **route):
-    """The answer of an application with this one route, without the headers that every answer has."""
+    """The answer of an application with only this route, without the headers that every answer has."""
     answer = Application([a_route(method=request.method, **route)]).answer(request)
     return replace(answer, headers={n: v for n, v in answer.headers.items() if n not in ("x-flow-id", "span_ctx")})
 
@@ -68,7 +68,7 @@ def negotiate(accept, answer=SUCCESS, **route):
     ],
 )
 def test_clients_that_can_read_json_get_it(accept):
-    """Without `Accept`, and where it has room for JSON, an answer is JSON and nothing about it changes. (R12, R13)"""
+    """Without `Accept`, or if it includes JSON, an answer is unchanged JSON. (R12, R13)"""
     assert negotiate(accept) == SUCCESS
 
 
@@ -90,7 +90,8 @@ def test_clients_that_can_read_json_get_it(accept):
     ],
 )
 def test_json_comes_under_the_name_that_is_asked_for(accept, content_type):
-    """Any `application/*+json` gets JSON under that name, and parameters of the name are given back. (R12)"""
+    """A client that asks for `application/*+json` gets JSON under that name, and the name's parameters are returned.
+    (R12)"""
     answer = negotiate(accept)
     assert answer.headers == {"content-type": content_type, "location": "/x/1"}
     assert (answer.status, answer.body) == (SUCCESS.status, SUCCESS.body)
@@ -120,7 +121,8 @@ def test_json_comes_under_the_name_that_is_asked_for(accept, content_type):
     ],
 )
 def test_success_that_the_client_cannot_read_is_not_acceptable(accept):
-    """A success with a body is 406 if `Accept` excludes JSON; a range that names JSON outweighs `*/*`. (R12)"""
+    """A success with a body is answered with 406 if `Accept` excludes JSON; a range that names JSON outweighs `*/*`.
+    (R12)"""
     assert negotiate(accept).status == 406
 
 
@@ -146,7 +148,7 @@ def test_other_answers_do_not_depend_on_accept(answer, accept):
 
 
 def test_some_routes_answer_whatever_is_accepted():
-    """A route may send its JSON also to clients that do not accept it, as publishing does for 207. (P1)"""
+    """A route may send its JSON even to clients that do not accept it, as publishing does with 207. (P1)"""
     assert negotiate("text/html", ignores_accept_header=True) == SUCCESS
 
 
@@ -175,7 +177,7 @@ PIECES = [
 @settings(max_examples=choose_by_suite(100, 300))
 @given(some.lists(some.sampled_from(PIECES), max_size=12).map("".join))
 def test_no_accept_header_does_harm(accept):
-    """For any `Accept`, there is an answer whose content type is one line of ASCII, or a refusal. (R12)"""
+    """For any `Accept`, there is a refusal or an answer whose content type is one line of ASCII. (R12)"""
     answer = negotiate(accept)
     content_type = answer.headers["content-type"]
     assert answer.status == 406 or (content_type.isascii() and content_type.isprintable())
@@ -183,11 +185,11 @@ def test_no_accept_header_does_harm(accept):
 
 @pytest.mark.parametrize("header", ['"' * 60_000, '"\\' * 30_000, "a/b;" * 15_000, "a/b," * 15_000, 'x="' * 20_000])
 def test_long_accept_headers_are_read_in_one_pass(header):
-    """A header as long as a head may be costs work in proportion to its length. (R12)"""
+    """The cost of a header, up to the maximum length of a head, is proportional to its length. (R12)"""
     part, whole = (
         measure_cpu(lambda text=text: json_media_type_for(text)) for text in (header[: len(header) // 32], header)
     )
-    assert whole < 32 * 6 * part + 100  # with a search from the beginning for each quotation, 1024 times as much
+    assert whole < 32 * 6 * part + 100  # with a search for each quotation: 1024 times as much
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_long_accept_headers_are_read_in_one_pass(header):
 )
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
 def test_json_bodies_are_read(method, content_type):
-    """Bodies are `application/json` or `application/*+json`, with any charset. (R11)"""
+    """Bodies may be `application/json` or `application/*+json`, with any charset. (R11)"""
     assert route_answer(a_request(method=method, content_type=content_type)).status == 200
 
 
@@ -209,7 +211,7 @@ def test_json_bodies_are_read(method, content_type):
     "content_type", [None, "", "text/plain", "application/x-www-form-urlencoded", "application/jsonx"]
 )
 def test_other_bodies_are_not_read(content_type):
-    """A body of another type, or of none, is unsupported, and the answer names the supported ones. (R11)"""
+    """A body of another type, or without a type, is unsupported, and the answer names the supported types. (R11)"""
     headers = {} if content_type is None else {"content_type": content_type}
     refusal = route_answer(a_request(**headers))
 
@@ -218,13 +220,13 @@ def test_other_bodies_are_not_read(content_type):
 
 
 def test_a_route_may_read_every_body():
-    """A route that reads the raw body takes every content type. (R11)"""
+    """A route that reads the raw body accepts every content type. (R11)"""
     assert route_answer(a_request(content_type="text/plain"), accepts_any_content_type=True).status == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_bodies_without_a_meaning_are_passed_over(method):
-    """A body of a `GET` or `DELETE` has no meaning, so its type has none either; a missing body needs no type."""
+    """The body of a `GET` or `DELETE` has no meaning, so its type does not matter; a missing body needs no type."""
     assert route_answer(a_request(method=method, content_type="text/plain")).status == 200
     assert route_answer(a_request(body=b"")).status == 200
 
@@ -243,7 +245,7 @@ def test_bodies_without_a_meaning_are_passed_over(method):
     ],
 )
 def test_problems_are_sent_whatever_is_accepted(accept, content_type):
-    """Negotiation never turns an error into something else; only the old media type, if preferred, is used. (R25)"""
+    """Negotiation never changes the status of an error; a client that prefers the old media type gets it. (R25)"""
     assert (
         with_preferred_problem_media_type(a_request(accept=accept), problem_of_error(NotFound("no"))).headers[
             "content-type"

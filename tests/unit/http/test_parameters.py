@@ -41,7 +41,8 @@ def test_the_first_value_wins():
 
 
 def test_a_family_of_headers_has_every_one_with_its_name():
-    """The rest of the name identifies them, and only a route that declares them may read them."""
+    """The rest of a header's name identifies it within the family, and only a route that declares the family may read
+    it."""
     family, headers = HeaderFamily("ce-"), {"ce-id": "1", "ce-b": "2", "host": "x"}
 
     assert family.read(request(headers=headers, declared=(family,))) == {"id": "1", "b": "2"}
@@ -50,7 +51,7 @@ def test_a_family_of_headers_has_every_one_with_its_name():
 
 
 def test_a_missing_parameter_has_its_default():
-    """A parameter that is missing reads as its default."""
+    """The value of a missing parameter is its default."""
     asked = request()
 
     assert (TEXT.read(asked), NUMBER.read(asked), OPTIONAL_NUMBER.read(asked)) == (None, 20, None)
@@ -68,7 +69,7 @@ def test_a_missing_parameter_has_its_default():
     ],
 )
 def test_lists_are_values_or_have_commas(values, found):
-    """A list is a parameter that comes several times, or one value with commas."""
+    """A list is a repeated parameter, or one value with commas."""
     assert LIST.read(request(*values)) == found
 
 
@@ -87,7 +88,7 @@ def test_lists_are_values_or_have_commas(values, found):
     ],
 )
 def test_numbers_are_read(text, number):
-    """A number is read with blanks around it; an empty value counts as missing. (L9)"""
+    """A number may have whitespace around it; an empty value counts as missing. (L9)"""
     assert NUMBER.read(request(text)) == number
 
 
@@ -101,7 +102,7 @@ def test_what_is_not_a_number_is_malformed(text):
 
 
 def test_some_numbers_may_be_longer():
-    """A parameter may have 64 bits instead, and no more."""
+    """A parameter may be declared with 64 bits instead, and no more."""
     assert LONG_NUMBER.read(request(str(2**63 - 1))) == 2**63 - 1
     with pytest.raises(Malformed):
         LONG_NUMBER.read(request(str(2**63)))
@@ -121,7 +122,7 @@ def test_some_numbers_may_be_longer():
     ],
 )
 def test_truth_values_are_read(text, truth):
-    """A flag is read in the words that people use for it; an empty one counts as missing."""
+    """A flag may be any of the usual words; an empty value counts as missing."""
     assert FLAG.read(request(text)) is truth
 
 
@@ -132,14 +133,14 @@ def test_maybe_is_malformed():
 
 
 def test_a_header_is_read_by_its_name_in_lower_case():
-    """Names of headers are in lower case before a route sees them."""
+    """Header names are in lower case when a route reads them."""
     assert HEADER.read(request(headers={"p": "1"})) == "1"
 
 
 @pytest.mark.parametrize("parameter", ALL)
 def test_what_is_not_declared_cannot_be_read(parameter):
-    """A handler reads the parameters that its route declares. A parameter of the same name that others declare is
-    another one."""
+    """A handler can read only the parameters that its route declares. A parameter of the same name that another route
+    declares is a different one."""
     others = tuple(each for each in ALL if each is not parameter)
     asked = request("1", headers={"p": "1"}, declared=others)
 
@@ -148,7 +149,7 @@ def test_what_is_not_declared_cannot_be_read(parameter):
 
 
 def test_a_request_may_read_what_its_route_declares():
-    """The application gives each request its route's declaration; reading more is an error of the broker."""
+    """The application gives each request its route's declaration; reading anything else is a bug of the broker."""
     routes = [
         Route(method="GET", template="/with", handler=_show_text, operation="with", parameters=(TEXT,)),
         Route(method="GET", template="/without", handler=_show_text, operation="without"),

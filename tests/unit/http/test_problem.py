@@ -1,4 +1,4 @@
-"""Outcomes and faults as Problems."""
+"""Expected failures and internal errors as Problems."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def body_of(response):
     ],
 )
 def test_every_outcome_has_its_status(error, status, title):
-    """A Problem is JSON with title, the status repeated, and the detail, in its own media type. (R16)"""
+    """A Problem is JSON with a title, the status and the detail, in a media type of its own. (R16)"""
     response = problem.problem_of_error(error)
 
     assert response.status == status
@@ -50,7 +50,7 @@ def test_every_outcome_has_its_status(error, status, title):
 
 
 def test_problems_have_a_type():
-    """Every Problem carries a type that is an absolute URI, since some clients need one. (R17: a deviation)"""
+    """Every Problem has a type that is an absolute URI, because some clients need one. (R17: a deviation)"""
     assert body_of(problem.problem_of_error(outcomes.NotFound("x")))["type"] == "http://httpstatus.es/404"
 
 
@@ -60,7 +60,8 @@ def test_a_problem_without_detail_has_no_such_member():
 
 
 def test_violations_are_reported_line_by_line():
-    """Violations are 422 with one line each, all of them ended, and the fields' paths as clients spell them.
+    """Violations are answered with 422 and one line each, with a line break after each line, and with the fields' paths
+    as clients spell them.
 
     (R18, R19, R20)
     """
@@ -81,7 +82,7 @@ def test_violations_are_reported_line_by_line():
 
 
 def test_some_violations_are_a_list():
-    """Two operations answer violations as a bad request with a sorted list. (R22)"""
+    """Two operations answer violations with a bad request and a sorted list. (R22)"""
     response = problem.problem_of_error(
         outcomes.MalformedFields((Violation("type", "must not be null"), Violation("schema", "x")))
     )
@@ -99,7 +100,7 @@ def test_some_violations_are_a_list():
     ("error", "status"), [(outcomes.NotAuthenticated("who?"), 401), (outcomes.NotPermitted("no scope"), 403)]
 )
 def test_the_token_layer_has_a_form_of_its_own(error, status):
-    """Errors of the token layer are plain JSON, and their members come in a known order. (R23)"""
+    """Errors of the token layer are plain JSON, with members in a fixed order. (R23)"""
     response = problem.token_problem(error)
 
     assert response.status == status
@@ -109,12 +110,12 @@ def test_the_token_layer_has_a_form_of_its_own(error, status):
 
 
 def test_a_missing_token_is_asked_for():
-    """A 401 says how to do better."""
+    """A 401 tells the client how to authenticate."""
     assert problem.token_problem(outcomes.NotAuthenticated("x")).headers["www-authenticate"] == "Bearer"
 
 
 def test_a_fault_keeps_its_secrets():
-    """An unexpected fault is 500 with a ticket, without internal details. (R24)"""
+    """An internal error is answered with 500 and a ticket, without internal details. (R24)"""
     response = problem.problem_of_error(RuntimeError("password=hunter2"))
 
     assert response.status == 500
@@ -124,7 +125,8 @@ def test_a_fault_keeps_its_secrets():
 
 
 def test_a_store_that_does_not_answer_keeps_its_secrets():
-    """A fault of a store is 503 with a ticket: files, statements and tables are none of a client's business."""
+    """An error of a store is answered with 503 and a ticket, without files, statements and tables, which do not concern
+    clients."""
     response = problem.problem_of_error(outcomes.Unavailable("/var/nakadi.db: no such table: documents"))
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
@@ -135,7 +137,7 @@ def test_a_store_that_does_not_answer_keeps_its_secrets():
 
 
 def test_a_fault_may_have_words_for_clients():
-    """A Problem about a fault of a store shows only the text that is written for clients."""
+    """A Problem about an error of a store shows only the text that is written for clients."""
     fault = outcomes.Unavailable("arn:aws:kinesis:eu-central-1:1:stream/x", public="The storage x cannot be reached")
 
     assert body_of(problem.problem_of_error(fault))["detail"] == "The storage x cannot be reached"
@@ -143,7 +145,7 @@ def test_a_fault_may_have_words_for_clients():
 
 @pytest.mark.parametrize("error", [RuntimeError("hunter2"), outcomes.Unavailable("hunter2")])
 def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
-    """The log has a fault together with its Problem."""
+    """The log has the cause of an error together with the ticket of its Problem."""
     response = problem.make_and_log_problem(error, "GET /x")
 
     [record] = records_of_this_thread(caplog)
@@ -152,14 +154,14 @@ def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
 
 
 def test_an_outcome_is_not_logged(caplog):
-    """An answer that was meant for the client is nothing for operators."""
+    """An answer that is meant for the client does not concern operators."""
     problem.make_and_log_problem(outcomes.TryLater("x"), "GET /x")
 
     assert records_of_this_thread(caplog) == []
 
 
 def test_what_a_client_sent_can_always_be_repeated_back():
-    """Half of a surrogate pair in a detail does not make the Problem fail."""
+    """Half a surrogate pair in the detail does not make the Problem fail."""
     assert json.loads(problem.problem_of_error(outcomes.Invalid("no \ud800")).body)["detail"] == "no \ud800"
 
 
@@ -173,8 +175,8 @@ def test_what_a_client_sent_can_always_be_repeated_back():
     ],
 )
 def test_a_race_that_was_lost_can_be_repeated(lost):
-    """After any change between a read and a write, the answer tells the client to repeat the request, and nothing about
-    the store."""
+    """If a change happens between a read and a write, the answer tells the client to repeat the request, and does not
+    mention the store."""
     response = problem.problem_of_error(lost)
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
@@ -182,12 +184,12 @@ def test_a_race_that_was_lost_can_be_repeated(lost):
 
 
 def test_a_client_that_should_try_again_learns_when():
-    """A 503 says after how many seconds to try again."""
+    """A 503 contains the number of seconds after which to try again."""
     assert problem.problem_of_error(outcomes.TryLater("x")).headers["retry-after"] == "1"
 
 
 def test_a_refused_schema_comes_with_reasons():
-    """Why a schema change is refused is reported rule by rule, beside the text that clients match on."""
+    """The reasons for refusing a schema change are reported rule by rule, beside the text that clients match on."""
     reason = outcomes.IncompatibilityReason("rule", "#/properties/a", "Because.")
 
     reasons = body_of(problem.problem_of_error(outcomes.IncompatibleSchema("Invalid schema", (reason,))))["reasons"]

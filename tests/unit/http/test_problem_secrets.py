@@ -1,4 +1,4 @@
-"""If a store fails, clients read nothing about files, statements and tables; operators find all of it in the log."""
+"""If a store fails, clients learn nothing about files, statements and tables; operators find all of them in the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 from tests.support.api import create_event_type
 from tests.support.patience import PATIENCE
 
-# Neither the registry nor a log is needed for these.
+# These operations need neither the registry nor a log.
 WITHOUT_STORE = {
     *("get_health", "get_metrics", "get_version", "get_openapi", "get_docs", "list_partition_strategies"),
     *("list_enrichment_strategies", "list_validation_strategies"),
@@ -25,7 +25,7 @@ WITHOUT_STORE = {
 
 @pytest.fixture
 def broken_broker(tmp_path):
-    """A broker that has worked, and the tables of whose file are gone."""
+    """A broker that has worked before the tables in its data file were dropped."""
     path = tmp_path / "secret.db"
     with Broker(registry=f"sqlite:///{path}", event_log=f"sqlite:///{path}", cache_seconds=0) as broker:
         with httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
@@ -41,7 +41,7 @@ def lose_the_tables(path):
 
 
 def answer_text(operation: ApiOperation, broker: Broker) -> httpx.Response:
-    """The answer to the example of an operation."""
+    """The answer to the example request of an operation."""
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":

@@ -1,4 +1,4 @@
-"""Tests the check whether the broker can do its work."""
+"""The check whether the broker can do its work."""
 
 import threading
 
@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE
 
 
 class ProbedRegistry:
-    """Asked by probes: counts them, and answers when it is free to."""
+    """A registry that counts the probes, and answers when the test allows it."""
 
     def __init__(self, error=None):
         self.asked = 0
@@ -33,7 +33,7 @@ class ProbedRegistry:
 
 
 def test_an_answer_is_good_for_a_moment():
-    """The registry is called again only when its last answer is no longer fresh."""
+    """The registry is called again only when its last answer is out of date."""
     registry, clock = ProbedRegistry(), HandMovedClock()
     readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
     for _ in range(3):
@@ -46,7 +46,7 @@ def test_an_answer_is_good_for_a_moment():
 
 
 def test_a_registry_that_fails_is_reported_and_asked_again():
-    """A failure is logged and reported, without its details, and is over when the registry works again."""
+    """A failure is logged and reported without details, and ends when the registry works again."""
     registry, clock = ProbedRegistry(Unavailable("/secret/path: disk I/O error")), HandMovedClock()
     readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
     with pytest.raises(TryLater, match=r"^The registry cannot be reached$"):
@@ -58,7 +58,7 @@ def test_a_registry_that_fails_is_reported_and_asked_again():
 
 
 def test_a_registry_that_does_not_answer_holds_one_thread():
-    """For any number of requests, there is one probe at a time, and no request waits longer than its patience."""
+    """However many requests come, there is one probe at a time, and no request waits longer than its limit."""
     registry, clock = ProbedRegistry(), HandMovedClock()
     registry.free.clear()
     readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=0)
@@ -76,7 +76,7 @@ def test_a_registry_that_does_not_answer_holds_one_thread():
 
 
 def test_it_is_a_problem_not_to_be_ready():
-    """`GET /ready` is 200 or 503, and a 503 says when to ask again; health is another question."""
+    """The answer to `GET /ready` is 200, or 503 with the time after which to retry; health is a separate check."""
     registry = ProbedRegistry(Unavailable("no"))
     readiness = ReadinessCheck(registry.probe, SystemClock(), timeout_seconds=30)
     application = Application(

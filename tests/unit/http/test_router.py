@@ -27,7 +27,7 @@ ROUTER = Router(
 
 @pytest.mark.parametrize("name", ["foo.ps", "a.b.json", "1.0.0", "x-y_z"])
 def test_dots_belong_to_the_last_segment(name):
-    """Dots in the last path segment are part of the name, never the name of a format. (R28)"""
+    """Dots in the last path segment are part of the name, and never separate a format. (R28)"""
     assert ROUTER.find_route("GET", f"/event-types/{name}")[1] == {"name": name}
     assert ROUTER.find_route("GET", f"/event-types/a/schemas/{name}")[1] == {"name": "a", "version": name}
 
@@ -39,12 +39,12 @@ def test_a_trailing_slash_says_nothing(path):
 
 
 def test_an_escaped_name_is_unescaped():
-    """A name in a path may be percent-encoded; handlers see it decoded."""
+    """A name in a path may be percent-encoded; handlers see the decoded name."""
     assert ROUTER.find_route("GET", "/event-types/gr%C3%BC%20n")[1] == {"name": "grü n"}
 
 
 def test_each_route_names_its_own_parameters():
-    """Routes with one path and different methods may call its parameters differently."""
+    """Routes with the same path and different methods may name its parameters differently."""
     assert ROUTER.find_route("DELETE", "/event-types/a")[1] == {"event_type": "a"}
 
 
@@ -52,7 +52,7 @@ def test_each_route_names_its_own_parameters():
     "path", ["/", "/nothing", "/event-types/a/nothing", "/event-types/a/schemas", "/avro-schemas/x"]
 )
 def test_an_unknown_path_is_not_found(path):
-    """Unknown paths are not found, and so are those that are only the beginning of a path. (R30)"""
+    """Unknown paths are not found, and neither are paths that are only the beginning of a known path. (R30)"""
     with pytest.raises(NotFound):
         ROUTER.find_route("GET", path)
 
@@ -66,7 +66,8 @@ def test_an_unknown_path_is_not_found(path):
     ],
 )
 def test_another_method_is_not_allowed(method, path, allowed):
-    """A method that a path does not have is refused, with those that it has; this holds for schema versions too.
+    """A method that a path does not support is refused with a list of those that it supports; this holds for schema
+    versions too.
 
     (R26, R32: a deviation that the contract suggests)
     """
@@ -88,7 +89,8 @@ def test_two_routes_for_one_operation_are_a_mistake():
 
 
 def test_paths_of_clients_do_not_fill_the_memory(monkeypatch):
-    """A path is parsed once while it is in use; many, and long ones, are not cached."""
+    """The result for a path is cached while the path is in use; the results for further paths and for long ones are
+    not."""
     taken_apart = []
     monkeypatch.setattr(router, "MAX_CACHED_PATHS", 10)
     monkeypatch.setattr(router, "unquote", lambda segment: taken_apart.append(segment) or segment)

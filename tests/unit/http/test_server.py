@@ -1,4 +1,4 @@
-"""The HTTP server over real sockets, as clients of every kind use it."""
+"""The HTTP server over real sockets, used by clients of every kind."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from tests.support.wire import Wire
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "GET"])
 @pytest.mark.parametrize("size", [1, 1000, 300_000])
 def test_bodies_survive_an_upgrade_that_is_declined(wire, method, size):
-    """A body is read whole although its request offers to upgrade to h2c, as the JDK's client always does."""
+    """A body is read completely even if its request offers an upgrade to h2c, as the JDK's client always does."""
     body = bytes(range(256)) * (size // 256 + 1)
     for _ in range(2):
         wire.send(f"{method} /echo HTTP/1.1", JSON, *H2C, f"Content-Length: {len(body)}", body=body)
@@ -38,7 +38,7 @@ def test_bodies_survive_an_upgrade_that_is_declined(wire, method, size):
 
 
 def test_bodies_in_chunks_survive_it_too(wire):
-    """A chunked body behind an offer to upgrade is read whole, in any pieces."""
+    """A chunked body after an offer to upgrade is read completely, in any pieces."""
     wire.send("POST /echo HTTP/1.1", *H2C, "Transfer-Encoding: chunked")
     for piece in (b"3\r", b"\nab", b"c\r\n", b"4\r\ndefg\r\n0\r", b"\n\r\n"):
         time.sleep(0.01)
@@ -48,7 +48,8 @@ def test_bodies_in_chunks_survive_it_too(wire):
 
 
 def test_requests_with_upgrades_may_follow_each_other_at_once(wire):
-    """Requests sent without waiting for answers are answered in their order, offers to upgrade or not."""
+    """Requests that are sent without waiting for answers are answered in order, whether they offer an upgrade or
+    not."""
     for number in range(5):
         wire.send("POST /echo HTTP/1.1", *H2C, f"Content-Length: {number}", body=b"x" * number)
 
@@ -56,14 +57,14 @@ def test_requests_with_upgrades_may_follow_each_other_at_once(wire):
 
 
 def test_a_stream_may_begin_with_an_upgrade(wire):
-    """A stream is opened by a request that offers to upgrade like by any other."""
+    """A request that offers an upgrade opens a stream like any other."""
     wire.send("GET /three HTTP/1.1", *H2C).head()
 
     assert [wire.chunk() for _ in range(4)] == [b'{"n":0}\n', b'{"n":1}\n', b'{"n":2}\n', b""]
 
 
 def test_a_get_may_have_a_body(wire):
-    """A body of a `GET` is read and leaves the connection in order."""
+    """The body of a `GET` is read, and the connection stays usable."""
     wire.send("GET /echo HTTP/1.1", JSON, "Content-Length: 2", body=b"{}")
     assert json.loads(wire.response()[2])["length"] == 2
 
@@ -81,7 +82,7 @@ def test_who_waits_for_a_go_ahead_gets_it(wire):
 
 
 def test_a_body_announced_too_long_is_refused_at_once(wire):
-    """A body beyond the bound is 413 before it is sent, and the connection ends."""
+    """A body beyond the limit is refused with 413 before it is sent, and the connection is closed."""
     wire.send("POST /echo HTTP/1.1", "Expect: 100-continue", "Content-Length: 99999999999")
 
     status, headers, body = wire.response()
@@ -103,14 +104,14 @@ def test_headers_may_be_long(wire):
 
 
 def a_head(size):
-    """The head of a request, of exactly this number of bytes."""
+    """The head of a request, with exactly this number of bytes."""
     beginning = b"GET /echo HTTP/1.1\r\nHost: x\r\nX: "
     return beginning + b"x" * (size - len(beginning) - 4) + b"\r\n\r\n"
 
 
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_a_head_may_have_a_quarter_of_a_megabyte(wire, pieces):
-    """A head of exactly 256 KB is fine, on a connection that has been used as on a new one."""
+    """A head of exactly 256 KB is accepted, on a used connection as on a new one."""
     head = a_head(256 * 1024)
     for _ in range(2):
         for at in range(pieces):
@@ -122,7 +123,7 @@ def test_a_head_may_have_a_quarter_of_a_megabyte(wire, pieces):
 @pytest.mark.parametrize("pieces", [1, 7])
 @pytest.mark.parametrize("used", [False, True])
 def test_a_head_may_not_have_a_byte_more(wire, pieces, used):
-    """A head of 256 KB and a byte is refused with a Problem, in how many pieces it ever comes."""
+    """A head of 256 KB and one byte is refused with a Problem, however many pieces it arrives in."""
     if used:
         wire.send("POST /echo HTTP/1.1", JSON, "Content-Length: 2", body=b"{}").response()
     head = a_head(256 * 1024 + 1)
@@ -135,7 +136,7 @@ def test_a_head_may_not_have_a_byte_more(wire, pieces, used):
 
 
 def test_requests_without_a_pause_are_not_taken_for_one_long_head(wire):
-    """The limit holds for each head: many requests at once may be longer."""
+    """The limit holds for each head: many requests that are sent at once may be longer."""
     request = b"GET /echo HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 4096 + b"\r\n\r\n"
     threading.Thread(target=wire.socket.sendall, args=(request * 100,)).start()
 
@@ -144,7 +145,7 @@ def test_requests_without_a_pause_are_not_taken_for_one_long_head(wire):
 
 @pytest.mark.parametrize(("headers", "status"), [(999, 200), (1000, 431)])
 def test_headers_may_not_be_countless(wire, headers, status):
-    """A request has at most 1000 headers, `Host` among them."""
+    """A request may have at most 1000 headers, including `Host`."""
     wire.send("GET /echo HTTP/1.1", *(f"X-{number}: x" for number in range(headers)))
 
     assert wire.response()[0] == status
@@ -152,7 +153,7 @@ def test_headers_may_not_be_countless(wire, headers, status):
 
 @pytest.mark.parametrize("endless", [b"x: y\r\n", b"x"])
 def test_trailers_may_not_be_endless(wire, endless):
-    """Behind a body in chunks there may be no more than there may be before it."""
+    """The trailers after a chunked body have the same limit as the headers before it."""
     wire.send("POST /echo HTTP/1.1", "Transfer-Encoding: chunked", body=b"1\r\nx\r\n0\r\n")
     wire.socket.sendall(endless * (600_000 // len(endless)))
 
@@ -166,7 +167,7 @@ def test_responses_are_dated(wire):
 
 
 def test_head_has_a_length_and_no_body(wire):
-    """`HEAD` has the length of the body that it does not send, and the connection stays in order. (R27)"""
+    """`HEAD` has the length of the body that it does not send, and the connection stays usable. (R27)"""
     wire.send("HEAD /echo HTTP/1.1")
     status, headers = wire.head()
     assert status == 200
@@ -175,7 +176,7 @@ def test_head_has_a_length_and_no_body(wire):
     assert wire.send("GET /echo HTTP/1.1").response()[0] == 200
 
 
-# Rubbish.
+# Malformed requests
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ POST = b"POST /echo HTTP/1.1\r\nHost: x\r\n"
 )
 @pytest.mark.parametrize("at_once", [True, False])
 def test_bodies_that_two_readers_could_cut_differently_are_refused(wire, head, body, at_once):
-    """A body with a doubtful length is 400, and nothing after it counts as a request."""
+    """A request whose body has a doubtful length is refused with 400, and nothing after it counts as a request."""
     hidden = b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
     if at_once:
         wire.socket.sendall(POST + head + b"\r\n\r\n" + body + hidden)
@@ -260,14 +261,14 @@ def test_bodies_that_two_readers_could_cut_differently_are_refused(wire, head, b
 
 
 def test_http_1_0_has_no_chunks(wire):
-    """A body in chunks is 400 in HTTP/1.0, which does not have them."""
+    """A chunked body in HTTP/1.0, which has no chunks, is refused with 400."""
     wire.socket.sendall(b"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
 
     assert wire.response()[0] == 400
 
 
 def test_trailers_do_not_become_headers(wire):
-    """Fields behind a body are ignored, so that no client gives a request a token behind the back of a proxy."""
+    """Fields after a body are ignored, so that no client can add a token to a request unnoticed by a proxy."""
     wire.send("POST /echo HTTP/1.1", "Transfer-Encoding: chunked", body=b"1\r\nx\r\n0\r\nAuthorization: evil\r\n\r\n")
 
     assert "authorization" not in json.loads(wire.response()[2])["headers"]
@@ -275,7 +276,7 @@ def test_trailers_do_not_become_headers(wire):
 
 @pytest.mark.parametrize("method", ["BREW", "GETS", "get", "X-Y!"])
 def test_unknown_methods_are_not_implemented(wire, method):
-    """A method that HTTP does not know is 501, and the connection is closed."""
+    """A method that HTTP does not know is answered with 501, and the connection is closed."""
     wire.send(f"{method} /echo HTTP/1.1")
 
     assert json.loads(wire.response()[2])["status"] == 501
@@ -283,7 +284,7 @@ def test_unknown_methods_are_not_implemented(wire, method):
 
 
 def test_the_broker_is_no_proxy(wire):
-    """`CONNECT` is 501."""
+    """`CONNECT` is answered with 501."""
     wire.send("CONNECT nowhere:443 HTTP/1.1")
 
     assert json.loads(wire.response()[2])["status"] == 501
@@ -291,7 +292,8 @@ def test_the_broker_is_no_proxy(wire):
 
 @pytest.mark.parametrize("method", ["PROPFIND", "TRACE", "M-SEARCH", "QUERY"])
 def test_methods_of_others_are_not_allowed(wire, method):
-    """A method that HTTP knows and the path does not have is 405, and the connection stays usable. (R24)"""
+    """A method that HTTP knows, but the path does not support, is answered with 405, and the connection stays usable.
+    (R24)"""
     assert wire.send(f"{method} /echo HTTP/1.1").response()[0] == 405
     assert wire.send("GET /echo HTTP/1.1").response()[0] == 200
 
@@ -306,7 +308,7 @@ def test_a_refusal_reaches_a_client_that_is_still_sending(wire):
 
 
 def test_a_refused_request_is_answered_in_its_turn(wire, slow):
-    """Requests that came before a refused one are answered, and no answer goes to another request."""
+    """Requests before a refused one are answered, and each answer belongs to its own request."""
     wire.socket.sendall(
         b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n" + POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n"
     )
@@ -317,7 +319,7 @@ def test_a_refused_request_is_answered_in_its_turn(wire, slow):
 
 
 def test_rubbish_behind_a_request_does_not_hurt_it(wire):
-    """A good request is answered although rubbish follows it; then the connection is closed."""
+    """A valid request is answered even if malformed bytes follow it; then the connection is closed."""
     wire.send("POST /echo HTTP/1.1", "Content-Length: 3", body=b"abc\r\nRUBBISH\r\n\r\n")
 
     status, headers, _ = wire.response()
@@ -327,7 +329,7 @@ def test_rubbish_behind_a_request_does_not_hurt_it(wire):
 
 @pytest.mark.parametrize("target", ["/echo/%zz", "/echo?x=%ff", "//echo", "/echo%00"])
 def test_bad_urls_are_problems(wire, target):
-    """A URL that cannot be read is 400, and the connection stays usable. (R31)"""
+    """A URL that cannot be parsed is answered with 400, and the connection stays usable. (R31)"""
     wire.send(f"GET {target} HTTP/1.1")
     assert json.loads(wire.response()[2])["status"] == 400
 
@@ -335,7 +337,7 @@ def test_bad_urls_are_problems(wire, target):
 
 
 def test_memory_is_returned_to_the_system_again_and_again(monkeypatch):
-    """A server that runs returns what its process has freed, without waiting for a large request."""
+    """A running server returns the memory that its process has freed, without waiting for a large request."""
     trimmed = []
     monkeypatch.setattr(asgi, "trim_memory", lambda: trimmed.append(threading.current_thread().name))
     monkeypatch.setattr(server, "MEMORY_TRIM_INTERVAL_SECONDS", 0.001)
@@ -345,7 +347,7 @@ def test_memory_is_returned_to_the_system_again_and_again(monkeypatch):
 
 
 def test_a_head_that_does_not_come_is_given_up(serving, monkeypatch):
-    """A connection whose request never becomes complete is closed after a while, a silent one too."""
+    """A connection whose request is never completed is closed after a while, and so is a silent one."""
     monkeypatch.setattr("nakadi.http.connection.HEAD_TIMEOUT_SECONDS", 0.1)
     for beginning in (b"", b"GET /echo HTTP/1.1\r\nHost:", b"\r\n"):
         with Wire(serving.url) as wire:
@@ -354,7 +356,7 @@ def test_a_head_that_does_not_come_is_given_up(serving, monkeypatch):
 
 
 def test_a_client_that_closes_its_half_is_answered(wire, slow):
-    """A client that has said everything may close its half of the connection and still gets its answer."""
+    """A client that has sent everything may close its half of the connection, and still gets its answer."""
     wire.send("GET /slow HTTP/1.1")
     wire.socket.shutdown(socket.SHUT_WR)
     slow.free_in_a_moment()
@@ -364,7 +366,7 @@ def test_a_client_that_closes_its_half_is_answered(wire, slow):
 
 
 def test_half_a_body_and_then_nothing_is_no_request(wire, caplog):
-    """A client that leaves in the middle of its body leaves nothing behind."""
+    """If a client leaves in the middle of its body, nothing of the request is handled or kept."""
     wire.send("POST /echo HTTP/1.1", "Content-Length: 100", body=b"half")
     wire.socket.shutdown(socket.SHUT_WR)
 
@@ -395,7 +397,7 @@ class UnreadTransport(asyncio.Transport):
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_who_does_not_read_is_not_answered_without_end(quick):
-    """While a client takes nothing, no further request of it is begun, and soon none is read."""
+    """While a client reads nothing, none of its further requests are begun, and soon none are read."""
 
     async def run():
         route = Route(method="GET", template="/x", handler=lambda _: empty_response(), operation="x", quick=quick)

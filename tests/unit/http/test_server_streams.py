@@ -25,7 +25,7 @@ from tests.support.wire import Wire
 
 
 def test_headers_of_a_stream_come_alone_and_at_once(wire):
-    """A stream's status and headers are sent at once and on their own, long before a batch. (L38)"""
+    """A stream's status and headers are sent immediately and separately, long before a batch. (L38)"""
     head = wire.send("GET /idle HTTP/1.1").once()
 
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -37,13 +37,13 @@ def test_headers_of_a_stream_come_alone_and_at_once(wire):
 def test_a_client_that_reads_the_socket_itself_loses_nothing(streams):
     """A client that takes the socket from its HTTP library after the headers sees every batch, and the end.
 
-    Its library has read ahead any bytes that came with the headers, so there must be none; and it treats the closing
-    of the connection as the end, since it does not know the last chunk.
+    Its library has already read any bytes that came together with the headers, so there must be none. The client treats
+    the closing of the connection as the end, because it does not know the last chunk.
     """
     three = Route(
         method="GET", template="/three", handler=lambda _: StreamingResponse(streams.three), operation="three"
     )
-    # On a busy machine the library may need much longer than a tenth of a second to read the headers.
+    # On a busy machine, the library may need much longer than a tenth of a second to read the headers.
     patient = RequestLimits(first_chunk_delay_seconds=2.0)
     with ServerThread(Application([three], lambda _: UNAUTHENTICATED), limits=patient) as serving:
         address = urlsplit(serving.url)
@@ -61,7 +61,8 @@ def test_a_client_that_reads_the_socket_itself_loses_nothing(streams):
 
 
 def test_a_stream_ends_properly_and_closes_unannounced(wire):
-    """The end of a stream is the last chunk, and soon the connection closes, without a header that announces it."""
+    """A stream ends with the last chunk, and soon afterwards the connection is closed, without a header that announces
+    it."""
     status, headers = wire.send("GET /three HTTP/1.1").head()
 
     assert (status, headers.get("connection")) == (200, None)
@@ -70,7 +71,7 @@ def test_a_stream_ends_properly_and_closes_unannounced(wire):
 
 
 def test_a_connection_can_be_used_again_behind_a_stream(wire):
-    """A client that asks for something else behind a stream gets its answer on the same connection."""
+    """A client that sends another request after a stream gets its answer on the same connection."""
     for _ in range(3):
         wire.send("GET /three HTTP/1.1").head()
         assert [wire.chunk() for _ in range(4)][-1] == b""
@@ -79,7 +80,8 @@ def test_a_connection_can_be_used_again_behind_a_stream(wire):
 
 
 def test_a_connection_of_a_proxy_stays_open_behind_a_stream(streams, monkeypatch):
-    """A proxy keeps connections for its clients: a request that it sends at the moment of the end would be lost."""
+    """A proxy keeps connections for its clients: a request that it sends at the moment when the connection is closed
+    would be lost."""
     monkeypatch.setattr(connection, "CLOSE_AFTER_STREAM_TIMEOUT_SECONDS", 0.0)
     three = Route(
         method="GET", template="/three", handler=lambda _: StreamingResponse(streams.three), operation="three"
@@ -97,7 +99,8 @@ def test_a_connection_of_a_proxy_stays_open_behind_a_stream(streams, monkeypatch
         def read_two_streams(url):
             with Wire(url) as kept, Wire(url) as other:
                 for wire in (kept, other, kept):
-                    # By the time that another connection was served, the first one would be closed.
+                    # If the first connection were closed, that would have happened by the time that the other one was
+                    # served.
                     assert wire.send("GET /three HTTP/1.1").head()[0] == 200
                     assert [wire.chunk() for _ in range(4)][-1] == b""
 
@@ -126,7 +129,7 @@ def test_a_packed_stream_arrives_batch_by_batch(wire):
 
 
 def test_no_one_is_sent_gzip_unasked(wire):
-    """A stream is not packed for those who refuse it. (L40)"""
+    """A stream is not compressed for clients that refuse gzip. (L40)"""
     _, headers = wire.send("GET /three HTTP/1.1", "Accept-Encoding: gzip;q=0,deflate").head()
 
     assert "content-encoding" not in headers
@@ -142,7 +145,7 @@ def test_a_client_that_leaves_an_idle_stream_is_noticed(serving, streams):
 
 
 def test_a_client_that_closes_only_its_half_of_a_stream_is_gone(wire, streams):
-    """On a stream, the server cannot distinguish closing one half from leaving, so it means leaving."""
+    """On a stream, the server cannot distinguish the closing of one half from leaving, so it treats both as leaving."""
     wire.send("GET /idle HTTP/1.1").head()
     wire.socket.shutdown(socket.SHUT_WR)
 
@@ -150,7 +153,7 @@ def test_a_client_that_closes_only_its_half_of_a_stream_is_gone(wire, streams):
 
 
 def test_a_client_that_closed_its_half_before_the_stream_began_is_gone_too(wire, streams):
-    """A client that opens a stream and leaves at once leaves nothing behind."""
+    """A client that opens a stream and leaves immediately leaves nothing behind."""
     wire.send("GET /idle HTTP/1.1")
     wire.socket.shutdown(socket.SHUT_WR)
 
@@ -163,7 +166,7 @@ def test_a_client_that_closed_its_half_before_the_stream_began_is_gone_too(wire,
 
 
 def test_a_slow_reader_slows_only_itself(serving, streams):
-    """A client that does not read holds up the writes to it, while others are served."""
+    """A client that does not read delays only the writes to itself, while others are served."""
     with Wire(serving.url) as lazy, Wire(serving.url) as lively:
         lazy.send("GET /endless HTTP/1.1").head()
         time.sleep(0.2)
@@ -189,7 +192,7 @@ def test_many_streams_are_noticed_when_they_leave(serving, streams):
 
 
 def test_open_streams_end_properly_when_the_server_stops(serving, streams):
-    """When the server stops, streams may say their last words, and end as they always do."""
+    """When the server stops, streams may send their last data, and end as they always do."""
     with Wire(serving.url) as wire:
         wire.send("GET /until_drained HTTP/1.1").head()
         until(lambda: streams.open == 1)
@@ -202,7 +205,8 @@ def test_open_streams_end_properly_when_the_server_stops(serving, streams):
 
 
 def test_requests_in_progress_are_answered_when_the_server_stops(serving, slow):
-    """A request that is being worked on is answered; idle connections are closed, new ones are not taken."""
+    """When the server stops, requests in progress are answered, idle connections are closed, and new ones are
+    refused."""
     with Wire(serving.url) as busy, Wire(serving.url) as idle:
         assert idle.send("GET /echo HTTP/1.1").response()[0] == 200
         busy.send("GET /slow HTTP/1.1")
@@ -220,7 +224,7 @@ def test_requests_in_progress_are_answered_when_the_server_stops(serving, slow):
 
 
 def test_who_does_not_end_is_cut_off(streams):
-    """A stream that does not heed the call to end is cut off after the grace time."""
+    """A stream that ignores the request to end is cut off after the grace time."""
     route = Route(method="GET", template="/idle", handler=lambda _: StreamingResponse(streams.idle), operation="idle")
     serving = ServerThread(Application([route], lambda _: UNAUTHENTICATED), grace_seconds=0.1)
     with Wire(serving.url) as wire:

@@ -1,4 +1,4 @@
-"""How the nouns look in JSON."""
+"""The representation of resources in JSON."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +12,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def test_moments_of_timelines_end_in_their_offset():
-    """The moments of a timeline are in UTC, which they write as an offset. (R14, R240)"""
+    """The times of a timeline are in UTC, written as an offset. (R14, R240)"""
     timeline = replace(an_event_type().timeline, created_at=NOON, switched_at=NOON, cleaned_up_at=NOON)
 
     view = timeline_view(timeline, "order.created")
@@ -21,7 +21,8 @@ def test_moments_of_timelines_end_in_their_offset():
 
 
 def test_members_that_may_be_missing_stand_before_the_moments():
-    """The members of an event type have one order, whether or not there is an audience or an owner selector. (R80)"""
+    """The members of an event type have the same order, whether or not there is an audience or an owner selector.
+    (R80)"""
     selector = OwnerSelector(type=OwnerSelectorType.STATIC, name="team", value="checkout")
     whole = event_type_view(an_event_type(audience=Audience.COMPANY_INTERNAL, event_owner_selector=selector))
 

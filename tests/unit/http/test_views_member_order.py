@@ -39,13 +39,13 @@ def api():
         client.headers["x-subscription"] = answer.json()["id"]
         event = {"metadata": {"eid": "70779f46-950d-4e48-9fca-10c413845e7f", "occurred_at": "2026-11-21T12:00:00Z"}}
         assert client.post(f"/event-types/{NAME}/events", json=[event]).is_success
-        # Its offsets are now stored.
+        # The offsets that this batch gets are used in the requests below.
         client.patch(f"/subscriptions/{answer.json()['id']}/cursors", json={"items": [CURSOR | {"event_type": NAME}]})
         yield client
 
 
 def members(found):
-    """The names in their order, of the first if there are several."""
+    """The names of the members in their order; of the first object if there are several."""
     return " ".join(found[0] if isinstance(found, list) else found)
 
 
@@ -112,7 +112,8 @@ def members(found):
     ],
 )
 def test_members_come_in_the_order_that_clients_know(api, method, path, body, within, order):
-    """Members of every answer have the reference's order, but for the `type` that it leaves out of Problems.
+    """The members of every answer have the reference's order, except for the `type`, which the reference leaves out of
+    Problems.
 
     (R17, R67, R136, R233, R240, C5, C30, S280)
     """

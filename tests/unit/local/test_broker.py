@@ -15,13 +15,13 @@ EVENT_TYPE = {
 
 
 def names_at(broker):
-    """This leaves out the broker's own."""
+    """The names of the event types at this address, without the broker's own."""
     found = [each["name"] for each in http.get(f"{broker.url}/event-types").json()]
     return [name for name in found if not name.startswith("nakadi.")]
 
 
 def test_a_broker_lives_as_long_as_its_block():
-    """Within the block there is a broker at its address; after it there is none."""
+    """Within the block, there is a broker at its address; after the block, there is none."""
     with Broker() as broker:
         assert http.post(f"{broker.url}/event-types", json=EVENT_TYPE).status_code == 201
         assert names_at(broker) == ["hello.world"]
@@ -31,7 +31,7 @@ def test_a_broker_lives_as_long_as_its_block():
 
 
 def test_two_brokers_know_nothing_of_each_other():
-    """Several brokers may live at once, each with its own port and its own memory."""
+    """Several brokers may run at once, each with its own port and its own memory."""
     with Broker() as first, Broker() as second:
         http.post(f"{first.url}/event-types", json=EVENT_TYPE)
 
@@ -40,7 +40,7 @@ def test_two_brokers_know_nothing_of_each_other():
 
 
 def test_settings_are_keywords():
-    """Settings are given as keywords."""
+    """Settings are given as keyword arguments."""
     with Broker(default_partitions=3) as broker:
         http.post(f"{broker.url}/event-types", json=EVENT_TYPE)
 
@@ -48,13 +48,13 @@ def test_settings_are_keywords():
 
 
 def test_an_unknown_setting_is_a_mistake():
-    """A keyword that is no setting is refused."""
+    """A keyword argument that is not a setting is refused."""
     with pytest.raises(TypeError, match="partitionz"):
         Broker(partitionz=3)
 
 
 def test_what_a_broker_learned_can_be_kept(tmp_path):
-    """With a file for its registry and log, a broker keeps its data until tomorrow."""
+    """With a file for its registry and log, a broker keeps its data for the next start."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     with Broker(registry=url, event_log=url) as broker:
         http.post(f"{broker.url}/event-types", json=EVENT_TYPE)
@@ -64,7 +64,7 @@ def test_what_a_broker_learned_can_be_kept(tmp_path):
 
 
 def test_a_port_in_use_leaves_nothing_open(tmp_path):
-    """A broker that cannot have its port fails, and the data file is free for the next."""
+    """A broker that cannot get its port fails, and the data file is free for the next broker."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     with Broker() as broker:
         port = int(broker.url.rpartition(":")[2])

@@ -39,7 +39,7 @@ def values(log, partition=0, topic="orders", start=0):
 
 
 def test_without_orders_it_is_the_log_behind_it(log):
-    """Nothing fails without an order."""
+    """Without an order, nothing fails."""
     assert append(log, "a", "b") == {0: AppendStored(), 1: AppendStored()}
     assert (values(log, 0), values(log, 1)) == (["a"], ["b"])
     assert log.first_offset_since("orders", 0, HandMovedClock().now()) == 0
@@ -61,7 +61,8 @@ def test_a_refused_partition_stores_nothing(log, faults):
 
 
 def test_orders_concern_appends_that_are_not_waited_for(log, faults):
-    """Refused, late, throttled or stopped: the outcome is the one that a waiting caller would get. (P111)"""
+    """Whether an append is refused, late, throttled or stopped, the outcome is the one that a waiting caller would get.
+    (P111)"""
     faults.refuse(partition="1")
     both = {0: [a_record("a")], 1: [a_record("x")]}
     assert append_async(log, "orders", both).result(PATIENCE) == {0: AppendStored(), 1: AppendRefused("internal error")}
@@ -79,7 +80,7 @@ def test_orders_concern_appends_that_are_not_waited_for(log, faults):
 
 
 def test_a_time_out_comes_after_the_fact(log, faults):
-    """An append that timed out on order is stored nevertheless, so that trying again stores it twice. (P111)"""
+    """An append that times out on order is stored nevertheless, so a retry stores it twice. (P111)"""
     faults.time_out(partition="0")
     assert append(log, "a") == {0: AppendRefused("timed out")}
     assert append(log, "a") == {0: AppendStored()}
@@ -87,7 +88,7 @@ def test_a_time_out_comes_after_the_fact(log, faults):
 
 
 def test_a_throttled_append_fails_as_a_whole(log, faults):
-    """Throttling concerns the append, and none of it is stored."""
+    """Throttling affects the whole append, and none of it is stored."""
     faults.throttle(partition="1")
     with pytest.raises(Unavailable):
         append(log, "a", "b")
@@ -106,7 +107,7 @@ def test_reads_can_be_throttled(log, faults):
 
 
 def test_orders_concern_one_event_type(faults):
-    """An order for an event type concerns its topics and no others."""
+    """An order for an event type affects its topics and no others."""
     faults = Faults(topics_of=lambda event_type: {"shop.order": ("orders",)}.get(event_type, ()))
     log = FaultyLog(MemoryLog(HandMovedClock()), faults)
     log.create_topic("orders", 1)
@@ -118,7 +119,7 @@ def test_orders_concern_one_event_type(faults):
 
 
 def test_a_delayed_append_is_stored_late(log, faults):
-    """While an append is delayed, none of it can be read; clearing the orders ends the delay."""
+    """While an append is delayed, none of its events can be read; clearing the orders ends the delay."""
     faults.delay(60)
     with ThreadPoolExecutor(1) as publisher:
         publishing = publisher.submit(append, log, "late")
@@ -148,7 +149,7 @@ def test_a_delivery_is_repeated(log, faults):
 
 
 def test_a_delivery_is_repeated_from_the_beginning_at_most(log, faults):
-    """There may be fewer earlier events than ordered, also none, and a read that finds nothing repeats nothing."""
+    """There may be fewer earlier events than ordered, or none, and a read that finds nothing repeats nothing."""
     faults.repeat(5, times=2)
     assert values(log) == []
     append(log, "a")
@@ -158,7 +159,7 @@ def test_a_delivery_is_repeated_from_the_beginning_at_most(log, faults):
 
 
 def test_a_stopped_log_does_nothing(log, faults):
-    """Everything fails while the log is stopped, and works as before when it is resumed."""
+    """Every call fails while the log is stopped, and works as before when it is resumed."""
     faults.stop()
     for attempt in (
         lambda: append(log, "a"),
@@ -183,7 +184,7 @@ def test_stopping_fails_reads_that_wait(log, faults, monkeypatch):
 
 
 def test_watchers_are_notified(log):
-    """Watching is the business of the log behind it."""
+    """The log behind the faults does the watching."""
     told = threading.Event()
     end = log.add_change_listener(lambda *_: told.set())
     append(log, "a")
@@ -192,7 +193,7 @@ def test_watchers_are_notified(log):
 
 
 def test_orders_are_carried_out_in_turn(log, faults):
-    """For each partition the first order that concerns it comes first."""
+    """For each partition, the orders that affect it are carried out in the order in which they were given."""
     faults.time_out()
     faults.refuse()
     assert [append(log, name)[0] for name in "abc"] == [

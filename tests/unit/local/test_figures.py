@@ -1,4 +1,4 @@
-"""Metrics of several processes, put together."""
+"""Metrics of several processes, combined."""
 
 from nakadi.common.metrics import Metrics
 from nakadi.local.figures import merged_metrics, take_snapshot, totals_of_ended_processes
@@ -45,7 +45,7 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
 
 
 def test_the_last_fault_is_the_latest_of_all_processes_even_if_its_process_has_ended():
-    """Moments are not added up, and an end of a process does not undo them."""
+    """Times are not added up, and they outlive the process that reported them."""
 
     def snapshot_of_process(at: float):
         metrics = Metrics(now=lambda: at)
@@ -62,7 +62,7 @@ def test_the_last_fault_is_the_latest_of_all_processes_even_if_its_process_has_e
 
 
 def test_what_clients_did_in_several_processes_adds_up():
-    """The broker keeps the clients' counts when a process has ended, like other counts. (R246)"""
+    """The broker keeps the clients' counts after a process has ended, like other counts. (R246)"""
     ended = totals_of_ended_processes([take_snapshot(make_figures(3, 1.0))], 5.0)
     clients = merged_metrics([ended, take_snapshot(make_figures(4, 1.0))]).clients
 
@@ -73,7 +73,7 @@ def test_what_clients_did_in_several_processes_adds_up():
 
 
 def test_processor_time_is_reported_as_processes_counted_it():
-    """A process that has ended is not asked any more, and its time is still there."""
+    """The CPU time of a process that has ended is still included."""
     reported = collect_samples(
         merged_metrics(
             [take_snapshot(make_figures(3, 1.0)), totals_of_ended_processes([take_snapshot(make_figures(4, 1.0))], 5.0)]
@@ -83,14 +83,14 @@ def test_processor_time_is_reported_as_processes_counted_it():
 
 
 def test_putting_together_counts_no_steps_of_this_process_twice():
-    """Values that every `Metrics` of a process follows, such as failed chores, come from the snapshots alone."""
+    """Values that every `Metrics` of a process shares, such as failed chores, are taken only from the snapshots."""
     snapshot = take_snapshot(Metrics())
     assert dict(merged_metrics([snapshot]).chore_failures.rows()) == dict(Metrics().chore_failures.rows())
 
 
 def test_event_types_that_are_deleted_are_left_out():
-    """Any process's counts for an event type are removed with it, also if that process has ended; others then keep
-    their own names."""
+    """The counts for an event type are removed with it in all processes, even in one that has ended; the others then
+    keep their own names."""
     gone = Metrics(started=5.0)
     for number in range(5):
         gone.stored(f"gone-{number}", 1, 10)
@@ -102,7 +102,7 @@ def test_event_types_that_are_deleted_are_left_out():
 
 
 def test_processes_together_have_no_more_names_than_one():
-    """Each process counts other event types, and their number is bounded nevertheless."""
+    """Each process counts different event types, and yet their total number is limited."""
     each = [Metrics() for _ in range(5)]
     for number, metrics in enumerate(each):
         metrics.stored(f"order-{number}", 1, 10)

@@ -1,4 +1,4 @@
-"""The process that serves a connection, by its first request and by the load of the processes."""
+"""The process that serves a connection, chosen by the connection's first request and by the load of the processes."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from nakadi.local.placement import MAX_PUBLISHERS_OF_FEW_EVENTS, load_of_supervi
     [(1, 8, [8]), (2, 1, [1, 0]), (2, 2, [1, 1]), (2, 8, [3, 5]), (4, 4, [1, 1, 1, 1]), (4, 31, [3, 9, 9, 10])],
 )
 def test_the_process_that_commits_serves_the_first_and_few_of_many(processes, connections, shares):
-    """Its own connections pass through no second process, and commits for others take its time."""
+    """Its own connections take no detour through a second process, but commits for other processes take its time."""
     opened = [0] * processes
     for _ in range(connections):
         loads = [load_of_supervisor(opened[0], processes), *opened[1:]]
@@ -57,5 +57,5 @@ def test_publishers_of_few_events(first_bytes):
     ],
 )
 def test_other_clients(first_bytes):
-    """Every other client gets the process with the least work; so does a client whose first bytes are still too few."""
+    """Every other client gets the process with the least load; so does a client that has sent too few bytes so far."""
     assert not publishes_few_events(first_bytes)

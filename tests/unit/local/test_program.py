@@ -1,4 +1,4 @@
-"""The program's start: what it says, and why it may refuse."""
+"""The start of the program: its messages, and the reasons to refuse."""
 
 import logging
 import socket
@@ -35,7 +35,7 @@ def read_start_error(capsys, *arguments):
 
 
 def test_a_port_in_use_is_reported_in_a_sentence(capsys, tmp_path):
-    """The message does not name the port's user, but says that it is taken, and the remedy."""
+    """The message does not name the process that uses the port, but says that the port is taken, and the remedy."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -44,7 +44,7 @@ def test_a_port_in_use_is_reported_in_a_sentence(capsys, tmp_path):
 
 
 def test_a_misspelled_setting_is_warned_of(capsys, tmp_path, monkeypatch):
-    """The program says so once as it starts."""
+    """The program warns once, when it starts."""
     monkeypatch.setenv("NAKADI_MAX_BACH_EVENTS", "5")
     assert main(["--port", "70000", "--data", str(tmp_path)], signals=SignalHandler()) == 1
     assert capsys.readouterr().err.count("did you mean NAKADI_MAX_BATCH_EVENTS?") == 1
@@ -52,19 +52,19 @@ def test_a_misspelled_setting_is_warned_of(capsys, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("port", ["70000", "-1"])
 def test_a_port_that_there_is_not(capsys, tmp_path, port):
-    """A port outside of the possible ones is reported in a sentence."""
+    """A port outside the valid range is reported with a message."""
     assert f"There is no port {port}" in read_start_error(capsys, f"--port={port}", "--data", str(tmp_path))
 
 
 def test_a_host_that_is_not_ours(capsys, tmp_path):
-    """An address of another machine is reported in a sentence."""
+    """An address of another machine is reported with a message."""
     assert "of 192.0.2.1 cannot be had" in read_start_error(
         capsys, "--port=0", "--host=192.0.2.1", "--data", str(tmp_path)
     )
 
 
 def test_a_folder_that_cannot_be_written_to(capsys, tmp_path):
-    """A data folder that is none is reported in a sentence."""
+    """A data folder that cannot be written to is reported with a message."""
     (tmp_path / "file").write_text("not a folder")
 
     said = read_start_error(capsys, "--port=0", "--data", str(tmp_path / "file" / "data"))
@@ -73,7 +73,8 @@ def test_a_folder_that_cannot_be_written_to(capsys, tmp_path):
 
 
 def test_a_full_disk_is_reported_in_a_sentence(capsys, tmp_path, monkeypatch):
-    """If the disk has no room even for what the log of the data file has, the message names the file and the remedy."""
+    """If the disk has no room even for the contents of the data file's log, the message names the file and the
+    remedy."""
 
     def find_no_room(_marker):
         error = sqlite3.OperationalError("database or disk is full")
@@ -88,7 +89,7 @@ def test_a_full_disk_is_reported_in_a_sentence(capsys, tmp_path, monkeypatch):
 
 
 def test_a_data_file_that_is_none(capsys, tmp_path):
-    """A data file of another kind is reported in a sentence, and stays unchanged."""
+    """A file of another kind in place of the data file is reported with a message, and stays unchanged."""
     (tmp_path / "nakadi.db").write_text("my diary" * 100)
 
     assert "is not a data file of this broker" in read_start_error(capsys, "--port=0", "--data", str(tmp_path))
@@ -105,14 +106,14 @@ def test_a_data_file_that_is_none(capsys, tmp_path):
     ],
 )
 def test_settings_that_make_no_sense(capsys, monkeypatch, tmp_path, variable, value, sentence):
-    """A variable that cannot be understood is named."""
+    """The message names a variable that cannot be parsed."""
     monkeypatch.setenv(variable, value)
 
     assert sentence in read_start_error(capsys, "--port=0", "--data", str(tmp_path))
 
 
 def test_an_option_that_there_is_not(capsys):
-    """An unknown option ends with the usage."""
+    """An unknown option is answered with the usage."""
     with pytest.raises(SystemExit) as end:
         main(["--prot", "1"], signals=SignalHandler())
 

@@ -1,4 +1,4 @@
-"""The fixture for other people's tests."""
+"""The pytest fixture for other projects."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_two_has_a_broker_of_its_own(nakadi_broker):
 
 
 def test_a_plain_test_file_can_ask_for_a_broker(tmp_path):
-    """A test anywhere gets a broker of its own by naming the fixture, nothing else being needed."""
+    """Any test gets a broker by naming the fixture; nothing else is needed."""
     (tmp_path / "test_shop.py").write_text(TEST)
 
     run = subprocess.run(
@@ -50,7 +50,7 @@ def test_a_plain_test_file_can_ask_for_a_broker(tmp_path):
 
 
 def test_who_does_not_ask_does_not_pay():
-    """Loading the plugin imports nothing of the broker, because every test run of its users loads it."""
+    """Loading the plugin imports nothing of the broker, because every test run of its users loads the plugin."""
     script = (
         "import sys, nakadi.local.pytest_plugin; print(*(name for name in sys.modules if name.startswith('nakadi')))"
     )

@@ -1,4 +1,4 @@
-"""An application served by a thread of this process."""
+"""An application that a thread of this process serves."""
 
 import threading
 
@@ -20,13 +20,14 @@ APPLICATION = Application(
 
 
 def test_it_serves_as_soon_as_it_is_made():
-    """The first request may come at once, on a port that was free."""
+    """The first request may come immediately, on a port that was free."""
     with ServerThread(APPLICATION) as serving:
         assert http.get(f"{serving.url}/hello").json() == "hello"
 
 
 def test_it_stops_without_waiting_for_anyone():
-    """If nothing is under way, a connected client does not delay the end, so every test may have its own."""
+    """If no request is in progress, a connected client does not delay the end, so every test may have its own
+    server."""
     with httpx.Client(timeout=PATIENCE) as client:
         serving = ServerThread(APPLICATION, grace_seconds=10 * PATIENCE)
         assert client.get(f"{serving.url}/hello").json() == "hello"
@@ -38,7 +39,7 @@ def test_it_stops_without_waiting_for_anyone():
 
 
 def test_nothing_is_left_behind():
-    """After the end the port is free, its threads are gone, and closing again changes nothing."""
+    """Afterwards, the port is free, the threads have ended, and closing again changes nothing."""
     with started_threads() as started:
         serving = ServerThread(APPLICATION)
         http.get(f"{serving.url}/hello")
@@ -51,7 +52,7 @@ def test_nothing_is_left_behind():
 
 
 def test_a_port_that_is_taken_is_an_error():
-    """Only one process can have a port."""
+    """Only one process can use a port."""
     with ServerThread(APPLICATION) as serving, pytest.raises(OSError, match="in use"):
         ServerThread(APPLICATION, port=serving.port)
 
@@ -67,5 +68,5 @@ def test_a_port_that_is_taken_is_an_error():
     ],
 )
 def test_an_address_that_can_be_asked_is_reported(host, url):
-    """A server that listens everywhere is reached at this machine's own address."""
+    """A server that listens on all addresses is reached at this machine's own address."""
     assert server_url(host, 1) == url

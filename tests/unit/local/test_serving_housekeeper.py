@@ -13,7 +13,7 @@ from tests.support.patience import PATIENCE, started_threads, until
 
 
 def test_chores_are_done_again_and_again_whatever_happens(caplog):
-    """A chore that fails is logged and tried again; closing ends it."""
+    """A chore that fails is logged and repeated; closing ends the repetition."""
     three_times = threading.Event()
     times = []
 
@@ -40,7 +40,7 @@ def test_a_housekeeper_may_go_before_the_first_round():
 def test_a_wipe_is_tried_again_until_no_reader_is_in_the_way(tmp_path, monkeypatch):
     """While a reader needs SQLite's log, a broker tries every few seconds to complete the wipe of its data file.
 
-    It does not wait for the next round of its housekeeping.
+    The broker does not wait for the next round of its housekeeping.
     """
     path, attempts = tmp_path / "nakadi.db", []
     url = f"sqlite:///{path}"
@@ -48,7 +48,7 @@ def test_a_wipe_is_tried_again_until_no_reader_is_in_the_way(tmp_path, monkeypat
 
     def record_attempt(wiper, patience_seconds):
         done = wipe(wiper, patience_seconds)
-        # Brokers that other tests have open in this process look for wipes of their own.
+        # Brokers of other tests in this process look for wipes of their own.
         if wiper._path == path:
             attempts.append(done)
         return done
@@ -62,7 +62,7 @@ def test_a_wipe_is_tried_again_until_no_reader_is_in_the_way(tmp_path, monkeypat
         with closing(open_connection(path, 1)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM frames").fetchone()
-            # These additions to the log are newer than the state that the reader sees.
+            # These additions to the log are newer than the state that the reader uses.
             request_wipe(path)
             with run_chores(broker):
                 until(lambda: len(attempts) >= 3)
@@ -72,7 +72,7 @@ def test_a_wipe_is_tried_again_until_no_reader_is_in_the_way(tmp_path, monkeypat
 
 
 def test_a_broker_without_a_data_file_looks_for_no_wipe():
-    """In memory there is nothing to wipe."""
+    """A broker in memory has nothing to wipe."""
     with (
         closing(open_broker(Settings(registry="memory:", event_log="memory:"))) as broker,
         started_threads() as threads,

@@ -1,4 +1,4 @@
-"""The needs of a broker of several processes, and how often its workers may die."""
+"""The requirements of a broker with several processes, and how often its workers may die."""
 
 import pytest
 
@@ -10,7 +10,7 @@ FILE = "sqlite:///data/nakadi.db"
 
 
 def test_workers_that_die_now_and_then_are_started_again():
-    """Workers are restarted any number of times, as long as not too many die at once."""
+    """Workers are restarted any number of times, as long as not too many die within a short time."""
     restarts = RestartLimit(max_deaths=2, seconds=60)
     assert [restarts.allows_restart(now) for now in (0, 10, 65, 130, 140, 200)] == [True] * 6
 
@@ -43,5 +43,5 @@ def test_several_workers_need_a_data_file(stores):
 
 @pytest.mark.parametrize("event_log", [FILE, "kafka://broker:9092"])
 def test_a_data_file_is_enough(event_log):
-    """Events may be in Kafka, to which each worker connects."""
+    """Events may also be in Kafka, to which each worker connects."""
     check_workers(Settings(registry=FILE, event_log=event_log, workers=2))

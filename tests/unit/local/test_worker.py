@@ -1,4 +1,4 @@
-"""How a worker gets connections, and how it leaves without losing one."""
+"""How a worker gets connections, and how it stops without losing one."""
 
 import asyncio
 import socket
@@ -20,7 +20,8 @@ async def read_message(supervisor):
 
 
 def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
-    """It stops only when the supervisor has closed its side: after every connection that it handed over."""
+    """The worker stops only when the supervisor has closed its side: after every connection that the supervisor has
+    handed over."""
 
     async def leave():
         async with asyncio.timeout(PATIENCE):
@@ -57,7 +58,7 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
 
 
 def test_a_connection_that_the_supervisor_has_served_is_known_as_such():
-    """It comes with another byte than a new one, in any order of both."""
+    """Such a connection is marked with a different byte than a new one; both come in any order."""
 
     async def serve():
         async with asyncio.timeout(PATIENCE):

@@ -1,4 +1,4 @@
-"""Bodies checked against the description."""
+"""Validation of bodies against the description."""
 
 import re
 import subprocess
@@ -50,19 +50,19 @@ def violations_of(name, body) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", sorted(openapi.document()["components"]["schemas"]))
 def test_a_schema_that_is_read_alone_is_the_one_of_the_whole_description(name):
-    """Only the lines of the needed schemas are read, and they match the whole document."""
+    """Only the lines of the required schemas are read, and the result equals that of reading the whole document."""
     assert component_schema(name) == openapi.document()["components"]["schemas"][name]
 
 
 def test_a_schema_that_is_not_described_is_not_found():
-    """A name that no file has is a mistake in the code."""
+    """A schema name that is in no file is a bug."""
     with pytest.raises(KeyError):
         component_schema("NoSuchSchema")
 
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_examples_of_the_description_conform_to_it(name):
-    """The examples of the description can be sent."""
+    """The examples of the description pass the check."""
     example = component_schema(name).get("example")
     if example is not None:
         assert conforms_to_schema(name, example)
@@ -79,7 +79,7 @@ def _rules(schema, path=""):
 
 @pytest.mark.parametrize("name", sorted(set(CHECKED) - {"SubscriptionEventStreamParameters", "PartitionCount"}))
 def test_every_rule_of_a_checked_body_has_a_message(name):
-    """A mistake that the compiled check finds can be reported in the words of the API. For two bodies only lists and
+    """Every fault that the compiled check finds can be reported in the words of the API. For two bodies, only lists and
     missing members are checked."""
     without = [
         (path, rule)
@@ -100,7 +100,7 @@ def test_null_is_a_missing_member():
 
 
 def test_what_is_missing_in_the_body_itself_is_reported_first():
-    """First the name, then members missing in the body itself, then everything else in the order of its fields."""
+    """First the name, then missing members of the body itself, then all other faults in the order of the fields."""
     body = {"name": "", "owning_application": "x" * 1001, "schema": {"type": None, "schema": None}}
     assert violations_of("EventTypeDraft", body) == [
         ("name", "format not allowed"),
@@ -113,19 +113,19 @@ def test_what_is_missing_in_the_body_itself_is_reported_first():
 
 
 def test_a_name_ends_where_it_ends():
-    """A line break at the end is no part of a name."""
+    """A line break at the end is not part of a name."""
     assert violations_of("EventTypeDraft", {**SENT, "name": "order\n"}) == [("name", "format not allowed")]
 
 
 def test_only_the_first_items_of_a_list_that_is_too_long_are_reported():
-    """A list that is too long does not make the answer as long."""
+    """A list that is too long does not make the answer equally long."""
     found = violations_of("EventTypeDraft", {**SENT, "ordering_key_fields": ["x" * 1001] * 5000})
     assert found[0] == ("ordering_key_fields", "size must be between 0 and 100")
     assert [path for path, _ in found[1:]] == [f"ordering_key_fields[{index}]" for index in range(100)]
 
 
 def test_cursors_conform_if_their_members_are_texts():
-    """Texts conform; other scalars must become texts before."""
+    """Strings conform; other scalars must be converted to strings before."""
     assert conforms_to_schema("SubscriptionCursorList", {"items": [CURSOR, {**CURSOR, "unknown": 1}]})
     for items in (None, [None], [{}], [{**CURSOR, "partition": 0}], [{**CURSOR, "offset": ""}], "x"):
         assert not conforms_to_schema("SubscriptionCursorList", {"items": items})
@@ -136,13 +136,13 @@ def test_cursors_conform_if_their_members_are_texts():
 
 
 def test_nothing_is_loaded_before_a_body_is_checked():
-    """Most functions check no body, and start sooner without the compiler and the reader of YAML."""
+    """Most functions check no body, and start faster without the compiler and the YAML reader."""
     code = "import sys, nakadi.openapi.checks; sys.exit(bool({'yaml', 'fastjsonschema'} & set(sys.modules)))"
     environment = plain_environment(PYTHONPATH=str(ROOT / "layers" / "nakadi" / "python"))
     assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
 
 
 def test_the_description_is_read_in_blocks():
-    """A schema is a separate block below `schemas:`, or it would not be found."""
+    """Each schema is a separate block below `schemas:`, otherwise it would not be found."""
     names = re.findall(r"^    (\w+):$", checks._schema_lines_text(), re.MULTILINE)
     assert sorted(names) == sorted(openapi.document()["components"]["schemas"])

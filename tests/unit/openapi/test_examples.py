@@ -16,7 +16,7 @@ from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 from tests.support.http import make_client
 from tests.support.openapi import assert_answer_matches, operation_at
 
-# In an order in which each finds its resources.
+# In an order in which each example finds the resources that it needs.
 IN_ORDER = (
     "create_event_type",
     "get_event_type",
@@ -65,7 +65,7 @@ IN_ORDER = (
     "delete_event_type",
 )
 
-# Their paths have an id that the broker makes up.
+# Their paths contain an id that the broker generates.
 WITH_A_SUBSCRIPTION = (
     "create_subscription",
     "list_subscriptions",
@@ -133,14 +133,14 @@ def send_example(
 
 
 def test_examples_work_one_after_the_other(broker: httpx.Client) -> None:
-    """Every request in the description works as it stands, and is answered as described."""
+    """Every request in the description works as written, and is answered as described."""
     for name in IN_ORDER:
         response = send_example(broker, name)
         assert response.is_success, f"{name}: {response.status_code} {response.text}"
 
 
 def test_subscription_examples_work_one_after_the_other(broker: httpx.Client) -> None:
-    """Every request about a subscription in the description works, with the id that the broker has given it."""
+    """Every request about a subscription in the description works with the id that the broker has generated."""
     send_example(broker, "create_event_type")
     example = openapi.document()["components"]["parameters"]["SubscriptionId"]["example"]
     subscription_id = example
@@ -152,15 +152,15 @@ def test_subscription_examples_work_one_after_the_other(broker: httpx.Client) ->
 
 
 def test_every_operation_is_tried() -> None:
-    """Only operations that the examples before them leave no room for are left to other tests."""
+    """Only operations that do not fit into the sequence of examples are left to other tests."""
     others = {"update_event_type", "delete_events", "stream_events", "delete_storage"}
-    others |= {"get_rehearsal", "remove_rehearsal"}  # the broker makes up their ids
-    others |= {"run_query"}  # it needs a broker with an address
+    others |= {"get_rehearsal", "remove_rehearsal"}  # the broker generates their ids
+    others |= {"run_query"}  # needs a broker with an address
     assert set(openapi.operations()) - set(IN_ORDER) - set(WITH_A_SUBSCRIPTION) == others | NEED_A_STREAM
 
 
 def test_change_works(broker: httpx.Client) -> None:
-    """The least event type of the description can be created, and changed as described."""
+    """The smallest event type in the description can be created, and changed as described."""
     create, update = openapi.operations()["create_event_type"], openapi.operations()["update_event_type"]
     least = create.description["requestBody"]["content"]["application/json"]["examples"]["least"]["value"]
     change = update.description["requestBody"]["content"]["application/json"]["example"]
@@ -169,7 +169,7 @@ def test_change_works(broker: httpx.Client) -> None:
 
 
 def test_deletion_by_key_works(broker: httpx.Client) -> None:
-    """With an event type that is compacted, the example of deleting events works."""
+    """With a compacted event type, the example of deleting events works."""
     create = openapi.operations()["create_event_type"].description["requestBody"]["content"]["application/json"]
     compacted = {**create["examples"]["business"]["value"], "cleanup_policy": "compact"}
     assert broker.post("/event-types", json=compacted).status_code == 201
@@ -177,7 +177,7 @@ def test_deletion_by_key_works(broker: httpx.Client) -> None:
 
 
 def test_both_kinds_of_events_can_be_published(broker: httpx.Client) -> None:
-    """The example of data change events fits an event type of that category."""
+    """The example of data change events matches an event type of that category."""
     create, publish = (
         openapi.operations()[name].description["requestBody"]["content"]["application/json"]["examples"]
         for name in ("create_event_type", "publish_events")

@@ -1,4 +1,4 @@
-"""The description of the API: well-formed, true, complete, and fit for the gateway that is generated from it."""
+"""The description of the API: well-formed, true, complete, and suitable for the gateway that is generated from it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda ope
 
 
 def nodes(node: Any, place: str = "#") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every object of the description, with its place; examples contain none."""
+    """Every object of the description, with its location; examples contain none."""
     if isinstance(node, dict):
         yield place, node
         for name, value in node.items():
@@ -58,7 +58,7 @@ def nodes(node: Any, place: str = "#") -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def given_examples() -> Iterator[tuple[str, Mapping[str, Any], Any]]:
-    """Place, schema and value of every example."""
+    """The location, the schema and the value of every example."""
     for place, node in nodes(openapi.document()):
         schema = node.get("schema", node)
         if place.endswith("/properties"):
@@ -89,12 +89,12 @@ def test_document_is_valid_openapi() -> None:
 
 
 def test_document_is_plain_json() -> None:
-    """Nothing in the files means more to YAML than it can mean to JSON, such as a time or the word `on`."""
+    """Nothing in the files has a meaning in YAML that it does not have in JSON, such as a time or the word `on`."""
     assert json.loads(openapi.document_json()) == openapi.document()
 
 
 def test_files_read_the_same_without_the_loader_in_c() -> None:
-    """PyYAML has two parsers, and installs without the one in C: every file says the same to both."""
+    """PyYAML has two parsers, and can be installed without the one in C: both read every file in the same way."""
     for file in sorted(Path(openapi.__file__).parent.glob("*.yaml")):
         text = file.read_bytes()
         loaders = {yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)}
@@ -103,12 +103,12 @@ def test_files_read_the_same_without_the_loader_in_c() -> None:
 
 
 def test_version_is_that_of_the_package() -> None:
-    """The description bears the version of the package."""
+    """The description has the version of the package."""
     assert openapi.document()["info"]["version"] == __version__
 
 
 def test_reading_waits_until_someone_asks() -> None:
-    """Importing the routes of the description reads no YAML and not even imports the reader."""
+    """Importing the routes of the description reads no YAML, and does not even import the YAML reader."""
     code = "import sys, nakadi.http.routes.monitoring; sys.exit('yaml' in sys.modules)"
     assert (
         subprocess.run(
@@ -121,7 +121,7 @@ def test_reading_waits_until_someone_asks() -> None:
 
 
 def test_files_may_not_contradict_each_other() -> None:
-    """Two files that describe one name differently are reported with that name."""
+    """If two files describe the same name differently, the error contains that name."""
     whole = {"paths": {"/a": {"get": {"summary": "one"}}}}
     openapi._merge_into(whole, {"paths": {"/a": {"put": {}, "get": {"summary": "one"}}}})
     assert whole == {"paths": {"/a": {"get": {"summary": "one"}, "put": {}}}}
@@ -139,7 +139,7 @@ def test_example_is_true(schema: Mapping[str, Any], value: Any) -> None:
 
 
 def test_numbers_tell_how_many_bits_they_have() -> None:
-    """Generated clients have integer types of 32 or 64 bits, and need to know which."""
+    """Generated clients have integer types of 32 or 64 bits, and need to know which to use."""
     numbers = {place: node for place, node in nodes(openapi.document()) if node.get("type") == "integer"}
     assert numbers
     assert {place for place, node in numbers.items() if node.get("format") not in ("int32", "int64")} == set()
@@ -155,14 +155,14 @@ def test_examples_of_streams_are_true() -> None:
 
 
 def test_examples_made_from_schemas_are_true() -> None:
-    """If a body has no example, the one put together for the page matches the schema."""
+    """If a body has no example, the one that is assembled for the page matches the schema."""
     for _, content in media_types():
         for heading, value in examples_of_media_type(content):
             validate(content["schema"], value, heading)
 
 
 def test_published_examples_fit_their_categories() -> None:
-    """The examples of publishing are a business event and a data change event, as those are described."""
+    """The examples of publishing are a business event and a data change event, which match their descriptions."""
     body = openapi.operations()["publish_events"].description["requestBody"]["content"]["application/json"]
     for name, schema in (("business", "BusinessEvent"), ("data", "DataChangeEvent")):
         for event in body["examples"][name]["value"]:
@@ -188,7 +188,7 @@ def test_published_examples_fit_their_categories() -> None:
     ],
 )
 def test_words_are_those_of_the_model(schema: str, member: str | None, words: type[StrEnum]) -> None:
-    """Where the description lists words, they are all the words that the broker knows."""
+    """If the description lists words, they are all the words that the broker knows."""
     described = SCHEMAS[schema] if member is None else SCHEMAS[schema]["properties"][member]
     assert sorted(described["enum"]) == sorted(words)
 
@@ -212,7 +212,7 @@ def test_defaults_are_those_of_the_model(field: str) -> None:
 
 
 def test_figures_in_the_text_are_those_of_the_settings() -> None:
-    """Limits that a broker may change are described with their defaults."""
+    """Limits that can be configured are described with their defaults."""
     settings = Settings()
     text = openapi.document_json().decode()
     retention = SCHEMAS["EventTypeOptions"]["properties"]["retention_time"]["description"]
@@ -227,7 +227,7 @@ def test_figures_in_the_text_are_those_of_the_settings() -> None:
 
 @each_operation
 def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) -> None:
-    """An operation names the scope that its route asks for, and none if it is public. (R42, R46)"""
+    """An operation names the scope that its route requires, or none if it is public. (R42, R46)"""
     table = ScopeTable(Settings())
     path = re.sub(r"\{.*?\}", "x", operation.path)
     asked = [] if PUBLIC_PATH_PATTERN.fullmatch(path) else [*table.needed_scopes(operation.method, path)]
@@ -249,7 +249,7 @@ def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) ->
     ],
 )
 def test_statuses_that_older_descriptions_got_wrong(operation: str, status: int) -> None:
-    """If others described something else than they answered, this one describes the answer. (R264, R265, R266)"""
+    """Where older descriptions differed from the answers, this one describes the answers. (R264, R265, R266)"""
     assert str(status) in openapi.operations()[operation].responses
 
 
@@ -258,7 +258,8 @@ def test_statuses_that_older_descriptions_got_wrong(operation: str, status: int)
 
 @each_operation
 def test_operation_can_be_understood(operation: openapi.ApiOperation) -> None:
-    """An operation has a name in snake_case, one group, a summary without a full stop, and described parameters."""
+    """An operation has a name in snake_case, one group, a summary without a full stop, and parameters with
+    descriptions."""
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", operation.id)
     assert operation.description["tags"][0] in [tag["name"] for tag in openapi.document()["tags"]]
     assert not operation.description["summary"].endswith(".")
@@ -267,7 +268,7 @@ def test_operation_can_be_understood(operation: openapi.ApiOperation) -> None:
 
 @each_operation
 def test_operation_has_all_its_path_parameters(operation: openapi.ApiOperation) -> None:
-    """The parameters in the path are those that are described, and they have examples for the command line."""
+    """All parameters in the path are described, and have examples for the command line."""
     in_path = [each for each in operation.parameters if each["in"] == "path"]
     assert {each["name"] for each in in_path} == set(re.findall(r"\{(.*?)\}", operation.path))
     assert all(each["required"] and each["example"] for each in in_path)
@@ -275,12 +276,12 @@ def test_operation_has_all_its_path_parameters(operation: openapi.ApiOperation) 
 
 @each_operation
 def test_operation_reports_what_every_request_may_meet(operation: openapi.ApiOperation) -> None:
-    """Any answer that a request of its kind may get is among an operation's answers."""
+    """The answers of an operation include any answer that a request of its kind may get."""
     expected = {"400", "500"}
     if required_scopes(operation):
         expected |= {"401", "403", "503"}
     if operation.method != "POST":
-        expected |= {"406"}  # for a Content-Encoding
+        expected |= {"406"}  # because of the Content-Encoding
     if operation.method in ("POST", "PUT"):
         expected |= {"408", "413"}
     assert expected <= set(operation.responses)
@@ -300,7 +301,7 @@ def test_operation_ids_are_unique() -> None:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schema_is_explained_and_used(name: str) -> None:
-    """Every noun and every member of it is explained, and something speaks of it."""
+    """Every schema and every member of it has a description, and is referred to."""
     schema = SCHEMAS[name]
     assert schema["description"]
     for member, each in schema.get("properties", {}).items():
@@ -321,7 +322,7 @@ def test_shared_parts_are_used() -> None:
 
 
 def test_no_words_that_the_gateway_chokes_on() -> None:
-    """Schemas do without alternatives, and nouns are written in letters, so that a gateway can take them in."""
+    """Schemas have no alternatives, and their names consist of letters, so that a gateway can import them."""
     for place, node in nodes(openapi.document()):
         if "/properties" not in place[-len("/properties") :]:
             assert not {"oneOf", "anyOf", "not", "discriminator"} & set(node), place
@@ -332,7 +333,7 @@ def test_no_words_that_the_gateway_chokes_on() -> None:
 
 
 def test_gateway_is_shown_operations_and_no_schemas() -> None:
-    """The gateway's input is valid, has every operation, and contains nothing to make models of."""
+    """The gateway's input is valid, has every operation, and contains nothing from which it would make models."""
     shown = openapi.gateway_document()
     validate_document(shown)
     found = {

@@ -1,4 +1,4 @@
-"""The check that every test's answers go through: it lets the described ones pass, and no others."""
+"""The check of every test's answers: it accepts the described ones, and no others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check(operation: str | None, status: int, content: Any = None, *, as_: str =
     ],
 )
 def test_described_answer_passes(operation: str | None, status: int, content: Any, kind: str) -> None:
-    """An answer that the description knows is fine."""
+    """An answer that is described is accepted."""
     check(operation, status, content, as_=kind)
 
 
@@ -72,19 +72,19 @@ def test_described_answer_passes(operation: str | None, status: int, content: An
     ],
 )
 def test_other_answer_is_found_out(operation: str | None, status: int, content: Any, kind: str, complaint: str) -> None:
-    """An answer outside the description is reported with its fault."""
+    """An answer that is not described is reported with its fault."""
     with pytest.raises(AssertionError, match=complaint):
         check(operation, status, content, as_=kind)
 
 
 def test_flow_id_is_insisted_on() -> None:
-    """No answer goes without a flow id. (R38)"""
+    """An answer without a flow id is refused. (R38)"""
     with pytest.raises(AssertionError, match="X-Flow-Id"):
         check("get_health", 200, b"OK", headers={"x-flow-id": ""})
 
 
 def test_heads_and_options_have_no_bodies() -> None:
-    """`HEAD` must have the headers of `GET`, and `OPTIONS` the methods that it lists. (R27)"""
+    """`HEAD` must have the headers of `GET`, and `OPTIONS` must list the methods. (R27)"""
     check("get_partition", 200, None, method="HEAD")
     check(None, 200, None, method="OPTIONS", headers={"allow": "GET, HEAD, OPTIONS"})
     with pytest.raises(AssertionError, match="Allow"):

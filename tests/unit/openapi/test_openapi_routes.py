@@ -1,4 +1,4 @@
-"""The routes of a wired broker, compared with the description: the same operations and answers."""
+"""The routes of a whole broker, compared with the description: the same operations and answers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from nakadi.http.parameters import (
 )
 from nakadi.http.router import Route
 
-# The application reads it from every request.
+# The application reads this header from every request.
 OF_EVERY_REQUEST = ("header", "x-flow-id")
 
-# OpenAPI describes media types elsewhere, and the others are no part of the API.
+# OpenAPI describes media types elsewhere, and the other headers are not part of the API.
 UNDESCRIBED_HEADERS = ("accept", "content-type", "host", "x-forwarded-proto")
 
 PACKAGE = Path(nakadi.__file__).parent
 
-# These read a body of most content types as JSON.
+# These routes read the body as JSON with most content types.
 REFUSE_SOME_CLOUD_EVENTS = ("publish_events", "delete_events")
 
 
@@ -51,9 +51,10 @@ def test_routes_and_operations_are_the_same(routes: tuple[Route, ...]) -> None:
 
 
 def test_parameters_are_described_as_declared(routes: tuple[Route, ...]) -> None:
-    """The description has exactly the parameters that a route declares, with type, default and choices. (R15)"""
+    """The description has exactly the parameters that a route declares, with their types, defaults and choices.
+    (R15)"""
     for route in routes:
-        # For a family of headers, the description has examples.
+        # A family of headers is described by examples.
         families = tuple(each.name for each in route.parameters if isinstance(each, HeaderFamily))
         described = {
             (each["in"], each["name"].lower()): each["schema"]
@@ -96,7 +97,7 @@ def _assert_described_as_declared(parameter: Parameter, schema: openapi.Node, wh
     ids=lambda path: path.stem,
 )
 def test_handlers_read_through_declarations_alone(path: Path) -> None:
-    """No module of routes reads the query, the headers or the URL of a request past its declarations."""
+    """No module of routes reads the query, the headers or the URL of a request without a declaration."""
     raw = [
         f"line {node.lineno}: .{node.attr}"
         for node in ast.walk(ast.parse(path.read_text()))
@@ -107,7 +108,7 @@ def test_handlers_read_through_declarations_alone(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("http/routes/*.py")), ids=lambda path: path.stem)
 def test_what_is_declared_is_read(path: Path) -> None:
-    """A module of routes uses each of its declarations elsewhere than where a route declares it."""
+    """A module of routes uses each of its declarations in a handler as well as in a route."""
     tree = ast.parse(path.read_text())
     routes = [node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "parameters"]
     declared = Counter(name for node in routes for name in _constants_read(node.value))
@@ -121,18 +122,19 @@ def _constants_read(tree: ast.AST) -> Iterator[str]:
 
 
 def test_media_types_are_refused_as_described(routes: tuple[Route, ...]) -> None:
-    """Operations that insist on JSON bodies say so, and so do those that some `Accept` has no room for. (R11, R12)"""
+    """Operations that require JSON bodies describe the refusal, and so do those whose answers some `Accept` excludes.
+    (R11, R12)"""
     for route in routes:
         described = openapi.operations()[route.operation].responses
         reads_json_only = route.method in ("POST", "PUT", "PATCH") and not route.accepts_any_content_type
         assert ("415" in described) == (reads_json_only or route.operation in REFUSE_SOME_CLOUD_EVENTS), route.operation
-        # A Content-Encoding is refused whatever the operation answers, unless it is a POST.
+        # A Content-Encoding is refused by every operation that is not a POST.
         negotiated = not route.ignores_accept_header and any(_may_have_json(each) for each in described.items())
         assert ("406" in described) == (negotiated or route.method != "POST"), route.operation
 
 
 def _may_have_json(answer: tuple[str, openapi.Node]) -> bool:
-    """Whether it is a success with a body in JSON, always or sometimes."""
+    """Whether the answer is a success with a JSON body, always or sometimes."""
     status, response = answer
     bodies = response.get("content", {}) | response.get("x-optional-body", {})
     return status.startswith("2") and JSON_MEDIA_TYPE in bodies

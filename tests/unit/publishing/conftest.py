@@ -5,5 +5,5 @@ from tests.support.publishing import PublisherInMemory
 
 @pytest.fixture
 def house():
-    """A publisher with everything around it in memory."""
+    """A publisher with all its collaborators in memory."""
     return PublisherInMemory()

@@ -1,4 +1,4 @@
-"""Batches in Avro: their envelopes, the events stored from them, and bytes that lie."""
+"""Batches in Avro: their envelopes, the events stored from them, and malicious bytes."""
 
 import json
 from base64 import b64encode
@@ -65,7 +65,7 @@ def an_order_type(house):
 
 
 def envelopes_of(event_type, *payloads):
-    """The envelopes without what precedes and follows them, as they are in the array of a batch."""
+    """The envelopes as they are in the array of a batch, without the bytes before and after the array."""
     whole = a_batch(*[an_envelope(event_type.name, each) for each in payloads])
     return whole[len(HEAD) + 1 : -1]
 
@@ -77,7 +77,7 @@ def number(value):
 
 
 def test_events_come_in_blocks(house, an_order_type):
-    """A block may say its length, and there may be several. (P145)"""
+    """A block may state its length, and there may be several blocks. (P145)"""
     one, two = envelopes_of(an_order_type, PAYLOAD), envelopes_of(an_order_type, PAYLOAD, PAYLOAD)
 
     body = HEAD + number(-1) + number(len(one)) + one + number(2) + two + number(0)
@@ -121,14 +121,14 @@ def test_a_moment_is_in_a_year(house, an_order_type, name, moment):
 
 @pytest.mark.parametrize("count", [10_001, -10_001, 1 << 62, -(1 << 63)])
 def test_a_count_is_checked_before_the_first_event(house, an_order_type, count):
-    """The count is checked first, however it is written. (P151)"""
+    """The count is checked first, however it is encoded. (P151)"""
     length = number(1) if count < 0 else b""
     with pytest.raises(TooLarge):
         publish(house, an_order_type, body=HEAD + number(count) + length)
 
 
 def test_the_counts_of_blocks_add_up(house, an_order_type):
-    """Many small blocks are one batch. (P151)"""
+    """Many small blocks form one batch. (P151)"""
     body = HEAD + (number(1) + envelopes_of(an_order_type, PAYLOAD)) * 10_001 + number(0)
     with pytest.raises(TooLarge):
         publish(house, an_order_type, body=body)
@@ -136,21 +136,22 @@ def test_the_counts_of_blocks_add_up(house, an_order_type):
 
 @pytest.mark.parametrize("name", ["partition_keys", "parent_eids", "flow_id"])
 def test_metadata_is_bounded(house, an_order_type, name):
-    """An event is small beside its limit, but few bytes of a batch are no megabytes of metadata. (P151)"""
+    """Metadata have a smaller limit than an event, but a few bytes of a batch cannot become megabytes of metadata.
+    (P151)"""
     value = "x" * 70_000 if name == "flow_id" else [""] * 70_000
     with pytest.raises(Malformed, match="more than 65536 bytes"):
         publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, **{name: value}))
 
 
 def test_each_event_has_its_own_room_for_metadata(house, an_order_type):
-    """Each event may be as long as the limit allows. (P151)"""
+    """The metadata of each event may be as long as the limit allows. (P151)"""
     envelopes = [an_envelope(an_order_type.name, PAYLOAD, flow_id="x" * 40_000)] * 3
     assert publish(house, an_order_type, *envelopes).status is BatchStatus.STORED
 
 
 def test_a_payload_is_refused_before_it_fills_the_memory(house):
     """A map or a list of a billion entries without bytes, a union of many branches, a record within itself: each takes
-    a few steps. (P171)"""
+    only a few steps. (P171)"""
     branches = [a_record(name=f"R{number}") for number in range(500)]
     schema = a_record(
         a_field("m", {"type": "array", "items": "null"}),
@@ -175,7 +176,7 @@ def test_a_payload_is_refused_before_it_fills_the_memory(house):
 
 
 def test_an_event_may_be_as_large_as_in_json(house):
-    """Beyond the room that is free at first, it is read in its turn at long work. (P171)"""
+    """If the initial allowance is exceeded, the event waits for its turn at long work. (P171)"""
     event_type = house.add(avro_type(a_record(a_field("a"))))
     for size, status in [(900_000, BatchStatus.STORED), (998_990, BatchStatus.NOT_ALL_STORED)]:
         payload = encode(a_record(a_field("a")), {"a": "x" * size})
@@ -207,13 +208,13 @@ def test_the_limit_of_an_event_counts_below_the_free_room(house):
     ],
 )
 def test_events_have_owners(house, selector, changes, owner):
-    """Each selector finds what it finds in the event as JSON; `metadata` is there for Avro. (P129, P130, P131)"""
+    """Each selector finds the same owner as in the event as JSON; `metadata` is only for Avro. (P129, P130, P131)"""
     house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
     schema = a_record(a_field("id"), a_field("price", a_decimal(9, 2)))
     event_type = house.add(avro_type(schema, event_owner_selector=selector))
     payload = encode(a_record(a_field("id"), a_field("price", "bytes")), {"id": "ann", "price": b"\xff\x6a"})
 
-    # Whose events may be published without such an owner is another question.
+    # Who may publish events without such an owner is tested elsewhere.
     outcome = publish(house, event_type, an_envelope(event_type.name, payload, **changes), subject=ANN)
 
     if owner in ("NAME", "-1.5"):
@@ -226,7 +227,7 @@ def test_events_have_owners(house, selector, changes, owner):
 
 
 def test_a_decimal_is_a_number_with_all_its_digits(house):
-    """Its payload is kept if JSON readers could lose digits of it. (P152, P172)"""
+    """The payload itself is stored if JSON readers could lose digits of the number. (P152, P172)"""
     short, long = a_decimal(9, 2), a_decimal(30, 10)
     for price, raw, text, kept in [
         (short, b"\x04\xd2", "12.34", False),
@@ -251,7 +252,7 @@ def test_a_decimal_is_a_number_with_all_its_digits(house):
     ],
 )
 def test_the_first_bad_event_is_named(house, name, keys, failed):
-    """Events before it have partitions, and events after it have none. (P147, P148, P149)"""
+    """Events before the invalid one have partitions, and events after it have none. (P147, P148, P149)"""
     event_type = house.add(avro_type(partition_strategy=PartitionStrategy.HASH, partitions=4))
     good = an_envelope(event_type.name, PAYLOAD, partition_keys=["a"])
 
@@ -264,7 +265,7 @@ def test_the_first_bad_event_is_named(house, name, keys, failed):
 
 
 def test_records_have_keys(house):
-    """Records have the keys of compaction, or the keys that chose the partition. (P147, P149)"""
+    """The record keys are the compaction keys, or the keys that chose the partition. (P147, P149)"""
     compacted = house.add(avro_type(cleanup_policy=CleanupPolicy.COMPACT))
     hashed = house.add(avro_type(partition_strategy=PartitionStrategy.HASH))
     plain = house.add(avro_type())
@@ -275,8 +276,8 @@ def test_records_have_keys(house):
 
 
 def test_metadata_is_that_of_the_broker(house, an_order_type):
-    """It says who published the event, when the broker received it and where it is, whatever the publisher wrote.
-    (P147, P152)"""
+    """The metadata say who published the event, when the broker received it and where it is stored, whatever the
+    publisher wrote. (P147, P152)"""
     sent = {"published_by": "mallory", "received_at": 1, "partition": "9", "flow_id": "own", "parent_eids": [EID]}
     publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, **sent), subject=ANN)
     publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, flow_id=""), subject=ANN)
@@ -310,7 +311,7 @@ def delete(house, event_type, *envelopes):
 
 
 def test_a_payload_may_begin_with_its_own_fingerprint_only(house, an_order_type):
-    """The fingerprint of another schema is a part of the payload, and is read as such. (P172)"""
+    """The fingerprint of another schema is part of the payload, and is decoded as such. (P172)"""
     mark = b"\xc3\x01"
     own = mark + fingerprint(ORDER) + PAYLOAD
     other = mark + fingerprint(a_record(a_field("other"))) + PAYLOAD
@@ -321,7 +322,7 @@ def test_a_payload_may_begin_with_its_own_fingerprint_only(house, an_order_type)
 
 
 def test_forms_that_are_not_used_are_forgotten():
-    """A broker with many event types keeps those that it needs."""
+    """A broker with many event types keeps only those in use."""
     forms = PayloadForms(max_forms=2)
     first, second, third = (avro_type() for _ in range(3))
     made = forms.get_or_make(first, first.schema)
@@ -333,7 +334,7 @@ def test_forms_that_are_not_used_are_forgotten():
 
 
 def test_an_unknown_version_is_named(house, an_order_type):
-    """Only its beginning is shown. (P147, P171)"""
+    """Only the beginning of the version is shown. (P147, P171)"""
     outcome = publish(house, an_order_type, an_envelope(an_order_type.name, PAYLOAD, version="9" * 500))
     name = an_order_type.name
     assert the_failure(outcome)[1] == f'EventType "{name}" has no schema with version "{"9" * 100}"'
@@ -346,7 +347,8 @@ def test_nothing_follows_a_payload(house, an_order_type):
 
 
 def test_what_becomes_large_waits_for_its_turn(house):
-    """Few bytes may be much work: beyond the free room, it is not done beside other long work. (P171)"""
+    """A few bytes may cause much work: beyond the initial allowance, it is not done at the same time as other long
+    work. (P171)"""
     queue = LongWorkQueue(max_waiting=0)
     house.publisher = replace(house.publisher, long_work_queue=queue)
     event_type = house.add(avro_type(a_record(a_field("a", {"type": "array", "items": "null"}))))
@@ -357,7 +359,7 @@ def test_what_becomes_large_waits_for_its_turn(house):
 
 
 def test_the_memory_of_events_is_counted(house, an_order_type):
-    """A body in Avro is small beside its events in JSON. (P171)"""
+    """A body in Avro is small compared with its events in JSON. (P171)"""
     taken = []
     sender = BatchSender(subject=UNAUTHENTICATED, flow_id="flow", take_memory=taken.append)
     body = a_batch(*[an_envelope(an_order_type.name, PAYLOAD)] * 2)

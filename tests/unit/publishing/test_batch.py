@@ -16,7 +16,7 @@ from tests.support.everything import choose_by_suite
 
 @pytest.fixture(scope="module", autouse=True, params=["at once", "in pieces"])
 def read_whole_or_in_pieces(request):
-    """Every batch is read at once, as short ones are; and in pieces, as long ones are."""
+    """Every batch is read in both ways: at once, like short batches, and in pieces, like long ones."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in pieces":
             for module in (memory, validation):
@@ -46,24 +46,24 @@ def texts_of(batch) -> list[str]:
 
 @pytest.mark.parametrize("body", ["[]", "[ ]", " \t\r\n[]\n", "[,]"])
 def test_an_empty_array_has_no_events(body):
-    """An array without events is a batch, with blanks around it or within. (P19, P23)"""
+    """An array without events is a batch, even with whitespace around it or inside. (P19, P23)"""
     assert list(read_batch(body.encode()).events) == []
 
 
 @pytest.mark.parametrize("body", ["{}", "null", "]", "x[{}]", '"[]"', "\ufeff[]", ""])
 def test_a_batch_starts_as_an_array(body):
-    """A body that is not an array from its first symbol is refused with the place. (P19, P20, P22)"""
+    """A body that does not begin with an array is refused with the position. (P19, P20, P22)"""
     assert refusal(body) == "Array of events should start with [ at position 0"
 
 
 @pytest.mark.parametrize(("body", "position"), [("[", 0), ("[{}] x", 5), ('[{"a":1}', 7), ("[{}}", 3)])
 def test_a_batch_ends_as_an_array(body, position):
-    """A body that does not end its array is refused with the place. (P19, P21)"""
+    """A body that does not end its array is refused with the position. (P19, P21)"""
     assert refusal(body) == f"Array of events should end with ] at position {position}"
 
 
 def test_blanks_alone_are_no_batch():
-    """A body of blanks is malformed, where it once was an internal error. (P28)"""
+    """A body of whitespace is malformed; in the original, it was an internal error. (P28)"""
     assert refusal(" \n ") == "Array of events should start with [ at position 3"
 
 
@@ -72,7 +72,7 @@ def test_blanks_alone_are_no_batch():
     [("[1]", 1), ("[null]", 1), ('["a"]', 1), ("[[]]", 1), ('[{"a":1}}]', 8), ('[{"a":1}, true]', 10), ("[{}:{}]", 3)],
 )
 def test_events_are_objects(body, position):
-    """Any value in the array that is no object is refused; its place is counted from the body's start. (P25, P36)"""
+    """Any value in the array that is not an object is refused with its position in the body. (P25, P36)"""
     assert refusal(body) == f"Illegal character at position {position}"
 
 
@@ -80,7 +80,7 @@ def test_events_are_objects(body, position):
     ("body", "count"), [('[{"a":1},]', 1), ('[,,{"a":1}{"b":2}]', 2), ("[{} , , {}]", 2), ('[{"a":1}\n{"b":2},{}]', 3)]
 )
 def test_commas_between_events_do_not_matter(body, count):
-    """Events may have too few or too many commas between them. (P26)"""
+    """There may be too few or too many commas between events. (P26)"""
     assert len(read_batch(body.encode()).events) == count
 
 
@@ -103,7 +103,7 @@ def test_an_unclosed_object_is_malformed(body):
     ],
 )
 def test_a_key_occurs_once(event):
-    """A key that occurs twice in an object is refused on every level, however it is spelled. (P30)"""
+    """An object with the same key twice is refused on every level, however the key is spelled. (P30)"""
     assert refusal(f'[{{"fine":1}},{event}]') == 'Duplicate key "a"'
 
 
@@ -119,14 +119,14 @@ def test_numbers_that_fit(number):
 )
 @pytest.mark.parametrize("around", ["{}", "[{}]", "[1, {}]", '{{"b" : -0.50, "c" : {}}}'])
 def test_integers_beyond_64_bits(number, around):
-    """An integer that does not fit a signed 64-bit number is refused wherever it stands. (P31)"""
+    """An integer that does not fit into a signed 64-bit number is refused wherever it occurs. (P31)"""
     assert refusal(f'[{{"a":{around.format(number)}}}]').startswith(
         f"Can not use long value '{number}' cause it is too big at pos "
     )
 
 
 def test_long_digits_that_are_no_integer():
-    """Digits in strings and behind a decimal point may be as many as they like. (P31)"""
+    """Strings and fractions may have any number of digits. (P31)"""
     event = (
         '{"a":"18446744073709551616","b":",18446744073709551616,","c":[0.18446744073709551616,1844674407370955161.0e9]}'
     )
@@ -142,7 +142,7 @@ def test_colons_in_strings_however_spelled(text):
 
 
 def test_a_float_that_overflows():
-    """A float beyond all doubles is refused. (P32)"""
+    """A float beyond the range of doubles is refused. (P32)"""
     assert refusal('[{"a":1e999}]') == "1e999 can not be used at pos 10"
 
 
@@ -150,19 +150,19 @@ def test_a_float_that_overflows():
     "value", ["NaN", "Infinity", "-Infinity", "tru", "True", "'a'", "[1,]", '{"b":1,}', ".5", "+1", "undefined", ""]
 )
 def test_what_only_lenient_parsers_read(value):
-    """Bare words, single quotes, dangling commas and similar mistakes are malformed. (P33)"""
+    """Bare words, single quotes, trailing commas and similar mistakes are malformed. (P33)"""
     assert refusal(f'[{{"a":{value}}}]')
 
 
 @pytest.mark.parametrize("event", ["{a:1}", "{'a':1}", '{"a":1,}', "{,}", '{"a"}', '{"a" 1}', "{1:1}"])
 def test_names_that_only_lenient_parsers_read(event):
-    """Names are in double quotes, and objects consist of members. (P33)"""
+    """Names have to be in double quotes, and objects have to consist of members. (P33)"""
     assert refusal(f"[{event}]")
 
 
 @pytest.mark.parametrize("symbol", ["\x00", "\t", "\n", "\r", "\x1f"])
 def test_control_characters_in_strings(symbol):
-    """A raw control character in a string is refused; the escaped form is fine. (P34)"""
+    """A raw control character in a string is refused; an escaped one is accepted. (P34)"""
     assert refusal(f'[{{"a":"{symbol}"}}]').startswith("Illegal escape. at pos ")
     escaped = json.dumps({"a": symbol}, separators=(",", ":"))
     assert texts(f"[{escaped}]") == [escaped]
@@ -170,12 +170,12 @@ def test_control_characters_in_strings(symbol):
 
 @pytest.mark.parametrize("value", ['"\\\'"', "01", "-01", "1.", "1.e3"])
 def test_what_consumers_could_not_read(value):
-    """Spellings that are no JSON are refused rather than passed on to consumers. (P35)"""
+    """Spellings that are not JSON are refused rather than passed on to consumers. (P35)"""
     assert refusal(f'[{{"a":{value}}}]')
 
 
 def test_places_within_an_event_are_counted_from_its_start():
-    """A message about something in an event counts from the event's first symbol, blanks included. (P36)"""
+    """A position in a message about an event counts from the event's first character, including whitespace. (P36)"""
     assert refusal('[{"a":1},  {"b" :  tru}]') == "Unexpected end of data at pos 9"
     assert refusal('[{"a":"😀"},  {"b" :  "😀", "c": NaN}]') == "Unexpected symbol 'N' at pos 20"
 
@@ -199,19 +199,19 @@ def test_places_between_events_are_counted_from_the_start_of_the_body():
     ],
 )
 def test_an_event_that_is_not_closed(body, reason):
-    """An event without an end runs into the bracket behind the list. (P29)"""
+    """The text of an event without an end includes the bracket at the end of the batch. (P29)"""
     assert refusal(body) == reason
 
 
 @pytest.mark.parametrize(("event", "reason"), [(b'"\xff"', "Not in UTF-8 at position 7"), (b'"\\ud800"', "Illegal")])
 def test_text_that_is_no_text(event, reason):
-    """Bytes that are not UTF-8, or half of a surrogate pair, are malformed. (P22)"""
+    """Bytes that are not UTF-8, and halves of surrogate pairs, are malformed. (P22)"""
     assert refusal(b'[{"a":' + event + b"}]").startswith(reason)
 
 
 @pytest.mark.parametrize("blank", ["", " "])
 def test_how_deep_events_may_be(blank):
-    """An event may be nested two hundred levels deep and no deeper. (P22)"""
+    """An event may be nested two hundred levels deep, and no deeper. (P22)"""
     deep = '[{"a":' + blank + "[" * 199 + "]" * 199 + "}]"
     assert len(read_batch(deep.encode()).events) == 1
     for levels in (200, 254, 1030, 100_000):
@@ -231,12 +231,13 @@ def test_how_deep_events_may_be(blank):
     ],
 )
 def test_events_are_kept_as_sent_less_the_blanks(sent, kept):
-    """Order of keys, spelling of numbers, and escapes stay; blanks outside of strings go. (P105, P107)"""
+    """The order of keys, the spelling of numbers, and escapes stay; whitespace outside strings is removed. (P105,
+    P107)"""
     assert texts(f"[{sent}]") == [kept]
 
 
 def test_sizes_are_those_of_what_was_sent():
-    """An event's size counts its bytes from brace to brace, with the blanks inside it. (P37)"""
+    """An event's size is the number of bytes from brace to brace, including the whitespace. (P37)"""
     sent = '{"a" : "b c" ,\n\t"c": [1 , 2] }'
     batch = read_batch(f' [ {sent} ,, {{"é":1}} ] '.encode())
     for limit, sizes in ((29, [30]), (30, []), (1, [30, 8])):
@@ -250,7 +251,7 @@ def test_the_rest_of_the_batch_is_untouched_by_odd_members():
 
 
 def test_what_is_far_too_large_is_not_explained_at_length():
-    """An event larger than any may be is refused without a search for the wrong symbol at its end. (P22)"""
+    """An event that exceeds the size limit is refused without a search for the fault at its end. (P22)"""
     event = '{"a":[' + f'"{"x" * 997}",' * 1_100 + "]}"
     assert refusal(f"[{event}]") == "Unexpected end of data at pos 1000000"
 
@@ -278,7 +279,7 @@ DUMPS = some.sampled_from(
 
 
 def remove_blanks(value: str) -> str:
-    """The text without the blanks outside of its strings, found in another way than by the broker."""
+    """The text without the whitespace outside its strings, found in a different way than the broker's."""
     inside, kept = False, []
     symbols = iter(value)
     for symbol in symbols:
@@ -293,7 +294,7 @@ def remove_blanks(value: str) -> str:
 @given(EVENTS, DUMPS)
 @example([{"a": 2**63 - 1, "b": -(2**63)}], json.dumps)
 def test_every_batch_is_read_as_it_is(events, dumps):
-    """Any events, in any spelling, are understood and kept to the letter. (P19, P105, P107)"""
+    """Any events, in any spelling, are understood and stored to the letter. (P19, P105, P107)"""
     batch = read_batch(dumps(events).encode("utf-8"))
     assert list(batch.events) == json.loads(dumps(events))
     assert texts_of(batch) == [remove_blanks(dumps(event)) for event in events]
@@ -301,7 +302,7 @@ def test_every_batch_is_read_as_it_is(events, dumps):
 
 @given(some.text(alphabet='[]{},:"\\ae10.-+tn \n\x00é', max_size=30) | some.binary(max_size=30))
 def test_every_body_is_read_or_refused(body):
-    """No body makes the reader stumble: it is a batch, or it is malformed. (P22)"""
+    """For any body, the result is a batch, or the body is malformed. (P22)"""
     body = body.encode() if isinstance(body, str) else body
     for around in (b"%b", b"[%b]", b'[{"a":%b}]'):
         try:
@@ -350,7 +351,7 @@ TEXTS_OF_VALUES = some.recursive(
 @settings(max_examples=choose_by_suite(50, 300))
 @given(some.lists(some.lists(some.tuples(STRINGS, TEXTS_OF_VALUES), max_size=4).map(object_text), max_size=3))
 def test_the_fast_way_is_as_strict_as_the_slow_one(events):
-    """A batch is taken if and only if a strict parser takes each of its events. (P30, P31, P32)"""
+    """A batch is accepted if and only if a strict parser accepts each of its events. (P30, P31, P32)"""
     try:
         expected = [strict_json.parse_strict(event) for event in events]
     except strict_json.StrictJsonError:
@@ -369,7 +370,7 @@ def test_a_batch_has_only_so_many_events(body):
 
 @pytest.mark.parametrize(("number", "pieces"), [(1_000, 1), (8_000, 8)])
 def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
-    """A large batch of ordinary events, with objects within them, is not looked through symbol by symbol."""
+    """A large batch of ordinary events, with nested objects, is not searched character by character."""
     for module in (memory, validation):
         monkeypatch.setattr(module, "SHORT_BODY_BYTES", 128 * 1024)
     for module in (batches, memory, validation):
@@ -384,7 +385,7 @@ def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
 
 
 def test_events_can_be_gone_through_again_and_looked_up(read_whole_or_in_pieces):
-    """The events of a batch can be read any number of times, and one by one."""
+    """The events of a batch can be iterated any number of times, and accessed by index."""
     events = [{"number": number, "text": "x" * number} for number in range(20)]
     batch = read_batch(json.dumps(events).encode())
 
@@ -394,7 +395,7 @@ def test_events_can_be_gone_through_again_and_looked_up(read_whole_or_in_pieces)
 
 
 def test_a_long_batch_leaves_nothing_behind(read_whole_or_in_pieces):
-    """A long batch frees its memory when it ends, without a garbage collection."""
+    """A long batch frees its memory when it is no longer used, without a garbage collection."""
     if read_whole_or_in_pieces == "at once":
         return
     batch = read_batch(b'[{"a":1},{"b":"' + b"x" * 100 + b'"}]')
@@ -408,26 +409,28 @@ def test_a_long_batch_leaves_nothing_behind(read_whole_or_in_pieces):
     "value", ["[" + "{}," * 90_000 + "{}]", "[" + "[]," * 190_000 + "[]]", '{"a":' * 150 + "1" + "}" * 150]
 )
 def test_an_event_has_only_so_many_values(value):
-    """An event that would take dozens of times its size in memory is refused, and the others are named. (P40)"""
+    """An event that would take dozens of times its size in memory is refused; all others are reported as aborted.
+    (P40)"""
     body = f'[{{}},{{"a":[{",".join([value] * (1 + 900_000 // len(value)))}]}}]'.encode()
     with pytest.raises(TooLarge, match="The event at index 1 has too many values within it"):
         read_batch(body)
 
 
 def test_symbols_in_texts_are_no_values():
-    """A text may have as many commas and braces as fit into an event. (P105)"""
+    """A string may have as many commas and braces as fit into an event. (P105)"""
     event = json.dumps({"csv": "1,2,{[" * 150_000}, separators=(",", ":"))
     assert texts(f"[{event}]") == [event]
 
 
 def test_what_is_many_times_too_large_is_not_parsed():
-    """An event several times as large as any may be is refused with its size, as soon as its end is found. (P38)"""
+    """An event that is several times as large as allowed is refused with its size, as soon as its end is found.
+    (P38)"""
     with pytest.raises(TooLarge, match="Event too large: 4500008 bytes, max size is 999000 bytes"):
         read_batch(b'[{"a":"' + b"x" * 4_500_000 + b'"}]')
 
 
 def test_a_body_that_is_cut_by_hand_has_only_so_many_objects(monkeypatch):
-    """Looking for events one by one takes too long where there are very many objects. (P40)"""
+    """Looking for events one by one takes too long if there are very many objects. (P40)"""
     monkeypatch.setattr(validation, "_MAX_OBJECTS", 6)
     assert len(read_batch(b'[{"a":{}} {"a":{}} {"a":{}}]').events) == 3
     with pytest.raises(TooLarge, match="more than 6 objects"):
@@ -436,7 +439,7 @@ def test_a_body_that_is_cut_by_hand_has_only_so_many_objects(monkeypatch):
 
 @pytest.mark.parametrize("length", [14, 15, 16, 17, 24])
 def test_a_character_that_is_cut_off_at_the_end(length, monkeypatch):
-    """The last bytes of a body must be whole characters, also where a piece of it ends with them. (P19)"""
+    """The last bytes of a body must be whole characters, even where a piece of the body ends with them. (P19)"""
     monkeypatch.setattr(validation, "MAX_BATCH_PIECE_BYTES", 8)
     body = b'[{"a":"' + b"x" * (length - 8) + "é".encode()[:1]
     assert len(body) == length

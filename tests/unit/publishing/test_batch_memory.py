@@ -1,4 +1,4 @@
-"""The memory that reading a body takes."""
+"""The memory needed for reading a body."""
 
 import pytest
 
@@ -20,7 +20,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
-    """Reading any long body takes no more than its size beside it, and a constant for one piece."""
+    """Reading a long body takes no more than its size in addition, and a constant amount for one piece."""
     for module in (memory, validation):
         monkeypatch.setattr(module, "SHORT_BODY_BYTES", 32 * 1024)
     for module in (batches, memory, validation):
@@ -42,7 +42,8 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
 
 
 def test_which_bodies_are_parsed_at_once():
-    """Any short ones, and longer ones up to a piece whose events take no more memory than one may."""
+    """All short bodies are, and longer ones up to the size of a piece if their events take no more memory than one
+    may."""
     short, few, many = memory.SHORT_BODY_BYTES, b'{"a":"%b"}' % (b"x" * 1000), b"[0,0,0],"
     assert is_parsed_at_once(b"{}," * (short // 3))
     assert is_parsed_at_once(few * (2 * short // len(few)))

@@ -25,7 +25,8 @@ EVENTS = [{"metadata": {"eid": name}} for name in "abc"]
     ],
 )
 def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
-    """Events before the failing one reached the same step, events after it one step less. (P116, P122, P123, P124)"""
+    """Events before the failing one reached the same step; events after it reached only the step before. (P116, P122,
+    P123, P124)"""
     outcome = outcome_of_rejection(EVENTS, BatchRejected(step, 1, "why", prior_step=reached))
     assert outcome.status is BatchStatus.REJECTED
     assert statuses_and_steps(outcome) == list(zip(["aborted", "failed", "aborted"], expected, strict=True))
@@ -34,7 +35,7 @@ def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
 
 
 def test_a_batch_rejected_as_a_whole_fails_no_single_event():
-    """If no event is at fault, all are aborted at the step they had reached. (P121)"""
+    """If no event is at fault, all events are aborted at the step that they had reached. (P121)"""
     outcome = outcome_of_rejection(
         EVENTS, BatchRejected(PublishingStep.PARTITIONING, prior_step=PublishingStep.VALIDATING)
     )
@@ -42,7 +43,7 @@ def test_a_batch_rejected_as_a_whole_fails_no_single_event():
 
 
 def test_partitions_are_reported_once_they_are_chosen():
-    """An item has its partition from when it was chosen, and null before. (P120)"""
+    """An item has the partition as soon as it is chosen, and null before. (P120)"""
     outcome = outcome_of_rejection(
         EVENTS,
         BatchRejected(PublishingStep.PARTITIONING, 1, "why", prior_step=PublishingStep.VALIDATING, partitions=[7]),
@@ -51,7 +52,7 @@ def test_partitions_are_reported_once_they_are_chosen():
 
 
 def test_everything_stored_needs_no_items():
-    """When all is stored there is nothing to report. (P110)"""
+    """When everything is stored, there is nothing to report. (P110)"""
     house = PublisherInMemory()
     outcome = house.publish(house.add(an_event_type()), [{"a": 1}])
     assert (outcome.status, outcome.items) == (BatchStatus.STORED, ())
@@ -59,7 +60,7 @@ def test_everything_stored_needs_no_items():
 
 @pytest.mark.parametrize("reason", ["timed out", "internal error", "interrupted"])
 def test_storing_has_results_of_its_own_for_each_partition(reason):
-    """Stored events are `submitted`, and the rest is `failed` with the log's reason. (P111, P117, P118, P121)"""
+    """Stored events are `submitted`, and the others are `failed` with the log's reason. (P111, P117, P118, P121)"""
     outcome = outcome_of_partial_append(EVENTS, [0, 1, 0], {0: AppendStored(), 1: AppendRefused(reason)})
     assert outcome.status is BatchStatus.NOT_ALL_STORED
     assert statuses_and_steps(outcome) == [
@@ -84,5 +85,5 @@ def test_storing_has_results_of_its_own_for_each_partition(reason):
     ],
 )
 def test_an_event_s_id_as_text(event, eid):
-    """The id is the text in the metadata, and empty if there is none. (P119)"""
+    """The id is the string in the metadata, or empty if there is none. (P119)"""
     assert eid_of(event) == eid

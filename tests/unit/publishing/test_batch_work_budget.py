@@ -18,7 +18,7 @@ from tests.support.publishing import a_business_type, metadata, statuses_and_ste
 
 
 class CountedTurns(LongWorkQueue):
-    """Turns that note how many there were, and who has one."""
+    """Turns that count how often they were taken, and record who has the current one."""
 
     def __init__(self):
         super().__init__()
@@ -41,13 +41,13 @@ def a_budget(most=50_000_000, long_work=None, is_client_gone=client_never_gone):
 
 
 def test_little_work_takes_no_turn():
-    """The first steps are free."""
+    """A number of steps need no turn."""
     with a_budget(long_work=RefusingTurns()) as budget:
         budget.spend_steps(STEPS_WITHOUT_TURN)
 
 
 def test_more_work_takes_one_turn_and_gives_it_back():
-    """However often more steps are needed, there is one turn, and it ends with the block."""
+    """However often more steps are needed, only one turn is taken, and it ends with the block."""
     long_work = CountedTurns()
     with a_budget(long_work=long_work) as budget:
         for _ in range(20):
@@ -57,7 +57,7 @@ def test_more_work_takes_one_turn_and_gives_it_back():
 
 
 def test_all_portions_together_are_the_most():
-    """Portions stay equal until larger ones are requested, and the last is the rest."""
+    """Portions have the same size until larger ones are requested, and the last one is the remainder."""
     with a_budget(most=6_000_000) as budget:
         portions = [budget.steps[0]]
         for larger in (False, False, True, False):
@@ -77,14 +77,14 @@ def test_spending_ends_where_the_steps_end():
 
 
 def test_long_work_is_given_up_when_the_client_has_gone():
-    """No one would read the answer, and others wait for the turn."""
+    """Nobody would read the answer, and other requests wait for the turn."""
     with a_budget(is_client_gone=lambda: True) as budget:
         budget.spend_steps(STEPS_WITHOUT_TURN)
         with pytest.raises(TryLater, match="given up"):
             budget.spend_steps(1)
 
 
-# In the pipeline.
+# In the pipeline
 
 SLOW = a_schema(json.dumps({"properties": {"a": {"items": {"allOf": [{"minimum": -each} for each in range(100)]}}}}))
 EVENT = {"a": [1] * 1_000}  # some 100,000 steps
@@ -109,7 +109,8 @@ def test_the_work_of_a_batch_is_bounded_and_not_that_of_each_event(house):
 
 
 def test_the_work_of_events_that_are_quickly_checked_is_bounded_together(house):
-    """However little each of many events takes, and whichever check takes it, all of them share the steps. (P56)"""
+    """However few steps each of many events takes, and whichever check takes them, all events share the budget.
+    (P56)"""
     twice = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, 12)}
     schema = {"definitions": {"d0": {"type": "object"}, **twice}, "$ref": "#/definitions/d11"}
     event_type = limit_steps(house, 1_000_000).add(an_event_type(schema=a_schema(json.dumps(schema))))
@@ -120,13 +121,13 @@ def test_the_work_of_events_that_are_quickly_checked_is_bounded_together(house):
 
 
 def test_events_that_fit_are_stored(house):
-    """With enough steps the same batch is stored."""
+    """With enough steps, the same batch is stored."""
     event_type = limit_steps(house, 50_000_000).add(an_event_type(schema=SLOW))
     assert house.publish(event_type, [EVENT] * 20).status is BatchStatus.STORED
 
 
 def test_a_single_event_may_take_more_than_what_is_free(house):
-    """An event that needs more steps than there are at first is judged with more. (P56)"""
+    """An event that needs more than the initial steps is checked with more. (P56)"""
     long_work = CountedTurns()
     event_type = limit_steps(house, 50_000_000, long_work).add(an_event_type(schema=SLOW))
     large = {"a": [1] * 30_000}
@@ -136,7 +137,7 @@ def test_a_single_event_may_take_more_than_what_is_free(house):
 
 
 def test_long_work_waits_for_its_turn(house):
-    """A batch that takes long is 503 while there is no turn, and one that does not is stored."""
+    """A batch that takes long is answered with 503 while no turn is available, and a batch that does not is stored."""
     event_type = limit_steps(house, 50_000_000, RefusingTurns()).add(an_event_type(schema=SLOW))
     with pytest.raises(TryLater, match="Not now"):
         house.publish(event_type, [EVENT] * 20)
@@ -145,7 +146,7 @@ def test_long_work_waits_for_its_turn(house):
 
 
 def test_long_bodies_wait_for_their_turn(house):
-    """A body that takes long to parse is 503 while there is no turn."""
+    """A body that takes long to parse is answered with 503 while no turn is available."""
     event_type = limit_steps(house, 50_000_000, RefusingTurns()).add(an_event_type())
     with pytest.raises(TryLater, match="Not now"):
         house.publish(event_type, [{"a": "x" * 1_000}] * (LONG_BODY_BYTES // 1_000))
@@ -154,7 +155,7 @@ def test_long_bodies_wait_for_their_turn(house):
 
 
 def test_a_wrong_body_is_looked_through_in_its_turn(house):
-    """Faults that only the strict parser finds take long in a long body, so parsing waits for a turn."""
+    """Finding faults that only the strict parser finds takes long in a long body, so it waits for a turn."""
     event_type = limit_steps(house, 50_000_000, RefusingTurns()).add(an_event_type())
     body = json.dumps([{"a": "x" * 1_000}] * 300)
     with pytest.raises(TryLater, match="Not now"):
@@ -175,7 +176,7 @@ def test_a_long_explanation_takes_a_turn(house):
 
 
 def test_keys_are_part_of_the_work(house, monkeypatch):
-    """The characters of keys that are hashed count, and too many of them are refused. (P84)"""
+    """The characters of keys that are hashed count as steps, and too many of them are refused. (P84)"""
     monkeypatch.setattr(batches, "STEPS_WITHOUT_TURN", 1_000)
     fields = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",) * 10, "partitions": 2}
     event_type = limit_steps(house, 5_000).add(a_business_type(**fields))
@@ -188,7 +189,7 @@ def test_keys_are_part_of_the_work(house, monkeypatch):
 
 
 def test_work_is_given_up_for_a_client_that_has_gone(house):
-    """A batch whose client closes its connection while it is in work is not stored."""
+    """If a client closes its connection during the work on its batch, the batch is not stored."""
     event_type = limit_steps(house, 50_000_000).add(an_event_type(schema=SLOW))
     with pytest.raises(TryLater, match="given up"):
         house.publish(event_type, [EVENT] * 20, is_client_gone=lambda: True)

@@ -1,4 +1,4 @@
-"""Appends by claims, at the moments that simulated worlds hardly ever meet."""
+"""Appends with claims, at moments that simulated worlds rarely reach."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORD = Record(b'{"metadata":{"eid":"%s"}}' % str(EID).encode())
 
 
 class LogWithClaim:
-    """A log and claims, in which a process has claimed an event."""
+    """A log and its claims, where a process has claimed an event."""
 
     def __init__(self) -> None:
         self.clock = HandMovedClock()
@@ -56,7 +56,7 @@ class LogWithClaim:
         )
 
     def attempt_until(self, name: str) -> tuple[Any, Any]:
-        """An attempt that has reached this step, and the step."""
+        """An attempt that has reached this step, together with the step."""
         steps = self.attempt().steps()
         step = next(steps)
         while step.func.__name__ != name:
@@ -79,7 +79,7 @@ def send_last(steps: Any, result: Any) -> Any:
 
 
 def test_what_settles_while_the_log_is_read_is_not_taken_over(log_with_claim):
-    """An attempt that was under way when the log was read may have stored its event after that. (P158)"""
+    """An attempt that was in progress when the log was read may have stored its event afterwards. (P158)"""
     log_with_claim.attempt_until("_append_to")
     log_with_claim.clock.move(APPEND_SETTLES_AFTER.total_seconds() - 1)
     steps, read = log_with_claim.attempt_until("_read_events")
@@ -94,7 +94,8 @@ def test_what_settles_while_the_log_is_read_is_not_taken_over(log_with_claim):
 
 
 def test_a_dead_attempt_is_taken_over_when_it_is_over(log_with_claim):
-    """Until then, no publisher hears that the event is stored; afterwards the next attempt stores it. (P158)"""
+    """Until the attempt is certainly over, no publisher is told that the event is stored; then the next attempt stores
+    it. (P158)"""
     log_with_claim.attempt_until("_append_to")
     assert run_steps(log_with_claim.attempt().steps()) == {0: AppendStoredExcept({0: AppendRefused(UNDER_WAY_MESSAGE)})}
     log_with_claim.clock.move(APPEND_SETTLES_AFTER.total_seconds())
@@ -103,7 +104,7 @@ def test_a_dead_attempt_is_taken_over_when_it_is_over(log_with_claim):
 
 
 def test_an_attempt_that_died_behind_its_append_has_stored_its_event(log_with_claim):
-    """The log is read at once, whatever the claim says. (P158)"""
+    """The log is read at once, whatever the state of the claim. (P158)"""
     _, append = log_with_claim.attempt_until("_append_to")
     append()
     assert run_steps(log_with_claim.attempt().steps()) == {
@@ -113,7 +114,7 @@ def test_an_attempt_that_died_behind_its_append_has_stored_its_event(log_with_cl
 
 
 def test_an_append_is_not_begun_late(log_with_claim):
-    """Claims that took too long are given back, so that the next attempt need not wait for them."""
+    """Claims that took too long are released, so that the next attempt need not wait for them."""
     steps, claim = log_with_claim.attempt_until("claim")
     found = claim()
     log_with_claim.clock.move(CLAIMS_HOLD_FOR.total_seconds() + 1)
@@ -123,7 +124,7 @@ def test_an_append_is_not_begun_late(log_with_claim):
 
 
 def test_a_confirmation_that_fails_does_no_harm(log_with_claim):
-    """The event is stored, its publisher learns that, and the next attempt finds it in the log."""
+    """The event is stored, its publisher is told, and the next attempt finds the event in the log."""
     steps, append = log_with_claim.attempt_until("_append_to")
     steps.send(append())
     with pytest.raises(StopIteration) as ended:
@@ -135,7 +136,7 @@ def test_a_confirmation_that_fails_does_no_harm(log_with_claim):
 
 
 def test_a_claim_that_was_confirmed_meanwhile_is_not_taken_over(log_with_claim):
-    """Two attempts find a dead one: the second does not undo the first one's finding. (P158)"""
+    """Two attempts find a dead one: the second attempt does not undo what the first one has confirmed. (P158)"""
     log_with_claim.attempt_until("_append_to")
     log_with_claim.clock.move(APPEND_SETTLES_AFTER.total_seconds())
     slow, take_over = log_with_claim.attempt_until("replace")

@@ -20,7 +20,7 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def a_cloud_event(**members: object) -> dict[str, object]:
-    """A CloudEvent without data; a member that is None here is left out."""
+    """A CloudEvent without data; attributes that are None here are left out."""
     event = {"specversion": "1.0", "id": EID, "source": "/shop", "type": "order.paid"} | members
     return {name: value for name, value in event.items() if value is not None}
 
@@ -43,7 +43,8 @@ def metadata_of(**members: object) -> dict[str, object]:
 
 
 def test_attributes_become_metadata():
-    """Attributes with their own member in the metadata go there, and all others into `cloudevent`. (E2)"""
+    """Attributes that have a member of their own in the metadata are stored there, and all others in `cloudevent`.
+    (E2)"""
     event = event_of(
         time="2026-11-21T12:00:00Z", subject="4711", dataschema="https://example.org/paid", tenant="a", data={"n": 1}
     )
@@ -55,7 +56,7 @@ def test_attributes_become_metadata():
 
 
 def test_an_id_that_is_no_uuid_gives_the_same_eid_each_time():
-    """It depends on the source and the id, and the id is kept. (E3)"""
+    """The eid depends on the source and the id, and the id is kept. (E3)"""
     first, again, elsewhere = (
         metadata_of(id="A-1", source=source, data={"n": n}) for n, source in ((1, "/a"), (2, "/a"), (3, "/b"))
     )
@@ -66,12 +67,12 @@ def test_an_id_that_is_no_uuid_gives_the_same_eid_each_time():
 
 
 def test_a_cloud_event_without_a_time_happened_when_it_arrived():
-    """`occurred_at` is when the broker got it. (E4)"""
+    """`occurred_at` is the time of receipt. (E4)"""
     assert metadata_of()["occurred_at"] == "2026-11-21T12:00:00.042Z"
 
 
 def test_trace_context_goes_where_producers_of_events_put_it():
-    """Both attributes are in `span_ctx`, beside the data's own content there. (E7)"""
+    """Both attributes are stored in `span_ctx`, together with what the data have there. (E7)"""
     metadata = metadata_of(traceparent=TRACE, tracestate="a=1", data={"metadata": {"span_ctx": {"b": "2"}}})
 
     assert metadata["span_ctx"] == {"b": "2", "traceparent": TRACE, "tracestate": "a=1"}
@@ -79,7 +80,7 @@ def test_trace_context_goes_where_producers_of_events_put_it():
 
 
 def test_a_partition_key_is_the_compaction_key_of_a_compacted_event_type():
-    """Otherwise it is an attribute like others. (E2)"""
+    """For other event types, it is an attribute like any other. (E2)"""
     event = a_cloud_event(partitionkey="4711")
 
     [kept], [other] = (json.loads(read(event, is_compacted=each).body) for each in (True, False))
@@ -89,7 +90,7 @@ def test_a_partition_key_is_the_compaction_key_of_a_compacted_event_type():
 
 
 def test_metadata_in_the_data_count_where_no_attribute_says_it():
-    """Members that a broker wrote, and the place where the event was read, are left out. (E6)"""
+    """Members that a broker has written, and the position where the event was read, are left out. (E6)"""
     own = {
         "eid": "x",
         "flow_id": "f",
@@ -111,42 +112,42 @@ def test_metadata_in_the_data_count_where_no_attribute_says_it():
 
 @pytest.mark.parametrize(("value", "text"), [(5, "5"), (-(2**31), "-2147483648"), (True, "true"), ("", "")])
 def test_extension_attributes_are_kept_as_texts(value, text):
-    """Integers and truth values as headers would have them. (E5)"""
+    """Integers and truth values are spelled as in headers. (E5)"""
     assert metadata_of(tenant=value)["cloudevent"]["tenant"] == text
 
 
 def test_a_null_attribute_is_as_good_as_none():
-    """JSON may have a null for a missing value. (E5)"""
+    """In JSON, an attribute without a value may be null. (E5)"""
     [event] = json.loads(read({**a_cloud_event(), "subject": None, "data": None}).body)
     assert event == {"metadata": metadata_of()}
 
 
 @pytest.mark.parametrize("text", ["1.0", "12345678901234567", '"\\u00e4"', '{"metadata":1}'])
 def test_the_text_of_data_stays_as_it_came(text):
-    """No number loses a digit, and no escape is resolved. (E2)"""
+    """No number loses a digit, and escapes stay. (E2)"""
     sent = b'%b, "data": {"a": %b}}' % (json.dumps(a_cloud_event())[:-1].encode(), text.encode())
 
     assert CloudEventReader(now=NOW).read_event(sent).body.endswith(b',"a":%b}]' % text.encode())
 
 
 def test_data_may_be_in_base64():
-    """Bytes that are a JSON object are as good as the object. (E2)"""
+    """Bytes that are a JSON object are treated like the object. (E2)"""
     assert event_of(data_base64="eyJuIjogMX0=")["n"] == 1
 
 
 def test_content_types_of_json_are_kept():
-    """All but the usual one. (E2)"""
+    """All content types of JSON except for the usual one are stored. (E2)"""
     assert metadata_of(datacontenttype="application/vnd.shop+json")["cloudevent"]["datacontenttype"].endswith("+json")
     assert "datacontenttype" not in metadata_of(datacontenttype="application/json")["cloudevent"]
 
 
 def test_ids_are_those_of_the_cloud_events():
-    """Results can name them. (E8)"""
+    """Results can name the CloudEvents by these ids. (E8)"""
     assert read(a_cloud_event(id="A"), a_cloud_event(id="B")).ids == ["A", "B"]
 
 
 def test_parts_make_an_event():
-    """Attributes and data are separate; without data, an event has only metadata. (E1)"""
+    """Attributes and data are given separately; without data, an event has only metadata. (E1)"""
     attributes = {each: str(value) for each, value in a_cloud_event().items()}
     reader = CloudEventReader(now=NOW)
 
@@ -155,7 +156,7 @@ def test_parts_make_an_event():
 
 
 def test_long_batches_are_read_as_well():
-    """A body that is parsed in pieces gives the same events in their order. (E1)"""
+    """A body that is parsed in pieces gives the same events in the same order. (E1)"""
     events = [a_cloud_event(id=str(number), data={"text": "x" * 1000}) for number in range(3000)]
 
     sent = read(*events)
@@ -187,7 +188,7 @@ VALUES = some.recursive(
     complete=some.booleans(),
 )
 def test_whatever_comes_makes_a_batch_or_an_outcome(events, is_compacted, complete):
-    """A batch has an event for each CloudEvent, and every other member of its data. (E2, E9)"""
+    """A batch has an event for each CloudEvent, with all other members of the data. (E2, E9)"""
     sent = [a_cloud_event() | event if complete else event for event in events]
     try:
         publication = read(*sent, is_compacted=is_compacted)
@@ -201,7 +202,7 @@ def test_whatever_comes_makes_a_batch_or_an_outcome(events, is_compacted, comple
         assert UUID(event["metadata"]["eid"])
 
 
-# Bad input
+# Invalid input
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_what_breaks_a_rule_is_named(members, message):
     ids=["long", "many"],
 )
 def test_attributes_have_limits(members):
-    """Long ones and many of them are too much. (E9)"""
+    """Attributes that are too long or too many are refused. (E9)"""
     with pytest.raises(TooLarge):
         read(a_cloud_event(**members))
 
@@ -263,6 +264,6 @@ def test_a_text_that_is_no_single_object_is_malformed(text):
 
 
 def test_a_batch_has_no_more_events_than_any_other():
-    """The limit of batches counts for CloudEvents. (E9)"""
+    """The limit for batches applies to CloudEvents. (E9)"""
     with pytest.raises(TooLarge):
         read(a_cloud_event(), a_cloud_event(), limits=BatchLimits(max_events=1))

@@ -30,7 +30,8 @@ def enrich(*events, partitions=None, strategies=(EnrichmentStrategy.METADATA,), 
 
 
 def test_what_is_added():
-    """Sender, time, type, flow, partition and schema version are added; the rest stays as sent. (P100, P101)"""
+    """The publisher, the time, the event type, the flow id, the partition and the schema version are added; the rest
+    stays as sent. (P100, P101)"""
     sent = metadata(parent_eids=["x"], span_ctx={"a": "b"}, partition_compaction_key="k", occurred_at="2026-01-01t0Z")
     [event] = enrich({"a": 1, "metadata": sent}, partitions=[11])
     assert event == {
@@ -50,7 +51,7 @@ def test_what_is_added():
 
 @pytest.mark.parametrize(("sent", "stored"), [({"flow_id": "mine"}, "mine"), ({"flow_id": ""}, "the-flow")])
 def test_a_flow_id_of_one_s_own(sent, stored):
-    """A flow id that was sent is kept unless it is empty. (P100)"""
+    """A flow id in the metadata is kept unless it is empty. (P100)"""
     [event] = enrich({"metadata": metadata(**sent)})
     assert event["metadata"]["flow_id"] == stored
 
@@ -63,7 +64,7 @@ def test_a_partition_that_was_sent_is_overwritten():
 
 @pytest.mark.parametrize("category", [Category.BUSINESS, Category.UNDEFINED])
 def test_the_trace_of_the_request_is_that_of_events_without_one(category):
-    """An event with its own trace keeps it, whatever the others of the batch have. (E10)"""
+    """An event with a trace of its own keeps it, whatever the other events of the batch have. (E10)"""
     trace = {"traceparent": "t", "tracestate": "s"}
     own = [{}, {"span_ctx": {}}, {"span_ctx": {"traceparent": "own"}}, {"flow_id": "mine"}, {"partition": "7"}]
     sent = [{"metadata": metadata(**each), "span_ctx": {"a": "b"}} for each in own]
@@ -75,7 +76,7 @@ def test_the_trace_of_the_request_is_that_of_events_without_one(category):
 
 
 def test_only_where_it_is_asked_for():
-    """Event types without the strategy keep their events unchanged. (P99)"""
+    """Events of event types without the strategy stay unchanged. (P99)"""
     event = {"metadata": {"x": 1}}
     assert enrich(event, {}, strategies=()) == [event, {}]
 
@@ -88,12 +89,12 @@ def test_only_where_it_is_asked_for():
     ],
 )
 def test_times_have_three_digits(moment, text):
-    """The time of receipt always has exactly three digits of a second. (P100)"""
+    """The time of receipt always has exactly three decimal places. (P100)"""
     assert timestamp_text(moment) == text
 
 
 def test_what_cannot_be_enriched():
-    """An event without metadata to add to fails while enriching, and the whole batch with it. (P103)"""
+    """An event without metadata fails at the enrichment step, and the whole batch with it. (P103)"""
     with pytest.raises(BatchRejected) as caught:
         enrich({"metadata": metadata()}, {"metadata": 1}, partitions=[4, 5])
     assert (caught.value.step, caught.value.index, caught.value.detail) == (

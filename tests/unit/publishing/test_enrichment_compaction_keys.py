@@ -11,7 +11,7 @@ EVENTS = [{"metadata": {"partition_compaction_key": "one"}}, {"metadata": {"part
 
 @pytest.mark.parametrize("policy", [CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE])
 def test_compacted_events_have_their_own_key(house, policy):
-    """With a compacting policy the record key is the compaction key, empty or not. (P96, P142)"""
+    """With a compacting policy, the record key is the compaction key, even if it is empty. (P96, P142)"""
     event_type = house.add(an_event_type(cleanup_policy=policy, partitions=2))
     house.draws = [0.0, 0.9]
     assert house.publish(event_type, EVENTS).status is BatchStatus.STORED
@@ -19,7 +19,7 @@ def test_compacted_events_have_their_own_key(house, policy):
 
 
 def test_other_events_have_the_key_that_their_partition_was_chosen_by(house):
-    """Otherwise the key is the partition's key, if a key chose the partition. (P98)"""
+    """Otherwise, the record key is the partition key, if a key chose the partition. (P98)"""
     by_key = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",)}
     event_type = house.add(an_event_type(**by_key))
     house.publish(event_type, [{"k": "placed"}])
@@ -42,7 +42,7 @@ def test_other_events_have_the_key_that_their_partition_was_chosen_by(house):
     ],
 )
 def test_an_event_without_its_compaction_key(event, problem):
-    """A missing key makes the request one that cannot be read. (P141)"""
+    """If the key is missing, the whole request is malformed. (P141)"""
     with pytest.raises(Malformed) as caught:
         compaction_keys(BatchPiece([EVENTS[0], event], b"", b""))
     assert caught.value.detail == f"Error occurred when parsing event(s). {problem}"

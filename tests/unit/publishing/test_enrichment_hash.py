@@ -20,14 +20,14 @@ from nakadi.publishing.enrichment import as_signed_32_bit, java_string_hash
     ],
 )
 def test_the_hash_is_java_s(text, value):
-    """A text hashes as in Java: 31 times the earlier value, plus the UTF-16 unit, as a signed 32-bit integer. (P82,
+    """A string hashes as in Java: 31 times the previous value plus the UTF-16 unit, as a signed 32-bit integer. (P82,
     P95)"""
     assert as_signed_32_bit(java_string_hash(text)) == value
 
 
 @given(some.text(some.characters(exclude_categories=["Cs"]), max_size=300))
 def test_the_hash_of_any_text(text):
-    """Long texts and those beyond ASCII follow the same rule, unit by unit. (P82)"""
+    """Long strings and characters beyond ASCII follow the same rule, unit by unit. (P82)"""
     units = text.encode("utf-16-be")
     total = 0
     for high, low in zip(units[::2], units[1::2], strict=True):

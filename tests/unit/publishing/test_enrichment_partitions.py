@@ -54,7 +54,7 @@ def refusal(events, **event_type) -> BatchRejected:
     ],
 )
 def test_known_hashes(event, partitions, expected):
-    """The vectors of the reference: sum of hashes, remainder, and an index into names in the order of texts.
+    """The reference's test vectors: the sum of hashes, its remainder, and an index into the names, sorted as strings.
 
     (P81, P83, P84, P90, P91, P95)
     """
@@ -62,7 +62,7 @@ def test_known_hashes(event, partitions, expected):
 
 
 def test_sums_wrap_around():
-    """The sum of hashes has 32 bits; it wraps around before the remainder is taken. (P81, P83)"""
+    """The sum of hashes has 32 bits; it overflows before the remainder is taken. (P81, P83)"""
     lowest = "polygenelubricants"
     event = {"a": lowest, "b": lowest, "c": "a"}
     assert partitions_of([event], **by_hash("a", "b", "c", partitions=10)) == [97 % 10]
@@ -70,7 +70,7 @@ def test_sums_wrap_around():
 
 
 def test_the_order_of_key_fields_does_not_matter():
-    """Keys are added, so their order leaves the partition alone. (P86)"""
+    """The hashes of keys are added, so their order does not change the partition. (P86)"""
     events = [{"a": str(number), "b": "x"} for number in range(50)]
     there = partitions_of(events, **by_hash("a", "b", partitions=7))
     assert there == partitions_of(events, **by_hash("b", "a", partitions=7))
@@ -78,13 +78,13 @@ def test_the_order_of_key_fields_does_not_matter():
 
 
 def test_partitions_are_counted_in_the_order_of_texts():
-    """With twelve partitions the third name is 10. (P84)"""
+    """Of twelve partitions, the third name is 10. (P84)"""
     names = partitions_of([{"k": chr(96 + number)} for number in range(12)], **by_hash("k", partitions=12))
     assert names == [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_indexes_of_a_number_of_partitions_may_be_remapped():
-    """If there is an order for this number of partitions, the hash selects an index in it. (P85)"""
+    """If an order is configured for this number of partitions, the hash selects an index in that order. (P85)"""
     events = [{"k": chr(96 + number)} for number in range(12)]
     turned = {12: tuple(reversed(range(12)))}
     assert partitions_of(events, hash_orders=turned, **by_hash("k", partitions=12)) == [
@@ -115,7 +115,8 @@ def test_key_fields_of_data_events_are_within_their_data():
 
 
 def test_a_missing_key_field():
-    """An event without a key field fails with the one segment that is missing, and those before it keep their place.
+    """An event without a key field fails with the name of the missing segment, and events before it keep their
+    partitions.
 
     (P89)
     """
@@ -125,7 +126,8 @@ def test_a_missing_key_field():
 
 
 def test_structured_key_fields():
-    """Objects as keys are equal if their members are, in any order; the reference's order is not portable.
+    """Objects as keys are equal if their members are equal, in any order; the order that the reference uses is not
+    portable.
 
     (P92)
     """
@@ -134,19 +136,19 @@ def test_structured_key_fields():
 
 
 def test_a_key_field_without_a_name():
-    """A null among the key fields is a field that no event has. (R111, P89)"""
+    """A null among the key fields counts as a field that no event has. (R111, P89)"""
     rejection = refusal([{"null": 1, "": 2, "a": 3}], **by_hash("a", None, partitions=8))
     assert (rejection.index, rejection.detail) == (0, "field null doesn't exist.")
     assert partitions_of([], **by_hash(None, partitions=8)) == []
 
 
 def test_hash_without_key_fields():
-    """An event type without key fields gives up the whole batch, and blames no event. (P93)"""
+    """Without key fields, the whole batch is rejected, and no event is at fault. (P93)"""
     assert refusal([{}], **by_hash(partitions=8)).index is None
 
 
 def test_random_is_drawn_for_each_event():
-    """Each event gets its own random partition, for any metadata. (P78, P79)"""
+    """Each event gets its own random partition, whatever its metadata. (P78, P79)"""
     drawn = iter([0.5, 0.0, 0.999])
     events = [{"metadata": {"partition": "1"}}] * 3
     assert partitions_of(events, lambda: next(drawn), partitions=4) == [2, 0, 3]
@@ -160,7 +162,7 @@ def test_random_is_uniform():
 
 
 def test_random_of_one():
-    """With one partition, nothing is drawn. (P79)"""
+    """With a single partition, nothing is drawn. (P79)"""
     assert partitions_of([{}, {}], draw_nothing, partitions=1) == [0, 0]
 
 
@@ -168,7 +170,7 @@ USER_DEFINED = {"partition_strategy": PartitionStrategy.USER_DEFINED, "partition
 
 
 def test_user_defined_partitions_come_from_the_metadata():
-    """The partition in the metadata is taken. (P78, P80)"""
+    """The partition in the metadata is used. (P78, P80)"""
     assert partitions_of([{"metadata": {"partition": "11"}}, {"metadata": {"partition": "0"}}], **USER_DEFINED) == [
         11,
         0,
@@ -177,7 +179,7 @@ def test_user_defined_partitions_come_from_the_metadata():
 
 @pytest.mark.parametrize("event", [{}, {"metadata": 1}, {"metadata": {}}, {"metadata": {"partition": 1}}])
 def test_user_defined_without_a_partition(event):
-    """An event must say its partition, as a string. (P80)"""
+    """An event must name its partition with a string. (P80)"""
     assert (
         refusal([event], **USER_DEFINED).detail
         == "Failed to resolve partition. Failed to get partition from event metadata"
@@ -186,7 +188,7 @@ def test_user_defined_without_a_partition(event):
 
 @pytest.mark.parametrize("wanted", ["12", "-1", "00", "", "a"])
 def test_user_defined_with_a_partition_that_is_not_there(wanted):
-    """A partition that does not exist is named in the message. (P80)"""
+    """The message names the partition that does not exist. (P80)"""
     assert (
         refusal([{"metadata": {"partition": wanted}}], **USER_DEFINED).detail
         == f"Failed to resolve partition. Invalid partition specified when publishing event: {wanted}"

@@ -27,7 +27,7 @@ def tombstone(key: str = "one", **more):
 
 
 def test_what_is_published_is_in_the_log(house):
-    """A batch is stored, and there is nothing more to say. (P1, P110)"""
+    """A batch is stored, and its outcome has no items. (P1, P110)"""
     event_type = house.add(a_business_type())
     outcome = house.publish(event_type, [{"metadata": metadata(), "a": 1}], ANN)
     assert outcome == BatchOutcome(BatchStatus.STORED, stored_count=1)
@@ -39,7 +39,7 @@ def test_what_is_published_is_in_the_log(house):
 
 
 def test_without_authentication_the_publisher_has_a_fixed_name(house):
-    """Without authentication events are published by `unauthenticated`. (P100)"""
+    """Without authentication, the publisher of events is `unauthenticated`. (P100)"""
     event_type = house.add(a_business_type())
     house.publish(event_type, [{"metadata": metadata()}])
     assert house.stored(event_type)[0]["metadata"]["published_by"] == "unauthenticated"
@@ -55,7 +55,7 @@ def test_events_of_a_partition_keep_their_order(house):
 
 
 def test_refused_events_are_counted(house):
-    """The publisher counts the events of a batch that the log stores and refuses, and no others as refused."""
+    """The events of a batch are counted as stored or refused by the log; no others count as refused."""
     event_type = house.add(an_event_type(partitions=2))
     refused = house.publisher.metrics.events_refused
     house.publish(event_type, [{}])
@@ -68,7 +68,7 @@ def test_refused_events_are_counted(house):
 
 
 def test_events_of_a_refused_batch_are_counted(house):
-    """In a batch that is aborted for one event, all events count as refused, under the step that refused it."""
+    """If a batch is aborted because of one event, all its events count as refused at the step that refused the one."""
     event_type = house.add(an_event_type(**STRICT, **BY_KEY))
     refused = house.publisher.metrics.events_refused
     house.publish(event_type, [{"ok": 1, "k": "a"}, {}, {"ok": 1, "k": "b"}])
@@ -78,7 +78,7 @@ def test_events_of_a_refused_batch_are_counted(house):
 
 
 def test_one_append_for_each_request(house):
-    """The log is called once, with all partitions, so that each partition's part is stored as one. (P115)"""
+    """The log is called once with all partitions, so that the events of each partition are stored together. (P115)"""
     event_type = house.add(an_event_type(partitions=2))
     house.draws = [0.1, 0.6, 0.4]
     house.publish(event_type, [{"n": 1}, {"n": 2}, {"n": 3}])
@@ -89,7 +89,7 @@ def test_one_append_for_each_request(house):
 
 
 def test_an_empty_batch_is_fine(house):
-    """An empty array is stored without asking the log, if the event type is there and open. (P23, P24)"""
+    """If the event type exists and may be written, an empty array succeeds without a call to the log. (P23, P24)"""
     event_type = house.add(a_business_type(authorization=lists(writer="bob")))
     assert (
         house.publish(event_type, [], Subject("bob", frozenset({Attribute("user", "bob")}))).status
@@ -108,7 +108,7 @@ def lists(writer: str) -> Authorization:
 
 
 def test_an_unknown_event_type(house):
-    """Publishing to a missing event type says so, unless the body cannot be read in the first place. (P15, P18)"""
+    """Publishing to a missing event type is answered as not found, unless the body cannot be parsed. (P15, P18)"""
     missing = an_event_type(name="not.there")
     with pytest.raises(NotFound) as caught:
         house.publish(missing, [{}])
@@ -118,7 +118,8 @@ def test_an_unknown_event_type(house):
 
 
 def test_permission_to_write(house):
-    """A subject that is no writer is refused before any event is checked; without lists all may. (P50, P51)"""
+    """A subject that is not a writer is refused before any event is checked; without lists, everyone may write. (P50,
+    P51)"""
     closed = house.add(an_event_type(authorization=lists(writer="bob"), **STRICT))
     with pytest.raises(NotPermitted) as caught:
         house.publish(closed, [{}], ANN)
@@ -127,14 +128,15 @@ def test_permission_to_write(house):
 
 
 def test_all_are_validated_before_any_is_placed(house):
-    """Steps take the whole batch one after another: a late invalid event beats an early one without key. (P17, P14)"""
+    """Each step processes the whole batch before the next one: an invalid event is reported before an earlier one
+    without a key. (P17, P14)"""
     event_type = house.add(an_event_type(**STRICT, **BY_KEY))
     outcome = house.publish(event_type, [{"ok": 1}, {"k": 1}])
     assert statuses_and_steps(outcome) == [("aborted", "validating"), ("failed", "validating")]
 
 
 def test_only_the_first_invalid_event_is_reported(house):
-    """The publisher abandons the batch at the first invalid event. (P124, P122)"""
+    """The publisher stops at the first invalid event of a batch. (P124, P122)"""
     event_type = house.add(an_event_type(**STRICT))
     outcome = house.publish(event_type, [{"ok": 1}, {}, {"ok": 1}, {}])
     assert statuses_and_steps(outcome) == [
@@ -147,7 +149,8 @@ def test_only_the_first_invalid_event_is_reported(house):
 
 
 def test_a_missing_key_gives_the_batch_up(house):
-    """An event that cannot be placed fails while partitioning; one before it has its partition. (P89, P120, P122)"""
+    """An event that gets no partition fails at the partitioning step; events before it have their partition. (P89,
+    P120, P122)"""
     event_type = house.add(an_event_type(partitions=8, **BY_KEY))
     outcome = house.publish(event_type, [{"k": "Hello"}, {}, {"k": 1}])
     assert statuses_and_steps(outcome) == [
@@ -160,7 +163,7 @@ def test_a_missing_key_gives_the_batch_up(house):
 
 
 def test_hash_without_key_fields_gives_the_batch_up(house):
-    """An event type that should have key fields and has none gives every batch up without blame. (P93)"""
+    """An event type that should have key fields, but has none, rejects every batch, and no event is at fault. (P93)"""
     event_type = house.add(an_event_type(partition_strategy=PartitionStrategy.HASH))
     outcome = house.publish(event_type, [{}, {}])
     assert statuses_and_steps(outcome) == [("aborted", "validating")] * 2
@@ -168,7 +171,7 @@ def test_hash_without_key_fields_gives_the_batch_up(house):
 
 
 def test_a_hash_key_becomes_the_record_key(house):
-    """Placed by hash, a record's key is the key fields' values; otherwise it has none. (P98)"""
+    """With the hash strategy, the record key consists of the key fields' values; otherwise there is none. (P98)"""
     by_two = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("a", "b")}
     hashed, drawn = house.add(an_event_type(**by_two)), house.add(an_event_type())
     house.publish(hashed, [{"a": "x", "b": 1.50}])
@@ -177,7 +180,8 @@ def test_a_hash_key_becomes_the_record_key(house):
 
 
 def test_a_compaction_key_does_not_choose_the_partition(house):
-    """Compacted events are placed by their strategy, and kept under their compaction key. (P96, P97)"""
+    """The partitions of compacted events follow from their strategy, and their record keys are the compaction keys.
+    (P96, P97)"""
     compacted = a_business_type(cleanup_policy=CleanupPolicy.COMPACT, partitions=8, **BY_KEY)
     house.add(compacted)
     house.publish(compacted, [tombstone("one", k="Hello"), tombstone("one", k="a")])
@@ -185,7 +189,7 @@ def test_a_compaction_key_does_not_choose_the_partition(house):
 
 
 def test_repartitioning_takes_effect_at_once(house):
-    """With more partitions, hashes point elsewhere. (P94)"""
+    """With more partitions, the same hash may select another partition. (P94)"""
     event_type = house.add(an_event_type(partitions=8, **BY_KEY))
     house.publish(event_type, [{"k": "Hello"}])
     house.log.add_partitions(event_type.timeline.topic, 12)
@@ -196,14 +200,14 @@ def test_repartitioning_takes_effect_at_once(house):
 
 
 def test_directed_events(house):
-    """A batch for one subscription has its id on every record. (P127)"""
+    """In a batch for one subscription, every record has the subscription's id. (P127)"""
     event_type = house.add(an_event_type())
     house.publish(event_type, [{}, {}], directed_to="the-subscription")
     assert [record.directed_to for record in house.records(event_type)] == ["the-subscription"] * 2
 
 
 def test_partitions_succeed_and_fail_one_by_one(house):
-    """If one partition refuses events, the others still store theirs; every item has its own outcome.
+    """If one partition refuses its events, the others still store theirs; every item has its own outcome.
 
     (P3, P111, P115, P116)
     """
@@ -222,7 +226,7 @@ def test_partitions_succeed_and_fail_one_by_one(house):
 
 
 def test_all_may_fail(house):
-    """When nothing could be stored the answer is in the same form. (P112, P113)"""
+    """If nothing could be stored, the answer has the same form. (P112, P113)"""
     event_type = house.add(an_event_type())
     house.log.refusing = {0: "timed out"}
     outcome = house.publish(event_type, [{}, {}])
@@ -231,7 +235,7 @@ def test_all_may_fail(house):
 
 
 def test_a_log_that_does_not_answer(house):
-    """When the log is out of reach all items failed; none is left between two steps. (P111, P112, P114)"""
+    """If the log is unreachable, all items failed; none is left between two steps. (P111, P112, P114)"""
     event_type = house.add(an_event_type())
     house.log.troubles = [Unavailable("no route to the log")]
     outcome = house.publish(event_type, [{}, {}])
@@ -240,7 +244,7 @@ def test_a_log_that_does_not_answer(house):
 
 
 def switch_timeline(house, event_type):
-    """The event type after a switch of timelines, with an open topic; other processes do this."""
+    """The event type after a switch of timelines, with an open topic, as another process would make it."""
     following = a_timeline(order=2, partitions=event_type.timeline.partitions)
     house.log.create_topic(following.topic, following.partitions)
     return replace(event_type, timelines=(*event_type.timelines, following))
@@ -248,7 +252,7 @@ def switch_timeline(house, event_type):
 
 @pytest.mark.parametrize("signal", [SealedTopic, UnknownTopic])
 def test_events_follow_a_switch_of_timelines(house, signal):
-    """A batch that meets a closed timeline waits for the next one, and goes there whole. (P53)"""
+    """A batch that meets a closed timeline waits for the next one, and is stored there as a whole. (P53)"""
     event_type = house.add(a_business_type(partitions=2))
     house.log.troubles = [signal()]
     following = switch_timeline(house, event_type)
@@ -265,7 +269,7 @@ def test_events_follow_a_switch_of_timelines(house, signal):
 
 
 def test_maintenance_that_takes_too_long(house):
-    """After forty seconds of waiting, the broker tells the client to come again. (P53)"""
+    """After waiting for forty seconds, the broker tells the client to retry. (P53)"""
     event_type = house.add(an_event_type())
     house.log.seal_topic(event_type.timeline.topic)
     with pytest.raises(TryLater) as caught:
@@ -275,7 +279,7 @@ def test_maintenance_that_takes_too_long(house):
 
 
 def test_an_event_type_deleted_meanwhile(house):
-    """An event type that went away while it was remembered is not there. (P18)"""
+    """An event type that was deleted while it was cached is not found. (P18)"""
     event_type = house.add(an_event_type())
     house.publish(event_type, [{}])
     house.log.troubles = [UnknownTopic()]
@@ -285,14 +289,16 @@ def test_an_event_type_deleted_meanwhile(house):
 
 
 def test_tombstones(house):
-    """Deleting stores the key without a value, and neither validates nor enriches. (P2, P136, P137, P144)"""
+    """Deleting stores the key without a value, and the steps of validation and enrichment are skipped. (P2, P136, P137,
+    P144)"""
     event_type = house.add(a_compacted_type(**STRICT))
     assert house.delete(event_type, [tombstone("one"), tombstone("")]).status is BatchStatus.STORED
     assert house.records(event_type) == [Record(None, "one"), Record(None, "")]
 
 
 def test_tombstones_go_where_events_would(house):
-    """A tombstone is placed by the event type's strategy, and fails like an event if it cannot be. (P140)"""
+    """The event type's strategy determines a tombstone's partition; a tombstone without one fails like an event.
+    (P140)"""
     hashed = house.add(a_compacted_type(partitions=8, **BY_KEY))
     assert house.delete(hashed, [tombstone(k="Hello")]).status is BatchStatus.STORED
     assert len(house.records(hashed, 2)) == 1
@@ -306,7 +312,7 @@ def test_tombstones_go_where_events_would(house):
 
 
 def test_tombstones_without_a_key(house):
-    """A tombstone that names no key makes the request one that cannot be read. (P140, P141)"""
+    """A tombstone without a key makes the whole request malformed. (P140, P141)"""
     event_type = house.add(a_compacted_type())
     with pytest.raises(Malformed, match=r"partition_compaction_key.* not found"):
         house.delete(event_type, [tombstone(), {"metadata": metadata()}])
@@ -315,7 +321,8 @@ def test_tombstones_without_a_key(house):
 
 @pytest.mark.parametrize("events", [[], [{}], [{}, {}, {}]])
 def test_deleting_from_what_is_not_compacted(house, events):
-    """Without compaction nothing can be deleted: every item is aborted, without a reason; none is an empty list.
+    """Without compaction, nothing can be deleted: every item is aborted without a reason; without tombstones, the list
+    is empty.
 
     (P138, P139)
     """
@@ -326,7 +333,7 @@ def test_deleting_from_what_is_not_compacted(house, events):
 
 
 def test_tombstones_have_a_size_too(house):
-    """The size limit holds for tombstones. (P136)"""
+    """The size limit applies to tombstones. (P136)"""
     event_type = house.add(a_compacted_type())
     outcome = house.delete(event_type, [tombstone(), tombstone(much="x" * 999_000)])
     assert statuses_and_steps(outcome) == [("aborted", "validating"), ("failed", "validating")]
@@ -334,7 +341,8 @@ def test_tombstones_have_a_size_too(house):
 
 
 def test_deleting_meets_the_same_refusals(house):
-    """Unknown types, permission, unreadable bodies, maintenance, failing writes: all as in publishing. (P135)"""
+    """Unknown event types, permissions, malformed bodies, maintenance, failing writes: all are handled as in
+    publishing. (P135)"""
     event_type = house.add(a_compacted_type(authorization=lists(writer="ann")))
     with pytest.raises(NotFound):
         house.delete(an_event_type(name="not.there"), [])
@@ -350,13 +358,14 @@ def test_deleting_meets_the_same_refusals(house):
 
 
 def test_features_are_only_asked_for_where_they_matter(house):
-    """Publishing to an event type without an owner selector depends on no feature. (P129)"""
+    """Publishing to an event type without an owner selector does not depend on any feature. (P129)"""
     house.features.switch(Feature.EVENT_OWNER_SELECTOR_AUTHZ, on=True)
     assert house.publish(house.add(an_event_type()), [{}], Subject("bob")).status is BatchStatus.STORED
 
 
 def recreate(house, event_type, **changes):
-    """Another process has deleted an event type that this one remembers, and made another one of its name."""
+    """Another process has deleted an event type that this process caches, and created another one with the same
+    name."""
     house.event_types.cached(event_type.name)
     house.elsewhere.remove(event_type)
     house.log.delete_topic(event_type.timeline.topic)
@@ -369,8 +378,8 @@ def recreate(house, event_type, **changes):
 
 
 def test_the_schema_of_a_deleted_event_type_is_not_used(house):
-    """Right after another process deleted and recreated an event type, its present schema judges events: events that
-    only the old one refused are stored, and those that only the new one refuses are not."""
+    """Right after another process has deleted and recreated an event type, its current schema decides: events that only
+    the old one refused are stored, and events that only the new one refuses are not."""
     strict, lenient = STRICT["schema"], a_schema("{}")
     another = recreate(house, house.add(an_event_type(schema=strict)), schema=lenient)
     assert house.publish(another, [{"n": 1}]).status is BatchStatus.STORED
@@ -381,7 +390,7 @@ def test_the_schema_of_a_deleted_event_type_is_not_used(house):
 
 
 def test_a_refusal_is_by_the_schema_that_there_is(house):
-    """An event that the cached schema refuses is judged by the present one."""
+    """An event that the cached schema refuses is checked against the current one."""
     event_type = house.add(an_event_type(**STRICT))
     house.event_types.cached(event_type.name)
     house.elsewhere.replace(event_type, replace(event_type, schema=a_schema("{}", version=Version(1, 1, 0))))
@@ -389,8 +398,8 @@ def test_a_refusal_is_by_the_schema_that_there_is(house):
 
 
 def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
-    """A writer of a deleted event type needs permission for the one that has its name now; a writer of only the new one
-    is admitted. (P50)"""
+    """A writer of a deleted event type needs permission for the one that now has its name; a writer of only the new one
+    is permitted. (P50)"""
     bob = Subject("bob", frozenset({Attribute("user", "bob")}))
     event_type = house.add(an_event_type(authorization=lists(writer="ann")))
     another = recreate(house, event_type, authorization=lists(writer="bob"))
@@ -403,14 +412,14 @@ def test_permission_for_a_deleted_event_type_is_none_for_its_successor(house):
 
 
 def test_tombstones_do_not_come_to_the_successor_of_a_compacted_event_type(house):
-    """A deletion is refused by an event type that is not compacted, though the one before it was."""
+    """A deletion is refused by an event type that is not compacted, although its predecessor was."""
     event_type = house.add(a_compacted_type())
     another = recreate(house, event_type, cleanup_policy=CleanupPolicy.DELETE)
     assert house.delete(another, [tombstone()]).status is BatchStatus.REJECTED
 
 
 def test_what_follows_a_refused_append_leaves_the_event_loop(house):
-    """To report each event's fate, the whole batch may have to be parsed again."""
+    """Reporting each event's outcome may require parsing the whole batch again."""
     event_type = house.add(an_event_type())
     house.log.refusing = {0: "timed out"}
     task = house.publisher.publishing_task(event_type.name, b'[{"a":1}]', BatchSender(subject=ANN, flow_id="the-flow"))

@@ -1,4 +1,4 @@
-"""A batch is checked and enriched as a whole, with the same result."""
+"""Checking and enriching a batch as a whole has the same result as for each event."""
 
 import json
 
@@ -49,7 +49,7 @@ def event_types():
 
 
 def make_houses():
-    """Two houses with the same event types."""
+    """Two publishers with the same event types."""
     pair = PublisherInMemory(), PublisherInMemory()
     for house in pair:
         for event_type in event_types():
@@ -118,7 +118,7 @@ def check_each_event_alone(patch):
 )
 @example(name="plain", events=[({"n": 0}, metadata(event_type="one"))], alike=False, spelled=orjson.dumps)
 def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
-    """Outcomes, partitions and stored events are the same as for a batch whose events are handled one by one."""
+    """Outcomes, partitions and stored events are the same as if the events were handled one by one."""
     sent = [event | {"metadata": events[0][1] if alike else about} for event, about in events]
     if name == "undefined":
         sent = [event for event, _ in events]
@@ -144,7 +144,7 @@ def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
 
 
 def test_usual_batches_are_taken_at_once():
-    """Usual batches have their members in any order, with blanks, and with metadata that all events have in common."""
+    """Ordinary batches may have their members in any order, whitespace, and metadata that all events have in common."""
     [house, _] = make_houses()
     house.draws += [0.1, 0.4, 0.9] * 100
     for about in ({}, {"flow_id": "mine"}, {"event_type": "three", "span_ctx": {"a": "b"}}):
@@ -164,7 +164,8 @@ def test_usual_batches_are_taken_at_once():
 
 
 def test_events_are_spread_by_hash_at_once():
-    """Each goes where the hash of its keys says, texts and numbers, with its keys beside it."""
+    """The hash of the keys, which may be strings and numbers, decides each event's partition, and the keys are stored
+    with the event."""
     [house, _] = make_houses()
     events = [{"n": number, "who": {"id": f"é{number}"}, "metadata": metadata()} for number in range(20)]
     assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.STORED
@@ -183,7 +184,7 @@ def test_events_are_spread_by_hash_at_once():
 
 
 def test_long_keys_are_hashed_in_a_turn():
-    """Hashing takes a step for each character, and that much work waits for its turn, away from the event loop."""
+    """Hashing takes a step per character, and this much work waits for its turn outside the event loop."""
     [house, _] = make_houses()
     events = [{"n": 1, "note": "x" * 100_000, "metadata": metadata()} for _ in range(3)]
     with pytest.raises(NeedsThread):
@@ -195,7 +196,7 @@ def test_long_keys_are_hashed_in_a_turn():
 
 
 def test_members_that_the_schema_does_not_name_are_stored():
-    """They are stored unchanged."""
+    """Such members are stored unchanged."""
     [house, _] = make_houses()
     more = b'"x":[1.50,{"y":"\\u00e9"}],"z":1E2'
     body = b'[{"n":1,%b,"metadata":%b}]' % (more, orjson.dumps(metadata()))
@@ -222,7 +223,7 @@ def test_partitions_of_a_batch_that_is_taken_at_once_are_refused_one_by_one():
 
 
 def test_a_body_that_cannot_be_read_is_told_first():
-    """A malformed body is refused as such, whether the event type exists or may be written, or not. (P19)"""
+    """A malformed body is refused as malformed, whether or not the event type exists or may be written. (P19)"""
     house = PublisherInMemory()
     with pytest.raises(NotFound):
         house.publisher.publish("unknown", b"[{}]", UNAUTHENTICATED, "f")
@@ -231,7 +232,8 @@ def test_a_body_that_cannot_be_read_is_told_first():
 
 
 def test_a_batch_may_be_longer_than_its_longest_event():
-    """The limit holds for each event: a longer body of smaller ones is taken at once, and one beyond it is refused."""
+    """The limit holds for each event: a longer body of smaller events is accepted, and one with an event beyond the
+    limit is refused."""
     [house, _] = make_houses()
     limit = house.publisher.limits.max_event_bytes
     small, large = ({"n": 0, "note": "x" * size, "metadata": metadata()} for size in (limit // 5, limit))
@@ -246,7 +248,7 @@ def test_a_batch_may_be_longer_than_its_longest_event():
 
 @pytest.mark.parametrize("sent", [{"event_type": "three"}, {"flow_id": "mine"}, {"flow_id": ""}])
 def test_what_only_some_events_have_sent_is_there_once(sent):
-    """An event has each member that the broker adds once, whether or not the client sent it."""
+    """An event has each member that the broker adds exactly once, whether or not the client sent it."""
     [house, _] = make_houses()
     house.draws += [0.1] * 10
     events = [{"n": number, "metadata": metadata(**about)} for number, about in enumerate((sent, {}, sent))]

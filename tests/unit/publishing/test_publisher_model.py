@@ -1,4 +1,4 @@
-"""For any schema, events and bytes, the result of a batch matches a slow and obvious model."""
+"""For any schema, events and bytes, the result of a batch equals that of a slow and simple model."""
 
 import random
 from collections import Counter
@@ -34,7 +34,7 @@ from tests.support.random_events import (
 )
 
 SEED = 20261126
-SCHEMAS = 30  # in each run, and forty times as many if all tests run
+SCHEMAS = 30  # in each run, and forty times as many in a run of all tests
 BATCHES_PER_SCHEMA = 6
 MAX_EVENT_BYTES = 2000
 PARTITIONS = 12
@@ -44,7 +44,7 @@ ATTEMPTS_AT_A_VALID_EVENT = 6
 
 
 class RandomEventType:
-    """An event type of random schema and kind, the model of it, and batches for it."""
+    """An event type with a random schema and category, its model, and batches for it."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -90,7 +90,7 @@ class RandomEventType:
         return OwnerSelector(type=OwnerSelectorType.PATH, name="user", value=self.draw.choice(KEYS))
 
     def batch(self):
-        """A body, and whether it is hostile."""
+        """A body, and whether it is malicious."""
         spelling = self.draw.choice(SPELLINGS)
         common = {"flow_id": "mine"} if self.draw.random() < 0.1 else {}
         number = self.draw.choice((0, 1, 2, 3, 5, 8))
@@ -105,7 +105,7 @@ class RandomEventType:
         return body, is_hostile
 
     def _event(self, common, *, faulty):
-        """An event that follows the schema, if one is found soon."""
+        """An event that matches the schema, if one is found soon."""
         for _ in range(ATTEMPTS_AT_A_VALID_EVENT):
             event = self._with_metadata(self.root.make(), common)
             text = f"[{spell(self.draw, event, SPELLINGS[0])}]".encode()
@@ -146,7 +146,7 @@ class RandomEventType:
         return dict(members)
 
     def publish(self, body, subject, directed_to, draws, monkeypatch):
-        """The outcome in the words of the model, and whether all events were known to be valid at once."""
+        """The outcome in the model's terms, and whether all events were known to be valid at once."""
         self.house.log.appends.clear()
         self.house.draws[:] = draws
         find_problem, one_by_one = validation._find_problem, []
@@ -172,14 +172,14 @@ class RandomEventType:
 def run_world(draw, ways, monkeypatch, *, in_pieces=False):
     try:
         world = RandomEventType(draw)
-    except Invalid:  # a schema may be too entangled
+    except Invalid:  # a schema may have too many references
         ways["not a schema"] += 1
         return
     for _ in range(BATCHES_PER_SCHEMA):
         body, is_hostile = world.batch()
         subject = draw.choice((ANN, ANN, ANN, UNAUTHENTICATED))
         directed_to = "a-subscription" if draw.random() < 0.1 else None
-        # Pieces may have drawn before one of them is declined.
+        # Some pieces may have been drawn before one of them is declined.
         draws = [draw.random()] * 10 if in_pieces else [draw.random() for _ in range(10)]
         expected = world.model.publish(body, subject, "the-flow", directed_to, list(draws))
         found, is_known = world.publish(body, subject, directed_to, draws, monkeypatch)
@@ -193,7 +193,7 @@ def run_world(draw, ways, monkeypatch, *, in_pieces=False):
 
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_publishing_does_what_the_model_says(monkeypatch, in_pieces):
-    """Verdict, reasons, stored events, partitions, keys and owners match the model, however a batch is read.
+    """The verdict, the reasons, stored events, partitions, keys and owners match the model, however a batch is read.
 
     Short bodies are read at once, and long ones in pieces. (P19, P71, P105)
     """

@@ -1,4 +1,4 @@
-"""The validators in use are kept for the next batch."""
+"""Validators in use are cached for the next batch."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ def test_validators_are_made_once():
     ],
 )
 def test_validators_of_different_types(changes):
-    """Any property that changes the effective schema leads to another validator. (P56)"""
+    """A validator is cached for each combination of the properties that change the effective schema. (P56)"""
     validators, kept = ValidatorCache(), {"id": "one", "name": "order"}
     schema = partial(effective_schema_of, a_business_type())
     first = validators.get_or_compile(an_event_type(**kept), schema)
@@ -49,7 +49,7 @@ def test_validators_of_different_types(changes):
 
 
 def test_validators_that_were_not_asked_for_longest_go():
-    """The cache keeps a limited number of validators, among them those in use."""
+    """The cache keeps a limited number of validators, including those in use."""
     validators = ValidatorCache(max_validators=2)
     one, two, three = (an_event_type() for _ in range(3))
     first = validators.get_or_compile(one, dict)
@@ -62,7 +62,7 @@ def test_validators_that_were_not_asked_for_longest_go():
 
 
 def test_validators_that_could_not_be_made():
-    """When making one fails, the next to ask tries again."""
+    """If compiling a validator fails, the next request tries again."""
     validators, event_type = ValidatorCache(), an_event_type()
     with pytest.raises(Invalid):
         validators.get_or_compile(event_type, lambda: {"type": "foo"})

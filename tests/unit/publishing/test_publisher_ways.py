@@ -1,4 +1,4 @@
-"""Read at once or in pieces, the outcome of a batch and its stored events are the same, to the byte."""
+"""Whether a batch is read at once or in pieces, its outcome and its stored events are the same, to the byte."""
 
 import json
 import random
@@ -17,7 +17,7 @@ from tests.support.publishing import EID, PublisherInMemory, a_business_type
 SEED = 20261124
 CASES = 300
 PARTITIONS = 12
-RECEIVED_AT = "2026-11-21T12:00:00.000Z"  # the clock of a house stands still
+RECEIVED_AT = "2026-11-21T12:00:00.000Z"  # the clock of a publisher in these tests does not move
 SCHEMA = {
     "type": "object",
     "required": ["n"],
@@ -68,11 +68,11 @@ def object_of(members):
 
 
 class BatchCase:
-    """A batch, and the expected records: partition, key and text of each event, by the contract alone."""
+    """A batch, and the expected records: the partition, key and text of each event, derived from the contract alone."""
 
     def __init__(self, draw):
         [self.name] = draw.choices(list(KINDS), WEIGHTS)
-        # The metadata of all events: members that only some of them set are rare.
+        # The metadata of all events: members that only some events set are rare.
         self.alike = [
             said
             for said in (
@@ -139,7 +139,7 @@ class BatchCase:
                 return partition_by_hash([note]), note, []
 
     def _stamped(self, about, partition):
-        """The stamp comes first; the client's own values stay in their place, unless the broker overrules them."""
+        """The stamp comes first; the client's own values keep their positions, unless the broker overrides them."""
         stamp = {
             "published_by": "unauthenticated",
             "received_at": RECEIVED_AT,
@@ -149,7 +149,7 @@ class BatchCase:
             "partition": str(partition),
         }
         kept = [each for each in about if each != '"flow_id":""']
-        if len(kept) < len(about):  # then all of it is written by the broker, with the shortest escapes
+        if len(kept) < len(about):  # in this case the broker writes all of it, with the shortest escapes
             kept = [each.replace("\\u00e9", "é") for each in kept]
         said = [each.split('"')[1] for each in kept]
         return [*(f'"{name}":"{value}"' for name, value in stamp.items() if name not in said), *kept]
@@ -163,7 +163,7 @@ def a_house():
 
 
 def publish(house, case, monkeypatch, *, in_pieces):
-    """The result of the case, and whether its events were known to be valid as a whole."""
+    """The outcome of the batch, and whether its events were known to be valid as a whole."""
     house.log.appends.clear()
     house.draws[:] = case.draws
     find_problem, one_by_one = validation._find_problem, []
@@ -187,7 +187,8 @@ def publish(house, case, monkeypatch, *, in_pieces):
 
 
 def test_what_is_stored_does_not_depend_on_the_way(monkeypatch):
-    """Random batches are stored as the contract says, at once and in pieces, and most are checked at once. (P105)"""
+    """Random batches are stored as the contract says, at once and in pieces, and most of them are checked at once.
+    (P105)"""
     print(f"seed {SEED}")
     draw, ways = random.Random(SEED), Counter()
     house, other_house = a_house(), a_house()
@@ -211,7 +212,7 @@ def test_what_is_stored_does_not_depend_on_the_way(monkeypatch):
 
 @pytest.mark.parametrize("size", [999_000, 999_001])
 def test_an_event_above_the_limit_is_stored_by_no_way(size):
-    """An event of the size limit is stored, and one that is a byte longer is not. (P37)"""
+    """An event of exactly the size limit is stored, and an event that is a byte longer is not. (P37)"""
     house = a_house()
     head = f'{{"metadata":{{"eid":"{EID}","occurred_at":"2026-11-21T12:00:00Z"}},"n":1,"note":"'
     event = head + "x" * (size - len(head) - 2) + '"}'

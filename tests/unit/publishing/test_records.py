@@ -1,4 +1,4 @@
-"""The broker's additions go into their place, whatever surrounds them."""
+"""The broker's additions are inserted at the right place, whatever surrounds it."""
 
 import json
 import random
@@ -37,7 +37,7 @@ STAMP = {"published_by": "ann", "received_at": "2026-11-21T00:00:00.000Z", "even
     ],
 )
 def test_a_member_is_found_in_its_place(event):
-    """The bounds belong to the member of the event itself, in any spelling of its name. (P105, P106)"""
+    """The bounds are those of the event's own member, whatever the spelling of its name. (P105, P106)"""
     start, end = member_bounds(event.encode(), "metadata")
     text = event.encode()
     assert json.loads(text[start:end]) == json.loads(event)["metadata"]
@@ -46,7 +46,7 @@ def test_a_member_is_found_in_its_place(event):
 
 
 def a_hostile_event(draw, schemas):
-    """Members beside the metadata, and nested ones, have names and texts that look like metadata."""
+    """Members beside the metadata, and nested ones, have names and values that look like metadata."""
     metadata = {"eid": EID, draw.choice(("span_ctx", "x")): {draw.choice(NAMES): draw.choice(TEXTS)}}
     members = [(draw.choice(NAMES), schemas.anything(3)) for _ in range(draw.randint(0, 4))]
     members = [member for member in dict(members).items() if member[0] != "metadata"]
@@ -55,7 +55,7 @@ def a_hostile_event(draw, schemas):
 
 
 def test_nothing_misleads_the_stamp(monkeypatch):
-    """With any events, the stamp goes into their metadata, and nowhere else. (P100, P105)"""
+    """For any events, the stamp is inserted into their metadata, and nowhere else. (P100, P105)"""
     by_grammar, put = [], records._put_at_beginning
     monkeypatch.setattr(records, "_put_at_beginning", lambda *args: by_grammar.append(1) or put(*args))
     put_count = 0
@@ -76,4 +76,4 @@ def test_nothing_misleads_the_stamp(monkeypatch):
             assert found_members == members, seed
             assert found == STAMP | {"flow_id": "f", "partition": str(partition)} | sent, seed
             put_count += 1
-    assert put_count / 10 < len(by_grammar) < put_count * 9 / 10  # both are taken
+    assert put_count / 10 < len(by_grammar) < put_count * 9 / 10  # both are in use

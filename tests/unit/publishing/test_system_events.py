@@ -36,7 +36,7 @@ REQUEST = {"method": "GET", "path": "/event-types", "query": "", "user_agent": "
 
 
 class KpiProcess:
-    """The KPI events of a process whose threads stand still between requests, and the ones that were written."""
+    """The KPI events of a process whose threads do not run between requests, and the events that were written."""
 
     def __init__(self, write_interval_seconds=None):
         self.clock = HandMovedClock()
@@ -81,7 +81,7 @@ class KpiProcess:
         self.figures.record_batch(name, subject, "flow", **told)
 
     def flush(self):
-        """Write waiting events, however young they are."""
+        """Write the queued events, however young they are."""
         self.clock.move(KPI_QUEUE_MAX_AGE_SECONDS)
         self.figures.flush_if_due()
 
@@ -105,7 +105,7 @@ def without_metadata(event):
 
 
 def test_a_stored_batch_is_recorded(world):
-    """A batch is recorded with its event type, publisher, number of events and bytes, and duration. (P153)"""
+    """A batch is recorded with its event type, publisher, duration, and number of events and bytes. (P153)"""
     world.switch_on(Feature.KPI_COLLECTION)
 
     world.batch()
@@ -127,13 +127,13 @@ def test_a_stored_batch_is_recorded(world):
 
 
 def test_names_are_hashed_as_the_reference_hashes_them():
-    """A name is hashed with the salt in front of it. (R251)"""
+    """A name is hashed with the salt before it. (R251)"""
     assert name_hasher("salt")("unauthenticated") == "6ba66e95cc581ac889f94984b85f312ea7e95ade8efa705c6b8944ecd58b60a5"
 
 
 @pytest.mark.parametrize(("subscription", "api"), [(None, "lola"), ("a-subscription", "hila")])
 def test_a_stream_is_recorded(world, subscription, api):
-    """A stream is recorded with its sent events of an event type, and its subscription. (L70, S309)"""
+    """A stream is recorded with the events of an event type that it has sent, and with its subscription. (L70, S309)"""
     world.switch_on(Feature.KPI_COLLECTION)
 
     world.figures.record_sent_events(
@@ -148,7 +148,7 @@ def test_a_stream_is_recorded(world, subscription, api):
 
 
 def test_a_stream_is_reported_periodically_and_at_its_end(world):
-    """Sent events are reported every half a minute for each event type, and counted from zero again. (L70, S309)"""
+    """The events sent are reported every half minute for each event type, and counted from zero again. (L70, S309)"""
     world.switch_on(Feature.KPI_COLLECTION)
     stream = StreamKpis(world.figures, world.clock, ANN, "flow")
     stream.record_sent_batch("a", 1, 10, world.clock.now())
@@ -171,7 +171,7 @@ def test_a_stream_is_reported_periodically_and_at_its_end(world):
 
 
 def test_requests_are_recorded_while_the_access_log_is_on(world):
-    """The access log has its own feature, separate from the other figures. (R228, R250)"""
+    """The access log has its own feature, separate from the other KPI events. (R228, R250)"""
     world.switch_on(Feature.KPI_COLLECTION)
     world.figures.record_request(REQUEST, ANN, "flow")
     world.flush()
@@ -187,7 +187,8 @@ def test_requests_are_recorded_while_the_access_log_is_on(world):
 
 
 def test_nothing_is_written_while_the_feature_is_off(world):
-    """Events queued before the feature was found to be off are discarded, and not counted as dropped. (R250, P153)"""
+    """Events that were queued before the feature was found to be off are discarded, and not counted as dropped. (R250,
+    P153)"""
     world.batch()
     world.flush()
     world.batch()
@@ -200,7 +201,7 @@ def test_nothing_is_written_while_the_feature_is_off(world):
 
 @pytest.mark.parametrize("name", sorted(KPI_EVENT_TYPES))
 def test_figures_make_no_figures(world, name):
-    """Publishing to and streaming from the event types of KPI events is not recorded. (P153, L70)"""
+    """Publishing KPI events, and streaming them, is not recorded. (P153, L70)"""
     world.switch_on(Feature.KPI_COLLECTION)
 
     world.batch(name)
@@ -211,7 +212,7 @@ def test_figures_make_no_figures(world, name):
 
 
 def test_long_texts_are_cut(world):
-    """A text that a client chooses is kept up to a limited length."""
+    """A string that a client chooses is kept up to a limited length."""
     world.switch_on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
     world.figures.record_request(REQUEST | {"query": "?" + "x" * 100_000}, Subject(name="y" * 5_000), "flow")
@@ -222,7 +223,7 @@ def test_long_texts_are_cut(world):
 
 
 def test_what_cannot_be_encoded_is_dropped(world):
-    """Half of a surrogate pair in a header fails no request."""
+    """Half a surrogate pair in a header makes no request fail."""
     world.switch_on(Feature.KPI_COLLECTION, Feature.ACCESS_LOG_ENABLED)
 
     world.figures.record_request(REQUEST | {"user_agent": "\ud800"}, ANN, "flow")
@@ -252,7 +253,7 @@ def test_the_queue_is_bounded(world, monkeypatch, caplog, bound):
 
 @pytest.mark.parametrize("error", [Unavailable("no log"), RuntimeError("a bug")])
 def test_what_cannot_be_written_is_dropped(world, error, caplog):
-    """A failure to write is logged and counted, and the next figures are still written."""
+    """A failed write is logged and counted, and the next KPI events are still written."""
     world.switch_on(Feature.KPI_COLLECTION)
     world.fails = error
     world.batch()
@@ -266,7 +267,7 @@ def test_what_cannot_be_written_is_dropped(world, error, caplog):
 
 
 def test_they_are_written_in_batches(world):
-    """Many figures are written some at a time, each event type for itself."""
+    """Many KPI events are written in batches, one event type at a time."""
     world.switch_on(Feature.KPI_COLLECTION)
     for _ in range(2 * MAX_EVENTS_PER_BATCH + 1):
         world.batch()
@@ -281,7 +282,8 @@ def test_they_are_written_in_batches(world):
 
 
 def test_a_function_writes_when_much_or_old_is_waiting(world):
-    """A process that stands still between requests writes at the end of one, and mostly has nothing to do there."""
+    """A process that does not run between requests writes at the end of a request, and mostly has nothing to write
+    then."""
     world.switch_on(Feature.KPI_COLLECTION)
     world.batch()
     world.figures.flush_if_due()
@@ -299,7 +301,7 @@ def test_a_function_writes_when_much_or_old_is_waiting(world):
 
 
 def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
-    """A log that does not answer holds an invocation up for a bounded time only."""
+    """A log that does not answer delays an invocation only for a limited time."""
     monkeypatch.setattr(module, "KPI_FLUSH_TIMEOUT_SECONDS", 0.01)
     world.switch_on(Feature.KPI_COLLECTION)
     world.log_answers.clear()
@@ -313,7 +315,7 @@ def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
 
 
 def test_a_server_writes_by_itself():
-    """If threads keep running, they write the gathered events by themselves."""
+    """If threads keep running, they write the queued events by themselves."""
     world = KpiProcess(write_interval_seconds=0.01)
     world.switch_on(Feature.KPI_COLLECTION)
     with closing(world.figures):
@@ -324,7 +326,7 @@ def test_a_server_writes_by_itself():
 
 
 def test_a_server_looks_at_once_whether_a_feature_is_on_again():
-    """While a feature is off, the broker builds one event a second in vain, and not all events of every other
+    """While a feature is off, the broker builds one event per second in vain, rather than all events of every other
     second."""
     world = KpiProcess(write_interval_seconds=3600)
     with closing(world.figures):
@@ -348,7 +350,7 @@ def test_a_server_looks_at_once_whether_a_feature_is_on_again():
 
 
 def test_a_server_writes_a_whole_batch_at_once():
-    """Nobody waits for the time to come when a batch is full."""
+    """A full batch is written before its time has come."""
     world = KpiProcess(write_interval_seconds=3600)
     world.switch_on(Feature.KPI_COLLECTION)
     with closing(world.figures):
@@ -358,7 +360,7 @@ def test_a_server_writes_a_whole_batch_at_once():
 
 
 def test_what_waits_at_the_end_is_written():
-    """A process that ends in good order writes its queued events, and accepts no more."""
+    """A process that ends properly writes its queued events, and accepts no more."""
     world = KpiProcess(write_interval_seconds=3600)
     world.switch_on(Feature.KPI_COLLECTION)
     world.batch()
@@ -371,7 +373,7 @@ def test_what_waits_at_the_end_is_written():
 
 
 def test_taking_a_figure_asks_nothing_of_the_world(world):
-    """Failures of the registry and of the log are not seen by publishers."""
+    """Publishers are not affected by failures of the registry and of the log."""
 
     def out_of_order(*_):
         raise Unavailable("no registry")
@@ -384,7 +386,7 @@ def test_taking_a_figure_asks_nothing_of_the_world(world):
 
 
 def test_the_fields_are_those_of_the_reference():
-    """Members of figures are named, and ordered, as readers of the reference know them. (R250)"""
+    """The members of KPI events have the names and the order that readers of the reference know. (R250)"""
     assert {name: " ".join(figures.fields) for name, figures in KPI_DEFINITIONS.items()} == {
         ACCESS_LOG: "method path query user_agent app app_hashed status_code response_time_ms accept_encoding "
         "content_encoding request_length response_length",

@@ -14,7 +14,7 @@ SKU = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": 
 
 
 def detail(house: PublisherInMemory, event_type, event) -> str:
-    """The fault of an event, empty if it has none."""
+    """The fault of an event, or an empty string if it has none."""
     if event_type.name not in [each.name for each in house.event_types.all()]:
         house.add(event_type)
     outcome = house.publish(event_type, [event])
@@ -34,7 +34,7 @@ def data_event(**changes):
 
 
 def test_events_of_no_category_follow_their_schema(house):
-    """Events of the category undefined are checked against their unchanged schema. (P56, P57)"""
+    """Events of the category `undefined` are checked against their unchanged schema. (P56, P57)"""
     event_type = an_event_type(schema=a_schema(json.dumps(SKU)))
     assert detail(house, event_type, {"sku": "1", "more": 1}) == ""
     assert detail(house, event_type, {"more": 1}) == "#: required key [sku] not found"
@@ -45,12 +45,12 @@ def test_events_of_no_category_follow_their_schema(house):
     "sent", [{"metadata": 1}, {"metadata": {"eid": "x", "received_at": []}}, {"metadata": None}, {}]
 )
 def test_events_of_no_category_may_say_anything_of_themselves(house, sent):
-    """The category undefined has no rules for metadata. (P74)"""
+    """The category `undefined` has no rules for metadata. (P74)"""
     assert detail(house, an_event_type(), sent) == ""
 
 
 def test_the_latest_schema_decides(house):
-    """After a change of the schema, events are checked against the new one, and get its version. (P56, P100)"""
+    """After a schema change, events are checked against the new schema, and get its version. (P56, P100)"""
     event_type = house.add(a_business_type())
     house.publish(event_type, [{"metadata": metadata()}])
     newer = house.event_types.get(event_type.name)
@@ -85,7 +85,7 @@ def test_business_events_need_metadata(house):
     ],
 )
 def test_data_events_have_an_envelope(house, changes, wrong):
-    """The schema speaks of `data`; around it are type, operation and metadata, and nothing else. (P59)"""
+    """The schema describes `data`; around it are type, operation and metadata, and nothing else. (P59)"""
     schema = {"properties": {"sku": {"type": "string"}}}
     assert detail(house, a_data_type(schema), data_event(**changes)) == wrong
 
@@ -107,7 +107,7 @@ def test_data_events_need_all_of_it(house, missing):
     ],
 )
 def test_only_compatible_types_are_closed(house, mode, wrong):
-    """In the mode compatible, members outside the schema are refused, metadata excepted. (P60, P61)"""
+    """In the mode `compatible`, members that are not in the schema are refused, except for metadata. (P60, P61)"""
     event_type = a_business_type(schema=SKU, compatibility_mode=mode)
     assert detail(house, event_type, {"sku": "1", "metadata": metadata()}) == ""
     assert detail(house, event_type, {"sku": "1", "metadata": metadata(), "more": 1}) == wrong
@@ -149,13 +149,13 @@ def test_all_that_metadata_may_hold(house):
     ],
 )
 def test_what_metadata_may_not_hold(house, changes, wrong):
-    """Metadata are closed, and each member has its form. (P62, P63, P64, P65, P72)"""
+    """Metadata accept no other members, and each member has its format. (P62, P63, P64, P65, P72)"""
     assert detail(house, a_business_type(name="order.created"), {"metadata": PERMITTED | changes}) == wrong
 
 
 @pytest.mark.parametrize("policy", [CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE])
 def test_compacted_events_need_their_key(house, policy):
-    """With a compacting policy the compaction key is required, and is not empty. (P62)"""
+    """With a compacting policy, the compaction key is required, and must not be empty. (P62)"""
     event_type = a_business_type(cleanup_policy=policy)
     assert detail(house, event_type, {"metadata": metadata(partition_compaction_key="k")}) == ""
     missing = "#/metadata: required key [partition_compaction_key] not found"
@@ -167,7 +167,7 @@ def test_compacted_events_need_their_key(house, policy):
 @pytest.mark.parametrize("category", [Category.BUSINESS, Category.DATA])
 @pytest.mark.parametrize("sent", [None, 1, "x", [], {}, {"eid": 1}, {"occurred_at": "2026-11-21T12:00:00Z"}])
 def test_items_tell_of_missing_metadata(house, category, sent):
-    """An event without usable metadata is an item that failed, and no request that cannot be read. (P73)"""
+    """An event without usable metadata is a failed item; the request itself is not malformed. (P73)"""
     event_type = a_business_type(category=category)
     event = data_event(metadata=sent) if category is Category.DATA else {"metadata": sent}
     assert detail(house, event_type, event).startswith("#")
@@ -186,7 +186,7 @@ def test_items_tell_of_missing_metadata(house, category, sent):
     ],
 )
 def test_moments(house, moment):
-    """Moments with an offset and up to nine digits are taken, and stored to the letter. (P67, P69, P101)"""
+    """Times with an offset and up to nine decimal places are accepted, and stored to the letter. (P67, P69, P101)"""
     event_type = house.add(a_business_type())
     assert detail(house, event_type, {"metadata": metadata(occurred_at=moment)}) == ""
     assert house.stored(event_type)[0]["metadata"]["occurred_at"] == moment
@@ -210,15 +210,14 @@ def test_moments(house, moment):
     ],
 )
 def test_what_is_no_moment(house, moment):
-    """A text that is not a time fails the event, with the parser's reason, if any, behind the contract's words. (P66,
-    P68)
-    """
+    """An event with a string that is not a time fails with the contract's message, followed by the parser's reason, if
+    any. (P66, P68)"""
     found = detail(house, a_business_type(), {"metadata": metadata(occurred_at=moment)})
     assert found.startswith("#/metadata/occurred_at:must be a valid date-time")
 
 
 def test_the_moment_is_looked_at_after_the_schema(house):
-    """A violation of the schema is reported first, also when the timestamp is invalid. (P66, P14)"""
+    """A violation of the schema is reported first, even if the timestamp is also invalid. (P66, P14)"""
     event = {"metadata": metadata(occurred_at="now"), "sku": 1}
     assert detail(house, a_business_type(schema=SKU), event) == "#/sku: expected type: String, found: Integer"
 
@@ -234,14 +233,15 @@ def test_the_moment_is_looked_at_after_the_schema(house):
     ],
 )
 def test_formats_in_schemas(house, format_name, value, wrong):
-    """Schemas may ask for moments and for currencies. (P70)"""
+    """Schemas may require times and currencies. (P70)"""
     event_type = an_event_type(schema=a_schema(json.dumps({"properties": {"v": {"format": format_name}}})))
     assert detail(house, event_type, {"v": value}) == wrong
     assert detail(house, event_type, {"v": "now"})
 
 
 def test_all_violations_are_reported(house):
-    """Several violations are counted in the first line, and follow one by one. (P71, P72)"""
+    """The first line has the number of violations, if there are several, and the violations follow one by one. (P71,
+    P72)"""
     schema = {
         "properties": {"a": {"type": "string"}, "b": {"minLength": 1}, "c": {"enum": ["x"]}},
         "required": ["d"],
@@ -270,7 +270,7 @@ def test_all_violations_are_reported(house):
     ],
 )
 def test_kinds_are_named_as_in_java(house, value, name):
-    """The kind that was found has its Java name. (P72)"""
+    """The type that was found has its Java name. (P72)"""
     event_type = an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}'))
     assert detail(house, event_type, {"a": value}) == f"#/a: expected type: String, found: {name}"
 
@@ -281,7 +281,7 @@ def with_avro(event_type, version):
 
 
 def test_a_type_without_any_json_schema(house):
-    """JSON events of a type that never had a JSON schema fail, all of them. (P75, P104)"""
+    """All JSON events of an event type that never had a JSON schema fail. (P75, P104)"""
     event_type = house.add(with_avro(a_business_type(name="avro.only"), "1.0.0"))
     outcome = house.publish(event_type, [{"metadata": metadata()}, {}])
     assert the_failure(outcome) == ("validating", "No json_schema found for event type: avro.only")
@@ -298,21 +298,21 @@ def test_a_type_that_moved_away_from_json_schemas(house):
 
 
 def test_what_is_not_looked_at(house):
-    """Ids may repeat, parents need not exist, ordering fields may be missing, and the future is no matter. (P77)"""
+    """Ids may repeat, parents need not exist, ordering fields may be missing, and times may be in the future. (P77)"""
     event_type = a_business_type(ordering_key_fields=("at",), ordering_instance_ids=("id",))
     event = {"metadata": metadata(parent_eids=[EID], occurred_at="2999-01-01T00:00:00Z")}
     assert detail(house, event_type, event) == detail(house, event_type, event) == ""
 
 
 def event_of_size(bytes_in_all: int, **members) -> str:
-    """An event's text of this size, most of it blanks that are not stored."""
+    """An event's text of this size, most of it whitespace that is not stored."""
     text = json.dumps({"a": "x"} | members)
     return text[:-1] + " " * (bytes_in_all - len(text)) + "}"
 
 
 @pytest.mark.parametrize("around", ["[{}]", "[,{}]", '[{{"a": "x"}}, {}]'])
 def test_the_largest_event(house, around):
-    """An event of exactly the limit is fine, counted with the blanks in it. (P37, P38)"""
+    """An event of exactly the maximum size, including whitespace, is accepted. (P37, P38)"""
     event_type = house.add(an_event_type())
     body = around.format(event_of_size(999_000)).encode()
     assert house.publish(event_type, body).status is BatchStatus.STORED
@@ -328,14 +328,14 @@ def test_an_event_above_the_limit(house):
 
 
 def test_sizes_are_looked_at_last(house):
-    """Of an event that is both invalid and too large, the violation is reported, and no later event. (P14, P38)"""
+    """For an event that is both invalid and too large, the violation is reported, and no later event. (P14, P38)"""
     event_type = house.add(an_event_type(schema=a_schema('{"properties": {"a": {"type": "string"}}}')))
     body = f'[{event_of_size(999_001, a=1)},{{"a":1}}]'.encode()
     assert the_failure(house.publish(event_type, body))[1] == "#/a: expected type: String, found: Integer"
 
 
 def test_enrichment_may_go_beyond_the_limit(house):
-    """The broker's additions do not count. (P39)"""
+    """The broker's additions do not count towards the size. (P39)"""
     event_type = house.add(a_business_type())
     text = json.dumps({"metadata": metadata(), "a": ""}, separators=(",", ":"))
     text = text.replace('"a":""', f'"a":"{"x" * (999_000 - len(text))}"')
@@ -344,7 +344,7 @@ def test_enrichment_may_go_beyond_the_limit(house):
 
 
 def test_many_events(house):
-    """The number of events, and of all their bytes together, is not limited. (P40)"""
+    """Neither the number of events nor the total of their bytes is limited. (P40)"""
     event_type = house.add(an_event_type())
     events = [{"a": "x" * 200} for _ in range(10_000)]
     assert house.publish(event_type, events).status is BatchStatus.STORED

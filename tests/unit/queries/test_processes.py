@@ -1,4 +1,4 @@
-"""What the processes of queries are given."""
+"""The environment of query processes."""
 
 from pathlib import Path
 
@@ -19,5 +19,5 @@ from nakadi.queries.processes import place_for_child
     ],
 )
 def test_a_child_finds_tables_from_its_own_folder(tables, place):
-    """A relative folder is the broker's, and not the one in which the query runs. (Q15)"""
+    """A relative folder is relative to the broker's folder, not to the one in which the query runs. (Q15)"""
     assert place_for_child(tables) == place

@@ -1,4 +1,4 @@
-"""What a rehearsal has found stays small, whatever it finds."""
+"""The findings of a rehearsal stay small, whatever it finds."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ def add(collector: FindingsCollector, number: int, *rules: BrokenRule, publisher
 
 
 def test_rules_have_their_first_and_last_time():
-    """Times say when events were stored, in whatever order partitions are read. (H6)"""
+    """These are the times when events were stored, in whatever order the partitions are read. (H6)"""
     collector = FindingsCollector()
     for number in (5, 1, 3):
         add(collector, number, BrokenRule("type", "#/a"))
@@ -28,7 +28,7 @@ def test_rules_have_their_first_and_last_time():
 
 
 def test_there_is_room_for_a_hundred_rules_and_publishers():
-    """Further ones are counted together. (H6, H7)"""
+    """Further rules and publishers are counted together. (H6, H7)"""
     collector = FindingsCollector()
     for number in range(150):
         add(collector, number, BrokenRule("type", f"#/{'x' * number}"), publisher=f"app {number}")
@@ -41,7 +41,7 @@ def test_there_is_room_for_a_hundred_rules_and_publishers():
 
 
 def test_a_rule_that_all_events_break_leaves_room_for_others():
-    """Five samples of a rule are enough, and twenty are all. (H8)"""
+    """Five samples of a rule are enough, and there are twenty in total. (H8)"""
     collector = FindingsCollector()
     for number in range(30):
         add(collector, number, BrokenRule("type", "#/a"))
@@ -54,7 +54,7 @@ def test_a_rule_that_all_events_break_leaves_room_for_others():
 
 
 def test_what_nobody_explains_is_counted(monkeypatch):
-    """Finding out why events fail takes long, so it ends at some time. (H6)"""
+    """Finding out why events fail takes long, so it stops after a limit. (H6)"""
     monkeypatch.setattr(findings, "MAX_EXPLAINED_EVENTS", 2)
     collector = FindingsCollector()
     for number in range(5):
@@ -65,7 +65,7 @@ def test_what_nobody_explains_is_counted(monkeypatch):
 
 
 def test_the_worst_findings_fit_a_document():
-    """All counts are full of the longest texts, and a registry takes 400 KB."""
+    """All counts are full, with the longest strings, and a registry accepts 400 KB."""
     collector = FindingsCollector()
     for number in range(200):
         rules = [BrokenRule("additionalProperties", f"#/{number}/{each}/{'x' * 300}") for each in range(20)]

@@ -1,4 +1,4 @@
-"""The history of an event type: which events, and each of them once."""
+"""The history of an event type: which events belong to it, and that each is read once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.places import TimelineWithPast, an_event_type_with_past
     ],
 )
 def test_partitions_have_equal_shares_unless_one_has_fewer(total, available, shares):
-    """The reader requests no event that is not there, and leaves out none that is. (H2)"""
+    """The reader requests no event that does not exist, and leaves out none that does. (H2)"""
     assert even_shares(total, available) == shares
 
 
@@ -59,7 +59,7 @@ def test_anything_else_is_no_duration(last):
 
 
 def test_spans_go_over_timelines():
-    """A number of events goes back into older timelines, and so does a time. (H2, H4)"""
+    """A number of events reaches back into older timelines, and so does a time. (H2, H4)"""
     event_type, logs = an_event_type_with_past(TimelineWithPast([5, 3], expired=[1, 0]), TimelineWithPast([2, 0]))
     now = A_MOMENT + timedelta(hours=3)
 
@@ -78,7 +78,7 @@ def test_spans_go_over_timelines():
 
 
 class EventTypeWithHistory:
-    """An event type in a log in memory that may fail. `pauses` are the pauses of the reader."""
+    """An event type in a log in memory that may fail. `pauses` has the pauses of the reader."""
 
     def __init__(self) -> None:
         self.log = MemoryLog(HandMovedClock())
@@ -123,7 +123,7 @@ def world():
 
 
 def test_a_span_ends_where_it_says(world):
-    """Events published meanwhile are not read. (H2)"""
+    """Events that are published meanwhile are not read. (H2)"""
     world.publish(*range(2500))
     assert world.numbers(3, 2100) == list(range(3, 2101))
     assert world.numbers(3, 3) == [3]
@@ -131,7 +131,7 @@ def test_a_span_ends_where_it_says(world):
 
 
 def test_a_log_that_does_not_answer_is_asked_again(world):
-    """Pauses grow, and there is an end to them."""
+    """Pauses grow, and the number of attempts is limited."""
     world.publish(1)
     world.troubles = [Unavailable("down")] * 3
     assert world.numbers(0, 0) == [1]
@@ -142,7 +142,7 @@ def test_a_log_that_does_not_answer_is_asked_again(world):
 
 
 def test_events_that_expire_meanwhile_are_left_out(world):
-    """Reading goes on with the oldest event that is still there. (H4)"""
+    """Reading continues with the oldest event that still exists. (H4)"""
     world.publish(*range(10))
     world.log.trim(world.topic, 0, A_MOMENT + timedelta(days=1))
     assert world.numbers(0, 9) == []
@@ -151,7 +151,7 @@ def test_events_that_expire_meanwhile_are_left_out(world):
 
 
 def test_a_deleted_event_type_ends_the_reading(world):
-    """Whether it is gone, another one has its name, or only its events are gone. (H10)"""
+    """Whether the event type is deleted, another one has its name, or only its events are removed. (H10)"""
     for current in (None, an_event_type(name=world.event_type.name, id="another"), world.event_type):
         world.current = current
         world.troubles = [UnknownTopic()]

@@ -27,7 +27,7 @@ def failures(judge: EventJudge, *events: Any) -> dict[int, list[str]]:
 
 @pytest.mark.parametrize("mode", CompatibilityMode)
 def test_what_the_broker_has_added_is_not_judged(mode):
-    """An event that was published under the schema passes, though its metadata has more by now. (H5)"""
+    """An event that was published under the schema passes, even though its metadata now have more members. (H5)"""
     business = a_business_type(compatibility_mode=mode)
     stored = {"metadata": metadata(**STAMP, event_type=business.name, flow_id="a"), "a": 1}
     judge = judge_of(business, {"type": "object", "properties": {"a": {"type": "integer"}}})
@@ -39,7 +39,8 @@ def test_what_the_broker_has_added_is_not_judged(mode):
 
 
 def test_the_publisher_is_known():
-    """It is the one in the metadata, also where that is not judged; a client's own value may be anything. (H7)"""
+    """The publisher is the one in the metadata, even if the metadata are not checked; a client's own value may be
+    anything. (H7)"""
     business = a_business_type()
     events = [{"metadata": metadata(**STAMP)}, {"metadata": metadata(published_by=7)}, {"metadata": 1}, {}]
     for category in (Category.BUSINESS, Category.UNDEFINED):
@@ -49,7 +50,7 @@ def test_the_publisher_is_known():
 
 
 def test_a_moment_that_is_none_fails():
-    """Publishing checks `occurred_at` beside the schema, and so does a rehearsal. (H5)"""
+    """Publishing checks `occurred_at` in addition to the schema, and so does a rehearsal. (H5)"""
     judge = judge_of(a_business_type(), {})
     stored = {"metadata": metadata(**STAMP) | {"occurred_at": "yesterday"}}
     [failure] = judge.find_failures([json.dumps(stored).encode()])
@@ -58,7 +59,7 @@ def test_a_moment_that_is_none_fails():
 
 
 def test_data_change_events_are_judged_in_their_envelope():
-    """The paths lead through the envelope. (H6)"""
+    """The paths include the members of the envelope. (H6)"""
     data = a_business_type(category=Category.DATA)
     stored = {"metadata": metadata(**STAMP), "data_type": "order", "data_op": "C", "data": {"a": [1, "b"]}}
     judge = judge_of(data, {"properties": {"a": {"items": {"type": "integer"}}}})
@@ -70,7 +71,8 @@ def test_data_change_events_are_judged_in_their_envelope():
 
 
 def test_an_event_that_takes_too_much_work_fails(monkeypatch):
-    """An event that publishing would not accept for its work is not accepted here, and nothing takes longer. (H5)"""
+    """An event that publishing would refuse because of the work it causes is refused here as well, and nothing takes
+    longer. (H5)"""
     monkeypatch.setattr("nakadi.rehearsals.judge.MAX_BATCH_STEPS", 1000)
     monkeypatch.setattr("nakadi.rehearsals.judge.MAX_STEPS", 1000)
     judge = judge_of(an_event_type(), {"properties": {"a": {"uniqueItems": True, "items": {"type": "object"}}}})
@@ -80,7 +82,7 @@ def test_an_event_that_takes_too_much_work_fails(monkeypatch):
 
 
 def test_a_schema_whose_parts_need_whole_objects_is_judged_too():
-    """Such events are parsed, with the same verdicts. (H5)"""
+    """Such events are parsed, and the verdicts are the same. (H5)"""
     judge = judge_of(a_business_type(), {"type": "object", "properties": {"a": {}}, "minProperties": 2})
     stored = {"metadata": metadata(**STAMP), "a": 1}
 

@@ -4,7 +4,7 @@ from nakadi.rehearsals.pacing import MAX_SECONDS_AT_ONCE, Pacer
 
 
 class SimulatedThread:
-    """A thread whose processor time the test moves; `pauses` are those that it has made."""
+    """A thread whose CPU time the test moves; `pauses` has the pauses that it has made."""
 
     def __init__(self) -> None:
         self.computed = 0.0
@@ -17,7 +17,7 @@ class SimulatedThread:
 
 
 def test_a_thread_pauses_for_as_long_as_it_computes():
-    """Short pieces are added up until a pause is worth it, and no piece is left out."""
+    """Short pieces of work are added up until a pause is worthwhile, and no piece is left out."""
     thread = SimulatedThread()
     for _ in range(10):
         thread.compute(MAX_SECONDS_AT_ONCE / 4)

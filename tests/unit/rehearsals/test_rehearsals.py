@@ -1,4 +1,4 @@
-"""Rehearsals start, go on, and end, whoever asks and whatever happens meanwhile."""
+"""Rehearsals start, continue and end, whichever process is asked and whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHUNK = 1000
 
 
 class GatedLog:
-    """A log whose reads wait until the test lets them through, or fail."""
+    """A log whose reads wait until the test releases them, or fail."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -54,7 +54,7 @@ class GatedLog:
 
 
 class RehearsalSetup:
-    """A broker in memory with a thousand events in each of `chunks`, and rehearsals whose requests do not wait."""
+    """A broker in memory with a thousand events in each of `chunks`, and rehearsals whose requests never wait."""
 
     def __init__(self, chunks: int = 3) -> None:
         self.clock = HandMovedClock()
@@ -74,7 +74,7 @@ class RehearsalSetup:
         return self.broker.registration.creation.create(draft, UNAUTHENTICATED).name
 
     def open_rehearsals(self) -> Rehearsals:
-        """Those of a process."""
+        """The rehearsals of a process."""
         core = self.broker
         return Rehearsals(
             event_types=core.event_types,
@@ -97,15 +97,15 @@ class RehearsalSetup:
         return self.rehearsals.start(self.name, draft, UNAUTHENTICATED).rehearsal.id
 
     def read_counts(self, rehearsal_id: str) -> tuple[RehearsalState, int, int]:
-        """The state, and how many events were seen and failed."""
-        # Samples would be read from the log, which stands still.
+        """The state, and the numbers of events that were checked and that failed."""
+        # Samples would be read from the log, which does not answer.
         [found] = [
             each for each in self.rehearsals.list(self.name, UNAUTHENTICATED) if each.rehearsal.id == rehearsal_id
         ]
         return found.state, found.rehearsal.findings.seen_count, found.rehearsal.findings.failed_count
 
     def count_ended(self) -> dict[str, float]:
-        """How the rehearsals that ended did, as metrics have it."""
+        """How many rehearsals ended in which way, as the metrics have it."""
         return {state: count for (state,), count in self.broker.metrics.rehearsals_ended.rows().items()}
 
     def open_gate(self, reads: int = 1000) -> None:
@@ -128,7 +128,7 @@ def world() -> Iterator[RehearsalSetup]:
 
 
 def test_a_long_rehearsal_shows_its_progress(world):
-    """Every two seconds it writes what it has found, and at last the result. (H1, H10)"""
+    """Every two seconds, it writes its findings so far, and finally the result. (H1, H10)"""
     identity = world.start()
     world.await_reads(1)
     assert world.read_counts(identity) == (RehearsalState.RUNNING, 0, 0)
@@ -145,7 +145,7 @@ def test_a_long_rehearsal_shows_its_progress(world):
 
 
 def test_a_removed_rehearsal_ends(world):
-    """Another process removes it; the job notices when it writes, and leaves nothing behind. (H11)"""
+    """Another process removes the rehearsal; the job notices when it writes, and leaves nothing behind. (H11)"""
     identity = world.start()
     world.await_reads(1)
     other = world.open_rehearsals()
@@ -161,7 +161,7 @@ def test_a_removed_rehearsal_ends(world):
 
 
 def test_a_process_runs_two_at_once(world):
-    """A third one is for later, until one of them has ended. (H12)"""
+    """A third rehearsal has to wait until one of them has ended. (H12)"""
     started = [world.start() for _ in range(MAX_RUNNING)]
     with pytest.raises(TryLater):
         world.start()
@@ -178,7 +178,7 @@ def test_a_process_runs_two_at_once(world):
 
 
 def test_a_process_that_ends_says_so(world):
-    """What it ran is lost, with what it had found. (H10)"""
+    """Its rehearsals are lost, together with their findings. (H10)"""
     identity = world.start()
     world.await_reads(1)
     closing = threading.Thread(target=world.rehearsals.close)
@@ -195,7 +195,7 @@ def test_a_process_that_ends_says_so(world):
 
 
 def test_a_silent_process_counts_as_lost(world):
-    """Nobody says so for a process that was killed. If it was only slow, the rehearsal goes on. (H10)"""
+    """Nobody reports that a process was killed. If the process was only slow, the rehearsal continues. (H10)"""
     identity = world.start()
     world.await_reads(1)
     world.clock.move(LOST_AFTER.total_seconds() + 1)
@@ -205,7 +205,7 @@ def test_a_silent_process_counts_as_lost(world):
 
 
 def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(world, caplog):
-    """The reason is in the log of the broker. (H10)"""
+    """The reason is in the broker's log. (H10)"""
     world.log.trouble = RuntimeError("a secret of the engine")
     identity = world.start()
     world.open_gate(1)
@@ -217,7 +217,7 @@ def test_a_rehearsal_that_fails_says_no_more_than_clients_may_know(world, caplog
 
 
 def test_results_are_kept_for_a_day(world):
-    """Housekeeping removes older ones, also of event types that are gone. (H12)"""
+    """Housekeeping removes older results, including those of deleted event types. (H12)"""
     world.open_gate()
     identity = world.start()
     until(lambda: world.read_counts(identity)[0] is RehearsalState.FINISHED)
@@ -231,7 +231,7 @@ def test_results_are_kept_for_a_day(world):
 
 
 def test_while_the_registry_is_read_only_none_starts(world):
-    """None is removed either. (H9)"""
+    """Meanwhile, none is removed either. (H9)"""
     world.open_gate()
     identity = world.start()
     world.broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
@@ -242,7 +242,7 @@ def test_while_the_registry_is_read_only_none_starts(world):
 
 
 def test_a_blocked_consumer_may_not_rehearse(world):
-    """As it may not read. (H9)"""
+    """Just as such a consumer may not read. (H9)"""
     world.broker.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, world.name)
     with pytest.raises(NotPermitted):
         world.rehearsals.list(world.name, UNAUTHENTICATED)

@@ -1,4 +1,4 @@
-"""Events that are known to be valid at once are valid, and those that are valid are known, but for the unusual."""
+"""Events that are recognized as valid at once are valid, and valid events are recognized, except for unusual ones."""
 
 import json
 
@@ -67,7 +67,7 @@ VALUES = some.recursive(
 
 
 def values_for(schema):
-    """Values, many of which are valid."""
+    """A strategy for values, many of which are valid."""
     if not isinstance(schema, dict):
         return VALUES
     if "properties" in schema and "object" in schema["type"]:
@@ -91,7 +91,7 @@ ORDER = {
 }
 EID = "105a76d8-db49-4144-ace7-e683e8f4ba46"
 SENT = {"eid": EID, "occurred_at": "2026-11-21T12:00:00Z"}
-# A moment, but not as most are.
+# A time in an unusual format.
 UNUSUAL = ("2024-02-29t00:00:00Z",)
 
 
@@ -108,7 +108,8 @@ def check_for(schema, *, has_metadata=False):
 
 
 class AcceptingCheck:
-    """A check with as many steps for each question as a batch has. A check of texts says the same of each event."""
+    """A check that has as many steps for each call as a batch has. For texts, it gives the same result for each
+    event."""
 
     def __init__(self, check):
         self.fits, self.parts = check.fits, check.checks_of_parts
@@ -125,14 +126,14 @@ class AcceptingCheck:
 
 
 def is_usual(value):
-    """Whether nothing in it may be valid and yet unknown."""
+    """Whether it contains nothing that may be valid and yet not recognized."""
     return not any(each in json.dumps(value) for each in UNUSUAL)
 
 
 @settings(max_examples=choose_by_suite(50, 400), deadline=None)
 @given(some.data())
 def test_what_is_known_at_once_is_what_is_valid(data):
-    """For random schemas and events, exactly those are known that the code for the whole schema accepts."""
+    """For random schemas and events, exactly those events are recognized that the code for the whole schema accepts."""
     schema = data.draw(OBJECTS)
     check, validator = check_for(schema), compile_validator(schema)
     events = [
@@ -147,7 +148,8 @@ def test_what_is_known_at_once_is_what_is_valid(data):
 @pytest.mark.parametrize("said", [*SCALARS, *({"type": "array", "items": each} for each in SCALARS[:4])])
 @pytest.mark.parametrize("closed", [True, False])
 def test_each_kind_of_value_is_known(said, closed):
-    """It is valid if the code for the whole schema accepts it, in lists too, and beside unknown members."""
+    """A value is recognized if the code for the whole schema accepts it, including in lists and beside unknown
+    members."""
     schema = order(more=said) | {"additionalProperties": not closed, "required": ["more"]}
     check, validator = check_for(schema), compile_validator(schema)
     values = [*PLAIN, {}, {"a": ""}, {"a": 1}, [], [""], [1], [None]]
@@ -253,7 +255,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize(("part", "good", "bad"), UNTYPED_PARTS.values(), ids=UNTYPED_PARTS)
 def test_what_a_type_cannot_say_is_checked_in_its_place(part, good, bad, place):
-    """Events that fit such a part are known with all others, and one that does not is not."""
+    """Events that match such a part are recognized with all others, and an event that does not match is not."""
     make_properties, make_event = place
     schema = {"type": "object", "properties": {"n": {"type": "integer"}, **make_properties(part)}}
     check = check_for({**schema, "definitions": DEFINITIONS, "$schema": "http://json-schema.org/draft-07/schema"})
@@ -284,7 +286,7 @@ def test_what_a_type_cannot_say_is_checked_in_its_place(part, good, bad, place):
     ],
 )
 def test_what_a_type_says_needs_no_code(said):
-    """Types, members, lengths and bounds are no parts for themselves."""
+    """Types, members, lengths and bounds do not become separate parts."""
     assert not check_for({"type": "object", "properties": {"n": {"type": "integer"}, "x": said}}).parts
 
 
@@ -319,7 +321,7 @@ def test_what_a_type_says_needs_no_code(said):
     ],
 )
 def test_what_no_type_says_is_a_part(said):
-    """One part of the schema is left to code, and no more."""
+    """One part of the schema is left to code, and no others."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}, "x": said}}
     assert [part.path for part in check_for(schema).parts] == [("x",)]
 
@@ -335,7 +337,7 @@ def test_members_of_any_name(name):
 
 
 def test_what_is_said_of_whole_events_is_checked_beside_their_type():
-    """Members that the schema does not name also count."""
+    """Members that the schema does not name are also counted."""
     check = check_for({"type": "object", "properties": {"a": TEXT}, "minProperties": 2, "not": {"required": ["c"]}})
     assert check.accepts([{"a": "", "b": 1}, {"b": 1, "a": "", "x": {"y": 1}}])
     for event in ({"a": ""}, {"a": "", "c": 1}, {"a": 1, "b": 1}):
@@ -351,7 +353,7 @@ def test_events_are_objects_whatever_their_schema_says():
 
 
 def test_a_schema_that_refers_to_itself():
-    """Events of any depth are checked, and values too deep for that are not known."""
+    """Events of any depth are checked, and values that are too deep are not recognized."""
     check = check_for({"type": "object", "properties": {"a": TEXT, "in": {"$ref": "#"}}})
     deep = orjson.loads('{"in":' * 150 + '{"a":""}' + "}" * 150)
     assert check.accepts([deep])
@@ -359,7 +361,7 @@ def test_a_schema_that_refers_to_itself():
 
 
 def test_what_is_checked_in_many_places_is_bounded():
-    """A part that takes many steps for many values is left to those who wait for their turn."""
+    """A part that takes many steps for many values is left to the check that waits for its turn."""
     laborious = {"not": {"anyOf": [{"enum": [str(number)]} for number in range(200)]}}
     check = check_for({"type": "object", "properties": {"v": {"type": "array", "items": laborious}}})
     assert check.accepts([{"v": ["a"] * 10}])
@@ -367,7 +369,7 @@ def test_what_is_checked_in_many_places_is_bounded():
 
 
 def test_only_so_many_types_are_made(monkeypatch):
-    """A schema of hundreds of objects has few types, and is still checked as a whole."""
+    """For a schema with hundreds of objects, few types are created, and it is still checked as a whole."""
     defstruct, made = shapes.defstruct, []
     monkeypatch.setattr(shapes, "defstruct", lambda *said, **more: made.append(1) or defstruct(*said, **more))
     check = check_for({"type": "object", "properties": {f"p{number}": order() for number in range(200)}})
@@ -378,7 +380,7 @@ def test_only_so_many_types_are_made(monkeypatch):
 
 
 def test_a_batch_of_many_members_that_are_missing_takes_no_memory():
-    """A converted object has a place for each member of its schema, so a batch with many objects is not converted."""
+    """A converted object has a slot for each member of its schema, so a batch with many objects is not converted."""
     check = check_for({"type": "object", "properties": {f"p{number}": TEXT for number in range(1000)}})
     few, many = (b"[" + b",".join([b"{}"] * number) + b"]" for number in (1000, 1100))
     assert check.fits([few])
@@ -395,7 +397,7 @@ def test_a_batch_of_many_members_that_are_missing_takes_no_memory():
     ],
 )
 def test_metadata_that_are_not_valid(sent):
-    """Metadata are checked against their schema like everything else, and their time has to be a moment."""
+    """Metadata are checked against their schema like everything else, and their time has to be valid."""
     check = check_for(with_metadata(ORDER), has_metadata=True)
     rich = {**SENT, "event_type": "order", "flow_id": "f", "span_ctx": {"a": "b"}, "partition": "7"}
     rich |= {"parent_eids": [EID], "occurred_at": "2024-02-29T12:00:00Z"}
@@ -405,6 +407,6 @@ def test_metadata_that_are_not_valid(sent):
 
 @pytest.mark.parametrize("event", [{}, {"metadata": None}, {"metadata": []}, {"metadata": {"eid": EID}}])
 def test_events_without_metadata(event):
-    """If no type expresses the schema, nothing that its code refuses is accepted."""
+    """If no type expresses the schema, nothing is accepted that its code would refuse."""
     for schema in (with_metadata(ORDER), {**with_metadata(ORDER), "patternProperties": {"x": {}}, "enum": [1]}):
         assert not check_for(schema, has_metadata=True).accepts([event])

@@ -1,4 +1,4 @@
-"""Reasons for people."""
+"""Reasons that are written for people."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from nakadi.schemas.document import ROOT_PATH
 
 @pytest.mark.parametrize("kind", ChangeKind)
 def test_every_change_can_be_explained(kind):
-    """For every refusal, people learn which change was made, why it is refused, and the remedy. (R192)"""
+    """Every refusal tells people which change was made, why it is refused, and the remedy. (R192)"""
     explanation = reason_against(SchemaChange(kind, ROOT_PATH / "properties" / "age"), "mode `forward`").explanation
 
     assert explanation.count(". ") == 2
@@ -18,7 +18,7 @@ def test_every_change_can_be_explained(kind):
 
 
 def test_names_may_be_anything():
-    """Names that look like placeholders or text are only names. (R192)"""
+    """Names that look like placeholders or prose are treated as names. (R192)"""
     explanation = reason_against(
         SchemaChange(ChangeKind.PROPERTY_REMOVED, ROOT_PATH / "properties" / "{x}"), "it"
     ).explanation
@@ -26,7 +26,7 @@ def test_names_may_be_anything():
 
 
 def test_the_root_has_no_name():
-    """A change at the root has the root as its place. (R192)"""
+    """The location of a change at the root is "the root". (R192)"""
     assert reason_against(SchemaChange(ChangeKind.TYPE_CHANGED, ROOT_PATH), "it").explanation.startswith(
         "The type of the root of the schema changed."
     )

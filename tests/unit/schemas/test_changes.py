@@ -14,7 +14,7 @@ def diffs(old, new) -> list[str]:
 
 
 def nest_schema(schema):
-    """The schema as the only property of an object."""
+    """An object schema with this schema as its only property."""
     return {"properties": {"p": schema}}
 
 
@@ -72,8 +72,8 @@ def test_strings_have_one_difference_at_most(old, new, changes):
     ],
 )
 def test_numbers_have_one_difference_at_most(old, new, changes):
-    """The first difference among maximum, minimum and multipleOf is reported; 1 is not 1.0, an integer is a number.
-    (R198)"""
+    """The first difference among maximum, minimum and multipleOf is reported; 1 differs from 1.0, and an integer is a
+    number. (R198)"""
     assert diffs(nest_schema(old), nest_schema(new)) == changes
 
 
@@ -90,14 +90,14 @@ def test_numbers_have_one_difference_at_most(old, new, changes):
     ],
 )
 def test_enums_are_sets_of_values(old, new, changed):
-    """Enums are compared as sets of values, types included. (R199)"""
+    """Enums are compared as sets of values, including their types. (R199)"""
     assert diffs(nest_schema({"enum": old}), nest_schema({"enum": new})) == (
         [f"ENUM_ARRAY_CHANGED {P}/enum"] if changed else []
     )
 
 
 def test_combinations_are_compared_by_position():
-    """Members are counted, then the criterion is compared, then each member at its place. (R200)"""
+    """The numbers of members are compared first, then the criterion, then each member by position. (R200)"""
     one, two = {"type": "string"}, {"type": "null"}
 
     assert diffs({"anyOf": [one]}, {"oneOf": [one, two]}) == ["SUB_SCHEMA_CHANGED #/"]
@@ -112,7 +112,8 @@ def test_combinations_are_compared_by_position():
 
 
 def test_objects_are_compared_in_order():
-    """Properties, dependencies, additional properties, required ones and limits are compared in this order. (R201)"""
+    """Properties, dependencies, additional properties, required properties and limits are compared in this order.
+    (R201)"""
     old = {
         "properties": {"gone": {}, "kept": {"type": "string"}},
         "dependencies": {"a": ["x"], "b": ["x", "y"], "c": ["z"], "s": {}},
@@ -142,7 +143,7 @@ def test_objects_are_compared_in_order():
 
 
 def test_a_swap_of_properties_is_a_removal():
-    """One property for another is reported as a removal alone. (R201)"""
+    """If one property replaces another, only the removal is reported. (R201)"""
     assert diffs(nest_schema({}), {"properties": {"q": {}}}) == ["PROPERTY_REMOVED #/properties/p"]
 
 
@@ -161,7 +162,7 @@ def test_a_swap_of_properties_is_a_removal():
     ],
 )
 def test_members_of_objects(old, new, changes):
-    """Required names and dependencies are compared as sets; patterns and unused definitions are not observed. (R201)"""
+    """Required names and dependencies are compared as sets; patterns and unused definitions are ignored. (R201)"""
     assert diffs(old, new) == changes
 
 
@@ -187,7 +188,7 @@ ADDITIONAL = "#/additionalProperties"
     ],
 )
 def test_additional_properties(old, new, changes):
-    """Additional properties are permitted, forbidden or described; not to speak of them permits them. (R201)"""
+    """Additional properties are permitted, forbidden or described; without the keyword, they are permitted. (R201)"""
     schemas = [{"type": "object", **({} if each is None else {"additionalProperties": each})} for each in (old, new)]
     assert diffs(*schemas) == changes
 
@@ -245,13 +246,13 @@ def test_references_are_followed():
     ],
 )
 def test_some_kinds_are_not_looked_into(old, new):
-    """Simple kinds are compared only by their own keywords. (R204)"""
+    """Simple types are compared only by their own keywords. (R204)"""
     draft = {"$schema": "http://json-schema.org/draft-07/schema#"}
     assert diffs(draft | nest_schema(old), draft | nest_schema(new)) == []
 
 
 def test_words_about_a_schema_are_compared_everywhere():
-    """Identifier, title and description are compared in all kinds; not to have one counts as a value. (R196)"""
+    """The identifier, title and description are compared for all types; a missing one counts as a value. (R196)"""
     old, new = {"type": "null", "title": "t"}, {"type": "null", "id": "i", "description": "d"}
     assert diffs(nest_schema(old), nest_schema(new)) == [
         f"ID_CHANGED {P}",
@@ -286,12 +287,12 @@ def test_words_about_a_schema_are_compared_everywhere():
     ],
 )
 def test_kinds_that_differ_end_the_comparison(old, new, changes):
-    """An open schema may be narrowed, to an object even without a word; otherwise kinds must be the same. (R196)"""
+    """An open schema may be narrowed, even to an object without a type; otherwise, types must be the same. (R196)"""
     assert diffs(nest_schema(old), nest_schema(new)) == changes
 
 
 def test_names_stand_in_paths_as_they_are():
-    """Paths are joined from plain names; the root is `#/`. (R205)"""
+    """Paths are built from unescaped names; the root is `#/`. (R205)"""
     assert diffs({"properties": {"a/b~c": {"type": "null"}}}, {"properties": {"a/b~c": {"type": "string"}}}) == [
         "TYPE_CHANGED #/properties/a/b~c"
     ]
@@ -299,7 +300,7 @@ def test_names_stand_in_paths_as_they_are():
 
 
 def test_recursive_schemas_are_compared_once():
-    """A pair that is being compared already is not begun again, but once for where a reference leads. (R196)"""
+    """A pair that is already being compared is not compared again, except once where a reference leads. (R196)"""
     old = {"properties": {"next": {"$ref": "#"}, "value": {"type": "string"}}}
     new = {"properties": {"next": {"$ref": "#"}, "value": {"type": "null"}}}
 
@@ -312,7 +313,7 @@ def test_recursive_schemas_are_compared_once():
 
 @pytest.mark.parametrize("beside", [{"not": {}}, {"default": 5}, {"$ref": "#"}, {"contains": {}}, {"if": {}}])
 def test_what_is_nothing_beside_a_combinator(beside):
-    """Keywords beside a combinator that say nothing about values, in the schema's draft, are ignored. (R195, R200)"""
+    """Keywords beside a combinator that have no effect on values, in the schema's draft, are ignored. (R195, R200)"""
     assert diffs(nest_schema({"anyOf": [{}]}), nest_schema({"anyOf": [{}], **beside})) == []
 
 
@@ -321,14 +322,15 @@ def test_what_is_nothing_beside_a_combinator(beside):
     [("04", {"minItems": 1}), ("06", {"contains": {}}), ("07", {"if": {}}), ("04", {"type": "null"})],
 )
 def test_what_is_a_schema_of_its_own_beside_a_combinator(draft, beside):
-    """Keywords that the draft knows, beside a combinator, make two schemas of one. (R195, R200)"""
+    """Keywords beside a combinator that the draft defines split the schema into two. (R195, R200)"""
     about = {"$schema": f"http://json-schema.org/draft-{draft}/schema#"}
     old, new = about | nest_schema({"anyOf": [{}]}), about | nest_schema({"anyOf": [{}], **beside})
     assert diffs(old, new) == [f"SUB_SCHEMA_CHANGED {P}"]
 
 
 def test_an_unrolled_recursion_is_still_compared():
-    """Where the new schema repeats itself differently, each turn is compared with the old one. (R196, deviation)"""
+    """If the recursion of the new schema is unrolled differently, each turn is compared with the old one. (R196,
+    deviation)"""
     old = {"properties": {"next": {"$ref": "#"}, "value": {}}}
     new = {
         "properties": {"next": {"$ref": "#/definitions/d"}, "value": {}},
@@ -349,7 +351,7 @@ def test_depth_is_no_trouble():
 
 
 def doubling_schema(levels):
-    """Each definition holds the next one twice."""
+    """A schema in which each definition contains the next one twice."""
     definitions = {
         f"d{n}": {"properties": {side: {"$ref": f"#/definitions/d{n + 1}"} for side in "lr"}} for n in range(levels)
     }
@@ -357,7 +359,7 @@ def doubling_schema(levels):
 
 
 def test_a_change_is_reported_wherever_it_is_used():
-    """A changed part that others share is reported for each of them, and for those around it. (R196)"""
+    """A change in a shared part is reported for each part that uses it, and for the parts around them. (R196)"""
 
     def schema_with_shared_part(leaf):
         return {
@@ -390,7 +392,7 @@ def cycle(length):
     ids=["doubling", "cycles", "types"],
 )
 def test_a_comparison_comes_to_an_end(old, new):
-    """The comparison gives up early if it would take too long. (R196)"""
+    """A comparison that would take too long is given up early. (R196)"""
 
     def compare():
         with suppress(StepsExhausted):

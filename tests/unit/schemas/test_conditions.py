@@ -49,13 +49,13 @@ FALSE = (
 
 @pytest.mark.parametrize("text", TRUE)
 def test_a_condition_holds(text):
-    """Fields, comparisons, and, or, not, and parentheses have their usual meaning."""
+    """Fields, comparisons, `and`, `or`, `not`, and parentheses have their usual meaning."""
     assert parse_condition(text)(EVENT)
 
 
 @pytest.mark.parametrize("text", FALSE)
 def test_a_condition_does_not_hold(text):
-    """A missing value, or one of another kind, does not compare."""
+    """A comparison with a missing value, or with a value of another type, does not hold."""
     assert not parse_condition(text)(EVENT)
 
 
@@ -83,19 +83,19 @@ def test_a_condition_does_not_hold(text):
     ],
 )
 def test_a_wrong_condition_is_refused_with_its_place(text, place):
-    """A text that is not a condition is refused, with the character where the fault is."""
+    """A text that is not a condition is refused with the position of the fault."""
     with pytest.raises(BadCondition, match=rf"at character {place}:"):
         parse_condition(text)
 
 
 @pytest.mark.parametrize("text", ["(" * 10_000, "not " * 2_000 + "a", "a" * 10_001, "(" * 60 + "a" + ")" * 60])
 def test_a_condition_has_limits(text):
-    """A condition that is too long or nested too deep is refused, instead of taking the program down."""
+    """A condition that is too long or nested too deeply is refused rather than crashing the program."""
     with pytest.raises(BadCondition):
         parse_condition(text)
 
 
 @pytest.mark.parametrize("event", [None, 1, "text", [1], {}])
 def test_a_condition_can_be_asked_of_anything(event):
-    """An event that is no object fits no field."""
+    """An event that is not an object has no fields."""
     assert not parse_condition("a.b[0].c == 1")(event)

@@ -41,5 +41,5 @@ ROOT = {"a": {"b/c": [{"d": 1}, True]}, "~": {"%": {}}, "text": "t"}
     ],
 )
 def test_references_are_json_pointers(reference, target):
-    """A reference is a pointer from the root, with its escapes undone. (R153, R154)"""
+    """A reference is a JSON Pointer from the root, with its escapes undone. (R153, R154)"""
     assert SchemaDocument.from_root(ROOT).find_target(reference) == target

@@ -35,12 +35,13 @@ def test_undefined_events_follow_the_schema_as_it_is(schema, mode):
 
 
 def test_undefined_events_are_closed_in_mode_compatible():
-    """In mode `compatible` the undeclared is forbidden; `{}` then accepts only an empty object. (R169, R178, P60)"""
+    """In the mode `compatible`, undeclared members are forbidden; `{}` then accepts only an empty object. (R169, R178,
+    P60)"""
     assert effective({}, mode=CompatibilityMode.COMPATIBLE) == {"additionalProperties": False}
 
 
 def test_business_events_carry_metadata():
-    """A business event is an object that has metadata beside the owner's members. (R171, P58)"""
+    """A business event is an object with metadata beside the members of the submitted schema. (R171, P58)"""
     schema = {
         "description": "An order",
         "properties": {"id": {"type": "string"}},
@@ -58,7 +59,8 @@ def test_business_events_carry_metadata():
 
 
 def test_business_events_carry_metadata_behind_a_reference():
-    """A schema that only refers to another one is that one, and metadata is required beside its properties. (R171)"""
+    """A schema that only refers to another one is treated as that one, and metadata are required beside its properties.
+    (R171)"""
     schema = {
         "$ref": "#/definitions/a",
         "definitions": {"a": {"$ref": "#/definitions/b"}, "b": {"properties": {"c": {}}, "required": ["c"]}},
@@ -73,7 +75,8 @@ def test_business_events_carry_metadata_behind_a_reference():
 
 
 def test_business_events_need_nothing_else():
-    """An empty schema still means metadata, and in mode `compatible` nothing else. (R171, R178, P61)"""
+    """With an empty schema, metadata are required, and in the mode `compatible`, nothing else is allowed. (R171, R178,
+    P61)"""
     metadata = metadata_schema("shop.order", DELETE)
     bare = {"type": "object", "properties": {"metadata": metadata}, "required": ["metadata"]}
 
@@ -82,7 +85,7 @@ def test_business_events_need_nothing_else():
 
 
 def test_data_events_are_enveloped():
-    """A data event is an envelope of a closed set of members, with the owner's schema for `data`. (R172, P59)"""
+    """A data event is an envelope with a fixed set of members; the submitted schema applies to `data`. (R172, P59)"""
     schema = {"properties": {"id": {"$ref": "#/definitions/id"}}, "definitions": {"id": {"type": "string"}}}
 
     assert effective(schema, Category.DATA) == {
@@ -100,7 +103,7 @@ def test_data_events_are_enveloped():
 
 
 def test_references_of_data_events_keep_their_meaning():
-    """References keep their meaning although the schema has moved, in definitions too. (R172, deviation)"""
+    """References keep their meaning although the schema has moved, including those in definitions. (R172, deviation)"""
     schema = {
         "properties": {
             "self": {"$ref": "#"},
@@ -125,7 +128,7 @@ def test_references_of_data_events_keep_their_meaning():
 
 
 def test_data_events_keep_their_draft():
-    """The envelope has the draft of its owner's schema. (R172, deviation)"""
+    """The envelope has the draft of the submitted schema. (R172, deviation)"""
     draft_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"n": {"exclusiveMinimum": 5}}}
 
     moved = effective(draft_7, Category.DATA)
@@ -136,7 +139,7 @@ def test_data_events_keep_their_draft():
 
 
 def test_data_is_closed_in_mode_compatible():
-    """Strictness applies to the owner's schema and its definitions. (R169, R172, R177)"""
+    """The submitted schema and its definitions are closed. (R169, R172, R177)"""
     schema = {"properties": {"a": {"$ref": "#/definitions/d"}}, "definitions": {"d": {"properties": {}}}}
 
     moved = effective(schema, Category.DATA, CompatibilityMode.COMPATIBLE)
@@ -149,7 +152,7 @@ def test_data_is_closed_in_mode_compatible():
 
 
 def test_metadata_is_what_it_is():
-    """Metadata has exactly these members, two of which are required. (R173, R175, P62, P63)"""
+    """The metadata have exactly these members, two of which are required. (R173, R175, P62, P63)"""
     assert metadata_schema("shop.order", DELETE) == {
         "type": "object",
         "additionalProperties": False,
@@ -175,7 +178,7 @@ def test_event_ids_are_uuids_in_either_case():
 
 @pytest.mark.parametrize("policy", [CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE])
 def test_compacted_events_have_a_key(policy):
-    """Compaction needs a key in the metadata, which other events must not have. (R174, P62)"""
+    """Compaction requires a key in the metadata, which other events must not have. (R174, P62)"""
     compacted, plain = metadata_schema("shop.order", policy), metadata_schema("shop.order", DELETE)
 
     assert compacted["properties"]["partition_compaction_key"] == {"type": "string", "minLength": 1}
@@ -215,13 +218,13 @@ OBJECT, ARRAY = {"additionalProperties": False}, {"additionalItems": False}
     ],
 )
 def test_strictness_closes_objects_and_arrays(schema, closed_by):
-    """Objects and arrays are closed to members that they do not name, whatever they said before. (R177, R179)"""
+    """Objects and arrays are closed to members that they do not name, whatever the schema said before. (R177, R179)"""
     assert schema_forbidding_additions(schema) == schema | closed_by
 
 
 @pytest.mark.parametrize("criterion", ["allOf", "anyOf", "oneOf"])
 def test_a_combination_is_closed_in_its_members(criterion):
-    """A combinator itself stays open, each of its members is closed. (R177, R179)"""
+    """A combinator itself stays open, but each of its members is closed. (R177, R179)"""
     schema = {criterion: [{"properties": {"a": {"type": "string"}}}, {"type": "null"}]}
 
     assert schema_forbidding_additions(schema) == {
@@ -248,7 +251,7 @@ def test_strictness_reaches_schemas_within(around):
 
 
 def _is_closed(schema) -> bool:
-    """Whether every object type in there is closed."""
+    """Whether every object type in the schema is closed."""
     if isinstance(schema, dict):
         return (schema.get("type") != "object" or schema.get("additionalProperties") is False) and all(
             map(_is_closed, schema.values())

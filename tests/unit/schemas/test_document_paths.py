@@ -4,8 +4,8 @@ from nakadi.schemas.document import ROOT_PATH
 
 
 def test_a_path_is_written_in_three_ways():
-    """Changes show names unchanged, paths of forbidden keywords escape them, and a fault's path is part of a URL.
-    (R205)"""
+    """Reports of changes show names unchanged, paths of forbidden keywords escape them, and a fault's path is part of a
+    URL. (R205)"""
     path = ROOT_PATH / "properties" / "a/b~c" / "$ref *-._ü"
     assert (ROOT_PATH.text, ROOT_PATH.pointer, ROOT_PATH.url_fragment) == ("#/", "#", "#")
     assert path.text == "#/properties/a/b~c/$ref *-._ü"
@@ -14,7 +14,7 @@ def test_a_path_is_written_in_three_ways():
 
 
 def test_steps_lead_down_from_a_path():
-    """Several steps at once lead to the same path as in sequence. (R205)"""
+    """Several steps at once lead to the same path as the steps one after another. (R205)"""
     assert (ROOT_PATH / "items").with_appended_steps(["0", "a"]).text == "#/items/0/a"
     assert ROOT_PATH.with_appended_steps([]) is ROOT_PATH
 

@@ -1,4 +1,4 @@
-"""How a schema may follow the one before it."""
+"""The rules by which a schema may replace the one before it."""
 
 import json
 from datetime import timedelta
@@ -186,7 +186,7 @@ ALL_LEVELS |= dict.fromkeys((ADDED, TYPE_NARROWED, EXTENDED, NARROWED), MINOR)
 
 @pytest.mark.parametrize(("old", "new", "changes"), [row[:3] for row in VECTORS])
 def test_measured_changes(old, new, changes):
-    """The changes that were measured of the original are seen, in order. (R188, R195, R196, R201, R202, R205)"""
+    """The changes that were measured with the original are found, in order. (R188, R195, R196, R201, R202, R205)"""
     found = find_schema_changes(json.loads(text_of(old)), json.loads(text_of(new)))
     assert [f"{change.kind} {change.path.text}" for change in found] == changes
 
@@ -200,17 +200,17 @@ def version_or_refusal(old, new, mode) -> str:
 
 @pytest.mark.parametrize(("old", "new", "forward"), [(old, new, forward) for old, new, _, forward, _ in VECTORS])
 def test_measured_versions_in_mode_forward(old, new, forward):
-    """Mode `forward` refuses major changes and numbers the others by their level. (R189, R190, R192)"""
+    """The mode `forward` refuses major changes and numbers the others by their level. (R189, R190, R192)"""
     assert version_or_refusal(old, new, FORWARD) == forward
 
 
 @pytest.mark.parametrize(
     ("old", "new", "compatible"),
-    # Lists of names never reach a comparison in this mode.
+    # Lists of names are never compared in this mode.
     [(old, new, compatible) for old, new, _, _, compatible in VECTORS if compatible],
 )
 def test_measured_versions_in_mode_compatible(old, new, compatible):
-    """Mode `compatible` refuses narrowing too, and any keyword outside its language. (R163, R189, R190, R192)"""
+    """The mode `compatible` also refuses narrowing, and any keyword outside its language. (R163, R189, R190, R192)"""
     if compatible is RESTRICTED:
         with pytest.raises(Invalid, match="Invalid schema found in"):
             check_restricted_language(new)
@@ -220,26 +220,26 @@ def test_measured_versions_in_mode_compatible(old, new, compatible):
 
 @pytest.mark.parametrize(("old", "new", "changes", "forward"), [row[:4] for row in VECTORS])
 def test_measured_versions_in_mode_none(old, new, changes, forward):
-    """Mode `none` accepts everything and numbers it by the levels of `forward`. (R189, R190, R192)"""
+    """The mode `none` accepts everything and numbers it by the levels of `forward`. (R189, R190, R192)"""
     levels = [ALL_LEVELS.get(each.split()[0], MAJOR) for each in changes]
     expected = max(levels) if levels else forward
     assert version_or_refusal(old, new, NONE) == expected
 
 
 def test_no_change_keeps_everything():
-    """The same text again is the same schema: version, time and text. (R189, R190)"""
+    """The same text again means the same schema: version, time and text. (R189, R190)"""
     current = an_event_type(schema=a_schema('{"a":1}', version=Version(3, 1, 4)))
     assert next_schema(current, '{"a":1}', FORWARD, LATER) is current.schema
 
 
 def test_a_new_version_is_of_now():
-    """A new version has the exact text, and the time of its creation. (R190)"""
+    """A new version has exactly the submitted text, and the time of its creation. (R190)"""
     schema = evolve({}, '{ "title":\t"x" }')
     assert (schema.text, schema.version, schema.created_at) == ('{ "title":\t"x" }', Version(1, 2, 4), LATER)
 
 
 def test_the_highest_level_counts():
-    """Among many changes, the farthest-reaching one decides. (R189, R190)"""
+    """Of many changes, the one with the highest level decides. (R189, R190)"""
     old = {"title": "a", "properties": {"a": S, "c": S}}
     minor = {"title": "b", "properties": {"a": S, "c": S, "d": S}}
     major = {"title": "b", "properties": {"a": INT, "c": S, "d": S}}
@@ -283,7 +283,7 @@ def test_every_refusal_has_its_text(kind):
 
 
 def test_every_kind_of_change_is_a_refusal_or_harmless():
-    """Three kinds of change are never refused, all others can be. (R192, R193)"""
+    """Three kinds of change are never refused; all others can be. (R192, R193)"""
     never = {kind for kind in ChangeKind if level_of_change(kind, COMPATIBLE) < ChangeLevel.MAJOR}
     assert {kind.value for kind in never} == {"DESCRIPTION_CHANGED", "TITLE_CHANGED", "PROPERTIES_ADDED"}
     assert {kind.value for kind in ChangeKind} == {kind.value for kind in never} | TEXTS.keys()
@@ -301,7 +301,7 @@ def test_a_refusal_lists_the_forbidden_changes_only():
 
 
 def test_a_refusal_explains_itself_to_people():
-    """Beside the text for machines, it names the change, the reason, and the remedy. (R192)"""
+    """In addition to the text for machines, it names the change, the reason, and the remedy. (R192)"""
     reason = refusal(AB, A).reasons[0]
 
     assert (reason.rule, reason.path) == ("PROPERTY_REMOVED", "#/properties/b")
@@ -331,7 +331,8 @@ TIGHTENING = [
 
 @pytest.mark.parametrize(("old", "new", "version"), TIGHTENING)
 def test_tightening_permits_some_major_changes(old, new, version):
-    """From `forward` to `compatible`, opening and closing is permitted, numbered by the levels of `forward`. (R193)"""
+    """From `forward` to `compatible`, opening and closing are permitted, and numbered by the levels of `forward`.
+    (R193)"""
     assert str(evolve(old, new, FORWARD, COMPATIBLE).version) == version
 
 
@@ -346,7 +347,7 @@ def test_tightening_permits_some_major_changes(old, new, version):
     ],
 )
 def test_tightening_forbids_everything_else(old, new):
-    """When `forward` becomes `compatible`, no other change may come along, even a minor one. (R193)"""
+    """When `forward` becomes `compatible`, no other change may accompany it, not even a minor one. (R193)"""
     assert refusal(old, new, FORWARD, COMPATIBLE).detail.startswith("Invalid schema: ")
 
 
@@ -369,7 +370,7 @@ def test_none_to_compatible_permits_everything():
 
 
 def test_a_refusal_is_of_bounded_length():
-    """If thousands of changes are forbidden, the broker reports as many as a reader can use. (R192, deviation)"""
+    """If thousands of changes are forbidden, the broker reports only a limited number. (R192, deviation)"""
     old = {"properties": {f"{'p' * 100}{number}": S for number in range(5_000)}}
 
     refused = refusal(old, {"properties": {}})
@@ -379,7 +380,7 @@ def test_a_refusal_is_of_bounded_length():
 
 
 def test_an_entangled_schema_cannot_follow():
-    """A schema whose references unfold without measure is refused, not compared forever. (R196)"""
+    """A schema whose references expand without limit is refused rather than compared for ever. (R196)"""
     definitions = {f"d{n}": {"properties": {s: {"$ref": f"#/definitions/d{n + 1}"} for s in "lr"}} for n in range(60)}
     old = {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d60": {}}}
 
@@ -388,7 +389,7 @@ def test_an_entangled_schema_cannot_follow():
 
 
 def test_what_many_parts_share_may_be_compared():
-    """A schema whose references unfold without measure may follow if their shared parts have not changed. (R196)"""
+    """A schema whose references expand without limit is accepted if the shared parts have not changed. (R196)"""
     definitions = {f"d{n}": {"properties": {s: {"$ref": f"#/definitions/d{n + 1}"} for s in "lr"}} for n in range(60)}
     schema = {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d60": {}}}
 

@@ -1,4 +1,4 @@
-"""A client's explanation of an invalid event."""
+"""The explanation of an invalid event that a client gets."""
 
 import pytest
 
@@ -29,12 +29,13 @@ def explain_business(event, schema=None) -> str:
 
 
 def test_one_violation():
-    """A violation is reported in one line: the place, and the fault. (P71, R182)"""
+    """A violation is reported in one line with its location and the fault. (P71, R182)"""
     assert explain_business({}) == "#: required key [metadata] not found"
 
 
 def test_several_violations():
-    """Several violations are counted first, then listed line by line, including inner ones. (P71, R182)"""
+    """The number of several violations comes first; then they are listed line by line, including inner ones. (P71,
+    R182)"""
     schema = {
         "properties": {"a": {"type": "string"}, "b": {"properties": {"c": {"type": "null"}, "d": {"maximum": 1}}}},
         "required": ["e"],
@@ -52,21 +53,21 @@ def test_several_violations():
 
 @pytest.mark.parametrize("name", ["received_at", "version", "published_by", "schema_version"])
 def test_keys_that_only_the_broker_writes(name):
-    """Metadata that the broker adds are extraneous when a producer sends them. (P63, R175)"""
+    """Metadata that only the broker writes are extraneous when a producer sends them. (P63, R175)"""
     explained = explain_business({"metadata": METADATA | {name: "x"}})
 
     assert explained == f"#/metadata: extraneous key [{name}] is not permitted"
 
 
 def test_name_of_another_event_type():
-    """The event type in metadata must be the one that is published to. (P64, R182)"""
+    """The event type in the metadata must be the one to which the event is published. (P64, R182)"""
     explained = explain_business({"metadata": METADATA | {"event_type": "X"}})
 
     assert explained == "#/metadata/event_type: X is not a valid enum value"
 
 
 def test_eid():
-    """A bad eid is reported with the pattern that it should have. (P65, R182)"""
+    """An invalid eid is reported with the required pattern. (P65, R182)"""
     explained = explain_business({"metadata": METADATA | {"eid": "x"}})
 
     assert explained == f"#/metadata/eid: string [x] does not match pattern {EID_PATTERN}"
@@ -81,7 +82,7 @@ def test_eid():
     ],
 )
 def test_events_without_metadata_worth_the_name(metadata, line):
-    """Events whose metadata cannot even be read are reported like all others. (P71, P73)"""
+    """Events whose metadata cannot even be parsed are reported like all others. (P71, P73)"""
     assert line in explain_business({"metadata": metadata}).split("\n")
 
 
@@ -107,7 +108,7 @@ def test_events_without_metadata_worth_the_name(metadata, line):
     ],
 )
 def test_types(type_name, value, text):
-    """Types have the names that Java has for them. (P72, R182)"""
+    """Types have their Java names. (P72, R182)"""
     assert explain({"properties": {"a": {"type": type_name}}}, {"a": value}) == f"#/a: {text}"
 
 
@@ -165,7 +166,7 @@ def test_types(type_name, value, text):
     ],
 )
 def test_words(schema, value, text):
-    """Each keyword has its words. (P70, P72, R182)"""
+    """Each keyword has its message. (P70, P72, R182)"""
     assert explain(schema, value) == f"#: {text}"
 
 
@@ -183,7 +184,7 @@ def test_words(schema, value, text):
     ],
 )
 def test_places(schema, value, pointer):
-    """A place is a JSON pointer behind a number sign. (P71, P72)"""
+    """A location is a JSON Pointer after a number sign. (P71, P72)"""
     assert explain(schema, value).startswith(f"{pointer}: expected: null, found: ")
 
 
@@ -263,12 +264,12 @@ def test_places(schema, value, pointer):
     ],
 )
 def test_schemas_within_schemas(schema, lines):
-    """If several schemas apply, the violation of each follows. (P71)"""
+    """If several schemas apply, the violations of each follow. (P71)"""
     assert explain(schema, 5).split("\n") == lines
 
 
 def test_a_combinator_at_a_place():
-    """A combinator's violation has a second pointer after its place; its causes have their own places. (P71)"""
+    """A combinator's violation has a second pointer after its location; its causes have their own locations. (P71)"""
     assert explain({"properties": {"v": {"anyOf": [{"type": "null"}]}}}, {"v": {}}).split("\n") == [
         "#/v: #: no subschema matched out of the total 1 subschemas",
         "#/v: expected: null, found: JSONObject",
@@ -276,7 +277,7 @@ def test_a_combinator_at_a_place():
 
 
 def test_the_schema_false():
-    """The schema that accepts nothing says so. (P72)"""
+    """The message about the schema that accepts nothing says so. (P72)"""
     assert explain(SEVEN | {"properties": {"a": False}}, {"a": 1}) == "#/a: false schema always fails"
 
 
@@ -298,14 +299,14 @@ def test_a_hundred_violations():
 
 
 def test_many_violations_in_one_of_many_trials():
-    """However much is wrong with one alternative, the other still counts. (P71)"""
+    """However many faults there are with one alternative, the other one is reported, too. (P71)"""
     schema = {"properties": {"a": {"anyOf": [{"items": {"type": "null"}}, {}]}, "b": {"type": "null"}}}
 
     assert explain(schema, {"a": list(range(5_000)), "b": 1}) == "#/b: expected: null, found: Integer"
 
 
 def test_long_values():
-    """A value is not repeated at any length. (P71)"""
+    """A long value is not repeated in full. (P71)"""
     explained = explain({"pattern": "^b$"}, "a" * 900_000)
 
     assert len(explained) < 1_200
@@ -313,7 +314,7 @@ def test_long_values():
 
 
 def test_what_cannot_be_explained():
-    """A fault too deep for validation has its own reason. (P71)"""
+    """A fault that is too deep for validation has a reason of its own. (P71)"""
     event: dict = {"b": 1}
     for _ in range(500):
         event = {"a": event}

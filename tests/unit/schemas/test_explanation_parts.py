@@ -1,4 +1,4 @@
-"""Code for parts of a schema changes nothing about which rules an event is found to break."""
+"""Compiled code for parts of a schema does not change which rules an event is found to break."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def rules_found_without_parts(validator: Validator, event: Any) -> tuple[BrokenR
     some.lists(some.fixed_dictionaries(dict.fromkeys(NAMES, VALUES)), min_size=5, max_size=5),
 )
 def test_code_for_parts_finds_the_same_rules(schema, events):
-    """For random schemas and events. (H6)"""
+    """This holds for random schemas and events. (H6)"""
     validator = compile_validator(SEVEN | schema | NODE)
     for event in events:
         if not validator.accepts(event):
@@ -67,7 +67,7 @@ def test_code_for_parts_finds_the_same_rules(schema, events):
 
 
 def test_what_code_cannot_tell_is_searched():
-    """Code that takes too many steps, or goes too deep, leaves the search what it would find alone. (H6)"""
+    """If the code takes too many steps, or goes too deep, the search finds what it would find without code. (H6)"""
     validator = compile_validator({"properties": {"a": {"properties": {"b": {"type": "string"}}}}})
     for trouble in (StepsExhausted, RecursionError):
 
@@ -79,7 +79,7 @@ def test_what_code_cannot_tell_is_searched():
 
 
 def test_deep_places_have_no_code_of_their_own():
-    """Code for a part contains that for the parts within, so schemas nested in each other would multiply. (H6)"""
+    """The code for a part contains that for the parts inside it, so the code for nested schemas would multiply. (H6)"""
     schema: dict[str, Any] = {"type": "string"}
     event: Any = 1
     for _ in range(30):

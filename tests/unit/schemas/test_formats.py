@@ -1,4 +1,4 @@
-"""The formats that events are checked for."""
+"""The formats that are checked in events."""
 
 import pytest
 
@@ -102,13 +102,13 @@ INVALID = {
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in VALID.items() for text in texts])
 def test_texts_in_the_format(name, text):
-    """Eight formats are checked, and texts in the format pass. (P70, R181)"""
+    """Eight formats are checked, and strings in the format pass. (P70, R181)"""
     assert FORMAT_CHECKS[name](text) is None
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in INVALID.items() for text in texts])
 def test_texts_that_are_not(name, text):
-    """The check reports a text that does not have the format. (P70, R181)"""
+    """The check reports a string that does not have the format. (P70, R181)"""
     assert FORMAT_CHECKS[name](text) is not None
 
 
@@ -129,7 +129,7 @@ def test_formats_that_are_checked():
     ],
 )
 def test_words(name, words):
-    """The text at fault is quoted, with the format that it is not in. (P70)"""
+    """The message quotes the string and names the format. (P70)"""
     assert FORMAT_CHECKS[name]("a b") == words
 
 
@@ -138,5 +138,5 @@ def test_words(name, words):
     "text", ["a" * 1_000_000, "a." * 500_000, "1:" * 500_000, "%41" * 300_000 + "%", "@" * 1_000_000]
 )
 def test_long_texts(name, text):
-    """No text takes long to look at. (R181)"""
+    """No string takes long to check. (R181)"""
     assert measure_cpu(lambda: FORMAT_CHECKS[name](text)) < (5000 if name in FORMATS_THAT_SPEND_STEPS else 500)

@@ -1,4 +1,4 @@
-"""Checking texts for a pattern or a format at once has the same result as one by one."""
+"""Checking many strings at once for a pattern or a format has the same result as checking them one by one."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -31,7 +31,7 @@ TEXTS = some.lists(some.text(some.sampled_from("ab1-é.$ \n\\A#"), max_size=5), 
 @example("a[^b]c", ["a", "c"])
 @example("^a$", ["a\na"])
 def test_lines_match_as_texts_do(pattern, texts):
-    """Texts that are accepted at once match alone; those with line breaks are not accepted."""
+    """Strings that are accepted together also match alone; strings with line breaks are not accepted together."""
     try:
         alone = compile_pattern(pattern)
     except BadPattern:
@@ -51,20 +51,21 @@ def test_lines_match_as_texts_do(pattern, texts):
     ],
 )
 def test_usual_patterns_are_for_lines(pattern):
-    """The patterns and formats that most schemas use are checked for many texts at once."""
+    """The patterns and formats that most schemas use are checked for many strings at once."""
     assert make_lines(pattern=pattern) is not None
 
 
 @pytest.mark.parametrize("pattern", ["^a|b$", "|a$", "[^a]", "\\s", "(?s).", "a^b", "\\W", "^(a)|(b)$", "\\n", "a\nb"])
 def test_what_may_reach_beyond_a_line(pattern):
-    """Patterns that might match a line break, or whose anchors belong to a part of them, are left to each text."""
+    """Patterns that might match a line break, or whose anchors belong to only a part of them, are checked for each
+    string."""
     assert make_lines(pattern=pattern) is None
 
 
 @settings(max_examples=choose_by_suite(100, 1000), deadline=None)
 @given(some.data())
 def test_usual_forms_are_valid(data):
-    """Every text of a usual form has the format, and no line break."""
+    """Every string in a usual form has the format, and no line break."""
     form = data.draw(some.sampled_from(sorted(USUAL_FORMS)))
     text = data.draw(some.from_regex(rf"(?a:\A(?:{USUAL_FORMS[form]})\Z)"))
     assert FORMAT_CHECKS[form](text.removesuffix("\n")) is None
@@ -79,7 +80,7 @@ def test_usual_forms_are_valid(data):
     ],
 )
 def test_what_is_usual(form, usual):
-    """The check accepts common values at once, even among nulls; a fault in one of many needs a closer look."""
+    """The check accepts common values together, even among nulls; if one of many is invalid, each is checked."""
     lines, wrong = make_lines(form=form), "no good text"
     assert lines.accepts([usual, None] * 150, [STEPS])
     for place in (0, 99, 100, 299):
@@ -93,7 +94,8 @@ def test_what_is_usual(form, usual):
 
 
 def test_texts_at_once_take_their_steps():
-    """Holding them to a pattern is not begun without the steps for the worst case, and takes those that it took."""
+    """Matching strings against a pattern begins only if the steps for the worst case are left, and takes those actually
+    used."""
     lines = make_lines(pattern="^[a-z]{50}$")
     texts, steps = ["a" * 50] * 300, [STEPS]
     assert lines.accepts(texts, steps)
@@ -108,7 +110,7 @@ EIDS = some.from_regex(EID_PATTERN.removesuffix("$"), fullmatch=True)
 @settings(max_examples=choose_by_suite(100, 2000), deadline=None)
 @given(some.lists(EIDS | some.text(some.sampled_from("0aF-g\né"), max_size=40) | some.none(), max_size=5), some.data())
 def test_eids_match_as_texts_do(texts, data):
-    """The quick check accepts ids only if each matches alone, even if a wrong one consists of right ones."""
+    """The quick check accepts ids only if each matches alone, even if an invalid id consists of valid ones."""
     if texts and data.draw(some.booleans()):
         at = data.draw(some.integers(0, len(texts) - 1))
         wrong = str(texts[at])
@@ -118,12 +120,12 @@ def test_eids_match_as_texts_do(texts, data):
         )
     alone, sent = compile_pattern(EID_PATTERN), [each for each in texts if each is not None]
     expected = all(len(each) == 36 and alone.is_found_in(each, [STEPS]) for each in sent)
-    # Only nulls are left to each of them.
+    # Only batches of nulls are left to the check of each id.
     assert make_lines(pattern=EID_PATTERN).accepts(texts, [STEPS]) is (expected and bool(sent))
 
 
 def test_eids_take_their_steps():
-    """A step for some dozens of bytes; other types than texts are left to each."""
+    """A step covers some dozens of bytes; other types than strings are checked one by one."""
     steps = [STEPS]
     assert make_lines(pattern=EID_PATTERN).accepts(["00000000-0000-0000-0000-00000000000F"] * 3200, steps)
     assert steps[0] == STEPS - 3700

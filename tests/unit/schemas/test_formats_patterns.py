@@ -1,4 +1,4 @@
-"""Patterns of strangers."""
+"""Patterns that clients write."""
 
 import pytest
 import re2
@@ -36,7 +36,7 @@ def is_found(pattern: str, text: str, steps: int = MAX_EVENT_STEPS) -> bool:
     ],
 )
 def test_search(pattern, text, expected):
-    """A pattern may occur anywhere in a text unless tied to its ends; none of them is before a last line feed."""
+    """A pattern may match anywhere in a string unless it is anchored; no anchor matches before a last line feed."""
     assert is_found(pattern, text) is expected
 
 
@@ -62,7 +62,7 @@ def test_search(pattern, text, expected):
     ],
 )
 def test_bad_patterns(pattern, words):
-    """A pattern that RE2 does not accept is refused with RE2's reason and the part at fault. (R155)"""
+    """A pattern that RE2 does not accept is refused with RE2's reason and the invalid part. (R155)"""
     with pytest.raises(BadPattern) as refused:
         compile_pattern(pattern)
     assert str(refused.value) == words

@@ -236,7 +236,7 @@ def test_who_has_begun_may_wait_longer_than_who_begins(faulty_kinesis, clock):
 
 
 def test_iterators_that_are_refused_are_asked_for_less_often(faulty_kinesis, clock):
-    """A refusal makes the next calls for iterators of this shard come later, as with reads."""
+    """A refusal delays the next calls for iterators of this shard, as it does for reads."""
     refusing = RefusingClient(faulty_kinesis.client)
     stream = Stream(refusing, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
@@ -268,7 +268,7 @@ class RefusingClient:
 
 
 def test_a_refusal_tells_clients_when_to_come_back():
-    """The answer to a request that a busy shard does not take is 503 with the time that it needs. (L76)"""
+    """The answer to a request that a busy shard does not accept is 503, with the time after which to retry. (L76)"""
     answers = [problem_of_error(ShardBusy("shard", 6.2))]
     with pytest.raises(Unavailable) as refused, event_log_errors_as_unavailable():
         raise ShardBusy("shard", MAX_WAIT_TO_READ_ON_SECONDS)
@@ -278,7 +278,7 @@ def test_a_refusal_tells_clients_when_to_come_back():
 
 
 class Reader:
-    """Notes up to when it has to read."""
+    """Records up to which time it has to read."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, float]] = []
@@ -289,7 +289,7 @@ class Reader:
 
 
 def test_a_watch_does_not_read_again_what_was_read_just_now(faulty_kinesis):
-    """A shard that somebody has read within half an interval is not read again for those who only wait."""
+    """A shard that was read within half an interval is not read again for callers that only wait for events."""
     reader = Reader()
     watch = ShardWatch(reader, ShardTreeCache(faulty_kinesis.a_stream()), 2.0)
     until(lambda: reader.asked)

@@ -1,4 +1,4 @@
-"""Connections that were not used for a while are not trusted with a write."""
+"""Connections that were not used for a while are not used for a write."""
 
 import socket
 import threading
@@ -14,8 +14,8 @@ ANSWER = b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"%d","ShardId":"s
 
 
 class Service:
-    """Answers PutRecords, and resets each connection when a second request comes on it, as a balancer does that has
-    forgotten it."""
+    """Answers PutRecords, and resets each connection at its second request, like a load balancer that has forgotten the
+    connection."""
 
     def __init__(self):
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -33,7 +33,7 @@ class Service:
             threading.Thread(target=self._answer_once, args=(connection, self.connections), daemon=True).start()
 
     def _answer_once(self, connection, number):
-        with suppress(OSError), connection:  # a client may have gone
+        with suppress(OSError), connection:  # a client may have closed the connection
             self._read(connection)
             body = ANSWER % number
             head = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: %d\r\n\r\n"
@@ -42,7 +42,7 @@ class Service:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
 
     def _read(self, connection):
-        """A request with its body; nothing when the client has gone."""
+        """Read a request with its body; returns nothing when the client has closed the connection."""
         received = b""
         while b"\r\n\r\n" not in received:
             more = connection.recv(65536)
@@ -79,8 +79,8 @@ RECORD = OutgoingRecord("t/0", 0, b"event")
 
 
 def test_a_write_after_a_pause_has_a_connection_of_its_own(service, open_stream, monkeypatch):
-    """A function that was frozen does not find out by a write whether its connection is still there: the publisher
-    would get an unknown outcome for a sound event."""
+    """A function that was frozen does not use a write to find out whether its connection still exists: the publisher
+    would get an unknown outcome for a valid event."""
     clock = [1000.0]
     monkeypatch.setattr(stream.time, "time", lambda: clock[0])
     assert open_stream.put_records([RECORD]) == [RecordPosition("shardId-0", 1)]

@@ -1,4 +1,4 @@
-"""Sealing: publishers rely on their knowledge for the length of a lease, and the log has the last word."""
+"""Sealing: publishers rely on what they know for the duration of a lease, and the log has the last word."""
 
 import time
 
@@ -46,7 +46,7 @@ class CallCountingIndex:
 
 
 def test_a_publisher_does_not_ask_about_every_append(faulty_kinesis: FaultyKinesis, topic):
-    """While a lease holds, appends need no call to the index."""
+    """While a lease is valid, appends need no call to the index."""
     index = CallCountingIndex(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(60), index=index)
     for _ in range(20):
@@ -96,7 +96,7 @@ def test_one_question_renews_all_leases(faulty_kinesis: FaultyKinesis, machine):
 
 
 def test_a_lease_is_not_renewed_after_a_seal(faulty_kinesis: FaultyKinesis, topic, machine):
-    """Among many topics whose leases are renewed together, the sealed one is read again."""
+    """Of many topics whose leases are renewed together, the sealed one is read again."""
     other = faulty_kinesis.a_log(lease_options(2))
     index = CallCountingIndex(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)
@@ -110,7 +110,7 @@ def test_a_lease_is_not_renewed_after_a_seal(faulty_kinesis: FaultyKinesis, topi
 
 
 def test_a_renewed_lease_begins_with_the_question(faulty_kinesis: FaultyKinesis, topic, machine):
-    """An answer that was true at the time of the request, and arrives when the topic is sealed, renews no lease."""
+    """An answer that was true at the time of the request, but arrives after the topic is sealed, renews no lease."""
     other = faulty_kinesis.a_log(lease_options(2))
     index = SlowChanges(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)
@@ -137,7 +137,7 @@ class SlowChanges(CallCountingIndex):
 
 
 def test_other_processes_learn_of_a_seal_in_time(faulty_kinesis: FaultyKinesis, topic):
-    """Once sealing returned in one process, no other takes anything in."""
+    """Once sealing has returned in one process, no other process accepts events."""
     sealing, publishing = faulty_kinesis.a_log(lease_options(0.2)), faulty_kinesis.a_log(lease_options(0.2))
     run_blocking(publishing.append(topic, {0: [Record(b"1")]}))
     sealing.seal_topic(topic)
@@ -162,12 +162,12 @@ class SlowClient:
 
 
 def publishing_while(faulty_kinesis: FaultyKinesis, meanwhile):
-    """A log whose appends are overtaken by something, every time."""
+    """A log whose appends are each overtaken by something."""
     return faulty_kinesis.a_log(lease_options(0.05), client=SlowClient(faulty_kinesis.client, meanwhile))
 
 
 def test_what_comes_behind_the_seal_is_not_acknowledged(faulty_kinesis: FaultyKinesis, topic):
-    """An append that was begun before a seal and stored after it is not there, and its publisher learns so."""
+    """An append that began before a seal and is stored after it does not count, and its publisher learns this."""
     other = faulty_kinesis.a_log(lease_options(0.05))
     log = publishing_while(faulty_kinesis, lambda: other.seal_topic(topic))
     with pytest.raises(SealedTopic):
@@ -176,8 +176,8 @@ def test_what_comes_behind_the_seal_is_not_acknowledged(faulty_kinesis: FaultyKi
 
 
 def test_what_comes_before_the_seal_is_acknowledged(faulty_kinesis: FaultyKinesis, topic):
-    """An append that took longer than its lease, and is in front of the seal, is stored, and its publisher learns
-    so."""
+    """An append that took longer than its lease, but is stored before the seal, counts, and its publisher learns
+    this."""
 
     def note_and_wait() -> None:
         faulty_kinesis.index.seal_topic(topic)
@@ -189,7 +189,7 @@ def test_what_comes_before_the_seal_is_acknowledged(faulty_kinesis: FaultyKinesi
 
 
 def test_each_partition_of_an_append_around_a_seal_has_its_own_fate(faulty_kinesis: FaultyKinesis, topic):
-    """If the seal of one partition came first and the other's did not, the first is refused."""
+    """If only one partition was sealed before its events were stored, only that partition is refused."""
 
     def seal_one() -> None:
         faulty_kinesis.index.seal_topic(topic)
@@ -206,14 +206,14 @@ def test_each_partition_of_an_append_around_a_seal_has_its_own_fate(faulty_kines
 
 
 def test_what_is_lost_with_its_topic_is_reported(faulty_kinesis: FaultyKinesis, topic):
-    """An append during which its topic was deleted finds no topic."""
+    """An append during which its topic was deleted fails because the topic is missing."""
     log = publishing_while(faulty_kinesis, lambda: (faulty_kinesis.index.delete_topic(topic), time.sleep(0.1)))
     with pytest.raises(UnknownTopic):
         run_blocking(log.append(topic, {0: [Record(b"1")]}))
 
 
 def test_a_frozen_process_does_not_trust_its_old_lease(faulty_kinesis: FaultyKinesis, topic, monkeypatch):
-    """A process whose machine stood still for a while asks again, even if its steady clock stood still as well."""
+    """A process whose machine was suspended reads the lease again, even if its steady clock stood still as well."""
     index = CallCountingIndex(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(60), index=index)
     run_blocking(log.append(topic, {0: [Record(b"1")]}))
@@ -224,7 +224,7 @@ def test_a_frozen_process_does_not_trust_its_old_lease(faulty_kinesis: FaultyKin
 
 
 def test_sealing_waits_for_publishers_who_rely_on_their_lease(faulty_kinesis: FaultyKinesis, topic):
-    """Between saying so and writing the seal, sealing waits as long as a lease."""
+    """Between announcing the seal and writing it, sealing waits for the duration of a lease."""
     log = faulty_kinesis.a_log(lease_options(0.3))
     begun = time.monotonic()
     log.seal_topic(topic)
@@ -242,7 +242,7 @@ def test_other_processes_learn_of_a_deletion_in_time(faulty_kinesis: FaultyKines
 
 
 def test_what_is_deleted_again_is_not_waited_for(faulty_kinesis: FaultyKinesis, topic, monkeypatch):
-    """A topic that was deleted or closed has no publishers: deleting it takes no lease."""
+    """A topic that was already deleted or closed has no publishers: deleting it does not wait for leases."""
     log = faulty_kinesis.a_log(lease_options(0.01))
     faulty_kinesis.index.create_topic("closed", 1)
     log.seal_topic("closed")
@@ -255,7 +255,7 @@ def test_what_is_deleted_again_is_not_waited_for(faulty_kinesis: FaultyKinesis, 
 
 
 def test_closing_ends_everything(faulty_kinesis: FaultyKinesis, topic):
-    """A closed log answers nothing any more, and leaves no thread behind."""
+    """A closed log answers no calls, and leaves no thread behind."""
     with started_threads() as started:
         log = faulty_kinesis.a_log()
         end = log.add_change_listener(lambda *_: None)

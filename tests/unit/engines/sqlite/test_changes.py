@@ -1,4 +1,4 @@
-"""Notifications between processes with one file, under any failure."""
+"""Notifications between processes with the same file, despite any failure."""
 
 import os
 import threading
@@ -28,7 +28,7 @@ from tests.support.sqlite import TracedFile
 
 
 class FailingOnce:
-    """Raises an unexpected error the first time that a statement is executed."""
+    """Raises an unexpected error the first time a given statement is executed."""
 
     def __init__(self, statement: str) -> None:
         self._statement = statement
@@ -46,7 +46,7 @@ def heard_changes():
 
 
 def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_changes):
-    """A failing look for changes of other processes is logged, and is not the last one. (S198)"""
+    """A look for changes of other processes that fails is logged, and others follow. (S198)"""
     path = tmp_path / "nakadi.db"
     changes = FileChangePoller(TracedFile(path, FailingOnce(SELECT_CHANGES_SINCE)), lambda *_: heard_changes.set())
     changes.add_watcher()
@@ -71,7 +71,7 @@ def two_reporting_processes(path):
 
 
 def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypatch, heard_changes):
-    """A change is heard without a look at the file, however much was reported before while nothing watched."""
+    """A change is heard without a look at the file, however many changes were reported while nobody watched."""
     monkeypatch.setattr(FileChangePoller, "_report_if_file_changed", lambda *_: -1)
     with two_reporting_processes(tmp_path / "nakadi.db") as (one, other):
         for number in range(2000):
@@ -92,7 +92,7 @@ def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard_changes
 
 
 def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_changes):
-    """A failing look for events of other processes is logged, and is not the last one. (L34)"""
+    """A look for events of other processes that fails is logged, and others follow. (L34)"""
     path = tmp_path / "nakadi.db"
     appends = AppendPoller(TracedFile(path, FailingOnce(SELECT_APPENDED_PARTITIONS)), lambda *_: heard_changes.set())
     appends.add_watcher()
@@ -105,8 +105,7 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard_chang
 
 
 def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkeypatch):
-    """Among several commits for a subscription, the file keeps the number of the last, which may be this process's
-    own."""
+    """Of several commits for a subscription, the file keeps the number of the last, which may be this process's own."""
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     reports: list[SubscriptionChangeNotice] = []
     heard_changes = threading.Event()
@@ -120,7 +119,7 @@ def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkey
     with closing(SqliteCoordination(path)) as ours, closing(SqliteCoordination(path)) as theirs:
         begin_assignment(ours, "a", "b")
         end = ours.add_change_listener(SUBSCRIPTION, note)
-        # The poller rests before it looks: it finds both at once.
+        # The poller pauses before it looks: it finds both commits at once.
         commit(theirs, "b", 5, partition=1)
         commit(ours, "a", 5)
         assert heard_changes.wait(PATIENCE), reports
@@ -128,7 +127,7 @@ def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkey
 
 
 def test_own_commits_are_reported_once(tmp_path, monkeypatch):
-    """A process does not read its own commits from the file again, for any partitions."""
+    """A process does not read its own commits from the file again, whichever partitions they are for."""
     reports: list[SubscriptionChangeNotice] = []
     looks = threading.Semaphore(0)
     look = FileChangePoller._report_changes_since_last
@@ -138,7 +137,7 @@ def test_own_commits_are_reported_once(tmp_path, monkeypatch):
         looks.release()
 
     monkeypatch.setattr(FileChangePoller, "_report_changes_since_last", count_poll)
-    # A look between a commit and its note would report it again, which is allowed: there is none while these are made.
+    # A look between a commit and its note may report the commit again: there is no look while these are made.
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     with closing(SqliteCoordination(tmp_path / "nakadi.db")) as ours:
         begin_assignment(ours, "a", "a", "a")
@@ -146,7 +145,7 @@ def test_own_commits_are_reported_once(tmp_path, monkeypatch):
         assert looks.acquire(timeout=PATIENCE)
         for offset in (5, 6):
             run_blocking(ours.commit(SUBSCRIPTION, "a", {a_place(number): at(offset) for number in range(3)}, A_MOMENT))
-        # This one shows a later change of the file to the poller.
+        # This commit makes the poller notice that the file has changed.
         begin_assignment(ours, "a", subscription="other")
         assert looks.acquire(timeout=PATIENCE)
     assert [type(each) for each in reports] == [OffsetsCommitted] * 2

@@ -1,4 +1,4 @@
-"""Commits are copied into the data file beside the appends, and SQLite's log stays short."""
+"""Commits are copied into the data file while appends continue, and SQLite's log stays short."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def log_bytes(path) -> int:
 
 
 def test_the_next_commit_begins_a_new_log(path, file):
-    """After everything is copied, SQLite writes its log from the beginning again, so that it does not grow."""
+    """After everything is copied, SQLite overwrites its log from the beginning, so that it does not grow."""
     write(file, 50)
     assert copy(file)
     size = log_bytes(path)
@@ -61,10 +61,11 @@ def test_the_next_commit_begins_a_new_log(path, file):
 
 
 def test_commits_of_the_meantime_are_copied_too(path, file):
-    """Others write during the long part of a copy. The short one at its end has their commits as well."""
+    """Other connections write during the long part of a copy. The short part at its end copies their commits as
+    well."""
 
     class ConnectionWithOtherWriters:
-        """A connection beside which others write, between the two parts."""
+        """A connection that lets others write between the two parts."""
 
         def __init__(self, connection: sqlite3.Connection) -> None:
             self.connection = connection
@@ -84,7 +85,8 @@ def test_commits_of_the_meantime_are_copied_too(path, file):
 
 
 def test_a_reader_delays_the_end(file):
-    """While a reader needs an older state, a part of the log is left; others write, and a later copy has the rest."""
+    """While a reader needs an older state, part of the log is not copied; others write, and a later copy includes the
+    rest."""
     write(file, 5)
     with file.read_connection() as reader:
         reader.execute("BEGIN")
@@ -100,7 +102,7 @@ def test_a_reader_delays_the_end(file):
 
 
 def test_appends_have_the_log_copied(path, monkeypatch):
-    """Once there are enough of them, appends get into the data file itself, long before SQLite would do that."""
+    """After a number of appends, the log is copied into the data file, long before SQLite itself would copy it."""
     monkeypatch.setattr(checkpoints, "BYTES_BETWEEN_CHECKPOINTS", 50 * PAGE_BYTES)
     with closing(SqliteLog(path, HandMovedClock())) as log:
         log.create_topic("t", 1)
@@ -111,7 +113,7 @@ def test_appends_have_the_log_copied(path, monkeypatch):
 
 
 def test_a_failed_copy_is_logged_and_repeated(path, monkeypatch, caplog):
-    """Appends succeed, and the next copy is made when it is time for it."""
+    """Appends succeed, and the next copy is made when it is due."""
     monkeypatch.setattr(checkpoints, "BYTES_BETWEEN_CHECKPOINTS", 50 * PAGE_BYTES)
     copies: list[sqlite3.Connection] = []
 

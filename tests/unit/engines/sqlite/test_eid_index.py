@@ -1,4 +1,4 @@
-"""The index over runs of ids: it never misses an existing one, and is bounded."""
+"""The index over runs of ids: it never misses an existing id, and its size is bounded."""
 
 import random
 
@@ -21,7 +21,7 @@ def _same_keys_each_time():
 
 
 class StableKey(bytes):
-    """A key whose hash is the same in each process: which two look alike in the index does not change between runs."""
+    """A key whose hash is the same in each process, so that the same keys collide in every test run."""
 
     def __hash__(self) -> int:
         return int.from_bytes(self[:8], "big") >> 4
@@ -48,7 +48,7 @@ def test_finds_every_key_in_its_runs():
 
 
 def test_finds_hardly_anything_else():
-    """Of keys that are in no run, fewer than one in a thousand appears to be in one."""
+    """Of the keys that are in no run, fewer than one in a thousand seems to be in one."""
     index = EidIndex()
     for run in range(1, 31):
         index.add_to_run(run, keys(4_000))
@@ -56,7 +56,7 @@ def test_finds_hardly_anything_else():
 
 
 def test_forgets_runs_that_are_gone():
-    """Tables go with the last of their runs, and the remaining keys are still found."""
+    """A table is dropped with the last of its runs, and the remaining keys are still found."""
     index = EidIndex()
     runs = {run: keys(4_000) for run in range(1, 31)}
     for run, own in runs.items():
@@ -69,7 +69,7 @@ def test_forgets_runs_that_are_gone():
 
 
 def test_is_bounded():
-    """Beyond its slots, runs are looked up without a table: each key may be in each of them, and none is missed."""
+    """When all slots are in use, further runs have no table: any key may be in any of them, and none is missed."""
     index = EidIndex(max_slots=2 * MIN_SLOTS)
     runs = {run: keys(9_000) for run in range(1, 16)}
     for run, own in runs.items():

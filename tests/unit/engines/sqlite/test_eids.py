@@ -1,4 +1,4 @@
-"""The ids of events in the data file: over runs, restarts, several processes, failures and the end of windows."""
+"""The ids of events in the data file: across runs, restarts, processes and failures, and at the end of windows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _small_runs(monkeypatch):
 
 
 def append_once(log: SqliteLog, *numbers: int, window: timedelta = WINDOW) -> dict[int, EventPlace]:
-    """Append events with these ids. Returns, by the index of each duplicate, the place of its first event."""
+    """Append events with these ids. Returns the place of the first event for the index of each duplicate."""
     ids = EventIds(
         scope="a type",
         timeline=1,
@@ -66,7 +66,7 @@ def rows(path) -> int:
 
 
 def test_ids_are_known_in_runs_and_after_a_restart(path, clock):
-    """An id is known among the newest and the older ones, and another process that opens the file knows it."""
+    """An id is known whether it is recent or old, and another process that opens the file knows it, too."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         for start in range(0, 100, 7):
@@ -77,7 +77,7 @@ def test_ids_are_known_in_runs_and_after_a_restart(path, clock):
 
 
 def test_rows_go_when_their_windows_have_passed(path, clock):
-    """Housekeeping removes the oldest rows up to the first that is needed, and never the last one."""
+    """Housekeeping removes the oldest rows up to the first one that is needed, and never the last one."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         for number in range(0, 100, 2):
@@ -99,7 +99,7 @@ def test_rows_go_when_their_windows_have_passed(path, clock):
 
 
 def test_memory_forgets_what_is_pruned(path, clock):
-    """Memory for the ids of removed rows is freed in the next run."""
+    """The memory for the ids of removed rows is freed with the next run."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         memory = log._writer._eids
@@ -114,7 +114,7 @@ def test_memory_forgets_what_is_pruned(path, clock):
 
 
 def test_other_appends_do_not_wait_until_the_ids_are_read(path, clock, monkeypatch):
-    """After a start, ids are read in pieces: only the appends that need them wait for it."""
+    """After a start, ids are read in pieces: only appends that need the ids wait."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         append_once(log, 1, 2, 3)
@@ -132,7 +132,7 @@ def test_other_appends_do_not_wait_until_the_ids_are_read(path, clock, monkeypat
 
 
 def test_new_ids_take_one_statement(path, clock, monkeypatch):
-    """A commit whose ids are all new needs no transaction of several calls; one with a duplicate does."""
+    """A commit whose ids are all new needs no transaction of several calls; a commit with a duplicate does."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         append_once(log, 1)
@@ -154,7 +154,7 @@ def at(offset: int) -> EventPlace:
 
 
 def test_a_failed_commit_remembers_nothing(path, clock, monkeypatch):
-    """When the commit fails, its ids are new to the next attempt, also when they have made a run."""
+    """When the commit fails, its ids are new to the next attempt, even if they have formed a run."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         append_once(log, *range(15))
@@ -176,7 +176,7 @@ def texts(log: SqliteLog) -> Iterator[tuple[int, str]]:
 
 
 class EidModel:
-    """The expected content: when and where each id was last stored."""
+    """The expected content of the index: when and where each id was last stored."""
 
     def __init__(self) -> None:
         self.last: dict[int, tuple[datetime, int]] = {}
@@ -196,7 +196,7 @@ class EidModel:
 
 @pytest.fixture
 def crowded_memory(monkeypatch):
-    """Memory has room for a hundred ids, and makes some when it has sixty."""
+    """Memory has room for a hundred ids, and frees some when it has sixty."""
     monkeypatch.setattr(eid_index, "MIN_SLOTS", 64)
     monkeypatch.setattr(eids, "EidIndex", partial(EidIndex, max_slots=256))
 
@@ -208,14 +208,14 @@ def old_eids(path) -> int:
 
 @pytest.mark.usefixtures("crowded_memory")
 def test_ids_that_memory_has_no_room_for_are_indexed_in_the_file(path, clock):
-    """However many ids there are, memory has few of them, none is searched in every row, and each is known."""
+    """However many ids there are, memory has few of them, no id is searched for in every row, and each id is known."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         index = log._writer._eids._index
         indexed = 0
         for start in range(0, 1000, 5):
             assert append_once(log, *range(start, start + 5)) == {}
-            log._writer.run(lambda _: None)  # for any effect that the append had behind it
+            log._writer.run(lambda _: None)  # for any effect that comes after the append
             before, indexed = indexed, old_eids(path)
             assert indexed - before <= 20
             assert not index._runs_without_table
@@ -229,7 +229,7 @@ def test_ids_that_memory_has_no_room_for_are_indexed_in_the_file(path, clock):
 
 @pytest.mark.usefixtures("crowded_memory")
 def test_new_ids_take_one_statement_beside_indexed_ones(path, clock, monkeypatch):
-    """A commit of new ids uses the index in the file, and is still one statement."""
+    """A commit of new ids uses the index in the file, and is still a single statement."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         for number in range(200):
@@ -244,7 +244,7 @@ def test_new_ids_take_one_statement_beside_indexed_ones(path, clock, monkeypatch
 
 @pytest.mark.usefixtures("crowded_memory")
 def test_the_index_in_the_file_goes_with_its_rows(path, clock, monkeypatch):
-    """Housekeeping removes the index of the rows that it removes, in bounded steps."""
+    """Housekeeping removes the index entries of the rows that it removes, in bounded steps."""
     monkeypatch.setattr(eids, "MAX_OLD_EIDS_PRUNED_AT_ONCE", 7)
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
@@ -277,7 +277,7 @@ def test_an_index_that_cannot_be_written_costs_nothing_but_time(path, clock, mon
 
 
 def test_the_newest_of_an_id_counts_when_another_process_has_indexed_an_older_one(path, clock):
-    """Memory has a run with both rows of an id; the index in the file has only the older row."""
+    """Memory has a run that knows both rows of an id; the index in the file has only the older row."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         append_once(log, 1)
@@ -291,7 +291,7 @@ def test_the_newest_of_an_id_counts_when_another_process_has_indexed_an_older_on
 
 
 def test_no_row_is_long(path, clock, monkeypatch):
-    """The ids of a large commit are in several rows: steps that index or remove a row stay short."""
+    """The ids of a large commit are in several rows, so the steps that index or remove a row stay short."""
     monkeypatch.setattr(eids, "MAX_EIDS_OF_ROW", 30)
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)

@@ -1,4 +1,4 @@
-"""Properties of the log in a SQLite file beyond the promises of every event log."""
+"""Properties of the log in a SQLite file that go beyond the contract of every event log."""
 
 import gc
 import sqlite3
@@ -54,7 +54,7 @@ def log(path, clock, metrics):
 
 class TestWriting:
     def test_what_was_stored_is_there_after_a_restart(self, path, clock, log):
-        """Topics, events, seals, trims and numbers outlive the process."""
+        """Topics, events, seals, trims and offsets survive the end of the process."""
         run_blocking(log.append("t", {0: [a_record("a"), a_record("b")]}))
         clock.move(60)
         log.trim("t", 0, clock.now())
@@ -70,7 +70,7 @@ class TestWriting:
         again.close()
 
     def test_appends_that_wait_together_share_a_commit_and_a_row(self, path, log, clock, metrics):
-        """During one commit, single events of many threads gather; they become one commit, and one row."""
+        """During one commit, single events of many threads accumulate; they become one commit and one row."""
         with ThreadPoolExecutor(21) as threads:
             with held_commit(threads, log, clock) as waiting:
                 waiting += [
@@ -98,14 +98,14 @@ class TestWriting:
 
     @pytest.mark.parametrize("value", [b"1\n2", b'{"a":\n1}'])
     def test_a_record_that_cannot_be_kept_is_its_publishers_mistake(self, log, value):
-        """A value with a line break is refused before anything waits for it."""
+        """A value with a line break is refused before its append waits for anything."""
         with pytest.raises(ValueError, match="line break"):
             run_blocking(log.append("t", {0: [Record(value)]}))
         run_blocking(log.append("t", {0: [a_record("fine")]}))
         assert len(log.read("t", 0, 0).events) == 1
 
     def test_too_many_waiting_appends_are_refused(self, log, clock, metrics, monkeypatch):
-        """While a commit lasts, a bounded number of appends waits, and the next ones are refused at once."""
+        """While a commit lasts, a bounded number of appends wait, and the next ones are refused at once."""
         monkeypatch.setattr(writing, "MAX_WAITING_APPENDS", 5)
         with ThreadPoolExecutor(20) as threads:
             with held_commit(threads, log, clock) as waiting:
@@ -129,13 +129,13 @@ class TestWriting:
         log.close()
 
     def test_large_appends_are_kept_in_rows_of_moderate_size(self, path, log):
-        """Readers need not fetch a huge append to get at one event of it."""
+        """Readers need not fetch a huge append to read one event of it."""
         run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"%06d" % number * 200)) for number in range(500)]}))
         assert rows_in(path) > 5
         assert [event.offset for event in log.read("t", 0, 250, limit=3).events] == [250, 251, 252]
 
     def test_readers_do_not_wait_for_a_writer(self, path, log):
-        """While a transaction holds the file, everything that was stored before is read."""
+        """While a transaction locks the file, everything that was stored before can be read."""
         run_blocking(log.append("t", {0: [a_record("a")]}))
         with locked_file(path):
             assert len(log.read("t", 0, 0).events) == 1
@@ -144,7 +144,7 @@ class TestWriting:
 
 class TestCleaning:
     def test_goes_in_steps_that_let_appends_through(self, log, parts):
-        """Appends beside a long trim or compaction wait for a step at most, and each of the steps is small."""
+        """Appends during a long trim or compaction wait for one step at most, and each step is small."""
         fill(log, 3000, keys=50)
         PartitionCompaction(parts.file, parts.cleaner, "t", 0).run(3000, 0)
         parts.cleaner.trim("t", 0, 3000)
@@ -153,7 +153,7 @@ class TestCleaning:
         assert log.bounds("t", [0])[0].oldest == 3000
 
     def test_cleaning_that_finds_nothing_writes_nothing(self, log, parts):
-        """Housekeeping trims each partition every minute, also those without old events, and without any."""
+        """Housekeeping trims each partition every minute, including those without old events, or without any events."""
         fill(log, 30)
         parts.cleaner.trim("t", 0, 10)
         written = len(parts.writer.rows_of_steps)
@@ -165,7 +165,7 @@ class TestCleaning:
             parts.cleaner.trim("unknown", 0, 10)
 
     def test_is_finished_by_the_next_trim(self, path, log, parts):
-        """A process that is killed after the first step leaves rows behind that nobody can read any more."""
+        """A process that is killed after the first step leaves rows behind that nobody can read."""
         fill(log, 30)
         with locked_file(path) as connection:
             connection.execute("UPDATE logs SET oldest = 20 WHERE id = 1")
@@ -175,7 +175,7 @@ class TestCleaning:
         assert rows_in(path) == 1
 
     def test_removes_the_emptied_row_once_another_is_the_last(self, path, log, parts):
-        """The last row stays, empty, for the number that comes next; its successor takes over."""
+        """The last row stays, empty, to preserve the next offset; the row that follows takes over this role."""
         fill(log, 10)
         parts.cleaner.trim("t", 0, 10)
         written = len(parts.writer.rows_of_steps)
@@ -213,7 +213,7 @@ class TestCleaning:
         assert rows_in(path) == 1
 
     def test_removes_deleted_topics_in_the_background(self, path, log):
-        """Deleting returns at once, and the events are removed soon after, all but the file's last row."""
+        """Deleting returns at once, and the events are removed soon after, except for the file's last row."""
         fill(log, 1500)
         log.delete_topic("t")
         until(lambda: rows_in(path) <= 1)
@@ -223,7 +223,7 @@ class TestCleaning:
         until(lambda: (rows_in(path), logs_in(path)) == (1, 1))
 
     def test_is_finished_after_a_restart(self, path, clock, log):
-        """The next process removes the rest that an ended one left."""
+        """The next process removes what is left by a process that has ended."""
         fill(log, 300)
         log.close()
         with locked_file(path) as connection:
@@ -235,7 +235,7 @@ class TestCleaning:
         again.close()
 
     def test_stops_when_the_log_is_closed(self, log, parts):
-        """A trim that is under way ends after its step, and says so."""
+        """A trim in progress ends after its current step, and reports it."""
         fill(log, 3000)
         parts.writer.before_step(3, parts.cleaner.stop)
         with pytest.raises(Unavailable):
@@ -255,7 +255,7 @@ class TestCompaction:
         assert [event.offset for event in log.read("t", 0, 0).events] == list(range(140, 200))
 
     def test_compacting_again_without_new_events_reads_nothing(self, log, clock, monkeypatch):
-        """Compacting again without new events costs a look at one row."""
+        """Compacting again without new events reads just one row."""
         fill(log, 300, keys=10)
         clock.move(60)
         log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
@@ -263,7 +263,7 @@ class TestCompaction:
         log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
 
     def test_that_is_interrupted_is_finished_by_the_next(self, log, clock, parts):
-        """A run that ends in the middle leaves every key there, and the next run removes the rest."""
+        """A run that ends in the middle leaves every key readable, and the next run removes the rest."""
         fill(log, 2000, keys=40)
         clock.move(60)
 
@@ -280,7 +280,7 @@ class TestCompaction:
         assert [event.offset for event in read_everything(log)] == list(range(1960, 2000))
 
     def test_leaves_alone_what_another_changed(self, path, log, clock):
-        """Two processes that compact the same partition at the same time remove no more than one would."""
+        """Two processes that compact the same partition at the same time remove no more events than one would."""
         fill(log, 1000, keys=10)
         clock.move(60)
         other = SqliteLog(path, clock)
@@ -307,7 +307,7 @@ class TestDamage:
             log.read("t", 0, 0)
 
     def test_a_damaged_byte_of_compressed_events_is_noticed(self, path, log):
-        """A byte that changed on the disk does not reach a reader."""
+        """A byte that changed on the disk never reaches a reader."""
         run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"abcdefgh" * 1000))]}))
         with locked_file(path) as connection:
             (body,) = connection.execute("SELECT body FROM frames").fetchone()
@@ -321,14 +321,14 @@ class TestDamage:
 
 class TestWaiting:
     def test_costs_next_to_nothing(self, path):
-        """While many wait and watch and nothing happens, the process uses hardly any time."""
+        """While many callers wait and watch, and nothing happens, the process uses hardly any CPU time."""
         log = SqliteLog(path, SystemClock())
         log.create_topic("t", 1)
         end = log.add_change_listener(lambda *_: None)
         with ThreadPoolExecutor(20) as threads:
             waiting = [threads.submit(log.read, "t", 0, 0, wait=10 * PATIENCE) for _ in range(20)]
             until(lambda: all(each.running() for each in waiting))
-            # Threads of tests before and the collector may work too, but not all the time.
+            # Threads of earlier tests and the garbage collector may work too, but not all the time.
             until(lambda: measure_cpu_share(0.5) < 0.1)
             fill(log, 10)
             for each in waiting:
@@ -345,7 +345,7 @@ class TestWaiting:
         appends.remove_watcher()
         statements.clear()
         time.sleep(0.3)
-        assert len(statements) <= 2  # a look may have been about to begin
+        assert len(statements) <= 2  # a look may just have been about to begin
         appends.close()
 
 
@@ -398,7 +398,7 @@ def checkpoint(path) -> None:
 
 
 class HeldClock(HandMovedClock):
-    """A clock that blocks a commit while it is held: the writer reads it for the time of storing."""
+    """A clock that blocks a commit while it is held: the writer reads the clock for the time of storing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -413,7 +413,7 @@ class HeldClock(HandMovedClock):
 
 @contextmanager
 def held_commit(threads: ThreadPoolExecutor, log: SqliteLog, clock: HeldClock) -> Iterator[list[Future[object]]]:
-    """Keep the writer in the commit of a first append, which is the first of those that are to be waited for."""
+    """Keep the writer in the commit of a first append; the others that the test waits for follow it."""
     clock.free.clear()
     clock.query_plan.clear()
     try:
@@ -429,7 +429,7 @@ def appends_waiting(metrics: Metrics) -> float:
 
 
 class SteppedWriter(LogWriter):
-    """Counts the rows that each step changes, and may do something before one of them."""
+    """Counts the rows that each step changes, and may call a function before one of the steps."""
 
     def __init__(self, file: SqliteFile, clock: HandMovedClock) -> None:
         super().__init__(file, clock, lambda _: None, Metrics())
@@ -437,7 +437,7 @@ class SteppedWriter(LogWriter):
         self._before: tuple[int, Callable[[], None]] = (0, lambda: None)
 
     def before_step(self, number: int, act: Callable[[], None]) -> None:
-        """Do this before the step with this number, counted from the last step."""
+        """Call this before the step with this number, counted from the last step."""
         self._before = (len(self.rows_of_steps) + number, act)
 
     def run(self, work):
@@ -455,7 +455,7 @@ class SteppedWriter(LogWriter):
 
 
 class SqliteLogParts:
-    """The parts of a log, put together by hand; a log of the same file may fill it."""
+    """The parts of a log, assembled by hand; a log with the same file may fill it."""
 
     def __init__(self, path: Path, clock: HandMovedClock) -> None:
         self.file = SqliteFile(path)
@@ -482,7 +482,7 @@ def measure_cpu_share(seconds: float) -> float:
 
 
 def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
-    """The offset of a moment is the next event's, if the one found is trimmed meanwhile."""
+    """If the event that was found is trimmed meanwhile, the result is the offset of the next event."""
     began = clock.now()
     for value in ("a", "b"):
         run_blocking(log.append("t", {0: [a_record(value)]}))
@@ -502,7 +502,7 @@ def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
 
 def test_nothing_is_left_open(path, clock, recwarn):
     """A closed log leaves no connection, and its threads have ended."""
-    # Resources that earlier tests left open warn now, and not below.
+    # Resources that earlier tests left open cause warnings here rather than below.
     gc.collect()
     recwarn.clear()
     with started_threads() as started:

@@ -1,4 +1,4 @@
-"""One SQLite file: which are opened, and which are refused with a sentence."""
+"""The SQLite file: which files are opened, and which are refused with a message."""
 
 import sqlite3
 import threading
@@ -32,7 +32,7 @@ def file(path):
 
 
 def create_filled_file(path):
-    """A data file with a topic and some events, closed in good order."""
+    """A data file with a topic and some events, closed properly."""
     file = SqliteFile(path)
     with file.write_transaction() as connection:
         connection.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
@@ -53,13 +53,13 @@ def test_a_url_names_a_path(url, path):
 
 @pytest.mark.parametrize("url", ["sqlite:", "sqlite:///", "sqlite://data.db", "memory:"])
 def test_a_url_without_a_path_is_refused(url):
-    """A URL that names no file says how one is written."""
+    """The message about a URL without a file shows how to write one."""
     with pytest.raises(BadDataFile, match=r"sqlite:///folder/file\.db"):
         path_in_url(url)
 
 
 def test_a_new_file_is_made_with_its_folder(tmp_path):
-    """A missing file is created, and opened again later."""
+    """A missing file is created with its folder, and opened again later."""
     path = tmp_path / "new" / "folder" / "nakadi.db"
     create_filled_file(path)
     file = SqliteFile(path)
@@ -69,7 +69,7 @@ def test_a_new_file_is_made_with_its_folder(tmp_path):
 
 
 def test_a_new_file_is_made_once(path):
-    """If many processes open a missing file at once, all find the same new file."""
+    """If many processes open a missing file at once, all of them use the same new file."""
     with ThreadPoolExecutor(8) as threads:
         files = [each.result(PATIENCE) for each in [threads.submit(SqliteFile, path) for _ in range(8)]]
     with files[0].write_transaction() as connection:
@@ -81,14 +81,14 @@ def test_a_new_file_is_made_once(path):
 
 
 def test_an_empty_file_becomes_a_data_file(path):
-    """An empty file, as a killed process leaves it, counts as a new one."""
+    """An empty file, such as a killed process may leave, counts as a new one."""
     path.touch()
     create_filled_file(path)
 
 
 def test_a_file_from_an_older_version_is_brought_up_to_date(path):
-    """A table that a file of the first version lacks is created on opening; its content stays, and this happens
-    once."""
+    """A table that is missing from a file of the first version is created on opening; the content stays, and this
+    happens once."""
     create_filled_file(path)
     with sqlite3.connect(path) as connection:
         before = connection.execute("SELECT * FROM topics").fetchall()
@@ -110,7 +110,7 @@ def test_a_file_from_an_older_version_is_brought_up_to_date(path):
 
 
 def test_a_file_from_a_newer_version_is_refused(path):
-    """A file with a format that is not known here is left alone, and the message says so."""
+    """A file whose format is unknown to this version is not changed, and the message names the reason."""
     create_filled_file(path)
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA user_version = {FILE_VERSION + 1}")
@@ -132,7 +132,7 @@ def test_a_file_of_another_program_is_refused(path):
 
 @pytest.mark.parametrize("content", [b"x", b"SQLite format 3\0", b"# notes\n" * 1000, bytes(5000)])
 def test_a_file_that_is_something_else_is_refused(path, content):
-    """A file that is no data file, or the beginning of one, stays unchanged."""
+    """A file that is not a data file, or only the beginning of one, stays unchanged."""
     path.write_bytes(content)
     with pytest.raises(BadDataFile, match=r"nakadi\.db"):
         SqliteFile(path)
@@ -160,7 +160,7 @@ def test_a_file_with_a_damaged_beginning_is_refused(path):
 
 
 def test_what_cannot_be_opened_is_refused(tmp_path):
-    """A folder in the place of the file, or a file in the place of its folder, is reported in a sentence."""
+    """A folder in place of the file, or a file in place of its folder, is reported with a message."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "folder", tmp_path / "file" / "nakadi.db"):
@@ -169,7 +169,7 @@ def test_what_cannot_be_opened_is_refused(tmp_path):
 
 
 def test_a_block_that_raises_changes_nothing(file):
-    """A transaction is undone when its block raises, and the connection can be used again."""
+    """A transaction is rolled back when its block raises, and the connection can be used again."""
 
     def fail() -> None:
         with file.write_transaction() as connection:
@@ -184,13 +184,13 @@ def test_a_block_that_raises_changes_nothing(file):
 
 
 def test_errors_of_sqlite_say_that_nothing_is_known(file):
-    """Any refusal by SQLite is `Unavailable`, in its own words."""
+    """Any error of SQLite becomes `Unavailable`, with SQLite's message."""
     with pytest.raises(Unavailable, match="no such table"), file.read_connection() as connection:
         connection.execute("SELECT * FROM no_such_place")
 
 
 def test_a_writer_waits_for_its_turn(file):
-    """Writers come one after another, and none is refused while the others are quick."""
+    """Writers take turns, and none is refused while the others are quick."""
     turns: list[int] = []
 
     def write(number: int) -> None:
@@ -204,7 +204,7 @@ def test_a_writer_waits_for_its_turn(file):
 
 
 def test_a_writer_gives_up_after_a_while(path, file):
-    """A writer that gets no turn in time raises `Unavailable`, and the one whose turn it was continues."""
+    """A writer that gets no turn in time raises `Unavailable`, and the writer that holds the turn continues."""
     impatient = SqliteFile(path, patience=0.1)
     with file.write_transaction() as connection:
         begun = time.monotonic()
@@ -226,7 +226,7 @@ def test_readers_do_not_wait_for_the_writer(file):
 
 
 def test_few_connections_are_kept(file):
-    """However many threads read at once, only some connections are kept for later."""
+    """However many threads read at once, only a limited number of connections is kept."""
     all_at_once = threading.Barrier(3 * MAX_IDLE_CONNECTIONS)
 
     def read(_: int) -> sqlite3.Connection:

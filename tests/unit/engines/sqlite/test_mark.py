@@ -1,4 +1,4 @@
-"""The mark beside a data file: the losses that a start notices, and that it notices none where nothing is missing."""
+"""The mark beside a data file: a start notices losses, and notices none where nothing is missing."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def working_file(path):
-    """A data file with an event type and three events, marked, in use."""
+    """A data file in use, with a mark, an event type and three events."""
     file = DataFile(path)
     file.register("order.created")
     file.publish("order.created", 3)
@@ -64,7 +64,7 @@ def working_file(path):
 
 
 def simulate_crash(file, folder):
-    """A copy of everything that the disk has if the machine loses power now."""
+    """Copy everything that would be on the disk if the machine lost power now."""
     (folder / "crashed").mkdir(parents=True)
     for each in file.path.parent.glob(f"{file.path.name}*"):
         shutil.copy(each, folder / "crashed")
@@ -80,12 +80,12 @@ def contents(folder):
 
 
 def refusal(path):
-    """The error of a refused start, which changes nothing."""
+    """The error of a refused start, which does not change the files."""
     before = contents(path.parent)
     with pytest.raises(BadDataFile) as refused:
         check_against_mark(path, accept_loss=False)
     after = contents(path.parent)
-    # Looking at a file that was closed leaves an empty log behind.
+    # Opening a file that was closed leaves an empty log behind.
     assert {name: text for name, text in after.items() if text or name in before} == before
     return str(refused.value)
 
@@ -116,7 +116,7 @@ def test_a_new_folder_is_fine(path):
 
 
 def test_a_file_without_a_mark_is_taken_as_it_is(path):
-    """A data file from a version without marks is fine, and gets one."""
+    """A data file from a version without marks is accepted, and gets a mark."""
     SqliteFile(path).close()
 
     assert check_against_mark(path, accept_loss=False) == 0
@@ -125,7 +125,7 @@ def test_a_file_without_a_mark_is_taken_as_it_is(path):
 
 
 def test_a_file_that_was_closed_in_good_order_is_fine(working_file):
-    """A file that was closed goes as far as its mark."""
+    """A file that was closed contains everything that its mark claims."""
     working_file.close()
 
     assert check_against_mark(working_file.path, accept_loss=False) == 0
@@ -139,14 +139,14 @@ def test_a_file_that_was_not_closed_is_fine(working_file, tmp_path):
 
 
 def test_a_file_that_someone_works_with_is_fine(working_file):
-    """A second process finds a file complete that the first is writing to."""
+    """A second process finds that a file is complete while the first one writes to it."""
     for _ in range(50):
         working_file.publish("order.created", 1)
         assert check_against_mark(working_file.path, accept_loss=False) == 0
 
 
 def test_two_processes_mark_one_file(working_file):
-    """In any order of marks, the mark never claims more than the file has."""
+    """In any order of marking, the mark never claims more than the file contains."""
     with closing(Marker(working_file.path, lambda: NOON)) as other:
         for marker in (other, working_file.marker, other, working_file.marker):
             working_file.publish("order.created", 1)
@@ -167,7 +167,7 @@ def test_what_did_not_change_is_not_marked_again(working_file):
 
 
 def test_a_mark_that_cannot_be_written_stops_nothing(working_file, monkeypatch, caplog):
-    """A broker works on when its mark cannot be written, with the old one, which still holds."""
+    """When its mark cannot be written, a broker continues with the old mark, which is still valid."""
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     working_file.publish("order.created", 1)
     working_file.marker.write_mark_if_changed()
@@ -180,7 +180,7 @@ def test_a_mark_that_cannot_be_written_stops_nothing(working_file, monkeypatch, 
     "change", [lambda mark: flip_byte(mark, 30), lambda mark: mark.write_bytes(b""), lambda mark: flip_byte(mark, 2)]
 )
 def test_a_damaged_mark_is_reported_and_passed_over(working_file, change, caplog):
-    """A mark that cannot be read is no reason not to start, but one to say so; the next one is good again."""
+    """A mark that cannot be read does not prevent the start, but is reported; the next mark is valid again."""
     working_file.close()
     change(mark_path(working_file.path))
 
@@ -192,11 +192,11 @@ def test_a_damaged_mark_is_reported_and_passed_over(working_file, change, caplog
     assert records_of_this_thread(caplog) == []
 
 
-# Something is missing.
+# Files with a loss
 
 
 def test_a_data_file_that_is_gone_is_missed(working_file):
-    """If there is a mark and no data file, none is created: it would look complete."""
+    """If there is a mark but no data file, none is created: a new file would look complete."""
     working_file.close()
     working_file.path.unlink()
 
@@ -207,7 +207,7 @@ def test_a_data_file_that_is_gone_is_missed(working_file):
 
 
 def test_an_emptied_data_file_is_missed(working_file):
-    """SQLite takes a file without contents for a new one; with a mark beside it, it is not."""
+    """SQLite treats an empty file as a new one; with a mark beside it, the file is refused."""
     working_file.close()
     working_file.path.write_bytes(b"")
 
@@ -215,7 +215,7 @@ def test_an_emptied_data_file_is_missed(working_file):
 
 
 def test_an_older_copy_is_noticed(working_file, tmp_path):
-    """A backup that was put back says which event types are missing, and which events of the others."""
+    """After a backup was restored, the message says which event types are missing, and which events of the others."""
     copy = tmp_path / "copy.db"
     with closing(sqlite3.connect(working_file.path)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)
@@ -234,7 +234,7 @@ def test_an_older_copy_is_noticed(working_file, tmp_path):
 
 
 def test_another_data_file_is_noticed(working_file, tmp_path):
-    """A mark belongs to one data file, and no other passes for it."""
+    """A mark belongs to one data file, and no other data file is accepted with it."""
     working_file.close()
     other = tmp_path / "other" / "nakadi.db"
     SqliteFile(other).close()
@@ -245,7 +245,7 @@ def test_another_data_file_is_noticed(working_file, tmp_path):
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_log_that_was_cut_is_noticed(working_file, tmp_path, share):
-    """The broker notices if marked frames are no longer in SQLite's log."""
+    """The broker notices if frames that were marked are missing from SQLite's log."""
     working_file.register("order.paid")
     working_file.publish("order.paid", 4)
     working_file.marker.write_mark_if_changed()
@@ -256,7 +256,7 @@ def test_a_log_that_was_cut_is_noticed(working_file, tmp_path, share):
 
 
 def test_a_log_that_is_gone_is_noticed(working_file, tmp_path):
-    """If a data file was copied without its log, the log's content is noticed as missing."""
+    """If a data file was copied without its log, the broker notices that the log's content is missing."""
     path = simulate_crash(working_file, tmp_path)
     wal_of(path).unlink()
 
@@ -264,7 +264,7 @@ def test_a_log_that_is_gone_is_noticed(working_file, tmp_path):
 
 
 def test_a_log_that_was_changed_is_noticed_without_a_mark(working_file, tmp_path):
-    """Whole transactions after a damaged place of the log were acknowledged once, marked or not."""
+    """Complete transactions after a damaged place of the log were acknowledged, whether they are marked or not."""
     for _ in range(5):
         working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)
@@ -275,7 +275,8 @@ def test_a_log_that_was_changed_is_noticed_without_a_mark(working_file, tmp_path
 
 
 def test_half_a_transaction_at_the_end_is_reported_and_left_out(working_file, tmp_path, caplog):
-    """A transaction that was being written when the power went was never acknowledged: no reason not to start."""
+    """A transaction that was being written when the power failed was never acknowledged, so it does not prevent the
+    start."""
     working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)
     flip_byte(wal_of(path), wal_of(path).stat().st_size - 10)
@@ -285,7 +286,7 @@ def test_half_a_transaction_at_the_end_is_reported_and_left_out(working_file, tm
 
 
 def test_pages_of_a_former_round_of_the_log_are_no_loss(working_file, tmp_path):
-    """SQLite rewrites its log from the beginning repeatedly: old pages in it were copied long ago."""
+    """SQLite overwrites its log from the beginning repeatedly: older pages in it have long been copied."""
     for _ in range(20):
         working_file.publish("order.created", 1)
     with closing(sqlite3.connect(working_file.path)) as connection:
@@ -306,11 +307,12 @@ def test_a_damaged_page_is_noticed(working_file):
     assert "is damaged: " in refusal(working_file.path)
 
 
-# The loss is accepted.
+# Accepting the loss
 
 
 def test_an_accepted_loss_is_the_new_state(working_file, caplog):
-    """If the operator accepts a loss, the broker continues with the remaining events, and does not refuse again."""
+    """If the operator accepts a loss, the broker continues with the remaining events, and does not refuse to start
+    again."""
     working_file.close()
     working_file.path.unlink()
 
@@ -321,7 +323,7 @@ def test_an_accepted_loss_is_the_new_state(working_file, caplog):
 
 
 def test_what_was_lost_cannot_come_back_unnoticed(working_file, tmp_path):
-    """After an accepted loss, a file from before it is an older one, however far it had come."""
+    """After an accepted loss, a file from before the loss counts as an older one, however many events it has."""
     for _ in range(3):
         working_file.publish("order.created", 1)
         working_file.marker.write_mark_if_changed()
@@ -338,7 +340,7 @@ def test_what_was_lost_cannot_come_back_unnoticed(working_file, tmp_path):
 
 
 def test_an_accepted_damage_of_the_log_is_put_away(working_file, tmp_path):
-    """The next start does not find the pages behind the damage again, even after a crash."""
+    """The next start does not find the pages after the damage again, even after a crash."""
     for _ in range(5):
         working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)
@@ -349,7 +351,7 @@ def test_an_accepted_damage_of_the_log_is_put_away(working_file, tmp_path):
 
 
 def test_a_process_that_is_killed_is_never_refused(path):
-    """Whenever a process is killed that commits and marks, the next start finds the file complete."""
+    """Whenever a process that commits and marks is killed, the next start finds that the file is complete."""
     for _ in range(5):
         lines_until_killed("mark_until_killed.py", path, between=(0.0, 0.15))
 

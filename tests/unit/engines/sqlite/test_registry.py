@@ -1,4 +1,4 @@
-"""The registry in a SQLite file, beyond the promises of every registry."""
+"""Properties of the registry in a SQLite file that go beyond the contract of every registry."""
 
 import sqlite3
 from contextlib import closing
@@ -23,7 +23,7 @@ def registry(path):
 
 
 def test_documents_outlive_the_process(path, registry):
-    """Documents are there after a restart, with their revisions."""
+    """Documents and their revisions survive a restart."""
     registry.write(PutDocument("thing", "a", {"n": 1}))
     registry.write(PutDocument("thing", "a", {"n": 2}))
     registry.close()
@@ -33,7 +33,7 @@ def test_documents_outlive_the_process(path, registry):
 
 
 def test_a_list_is_one_walk_along_the_index(path, registry):
-    """Listing a kind neither sorts nor looks at other kinds."""
+    """Listing a kind neither sorts nor reads other kinds."""
     registry.write(PutDocument("thing", "a", {}))
     connection = sqlite3.connect(path)
     wanted = {"kind": "thing", "prefix": "a", "after": "", "end": "b", "limit": 10}
@@ -44,7 +44,7 @@ def test_a_list_is_one_walk_along_the_index(path, registry):
 
 
 def test_the_last_page_costs_as_much_as_the_first(path, registry):
-    """Listing page by page reads each document once, not again with each page behind it."""
+    """Listing page by page reads each document once, not again with each later page."""
     registry.write(PutDocument("thing", "a", {}))
     with closing(sqlite3.connect(path)) as connection:
         rows = [("thing", f"b{number:04}", f'["b{number:04}",1,{{}}]') for number in range(1000)]
@@ -57,7 +57,7 @@ def test_the_last_page_costs_as_much_as_the_first(path, registry):
 
 
 def count_steps(connection, wanted):
-    """How many instructions of its virtual machine SQLite takes for a list."""
+    """The number of instructions that SQLite's virtual machine executes for a list."""
     steps = 0
 
     def count():
@@ -71,7 +71,7 @@ def count_steps(connection, wanted):
 
 
 def test_what_cannot_be_written_down_changes_nothing(registry):
-    """A body that is not JSON is the caller's mistake, and nothing of the write stays behind."""
+    """A body that is not JSON is the caller's mistake, and no part of the write is stored."""
     with pytest.raises(TypeError):
         registry.write(PutDocument("thing", "a", {}), PutDocument("thing", "b", {"set": {1, 2}}))
     assert list(registry.list("thing")) == []

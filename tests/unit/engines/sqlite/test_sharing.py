@@ -1,4 +1,4 @@
-"""Appends of several processes that one of them commits. The contract states the promises of every event log."""
+"""Appends of several processes, committed by one of them. The contract suite tests the promises of every event log."""
 
 import asyncio
 import socket
@@ -41,18 +41,18 @@ def committing_log(path, metrics):
 
 @pytest.fixture
 def stalled_connection(path):
-    """A log, and the other end of its connection, at which nothing reads yet."""
+    """A log, and the other end of its connection, from which nothing reads yet."""
     ours, theirs = socket.socketpair()
     with closing(ours), closing(SqliteLog(path, HandMovedClock(), committer=theirs)) as log:
         try:
             yield log, ours
         finally:
-            # The log waits for outcomes until then.
+            # The log waits for outcomes until the connection is closed.
             ours.close()
 
 
 def test_appends_of_two_processes_are_committed_by_one(path, committing_log, metrics):
-    """Each has its fates; all commits are the one process's, and offsets are dense."""
+    """Each process gets the outcomes of its own appends; one process makes all commits, and offsets have no gaps."""
     with (
         commit_for(committing_log, 2) as (first, second),
         closing(SqliteLog(path, HandMovedClock(), committer=first)) as one,
@@ -71,7 +71,7 @@ def test_appends_of_two_processes_are_committed_by_one(path, committing_log, met
 
 
 def test_one_process_hears_at_once_of_what_another_stored(path, committing_log):
-    """A watch reports partitions that grew by the appends of any process, without looking at the file."""
+    """A watcher learns which partitions grew by the appends of any process, without reading the file."""
     heard: Future = Future()
     with (
         commit_for(committing_log, 2) as (first, second),
@@ -86,7 +86,7 @@ def test_one_process_hears_at_once_of_what_another_stored(path, committing_log):
 
 
 def test_a_connection_that_breaks_leaves_nothing_waiting(stalled_connection):
-    """Appends in progress end with an unknown outcome, and so do all later ones."""
+    """Appends in progress end with an unknown outcome, and so do all later appends."""
     log, other_side = stalled_connection
     waiting = [append_async(log, "t", {0: [a_record("x")]}) for _ in range(3)]
     assert other_side.recv(1)
@@ -103,7 +103,8 @@ def test_a_connection_that_breaks_leaves_nothing_waiting(stalled_connection):
 
 
 def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing_log, stalled_connection):
-    """Bytes beyond the socket's capacity are kept, in order, until the other side reads; none is lost or doubled."""
+    """Bytes beyond the socket's capacity are kept in order until the other side reads them; none is lost or
+    duplicated."""
     log, other_side = stalled_connection
     large = b'"%s"' % (b"x" * 7_000)
     waiting = [append_async(log, "t", {0: [Record(large), a_record(str(number))]}) for number in range(200)]
@@ -125,7 +126,7 @@ def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing_log
 
 
 def test_no_more_waits_than_there_is_room_for(stalled_connection, monkeypatch):
-    """An append beyond the limit is refused at once, though the other side does not answer."""
+    """An append beyond the limit is refused at once, even if the other side does not answer."""
     log, _ = stalled_connection
     monkeypatch.setattr(sharing, "MAX_WAITING_APPENDS", 2)
     waiting = [append_async(log, "t", {0: [a_record("x")]}) for _ in range(3)]
@@ -135,7 +136,7 @@ def test_no_more_waits_than_there_is_room_for(stalled_connection, monkeypatch):
 
 
 def test_a_process_that_does_not_read_has_each_partition_kept_once(committing_log):
-    """While the socket is full, grown partitions are kept as a set, so that they cannot fill the memory."""
+    """While the socket is full, the partitions that grew are kept as a set, so that they cannot fill the memory."""
     sent = []
 
     class Transport:
@@ -155,7 +156,7 @@ def test_a_process_that_does_not_read_has_each_partition_kept_once(committing_lo
 
 
 def test_prepared_records_are_the_records():
-    """They can be read, whether they are in frames or not."""
+    """Prepared records can be read, whether they are in frames or not."""
     records = [Record(b'"%s"' % (b"y" * size), "key") for size in (10, 70_000, 10)] + [Record(None, "gone")]
     prepared = ChunkedRecords([sharing._without_redundant_records(chunk) for chunk in split_into_chunks(records)])
     assert (len(prepared), list(prepared), prepared[1:3], prepared[3]) == (4, records, records[1:3], records[3])

@@ -1,4 +1,4 @@
-"""A snapshot of a data file that others go on with."""
+"""A snapshot of a data file that other processes keep using."""
 
 import sqlite3
 from contextlib import closing
@@ -24,7 +24,8 @@ def count_of(path, table):
 
 
 def test_it_stays_as_it_was_when_it_was_opened(busy_folder, tmp_path, monkeypatch):
-    """Copy, mark and keys are of one moment, whatever is committed meanwhile, between two pages too. (B1, B2)"""
+    """The copy, the mark and the keys are from one moment, whatever is committed meanwhile, even between two pages.
+    (B1, B2)"""
     monkeypatch.setattr(snapshot, "PAGES_PER_STEP", 5)
     busy_folder.publish(5)
     busy_folder.archive()
@@ -46,7 +47,7 @@ def test_it_stays_as_it_was_when_it_was_opened(busy_folder, tmp_path, monkeypatc
 
 
 def test_a_damaged_file_is_not_copied(busy_folder, tmp_path):
-    """A copy whose structure is damaged is not handed out. (B8)"""
+    """A copy whose structure is damaged is not returned. (B8)"""
     busy_folder.publish(100, size=1000)
     busy_folder.close()
     content = bytearray((busy_folder.path / "nakadi.db").read_bytes())
@@ -59,7 +60,7 @@ def test_a_damaged_file_is_not_copied(busy_folder, tmp_path):
 
 @pytest.mark.parametrize(("version", "message"), [(1, "start its broker once"), (99, "newer version")])
 def test_a_file_of_another_format_is_not_read_by_halves(busy_folder, version, message):
-    """A data file whose tables this version does not know is refused. (B12)"""
+    """A data file with tables that this version does not know is refused. (B12)"""
     busy_folder.close()
     with closing(sqlite3.connect(busy_folder.path / "nakadi.db")) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
@@ -69,7 +70,7 @@ def test_a_file_of_another_format_is_not_read_by_halves(busy_folder, version, me
 
 
 def test_another_file_is_none(tmp_path):
-    """A file that is not a data file is refused in a sentence. (B14)"""
+    """A file that is not a data file is refused with a message. (B14)"""
     (tmp_path / "nakadi.db").write_text("a letter\n" * 100)
 
     with pytest.raises(BadDataFile, match="cannot be copied"), open_snapshot(tmp_path / "nakadi.db"):

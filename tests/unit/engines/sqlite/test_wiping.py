@@ -32,7 +32,7 @@ def values_in(path):
 
 
 class BusyLog:
-    """A log in which values come and go: `kept` are those that can be read, by topic."""
+    """A log in which values come and go: `kept` has the values that can be read, by topic."""
 
     def __init__(self, path, drawn, largest):
         self.clock = HandMovedClock(A_MOMENT)
@@ -102,7 +102,7 @@ def log_with_deleted_value(path):
 
 @pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_reader_of_an_old_state_is_waited_for(path):
-    """While a reader needs SQLite's log, it stays and so does the request; the next attempt continues."""
+    """While a reader needs SQLite's log, the log and the request stay; the next attempt continues."""
     request_wipe(path)
     with closing(open_connection(path, 1)) as reader:
         reader.execute("BEGIN")
@@ -116,7 +116,7 @@ def test_a_reader_of_an_old_state_is_waited_for(path):
 
 @pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_wipe_that_was_stopped_is_completed_by_the_next(path):
-    """Wherever a process stops, the next one completes its wipe, and no byte is left."""
+    """Wherever a process stops, the next one completes its wipe, and no byte of the deleted values is left."""
     stopped = 0
     while True:
         steps = iter(range(stopped))
@@ -133,8 +133,8 @@ def test_a_wipe_that_was_stopped_is_completed_by_the_next(path):
 
 @pytest.mark.usefixtures("log_with_deleted_value")
 def test_one_process_at_a_time_wipes(path):
-    """A process has the wipe to itself until it was silent for a while; it changes nothing any more once another one
-    has taken over."""
+    """A process has the sole right to wipe until it has been silent for a while; once another process has taken over,
+    it changes nothing."""
     now = 1000.0
     others = []
 
@@ -154,7 +154,7 @@ def test_one_process_at_a_time_wipes(path):
 
 @pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_request_that_comes_meanwhile_is_not_lost(path):
-    """A second wipe clears rows that are deleted while the first is in progress."""
+    """A second wipe removes rows that are deleted while the first one is in progress."""
     request_wipe(path)
     requests = iter([lambda: request_wipe(path)])
     assert not DataFileWiper(path, is_stopping=lambda: bool(next(requests, bool)())).run(patience_seconds=10)
@@ -163,7 +163,7 @@ def test_a_request_that_comes_meanwhile_is_not_lost(path):
 
 @pytest.mark.usefixtures("log_with_deleted_value")
 def test_a_broker_completes_a_wipe(path):
-    """A broker wipes its data file when a job could not: the request is in the file."""
+    """A broker wipes its data file if a job could not: the request is stored in the file."""
     url = f"sqlite:///{path}"
     request_wipe(path)
     with closing(open_broker(Settings(registry=url, event_log=url))) as broker:

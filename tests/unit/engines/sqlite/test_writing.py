@@ -1,4 +1,4 @@
-"""The statements that commits of events and of cursors take, and the writer's memory between them."""
+"""The statements that commits of events and of cursors need, and what the writer caches between them."""
 
 import sqlite3
 from contextlib import closing
@@ -52,7 +52,7 @@ def texts(log, partition=0):
 
 @pytest.fixture
 def statements(monkeypatch):
-    """The statements of connections that write, without their values."""
+    """The statements of the connections that write, without their values."""
     seen = []
     open_connection = SqliteFile.write_connection
 
@@ -77,7 +77,7 @@ def statements(monkeypatch):
 
 
 def test_a_commit_to_a_known_place_is_one_statement(log, statements):
-    """The rows are inserted if nothing else has written, all at once; a transaction is needed for more than sixteen."""
+    """Up to sixteen rows are inserted in one statement, if nobody else has written since; more need a transaction."""
     run_blocking(log.append("t", {number: [a_record("a")] for number in range(16)}))
     one = ["INSERT"]
     for partitions, expected in ((1, one), (16, one), (17, ["BEGIN", *one, *one, "COMMIT"])):
@@ -85,12 +85,12 @@ def test_a_commit_to_a_known_place_is_one_statement(log, statements):
         run_blocking(log.append("t", batches))
         statements.clear()
         run_blocking(log.append("t", batches))
-        kinds = [text.split()[0] for text in statements if not text.startswith("--")]  # parts of others begin so
+        kinds = [text.split()[0] for text in statements if not text.startswith("--")]  # other statements begin with it
         assert kinds == expected
 
 
 def test_what_others_write_to_the_file_is_noticed(log, path):
-    """Two logs of one file append alternately: every event has its own offset."""
+    """Two logs with the same file append alternately: every event has its own offset."""
     with closing(SqliteLog(path, HandMovedClock())) as other:
         for number in range(5):
             run_blocking(log.append("t", {0: [a_record(f"a{number}")]}))
@@ -106,7 +106,7 @@ def test_what_others_write_to_the_file_is_noticed(log, path):
 
 
 def test_what_this_log_changes_itself_is_noticed(log):
-    """Sealing, deleting and trimming are not appends, and change the permitted appends."""
+    """Sealing, deleting and trimming are not appends, but they change which appends are permitted."""
     run_blocking(log.append("t", {0: [a_record("a")]}))
     log.create_topic("u", 1)
     run_blocking(log.append("u", {0: [a_record("b")]}))
@@ -139,7 +139,7 @@ def test_a_commit_that_failed_is_forgotten(log, path, partitions):
 
 
 def test_only_so_many_ends_are_remembered(log, monkeypatch):
-    """Partitions beyond that number are read again, and nothing is stored differently."""
+    """The ends of further partitions are read again, and the stored events are the same."""
     monkeypatch.setattr(writing, "MAX_KNOWN_ENDS", 3)
     for turn in range(3):
         for partition in range(8):
@@ -148,7 +148,7 @@ def test_only_so_many_ends_are_remembered(log, monkeypatch):
 
 
 def test_a_record_that_no_frame_can_hold_is_refused_alone(log):
-    """Its own append raises, before it shares a commit with others."""
+    """The append of such a record raises, before it shares a commit with others."""
     with pytest.raises(ValueError, match="line break"):
         run_blocking(log.append("t", {0: [Record(b"1\n2")]}))
     run_blocking(log.append("t", {0: [a_record("a")]}))
@@ -164,7 +164,7 @@ def coordination(path):
 
 @pytest.fixture
 def commit_statements(monkeypatch, statements):
-    """The statements of all connections that write, those that commits have to themselves included."""
+    """The statements of all connections that write, including those that only commits use."""
     opened = SqliteFile.open_write_connection
 
     def open_traced(file):
@@ -182,8 +182,8 @@ def kinds_of(statements):
 
 
 def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
-    """It moves offsets and notes that, for one partition and for sixteen; offsets that do not move are checked
-    again."""
+    """The statement moves offsets and records the change, for one partition and for sixteen; offsets that do not move
+    are checked again."""
     commit(coordination, "a", 0)
     one = ["WITH"]
     transaction = ["BEGIN", "UPDATE", "SELECT", "COMMIT"]
@@ -194,7 +194,7 @@ def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
 
 
 def test_commits_that_wait_together_are_one_statement(coordination, commit_statements):
-    """Commits of one partition are judged in order of arrival."""
+    """Commits for one partition are judged in order of arrival."""
     commit(coordination, "a", 0)
     commit_statements.clear()
     with coordination._changing._turn:
@@ -206,7 +206,7 @@ def test_commits_that_wait_together_are_one_statement(coordination, commit_state
 
 
 def test_a_full_disk_fails_the_commits_that_it_is_asked_for(coordination, path):
-    """None of their changes is stored, and the next commit is unaffected."""
+    """None of the changes are stored, and the next commit is unaffected."""
     commit(coordination, "a", 0)
     with closing(sqlite3.connect(path)) as other:
         other.execute(
@@ -221,7 +221,7 @@ def test_a_full_disk_fails_the_commits_that_it_is_asked_for(coordination, path):
 
 
 def test_commits_of_this_process_are_no_news_to_it(coordination):
-    """Listeners hear of each commit once, with its positions, however many commits share a transaction."""
+    """Listeners are notified of each commit once, with its positions, however many commits share a transaction."""
     heard = []
     end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
     with coordination._changing._turn:
@@ -235,7 +235,7 @@ def test_commits_of_this_process_are_no_news_to_it(coordination):
 
 
 def test_news_of_deleted_subscriptions_are_forgotten_in_time(coordination, path):
-    """After a hundred thousand later changes; news of others stay."""
+    """They are forgotten after a hundred thousand later changes; news of other subscriptions stay."""
     coordination.replace_assignment("gone", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): at(-1)})
     coordination.remove_subscription_state("gone")
     commit(coordination, "a", 1)

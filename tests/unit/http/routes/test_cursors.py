@@ -1,4 +1,4 @@
-"""The operations on cursors, answered by an application without a broker behind it."""
+"""The operations on cursors, answered by an application without a whole broker."""
 
 import json
 from datetime import timedelta
@@ -14,7 +14,8 @@ from tests.support.places import TimelineWithPast
 
 
 def test_distances_are_returned_with_their_cursors():
-    """Pairs come back in order, cursors as sent, with the events after the first up to the last. (C37, C38)"""
+    """Pairs are returned in order, with the cursors as they were sent, and the number of events after the first up to
+    the last. (C37, C38)"""
     asked = [pair("BEGIN", "001-0001-1"), pair("4", "001-0001-00002"), pair("001-0001-1", "001-0001-1", "1")]
     response = Api(TimelineWithPast([5, 5])).post("cursor-distances", asked)
     assert response.status_code == 200
@@ -22,14 +23,15 @@ def test_distances_are_returned_with_their_cursors():
 
 
 def test_distance_crosses_timelines():
-    """Across timelines whole sizes are added, and both sides of a border are one place. (C39)"""
+    """Across timelines, whole sizes are added, and both sides of a border are the same position. (C39)"""
     asked = [pair("001-0001-0", "001-0003-0"), pair("2", "001-0002--1"), pair("001-0003-0", "BEGIN")]
     response = Api(TimelineWithPast([3]), TimelineWithPast([4]), TimelineWithPast([1])).post("cursor-distances", asked)
     assert [each["distance"] for each in response.json()] == [7, 0, -8]
 
 
 def test_distance_between_times_counts_what_was_stored():
-    """Two date-times count the events stored between them; they come back as sent."""
+    """For two date-times, the distance is the number of events stored between them; they are returned as they were
+    sent."""
     first, last = (A_MOMENT + timedelta(minutes=minutes) for minutes in (61, 121))
     asked = [pair(first.isoformat(), last.isoformat())]
     response = Api(TimelineWithPast([3]), TimelineWithPast([4])).post("cursor-distances", asked)
@@ -37,7 +39,7 @@ def test_distance_between_times_counts_what_was_stored():
 
 
 def test_distance_between_partitions_is_refused():
-    """Both cursors of a pair must have one partition. (C40)"""
+    """Both cursors of a pair must be in one partition. (C40)"""
     response = Api(TimelineWithPast([3, 3])).post("cursor-distances", [pair("0", "1", "0", "1")])
     detail = "Cursors with different partition. Pairs of cursors should have matching partitions."
     assert read_refusal(response) == (422, detail)
@@ -46,13 +48,14 @@ def test_distance_between_partitions_is_refused():
 @pytest.mark.parametrize("offset", ["xer", "001-1-1", "001-0009-1", "0012", "9" * 20, "2026-99-99T00:00:00Z"])
 @pytest.mark.parametrize("operation", ["cursor-distances", "cursors-lag", "shifted-cursors"])
 def test_cursor_that_cannot_be_converted_is_refused(operation, offset):
-    """An offset that leads nowhere is a problem of converting, so is a number beyond 64 bits. (C41, C49, C55, C66)"""
+    """An offset that leads nowhere cannot be converted, and neither can a number beyond 64 bits. (C41, C49, C55,
+    C66)"""
     body = [pair("0", offset)] if operation == "cursor-distances" else [cursor("0"), cursor(offset)]
     assert read_refusal(Api(TimelineWithPast([3])).post(operation, body)) == (422, "problem converting cursors")
 
 
 def test_distance_in_an_unknown_partition_is_refused():
-    """A partition that is not in the timelines between is refused. (C43)"""
+    """A partition that the timelines in between do not have is refused. (C43)"""
     response = Api(TimelineWithPast([3]), TimelineWithPast([3])).post(
         "cursor-distances", [pair("0", "001-0002-0", "9")]
     )
@@ -60,20 +63,21 @@ def test_distance_in_an_unknown_partition_is_refused():
 
 
 def test_distances_do_not_require_stored_events():
-    """Positions beyond the end, expired ones, and unknown partitions have different results. (C44, C45)"""
+    """Positions beyond the end, expired positions, and unknown partitions have distances, too. (C44, C45)"""
     asked = [pair("1", "1000"), pair("-1", "0"), pair("001-0001-3", "001-0001-7", "9")]
     response = Api(TimelineWithPast([9], expired=[5]), refused=[Operation.READ]).post("cursor-distances", asked)
     assert [each["distance"] for each in response.json()] == [999, 1, 4]
 
 
 def test_distances_need_view():
-    """Distances take the permission to see the event type. (C45)"""
+    """Distances require the permission to view the event type. (C45)"""
     response = Api(TimelineWithPast([9]), refused=[Operation.VIEW]).post("cursor-distances", [])
     assert read_refusal(response) == (403, f"Access on VIEW event-type:{NAME} denied")
 
 
 def test_distances_are_unavailable_while_the_log_does_not_answer():
-    """While the log does not answer, asking again later may help; of old this was an internal error. (C50, C68)"""
+    """While the log does not answer, the client may retry later; in the original, this was an internal error. (C50,
+    C68)"""
     api = Api(TimelineWithPast([9]))
     api.logs.down = True
     expected = (503, "Error occurred when fetching partitions offsets")
@@ -120,7 +124,8 @@ OPERATIONS = pytest.mark.parametrize("operation", ["cursor-distances", "cursors-
     "text", [b"{}", b"7", b"null", b"[", b"[7]", b"[[]]", b"[null]", b'[{"partition": []}, {"initial_cursor": 7}]']
 )
 def test_unreadable_body_is_malformed(operation, text):
-    """A body that is no array of the right objects is malformed, null elements included. (C48, C49, C58, C66)"""
+    """A body that is not an array of the right objects is malformed; null elements are malformed, too. (C48, C49, C58,
+    C66)"""
     assert Api(TimelineWithPast([9])).send(operation, text).status_code == 400
 
 
@@ -140,7 +145,7 @@ def test_body_has_to_be_json_by_its_content_type(operation):
 
 @OPERATIONS
 def test_an_empty_list_has_an_empty_response(operation):
-    """An empty array is answered by an empty array, if the event type exists. (C46, C56, C66)"""
+    """An empty array is answered with an empty array if the event type exists. (C46, C56, C66)"""
     api = Api(TimelineWithPast([9]))
     assert (api.post(operation, []).status_code, api.post(operation, []).json()) == (200, [])
     assert read_refusal(api.post(operation, [], name="unknown")) == (404, 'EventType "unknown" does not exist.')
@@ -150,7 +155,8 @@ def test_an_empty_list_has_an_empty_response(operation):
 
 
 def test_lag_counts_events_behind_cursors():
-    """Each cursor is answered, in order, by its partition's ends and the events after it. (C51, C52, C56)"""
+    """The answer has an entry for each cursor, in order, with the ends of its partition and the number of events after
+    it. (C51, C52, C56)"""
     response = Api(TimelineWithPast([2, 0])).post("cursors-lag", [cursor("BEGIN", "1"), cursor("BEGIN"), cursor("0")])
     assert response.status_code == 200
     fresh, whole, rest = response.json()
@@ -170,7 +176,7 @@ def test_lag_counts_events_behind_cursors():
 
 
 def test_timeline_switch_without_events_changes_no_lag():
-    """A new timeline that is still empty changes nothing, and then adds its events. (C53)"""
+    """An empty new timeline changes no lag; later, its events are added. (C53)"""
     asked = [cursor("BEGIN"), cursor("001-0001-1")]
     before = Api(TimelineWithPast([3])).post("cursors-lag", asked).json()
     assert Api(TimelineWithPast([3]), TimelineWithPast([0])).post("cursors-lag", asked).json() == before
@@ -179,13 +185,15 @@ def test_timeline_switch_without_events_changes_no_lag():
 
 
 def test_lag_of_expired_and_future_cursors():
-    """A cursor beyond the newest event has a negative lag; an expired one is counted from its number. (C54, C57)"""
+    """A cursor beyond the newest event has a negative lag; the lag of an expired cursor counts from its number. (C54,
+    C57)"""
     response = Api(TimelineWithPast([9], expired=[6])).post("cursors-lag", [cursor("11"), cursor("1"), cursor("BEGIN")])
     assert [each["unconsumed_events"] for each in response.json()] == [-3, 7, 3]
 
 
 def test_lag_of_an_unknown_partition():
-    """A number in an unknown partition has another error than a beginning that cannot be converted. (C55)"""
+    """The error for a number in an unknown partition differs from that for a beginning that cannot be converted.
+    (C55)"""
     api = Api(TimelineWithPast([9]))
     assert read_refusal(api.post("cursors-lag", [cursor("1", "4")])) == (422, "Partition not found.")
     assert read_refusal(api.post("cursors-lag", [cursor("BEGIN", "4")])) == (422, "problem converting cursors")
@@ -193,7 +201,7 @@ def test_lag_of_an_unknown_partition():
 
 @pytest.mark.parametrize("operation", ["cursors-lag", "shifted-cursors"])
 def test_lag_and_shift_need_view_and_read(operation):
-    """Lags and shifts take the permissions to see and to read. (C56, C66)"""
+    """Lags and shifts require the permissions to view and to read. (C56, C66)"""
 
     def refused(*operations: Operation) -> tuple[int, str]:
         return read_refusal(Api(TimelineWithPast([5]), refused=operations).post(operation, []))
@@ -220,7 +228,7 @@ def test_lag_and_shift_need_view_and_read(operation):
     ],
 )
 def test_shifts_have_known_answers(offset, shift, reached):
-    """Moving over timelines ends where clients expect it. (C59, C61, C62, C64)"""
+    """Shifts across timelines have the results that clients expect. (C59, C61, C62, C64)"""
     api = Api(TimelineWithPast([0]), TimelineWithPast([2]), TimelineWithPast([2]))
     response = api.post("shifted-cursors", [{**cursor(offset), "shift": shift}])
     assert response.status_code == 200
@@ -228,7 +236,7 @@ def test_shifts_have_known_answers(offset, shift, reached):
 
 
 def test_shifts_are_returned_in_order():
-    """Moved cursors come back in the order of the request, as partition and offset only. (C10, C59)"""
+    """Shifted cursors are returned in the order of the request, with only partition and offset. (C10, C59)"""
     asked = [{**cursor("1", "1"), "shift": 1}, {**cursor("4", "0"), "shift": -2}]
     expected = [cursor("001-0001-000000000000000002", "1"), cursor("001-0001-000000000000000002", "0")]
     assert Api(TimelineWithPast([9, 9])).post("shifted-cursors", asked).json() == expected
@@ -248,31 +256,31 @@ def test_shifts_are_returned_in_order():
     ],
 )
 def test_shift_is_optional(more, reached):
-    """Without a shift a cursor stays where it is, and a short number short; a shift may have 64 bits. (C59, C60)"""
+    """Without a shift, a cursor stays the same, and a short number stays short; a shift may have 64 bits. (C59, C60)"""
     assert Api(TimelineWithPast([9])).post("shifted-cursors", [{**cursor("4"), **more}]).json() == [cursor(reached)]
 
 
 @pytest.mark.parametrize("shift", [True, "x", [], 2**63])
 def test_shift_is_a_number(shift):
-    """A shift that is no 64-bit number is malformed. (C60)"""
+    """A shift that is not a 64-bit number is malformed. (C60)"""
     assert Api(TimelineWithPast([9])).post("shifted-cursors", [{**cursor("4"), "shift": shift}]).status_code == 400
 
 
 def test_shift_ignores_retention_and_the_end():
-    """Places whose events are gone or not there yet are places. (C61, C63)"""
+    """Positions whose events are removed or not stored yet are valid. (C61, C63)"""
     asked = [{**cursor("BEGIN"), "shift": -3}, {**cursor("8"), "shift": 100}]
     reached = Api(TimelineWithPast([9], expired=[6])).post("shifted-cursors", asked).json()
     assert [each["offset"] for each in reached] == ["001-0001-000000000000000002", "001-0001-000000000000000108"]
 
 
 def test_shift_before_the_first_timeline_is_refused():
-    """Before the first timeline there is no place. (C42, C62, C65)"""
+    """Before the first timeline, there are no positions. (C42, C62, C65)"""
     asked = [{**cursor("BEGIN"), "shift": -1}]
     assert read_refusal(Api(TimelineWithPast([9])).post("shifted-cursors", asked)) == (422, TIMELINE_NOT_FOUND)
 
 
 def test_shift_does_not_require_the_partition():
-    """In the open timeline a partition that is not there goes unnoticed. (C67)"""
+    """In the open timeline, a partition that does not exist is not noticed. (C67)"""
     asked = [{**cursor("4", "7"), "shift": 1}]
     expected = [cursor("001-0001-000000000000000005", "7")]
     assert Api(TimelineWithPast([9])).post("shifted-cursors", asked).json() == expected
@@ -307,7 +315,7 @@ BODIES = some.one_of(
 
 @given(operation=some.sampled_from(["cursor-distances", "cursors-lag", "shifted-cursors"]), body=BODIES)
 def test_random_bodies_are_answered_without_a_fault(operation, body):
-    """For any JSON, the answer is a result or a refusal that names the fault. (C37, C48, C49, C51, C59)"""
+    """For any JSON, the answer is a result, or a refusal that names the fault. (C37, C48, C49, C51, C59)"""
     api = Api(TimelineWithPast([3, 0]), TimelineWithPast([0, 2], expired=[0, 1]))
     assert api.send(operation, json.dumps(body).encode()).status_code in (200, 400, 422)
 
@@ -318,7 +326,7 @@ def test_random_bodies_are_answered_without_a_fault(operation, body):
     partition=some.sampled_from(["0", "1", "9"]),
 )
 def test_random_queries_are_answered_without_a_fault(text, offset, partition):
-    """For any query about partitions, the answer is a result or a refusal that names the fault. (C21, C28, C35)"""
+    """For any query about partitions, the answer is a result, or a refusal that names the fault. (C21, C28, C35)"""
     api = Api(TimelineWithPast([3, 0]), TimelineWithPast([0, 2], expired=[0, 1]))
     assert api.get(f"{NAME}/partitions", cursors=text).status_code in (200, 422)
     assert api.get(f"{NAME}/partitions/{partition}", consumed_offset=offset).status_code in (200, 404, 422)

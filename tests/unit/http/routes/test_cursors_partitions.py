@@ -1,4 +1,4 @@
-"""The operations on partitions, answered by an application without a broker behind it."""
+"""The operations on partitions, answered by an application without a whole broker."""
 
 from datetime import timedelta
 from typing import Any
@@ -48,14 +48,14 @@ def test_partitions_of_given_cursors_have_unconsumed_events():
 
 
 def test_cursors_of_partitions_are_read_leniently():
-    """Numbers are read as strings; unknown members and text behind the array are ignored. (C20)"""
+    """Numbers are read as strings; unknown members, and text after the array, are ignored. (C20)"""
     text = '[{"partition": 0, "offset": 1, "event_type": "x"}] and more'
     listed = Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=text).json()
     assert [each["unconsumed_events"] for each in listed] == [3]
 
 
 def test_a_time_is_a_valid_cursor_of_partitions():
-    """A date-time asks for the events stored then or later."""
+    """With a date-time, the events that were stored then or later count as unconsumed."""
     moment = A_MOMENT + timedelta(hours=1, minutes=3)
     listed = Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=[cursor(moment.isoformat())]).json()
     assert [each["unconsumed_events"] for each in listed] == [2]
@@ -65,7 +65,7 @@ def test_a_time_is_a_valid_cursor_of_partitions():
     "text", ["x", "{}", "7", '"0"', "[", "[7]", "[[]]", '[{"partition": {}, "offset": "1"}]', "null", "[null]"]
 )
 def test_cursors_that_cannot_be_parsed_are_refused(text):
-    """Cursors that are no array of cursors are refused, null included. (C21, C28)"""
+    """Anything but an array of cursors is refused, including null. (C21, C28)"""
     assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=text)) == (
         422,
         "malformed cursors",
@@ -90,19 +90,19 @@ def test_cursors_that_cannot_be_parsed_are_refused(text):
     ],
 )
 def test_cursors_of_partitions_are_checked(asked, detail):
-    """A cursor that leads nowhere is refused with its fault. (C22, C23, C24, C25)"""
+    """A cursor that leads nowhere is refused with the reason. (C22, C23, C24, C25)"""
     assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=asked)) == (422, detail)
 
 
 def test_begin_of_an_unknown_partition_is_refused_by_name():
-    """The message has the requested partition, where the reference has none. (C25, L25)"""
+    """The message has the requested partition, which the reference leaves out. (C25, L25)"""
     response = Api(TimelineWithPast([5])).get(f"{NAME}/partitions", cursors=[cursor("BEGIN", "7")])
     assert read_refusal(response) == (422, "non existing partition 7")
 
 
 def test_partitions_are_checked_in_order():
-    """In this order: existence, permission, storage, parsing, missing members, duplicates, conversion and partition.
-    (C26)"""
+    """The checks come in this order: existence, permission, storage, parsing, missing members, duplicates, conversion
+    and partition. (C26)"""
     asked: Any = [cursor("1", "9"), cursor("xer"), cursor("2", "9"), cursor(None)]
     blind = Api(TimelineWithPast([5]), refused=[Operation.VIEW])
     api = Api(TimelineWithPast([5]))
@@ -131,21 +131,21 @@ def test_partitions_are_checked_in_order():
 
 
 def test_partitions_of_an_unknown_event_type_are_not_found():
-    """The partitions of an event type that is not there are not found. (C16, C33)"""
+    """The partitions of a missing event type are not found. (C16, C33)"""
     expected = (404, 'EventType "unknown" does not exist.')
     assert read_refusal(Api(TimelineWithPast([5])).get("unknown/partitions")) == expected
     assert read_refusal(Api(TimelineWithPast([5])).get("unknown/partitions/0")) == expected
 
 
 def test_listing_partitions_needs_view_only():
-    """Seeing the partitions takes the permission to see the event type, not to read it. (C17)"""
+    """Listing the partitions requires the permission to view the event type, not to read it. (C17)"""
     assert Api(TimelineWithPast([5]), refused=[Operation.READ]).get(f"{NAME}/partitions").status_code == 200
     blind = Api(TimelineWithPast([5]), refused=[Operation.VIEW])
     assert read_refusal(blind.get(f"{NAME}/partitions")) == (403, f"Access on VIEW event-type:{NAME} denied")
 
 
 def test_partitions_are_unavailable_while_the_log_does_not_answer():
-    """While the log does not answer, nothing is known about partitions. (C29)"""
+    """While the log does not answer, the partitions are unavailable. (C29)"""
     api = Api(TimelineWithPast([5]))
     api.logs.down = True
     assert read_refusal(api.get(f"{NAME}/partitions")) == (503, "Error occurred when fetching partitions offsets")
@@ -162,7 +162,7 @@ def test_partitions_are_unavailable_while_the_log_does_not_answer():
     ],
 )
 def test_cursor_operations_need_the_scope_for_reading_streams(method, operation):
-    """With scopes, every operation on partitions and cursors needs the one for reading streams. (C18)"""
+    """With scopes, every operation on partitions and cursors requires the scope for reading streams. (C18)"""
     table = ScopeTable(Settings(scope_event_stream_read="read"))
     assert table.needed_scopes(method, f"/event-types/{NAME}/{operation}") == ("read",)
 
@@ -171,7 +171,7 @@ def test_cursor_operations_need_the_scope_for_reading_streams(method, operation)
 
 
 def test_one_partition_is_returned_with_its_ends():
-    """One partition looks like its entry in the list. (C30)"""
+    """A single partition looks like its entry in the list. (C30)"""
     api = Api(TimelineWithPast([2, 7]))
     response = api.get(f"{NAME}/partitions/1")
     assert response.status_code == 200
@@ -192,7 +192,7 @@ def test_one_partition_has_its_unconsumed_events():
 
 
 def test_one_partition_needs_view_and_read():
-    """Looking at one partition takes the permissions to see and to read, asked for in this order. (C31)"""
+    """A request for one partition requires the permissions to view and to read, checked in this order. (C31)"""
 
     def refused(*operations: Operation) -> tuple[int, str]:
         return read_refusal(Api(TimelineWithPast([5]), refused=operations).get(f"{NAME}/partitions/0"))
@@ -203,7 +203,7 @@ def test_one_partition_needs_view_and_read():
 
 @pytest.mark.parametrize("partition", ["1", "x", "-1", "00", "0x0", "%C3%BC"])
 def test_unknown_partition_is_not_found(partition):
-    """A missing partition is not found, for any name. (C32)"""
+    """A missing partition is not found, whatever its name. (C32)"""
     assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions/{partition}")) == (
         404,
         "partition not found",
@@ -219,7 +219,7 @@ def test_unknown_partition_is_not_found(partition):
     ],
 )
 def test_bad_consumed_offset_is_refused(consumed, detail):
-    """An invalid consumed offset is refused, and so is an empty one. (C35)"""
+    """An invalid consumed offset is refused, and so is an empty offset. (C35)"""
     assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions/0", consumed_offset=consumed)) == (
         422,
         detail,
@@ -230,7 +230,8 @@ def test_bad_consumed_offset_is_refused(consumed, detail):
     ("consumed", "detail"), [("1", "invalid consumed_offset or partition"), ("BEGIN", "non existing partition 7")]
 )
 def test_consumed_offset_of_an_unknown_partition_is_refused(consumed, detail):
-    """With a consumed offset, an unknown partition is invalid rather than not found; BEGIN names it. (C36, L25)"""
+    """With a consumed offset, an unknown partition is invalid rather than not found; with BEGIN, the message names it.
+    (C36, L25)"""
     assert read_refusal(Api(TimelineWithPast([5])).get(f"{NAME}/partitions/7", consumed_offset=consumed)) == (
         422,
         detail,

@@ -25,7 +25,7 @@ ID = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
 
 
 class PublishingClient:
-    """The two routes over a house; `subject` is who asks."""
+    """The two routes of a publisher; `subject` is the client."""
 
     def __init__(self, house: PublisherInMemory) -> None:
         self.house = house
@@ -67,7 +67,8 @@ def test_success_is_200_without_a_body(publishing_client, event_type):
 
 
 def test_a_rejected_batch_is_422_with_items(publishing_client, event_type):
-    """Failures before storing are 422 and an array with all of each item. (P3, P116, P117, P118, P119, P121)"""
+    """Failures before storing are answered with 422 and an array with all members of each item. (P3, P116, P117, P118,
+    P119, P121)"""
     answer = publishing_client.post(
         event_type.name, json.dumps([{"metadata": {"eid": EID}}, {"a": 1}, {"metadata": 1}]).encode()
     )
@@ -87,7 +88,7 @@ def test_a_rejected_batch_is_422_with_items(publishing_client, event_type):
 
 
 def test_a_failing_write_is_207_with_items(publishing_client, event_type):
-    """Failures while storing are 207 and an array, also when every item failed. (P3, P111, P112)"""
+    """Failures while storing are answered with 207 and an array, even if every item failed. (P3, P111, P112)"""
     publishing_client.house.log.refusing = {1: "timed out"}
     publishing_client.house.draws = [0.0, 0.5, 0.9]
     answer = publishing_client.post(event_type.name, b"[{},{}]")
@@ -105,7 +106,7 @@ def test_a_failing_write_is_207_with_items(publishing_client, event_type):
 
 
 def test_everything_else_is_one_problem(publishing_client):
-    """All other failures are a Problem with the reason phrase as its title. (P4, P5)"""
+    """All other failures are answered with a Problem whose title is the reason phrase. (P4, P5)"""
     answer = publishing_client.post("not.there")
     assert problem(answer) == (404, 'EventType "not.there" does not exist.')
     assert answer.json()["title"] == "Not Found"
@@ -130,14 +131,14 @@ def test_the_charset_does_not_matter(publishing_client, event_type, charset):
 
 
 def test_a_form_is_read_as_what_it_holds(publishing_client, event_type):
-    """The content type that curl sends by default is no obstacle. (P8)"""
+    """A body with the content type that curl sends by default is read as JSON. (P8)"""
     answer = publishing_client.post(event_type.name, content_type="application/x-www-form-urlencoded")
     assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/json", "image/gif, */*; q=.2", ""])
 def test_what_is_accepted_does_not_matter(publishing_client, event_type, accept):
-    """Success has no body, so that every client can accept it. (P1)"""
+    """A successful answer has no body, so every client can accept it. (P1)"""
     assert publishing_client.post(event_type.name, accept=accept).status_code == 200
 
 
@@ -154,26 +155,26 @@ def test_the_content_type_selects_avro(publishing_client, event_type, content_ty
 
 @pytest.mark.parametrize("to", ["events", "deleted-events"])
 def test_a_body_is_required(publishing_client, to):
-    """A missing body is malformed, whatever else is wrong. (P27, P14)"""
+    """A missing body is malformed, even if something else is wrong as well. (P27, P14)"""
     status, detail = problem(publishing_client.post("not.there", b"", to, X_CONSUMER_TAG=""))
     assert status == 400
     assert detail.startswith("Required request body is missing")
 
 
 def test_blanks_are_no_body(publishing_client, event_type):
-    """A body of blanks is malformed and no internal error. (P28)"""
+    """A body of whitespace is malformed, not an internal error. (P28)"""
     assert problem(publishing_client.post(event_type.name, b" \n"))[0] == 400
 
 
 def test_unreadable_bodies(publishing_client, event_type):
-    """A body that cannot be read is 400 with the common prefix. (P22)"""
+    """A body that cannot be parsed is answered with 400 and the common prefix. (P22)"""
     assert problem(publishing_client.post(event_type.name, b'[{"a":}]'))[1].startswith(
         "Error occurred when parsing event(s). "
     )
 
 
 def test_a_body_is_read_before_its_event_type_is_looked_for(publishing_client):
-    """A malformed body sent to an unknown event type is 400. (P15, P14)"""
+    """A malformed body for an unknown event type is answered with 400. (P15, P14)"""
     assert problem(publishing_client.post("not.there", b"{}"))[0] == 400
 
 
@@ -182,7 +183,8 @@ def test_a_body_is_read_before_its_event_type_is_looked_for(publishing_client):
     ("kind", "name"), [(BlockedKind.PRODUCER_EVENT_TYPE, "blocked"), (BlockedKind.PRODUCER_APP, "ann")]
 )
 def test_blocked_producers(publishing_client, to, kind, name):
-    """Blocked types and applications are 403, before the body is read and whether the type exists or not.
+    """Requests of blocked applications and for blocked event types are answered with 403 before the body is read,
+    whether the event type exists or not.
 
     (P14, P16, P48, P135)
     """
@@ -194,7 +196,7 @@ def test_blocked_producers(publishing_client, to, kind, name):
 
 
 def test_the_tag_is_read_before_producers_are_blocked(publishing_client):
-    """A bad consumer tag is 422 as a Problem, before any other check. (P14, P126)"""
+    """An invalid consumer tag is answered with 422 and a Problem, before any other check. (P14, P126)"""
     publishing_client.house.blacklist.block(BlockedKind.PRODUCER_EVENT_TYPE, "blocked")
     answer = publishing_client.post("blocked", b"{}", X_CONSUMER_TAG=" ")
     assert problem(answer) == (422, "X-CONSUMER-TAG: is empty!")
@@ -202,14 +204,14 @@ def test_the_tag_is_read_before_producers_are_blocked(publishing_client):
 
 
 def test_a_tagged_batch(publishing_client, event_type):
-    """The tag directs the batch at one subscription, and without it a batch is for all. (P125, P127)"""
+    """The tag addresses the batch to one subscription; without it, a batch is for all. (P125, P127)"""
     publishing_client.post(event_type.name, X_CONSUMER_TAG=f"CONSUMER_SUBSCRIPTION_ID={ID}")
     publishing_client.post(event_type.name)
     assert [record.directed_to for record in publishing_client.house.records(event_type)] == [ID, None]
 
 
 def test_tags_say_nothing_of_tombstones(publishing_client):
-    """On deleting the tag is ignored, right or wrong. (P128)"""
+    """When deleting, the tag is ignored, whether it is valid or not. (P128)"""
     compacted = publishing_client.house.add(an_event_type(cleanup_policy=CleanupPolicy.COMPACT))
     body = json.dumps([{"metadata": metadata(partition_compaction_key="k")}]).encode()
     for tag in ("", f"CONSUMER_SUBSCRIPTION_ID={ID}"):
@@ -218,7 +220,8 @@ def test_tags_say_nothing_of_tombstones(publishing_client):
 
 
 def test_permission_comes_after_existence(publishing_client):
-    """Without permission an unknown type is 404 and a known one 403, for empty batches too. (P14, P24, P50)"""
+    """Without permission, the answer is 404 for an unknown event type and 403 for a known one, even for empty batches.
+    (P14, P24, P50)"""
     nobody = (Attribute("user", "nobody"),)
     closed = publishing_client.house.add(
         an_event_type(authorization=Authorization(admins=nobody, readers=nobody, writers=nobody))
@@ -232,7 +235,7 @@ def test_permission_comes_after_existence(publishing_client):
 
 
 def test_maintenance_is_503(publishing_client, event_type):
-    """An event type that stays in maintenance is 503, and the client may try again. (P53)"""
+    """An event type that stays in maintenance is answered with 503, and the client may try again. (P53)"""
     publishing_client.house.log.seal_topic(event_type.timeline.topic)
     answer = publishing_client.post(event_type.name)
     assert problem(answer) == (503, "Event type is currently in maintenance, please repeat request")
@@ -240,7 +243,7 @@ def test_maintenance_is_503(publishing_client, event_type):
 
 
 def test_an_unexpected_error_is_500(publishing_client, event_type):
-    """An unexpected failure is 500 with a ticket, and shows nothing of the inside. (P55)"""
+    """An unexpected failure is answered with 500 and a ticket, without internal details. (P55)"""
     publishing_client.house.log.troubles = [RuntimeError("a secret")]
     status, detail = problem(publishing_client.post(event_type.name))
     assert status == 500
@@ -248,7 +251,7 @@ def test_an_unexpected_error_is_500(publishing_client, event_type):
 
 
 def test_permissions_that_cannot_be_asked_are_503(house, event_type):
-    """If the source of permissions does not answer, the client may try again; the words are in the log. (P52)"""
+    """If the source of permissions does not answer, the client may try again; the reason is in the log. (P52)"""
 
     class SilentRegistry(MemoryRegistry):
         def get(self, *_):
@@ -262,7 +265,7 @@ def test_permissions_that_cannot_be_asked_are_503(house, event_type):
 
 
 def test_the_flow_id_comes_back_and_is_stored(publishing_client):
-    """The request's flow id is answered and kept with the events; without one, both have a new one. (P9, P100)"""
+    """The request's flow id is returned and stored with the events; without one, both have a new flow id. (P9, P100)"""
     event_type = publishing_client.house.add(a_business_type())
     body = json.dumps([{"metadata": metadata()}]).encode()
     mine, new = (
@@ -276,7 +279,8 @@ def test_the_flow_id_comes_back_and_is_stored(publishing_client):
 
 
 def test_tombstones_over_http(publishing_client):
-    """Deleting is 200 without a body; without compaction, it is 422 with aborted items. (P2, P138, P139, P144)"""
+    """Deleting is answered with 200 without a body; without compaction, with 422 and aborted items. (P2, P138, P139,
+    P144)"""
     compacted = publishing_client.house.add(an_event_type(cleanup_policy=CleanupPolicy.COMPACT_AND_DELETE))
     body = json.dumps([{"metadata": metadata(partition_compaction_key="k")}]).encode()
     stored = publishing_client.post(compacted.name, body, "deleted-events")
@@ -288,7 +292,7 @@ def test_tombstones_over_http(publishing_client):
 
 
 def test_batches_that_are_stored_are_figures(publishing_client, event_type):
-    """A batch with status 200 is recorded with its events and bytes, one with 207 or 422 is not. (P153)"""
+    """A batch with status 200 is recorded with its events and bytes; a batch with 207 or 422 is not. (P153)"""
     publishing_client.house.features.switch(Feature.KPI_COLLECTION, on=True)
     assert publishing_client.post(event_type.name, b'[{"a":"x"},{}]').status_code == 200
     assert publishing_client.post(event_type.name, b'[{"a":1}]').status_code == 422

@@ -17,7 +17,7 @@ ID = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
     ],
 )
 def test_a_batch_can_be_for_one_subscription(header):
-    """The tag names a subscription; blanks and the case of its name do not matter. (P125)"""
+    """The tag names a subscription; whitespace and the case of the header's name do not matter. (P125)"""
     assert subscription_id_in_header(header) == ID
 
 
@@ -42,7 +42,7 @@ def test_a_batch_can_be_for_one_subscription(header):
     ],
 )
 def test_tags_that_make_no_sense(header, detail):
-    """Each mistake in the header has its own words. (P126)"""
+    """Each mistake in the header has its own message. (P126)"""
     with pytest.raises(Invalid) as caught:
         subscription_id_in_header(header)
     assert caught.value.detail == detail

@@ -1,4 +1,4 @@
-"""Requests without sense: every one of them gets an answer."""
+"""Random requests: each of them gets an answer."""
 
 import json
 

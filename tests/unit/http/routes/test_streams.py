@@ -1,4 +1,4 @@
-"""The forms of streams."""
+"""The formats of streams."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from nakadi.http.routes.streams import stream_media_type
     ],
 )
 def test_only_who_names_server_sent_events_gets_them(accept, wanted):
-    """Wildcards do not ask for server-sent events; naming them does, unless lines of JSON are liked better. (L37)"""
+    """Wildcards do not request server-sent events; naming them does, unless lines of JSON are preferred. (L37)"""
     assert (stream_media_type(accept or None) == "text/event-stream") is wanted
 
 
@@ -39,5 +39,5 @@ def test_only_who_names_server_sent_events_gets_them(accept, wanted):
     ],
 )
 def test_only_who_names_cloud_events_gets_them(accept, media_type):
-    """A client must name their media type, and prefer it. (E20)"""
+    """A client must name the media type of CloudEvents, and prefer it. (E20)"""
     assert stream_media_type(accept) == media_type

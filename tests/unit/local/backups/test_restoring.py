@@ -1,4 +1,4 @@
-"""Restoring: only into an empty folder, whole or not at all, with a mark that protects the restored data."""
+"""Restoring: only into an empty folder, completely or not at all, with a mark that protects the restored data."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from tests.support.backups import BusyFolder, count_in
 
 @pytest.fixture
 def folder(tmp_path):
-    """A data folder with archived events and others, which was backed up."""
+    """A data folder that was backed up, with archived events and events in the data file."""
     busy = BusyFolder(tmp_path / "data")
     busy.publish(5)
     busy.archive()
@@ -51,7 +51,7 @@ def damage(backups, path):
 
 
 def test_what_is_there_is_not_touched(folder, backups, tmp_path):
-    """A folder with anything in it is refused, and stays as it is; an empty one is as good as none. (B6)"""
+    """A folder that contains anything is refused, and stays unchanged; an empty one counts as missing. (B6)"""
     with pytest.raises(BackupFailed, match="is not empty"):
         restore(backups, folder.path)
     (tmp_path / "other").mkdir()
@@ -66,7 +66,7 @@ def test_what_is_there_is_not_touched(folder, backups, tmp_path):
 
 
 def test_an_interrupted_restoration_does_not_start(backups, tmp_path, monkeypatch):
-    """Whatever file a restoration was interrupted at, the broker does not take the folder for a data folder. (B7)"""
+    """Whatever file a restoration was interrupted at, the broker does not accept the folder as a data folder. (B7)"""
     write, allowed = restoring._write_file, 0
 
     def interrupt(store, file, data):
@@ -85,7 +85,7 @@ def test_an_interrupted_restoration_does_not_start(backups, tmp_path, monkeypatc
 
 
 def test_the_restored_file_has_a_mark_of_its_own(folder, backups, tmp_path):
-    """A restored folder starts as it is; from then on, its mark protects it, also against the backup. (B8)"""
+    """A restored folder starts as it is; from then on, its mark protects it, even against the backup. (B8)"""
     data = tmp_path / "restored"
     restore(backups, data)
     shutil.copy(data / "nakadi.db", tmp_path / "older.db")
@@ -102,7 +102,7 @@ def test_the_restored_file_has_a_mark_of_its_own(folder, backups, tmp_path):
 
 
 def test_a_backup_is_not_put_beside_a_newer_mark(folder, backups, tmp_path):
-    """A data file from a backup does not pass for the one that was at work until now. (B8)"""
+    """A data file from a backup is not accepted in place of the one that was in use until now. (B8)"""
     restore(backups, tmp_path / "restored")
     folder.publish(1)
     folder.close()
@@ -113,7 +113,7 @@ def test_a_backup_is_not_put_beside_a_newer_mark(folder, backups, tmp_path):
 
 
 def test_damage_is_noticed(backups, tmp_path):
-    """What has changed in a backup is not restored; with its loss accepted, the rest is. (B12)"""
+    """Files that have changed in a backup are not restored; if the loss is accepted, all others are. (B12)"""
     damage(backups, "archive/")
     with pytest.raises(BackupFailed, match=r"archive/.* is damaged in the backup"):
         restore(backups, tmp_path / "first")
@@ -127,7 +127,7 @@ def test_damage_is_noticed(backups, tmp_path):
 
 
 def test_a_damaged_data_file_cannot_be_accepted(backups, tmp_path):
-    """Without a whole data file, there is nothing to restore. (B12)"""
+    """Without an intact data file, there is nothing to restore. (B12)"""
     damage(backups, "nakadi.db.mark")
 
     with pytest.raises(BackupFailed, match=r"nakadi\.db\.mark is damaged"):
@@ -135,7 +135,7 @@ def test_a_damaged_data_file_cannot_be_accepted(backups, tmp_path):
 
 
 def test_the_next_backup_knows_restored_files(folder, backups, tmp_path):
-    """A restored file has its old time, so that it is not read again. (B3)"""
+    """A restored file has its old modification time, so that it is not read again. (B3)"""
     restore(backups, tmp_path / "restored")
 
     [old] = (folder.path / "archive").rglob("*.gz")

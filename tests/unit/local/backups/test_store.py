@@ -31,7 +31,7 @@ def pieces(folder):
 
 
 def test_a_file_is_read_as_it_was_stored(folder, source):
-    """A file of several pieces comes back byte by byte, and equal pieces are stored once. (B3)"""
+    """A file of several pieces is read back byte for byte, and equal pieces are stored once. (B3)"""
     content = b"a" * PIECE_BYTES * 2 + b"b"
     source.write_bytes(content)
     with open_store(folder, writes=True, creates=True) as store:
@@ -43,7 +43,8 @@ def test_a_file_is_read_as_it_was_stored(folder, source):
 
 
 def test_damage_is_found_and_mended_by_the_next_backup(folder, source):
-    """Verifying reads everything, names what is damaged, and lets the next backup store it again. (B5)"""
+    """Verifying reads everything, names the damage, and causes the next backup to store the damaged pieces again.
+    (B5)"""
     source.write_bytes(b"content")
     with open_store(folder, writes=True, creates=True) as store:
         file = store.add_file(source, "some/file")
@@ -69,7 +70,7 @@ def test_a_damaged_list_of_files_is_found(folder):
 
 
 def test_removed_backups_leave_what_others_need(folder, source):
-    """Removing a backup removes the pieces that were its own. (B13)"""
+    """Removing a backup removes the pieces that only this backup needs. (B13)"""
     with open_store(folder, writes=True, creates=True) as store:
         files = []
         for content in (b"first", b"both", b"second"):
@@ -85,7 +86,7 @@ def test_removed_backups_leave_what_others_need(folder, source):
 
 
 def test_nothing_is_removed_beside_a_damaged_backup(folder, source):
-    """As long as it is not known what a backup needs, no pieces are removed. (B13)"""
+    """As long as the needs of a damaged backup are unknown, no pieces are removed. (B13)"""
     source.write_bytes(b"content")
     with open_store(folder, writes=True, creates=True) as store:
         file = store.add_file(source, "file")
@@ -101,7 +102,7 @@ def test_nothing_is_removed_beside_a_damaged_backup(folder, source):
 
 
 def test_one_at_a_time(folder):
-    """During a backup, nobody else writes or restores; several may restore at once. (B14)"""
+    """During a backup, no other process writes or restores; several may restore at once. (B14)"""
     with open_store(folder, writes=True, creates=True):
         for writes in (True, False):
             with pytest.raises(BackupFailed, match="in use"), open_store(folder, writes=writes):
@@ -133,7 +134,7 @@ def test_a_backup_writes_nowhere_else(folder, path):
 
 
 def test_a_newer_backup_is_refused(folder):
-    """A backup of a newer format is not restored by halves. (B12)"""
+    """A backup in a newer format is not partly restored. (B12)"""
     with open_store(folder, writes=True, creates=True) as store:
         newer = Manifest(id="1", began_at=NOON, ended_at=NOON, data="", version="9", files=[], format=2)
         store.add_manifest(msgspec.structs.replace(newer))
@@ -143,7 +144,7 @@ def test_a_newer_backup_is_refused(folder):
 
 
 def test_a_file_whose_name_cannot_be_written_down_is_an_error(folder, tmp_path):
-    """A file whose name is not UTF-8 is not left out in silence. (B14)"""
+    """A file whose name is not UTF-8 is not left out silently. (B14)"""
     name = b"b\xe4d"
     (tmp_path / name.decode(errors="surrogateescape")).touch()
     with (

@@ -1,4 +1,4 @@
-"""What a backup has, and that it has it as of one moment."""
+"""The contents of a backup, all as of one moment."""
 
 import os
 import threading
@@ -78,7 +78,7 @@ def test_it_has_the_archived_events_that_the_data_file_refers_to(busy, backups, 
 
 
 def test_it_has_the_key_and_the_tables_but_no_files_of_sqlite(busy, backups, tmp_path):
-    """A backup has the key and whatever else is in the folder; only its owner may read it, and the key. (B10)"""
+    """A backup has the key and whatever else is in the folder; only the owner may read the backup and the key. (B10)"""
     manifest = busy.back_up(backups)
 
     assert paths(manifest) == {
@@ -95,7 +95,8 @@ def test_it_has_the_key_and_the_tables_but_no_files_of_sqlite(busy, backups, tmp
 
 
 def test_a_second_backup_stores_what_is_new(busy, backups):
-    """What the backup before has is not stored again, and files that have not changed are not read again. (B3)"""
+    """Data that the previous backup has are not stored again, and files that have not changed are not read again.
+    (B3)"""
     busy.publish(40, size=100_000)
     busy.archive()
     busy.publish(40, size=100_000)
@@ -118,7 +119,7 @@ def test_a_second_backup_stores_what_is_new(busy, backups):
 
 
 def test_an_interrupted_backup_is_none(busy, backups, tmp_path, monkeypatch):
-    """Without its last step, an attempt is not a backup, and the previous backup stays. (B4)"""
+    """An attempt without its last step is not a backup, and the previous backup stays. (B4)"""
     busy.publish(3)
     busy.back_up(backups)
     busy.publish(4)
@@ -164,7 +165,7 @@ def test_tables_are_not_newer_than_the_log(busy, backups, monkeypatch):
 
 
 def test_tables_that_change_all_the_time_are_an_error(busy, backups, monkeypatch):
-    """A backup does not go on forever, and says what to stop. (B11)"""
+    """A backup does not go on for ever; the error says what to stop. (B11)"""
     open_snapshot, versions = taking.open_snapshot, iter(range(2, 100))
 
     def open_after_commit(path):
@@ -200,7 +201,7 @@ def test_an_object_that_goes_meanwhile_is_looked_for_in_a_newer_snapshot(busy, b
 
 
 def test_a_missing_object_is_reported_and_has_to_be_accepted(busy, backups, tmp_path):
-    """A backup without an archive object names it; who restores it has to accept that. (B12)"""
+    """A backup that lacks an archive object names it, and can only be restored if the loss is accepted. (B12)"""
     busy.publish(5)
     busy.archive()
     [archived] = (busy.path / "archive").rglob("*.gz")
@@ -216,7 +217,7 @@ def test_a_missing_object_is_reported_and_has_to_be_accepted(busy, backups, tmp_
 
 
 def test_a_data_file_with_a_loss_is_not_backed_up(busy, backups):
-    """A data file that does not reach its mark replaces no good backup. (B8)"""
+    """A data file that does not reach its mark does not replace a good backup. (B8)"""
     busy.publish(3)
     busy.marker.write_mark_if_changed()
     busy.close()

@@ -1,4 +1,4 @@
-"""What decides whether a copy of a stage is consistent, and what it becomes in a new stream."""
+"""Whether a copy of a stage is consistent, and what it becomes with a new stream."""
 
 import json
 
@@ -75,7 +75,7 @@ def contents_of(topic, end, *segments):
     ],
 )
 def test_each_offset_is_in_the_archive(oldest, end, segments, problem):
-    """From the oldest to the last one, every offset of a partition has its segment. (B16)"""
+    """From the oldest to the last offset of a partition, every one is in a segment. (B16)"""
     assert contents_of(Topic(partitions=1, oldest={0: oldest}), end, *segments).problem == problem
 
 
@@ -95,7 +95,8 @@ def with_event_type(contents, **fields):
     ],
 )
 def test_event_types_have_their_topics(topic, problem):
-    """The topic of an event type is in the index, accepts events, and has the partitions. (B16)"""
+    """The topic of an event type is in the index, accepts events, and has as many partitions as the event type.
+    (B16)"""
     contents = Contents()
     event_type = with_event_type(contents)
     if topic is not None:
@@ -106,7 +107,7 @@ def test_event_types_have_their_topics(topic, problem):
 
 
 def test_a_new_stream_goes_on_numbering_where_the_old_one_was():
-    """No record of the new stream is counted yet, offsets go on, and older events are in the archive alone. (B21)"""
+    """No record of the new stream is indexed yet, offsets continue, and older events are only in the archive. (B21)"""
     part = UnfinishedAppendPart(b"a", 0, PLACE, 1)
     state = IndexingState(
         last_position=PLACE, next_offset=9, latest_stored_at=5, sealed_at=PLACE, unfinished_parts=(part,)
@@ -126,13 +127,14 @@ def test_a_new_stream_goes_on_numbering_where_the_old_one_was():
 
 
 def test_what_belongs_to_processes_and_tables_stays_behind():
-    """Leases and news are of processes that are gone; jobs write the tables again from the archive. (B22)"""
+    """Leases and notifications belong to processes that have ended; jobs write the tables again from the archive.
+    (B22)"""
     assert [is_lasting({"place": {"S": each}}) for each in ("leases", "news", "subscription#s")] == [False, False, True]
     assert [is_restored({"kind": {"S": each}}) for each in ("tables", "event-types")] == [False, True]
 
 
 def test_cursors_are_not_ahead_of_the_log():
-    """A cursor after the last event would skip new ones, so such a copy does not count. (B16)"""
+    """A cursor after the last event would skip new events, so such a copy is not accepted. (B16)"""
     contents = contents_of(Topic(partitions=1), 3, segment_item(0, 3))
     event_type = with_event_type(contents)
     contents.add_topic(event_type.timeline.topic, topic_items(Topic(partitions=1), 0))
@@ -150,7 +152,7 @@ def test_cursors_are_not_ahead_of_the_log():
 
 
 def test_storages_in_kafka_are_left_out():
-    """Events in Kafka are in no backup, so their topics are not looked for. (B22)"""
+    """No backup has the events in Kafka, so their topics are not looked up. (B22)"""
     contents = Contents()
     event_type = with_event_type(contents)
     storage = {"type": "kafka", "configuration": {}}

@@ -1,4 +1,4 @@
-"""What a backup of a stage has, and that its parts fit each other."""
+"""The contents of a stage's backup, which have to be consistent."""
 
 from contextlib import closing
 from functools import cached_property
@@ -19,7 +19,7 @@ from tests.support.stages import FIRST, NAME, SECOND, EmulatedStage, a_cloud
 
 
 class LiveStage:
-    """A stage with an event type that has some events, and the place of its backups."""
+    """A stage with an event type that has some events, and the destination of its backups."""
 
     def __init__(self, resources, place, api):
         self.resources = resources
@@ -64,7 +64,7 @@ def live(tmp_path):
 
 
 def test_later_backups_store_only_new_objects(live):
-    """An archive object that is in the place already is not read again; all others are stored. (B17)"""
+    """An archive object that is already in the destination is not read again; all others are stored. (B17)"""
     live.back_up()
     before = live.place.sizes_of_objects()
     live.publish(2)
@@ -105,7 +105,7 @@ def test_old_backups_go_with_what_only_they_need(live):
 
 
 def test_without_an_indexer_no_backup_is_made(live, monkeypatch):
-    """If the log indexer does not come along, newer events would be missing, so the command fails. (B15)"""
+    """If the log indexer does not catch up, newer events would be missing, so the command fails. (B15)"""
     monkeypatch.setattr(stage_module, "MAX_LOOKS_AT_INDEX", 3)
     live.api.post(f"/event-types/{live.name}/events", json=[{"n": "new"}]).raise_for_status()
 
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_copied_again(live):
 
 
 def test_what_never_fits_is_no_backup(live):
-    """After five attempts, the command says what does not fit, and makes no backup. (B16)"""
+    """After five attempts, the command reports what is inconsistent, and makes no backup. (B16)"""
     attempts = []
 
     def without_topics(query):
@@ -154,7 +154,7 @@ def test_what_never_fits_is_no_backup(live):
 
 
 def test_an_object_that_is_missing_is_named(live):
-    """A backup names what the archive lacks, and is restored only if the loss is accepted. (B20)"""
+    """A backup names the objects that the archive lacks, and is restored only if the loss is accepted. (B20)"""
     [lost, *_] = live.resources.archived_keys()
     live.resources.remove_object(lost)
 
@@ -177,7 +177,7 @@ def flip_byte(path):
 
 @pytest.mark.parametrize("folder", ["pieces", "archive", "backups"])
 def test_damage_is_found(live, tmp_path, folder):
-    """Every byte is read: a changed one is found, and no damaged backup is restored. (B18, B20)"""
+    """Every byte is read: a changed byte is found, and no damaged backup is restored. (B18, B20)"""
     manifest = live.back_up()
     files = sorted(path for path in (tmp_path / "backups" / NAME / folder).rglob("*") if path.is_file())
     for path in files:
@@ -193,7 +193,7 @@ def test_damage_is_found(live, tmp_path, folder):
 
 
 def test_a_damaged_object_is_stored_again(live, tmp_path):
-    """What `--verify` found damaged is in the next backup again. (B18)"""
+    """An object that `--verify` found damaged is intact in the next backup. (B18)"""
     manifest = live.back_up()
     [copied, *_] = live.place.read_objects(manifest.objects)
     flip_byte(tmp_path / "backups" / NAME / "archive" / copied.key)
@@ -212,7 +212,7 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("writes", range(4))
 def test_an_interrupted_restoration_is_finished_by_the_next(live, writes):
-    """The same command goes on where an interruption came, and another backup is refused. (B19)"""
+    """The same command continues where it was interrupted, and another backup is refused. (B19)"""
     manifest = live.back_up()
     left = iter(range(writes))
 

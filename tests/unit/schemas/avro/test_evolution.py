@@ -1,4 +1,4 @@
-"""How an Avro schema may follow the schema before it."""
+"""The rules by which an Avro schema may replace the schema before it."""
 
 import json
 from datetime import timedelta
@@ -50,7 +50,7 @@ def missing_branch(branch, at):
 
 NO_DEFAULT = ("READER_FIELD_MISSING_DEFAULT_VALUE", "/fields/1", "n")
 
-# What the reference answered: (old, new, what speaks against who reads with the new one, and with the old one).
+# What the reference answered: (old, new, the objections to reading with the new schema, and with the old one).
 PAIRS = {
     "added": (a_record(ID), a_record(ID, a_field("n", "int")), [NO_DEFAULT], []),
     "added with default": (a_record(ID), a_record(ID, a_field("n", "int", default=1)), [], []),
@@ -134,7 +134,7 @@ def detail_of(problems):
 @pytest.mark.parametrize("mode", list(CompatibilityMode))
 @pytest.mark.parametrize("pair", list(PAIRS))
 def test_the_mode_decides_who_must_be_able_to_read(pair, mode):
-    """`forward` protects those with the old schema, `compatible` everybody, `none` nobody. (R186, R187)"""
+    """`forward` protects readers with the old schema, `compatible` all readers, and `none` no reader. (R186, R187)"""
     old, new, backward, forward = PAIRS[pair]
     against = {FORWARD: forward, COMPATIBLE: [*backward, *forward], NONE: []}[mode]
 
@@ -147,7 +147,7 @@ def test_the_mode_decides_who_must_be_able_to_read(pair, mode):
 
 
 def test_reasons_say_who_cannot_read_what():
-    """Each reason names the side that fails, and why. (R186, R192)"""
+    """Each objection names the side that fails, and the reason. (R186, R192)"""
     refused = refusal(a_record(ID), a_record(ID, a_field("n", "int")), COMPATIBLE)
 
     [reason] = refused.reasons
@@ -183,7 +183,7 @@ def test_json_schema_does_not_follow_avro():
 
 
 def test_wide_unions_take_bounded_work():
-    """Each branch is held against each other one: beyond a number of pairs the schemas are refused. (R186)"""
+    """Each branch is compared with each other one: beyond a number of pairs, the schemas are refused. (R186)"""
 
     def wide_union(size):
         return one_field([{"type": "fixed", "name": f"F{number}", "size": size} for number in range(600)])
@@ -193,7 +193,7 @@ def test_wide_unions_take_bounded_work():
 
 
 def test_only_the_first_of_many_problems_are_shown():
-    """A refusal has an end. (R186)"""
+    """The length of a refusal is limited. (R186)"""
     old = a_record(*(a_field(f"f{number}") for number in range(500)))
 
     assert len(refusal(old, a_record(), FORWARD).reasons) == 100

@@ -67,7 +67,7 @@ def a_value(rng, depth=0):
 
 
 def test_what_fastavro_writes_is_read_and_written_back():
-    """JSON keeps everything, so that the same bytes come out. (P152, S184)"""
+    """JSON keeps everything, so the same bytes are written back. (P152, S184)"""
     rng = random.Random(7)
     for _ in range(100):
         value = a_value(rng)
@@ -82,7 +82,7 @@ def test_what_fastavro_writes_is_read_and_written_back():
 @pytest.mark.parametrize(("value", "text"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")])
 @pytest.mark.parametrize("of", ["float", "double"])
 def test_what_is_no_number_in_json_is_a_text(of, value, text):
-    """The texts are the same as in Java. (P152)"""
+    """The strings are the same as in Java. (P152)"""
     assert read(of, encode(of, value)) == text
     assert write(of, text) == encode(of, value)
 
@@ -127,7 +127,7 @@ ARRAY, MAP = {"type": "array", "items": "null"}, {"type": "map", "values": "null
     ],
 )
 def test_bytes_that_are_not_as_the_schema_says(schema, payload, reason):
-    """Each has a reason of its own. (P151)"""
+    """Each fault has its own reason. (P151)"""
     with pytest.raises(BadAvro) as refused:
         read(schema, payload)
     assert str(refused.value) == reason
@@ -135,13 +135,13 @@ def test_bytes_that_are_not_as_the_schema_says(schema, payload, reason):
 
 @pytest.mark.parametrize("schema", [ARRAY, MAP, {"type": "array", "items": a_record(name="Empty")}])
 def test_a_count_is_not_believed(schema):
-    """Items of no bytes could be without number: a few bytes would fill the memory. (P151)"""
+    """There could be any number of items without bytes: a few bytes would fill the memory. (P151)"""
     with pytest.raises((TooMuchJson, BadAvro)):
         read(schema, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
 
 
 def test_a_small_payload_does_not_become_large():
-    """What a value takes as JSON is counted, with the names of its members. (P151)"""
+    """The size of a value in JSON is counted, including the names of its members. (P151)"""
     schema = {"type": "array", "items": a_record(a_field("x" * 1000, "null"))}
 
     with pytest.raises(TooMuchJson):
@@ -149,13 +149,13 @@ def test_a_small_payload_does_not_become_large():
 
 
 def test_deep_values_are_refused():
-    """A list of a hundred thousand members within each other would overflow the stack. (P151)"""
+    """A list with a hundred thousand nested lists would overflow the stack. (P151)"""
     with pytest.raises(BadAvro, match="nested deeper than 200 levels"):
         read(a_record(a_field("next", ["null", "Order"])), b"\x02" * 100_000)
 
 
 def test_no_bytes_make_a_reader_fail_in_another_way():
-    """Whatever comes, it is a value or refused. (P151)"""
+    """For any bytes, there is a value, or they are refused. (P151)"""
     rng, reader = random.Random(11), make_reader(parse_avro_schema(json.dumps(EVERYTHING)))
     good = encode(EVERYTHING, a_value(rng))
     for _ in range(2000):
@@ -191,13 +191,13 @@ def test_no_bytes_make_a_reader_fail_in_another_way():
     ],
 )
 def test_branches_must_look_different_in_json(of, expected):
-    """Otherwise JSON does not say which branch a value is of. (S184)"""
+    """Otherwise, JSON would not show to which branch a value belongs. (S184)"""
     assert is_unambiguous_in_json(parse_avro_schema(json.dumps(a_record(a_field("x", of))))) is expected
 
 
 @pytest.mark.parametrize(("of", "value"), [("int", "x"), ("string", 1), (ENUM, "C"), (["null"], 1), (INNER, {})])
 def test_a_value_of_another_type_does_not_fit(of, value):
-    """Somebody else stored it. (S184)"""
+    """Another program has stored such a value. (S184)"""
     with pytest.raises(DoesNotFit):
         write(of, value)
 
@@ -230,7 +230,7 @@ def test_a_decimal_is_a_number(of, value):
 
 
 def test_a_decimal_has_all_digits():
-    """A decimal keeps any number of digits; a value that is too long is refused before it becomes a text. (P151,
+    """A decimal keeps any number of digits; a value that is too long is refused before it is converted to text. (P151,
     P152)"""
     of = a_decimal(1000, 10)
     for digits in ("9" * 1000, "1", "1" + "0" * 60):
@@ -251,7 +251,7 @@ def test_a_decimal_has_all_digits():
 
 @pytest.mark.parametrize("value", [1.234, 1e300, True, "1", None])
 def test_a_number_with_other_digits_is_no_decimal(value):
-    """Somebody else stored it. (S184)"""
+    """Another program has stored such a number. (S184)"""
     for of in (a_decimal(9, 2), a_decimal(9, 2) | {"type": "fixed", "name": "F", "size": 4}):
         with pytest.raises(DoesNotFit):
             write(of, value)
@@ -264,7 +264,7 @@ def test_a_decimal_has_as_few_bytes_as_possible(value, raw):
 
 
 def test_nothing_else_is_written_as_a_decimal():
-    """A mistake in the broker is an error. (P152)"""
+    """Such a mistake in the broker is an error. (P152)"""
     with pytest.raises(TypeError):
         orjson.dumps(object(), default=write_decimal)
 
@@ -304,15 +304,15 @@ MAP_OF_ORDERS = a_record(a_field("of", {"type": "map", "values": "Order"}))
 @pytest.mark.parametrize(
     ("schema", "payload_of"),
     [
-        # A level is a record.
+        # Each level is a record.
         (a_record(a_field("next", ["null", "Order"])), lambda levels: b"\x02" * (levels - 1) + b"\x00"),
-        # Two levels are a record and what holds the next one.
+        # Two levels are a record and the array or map with the next one.
         (LIST_OF_ORDERS, lambda levels: b"\x02" * (levels // 2 - 1) + b"\x00" * (levels // 2)),
         (MAP_OF_ORDERS, lambda levels: b"\x02\x00" * (levels // 2 - 1) + b"\x00" * (levels // 2)),
     ],
 )
 def test_the_depth_is_that_of_json(schema, payload_of):
-    """A hundred and ninety-nine levels; a value is then no deeper than JSON may be. (P151, P171)"""
+    """The limit is a hundred and ninety-nine levels; a value is then no deeper than JSON may be. (P151, P171)"""
     assert read(schema, payload_of(MAX_JSON_DEPTH - 2))
     with pytest.raises(BadAvro, match="nested deeper"):
         read(schema, payload_of(MAX_JSON_DEPTH))
@@ -343,7 +343,7 @@ def test_siblings_are_not_deep(of):
     ],
 )
 def test_each_type_takes_room(of, value):
-    """What it takes in JSON at least. (P151)"""
+    """The size is the least that the type takes in JSON. (P151)"""
     payload = encode(of, value)
     assert read(of, payload, room=1000) is not None
     with pytest.raises(TooMuchJson):
@@ -351,7 +351,7 @@ def test_each_type_takes_room(of, value):
 
 
 def test_room_is_added_once():
-    """What needs more than that is too long, in however many parts it comes. (P171)"""
+    """A value that needs more than the additional room is too long, in however many parts it comes. (P171)"""
     asked = []
 
     def extend(source):

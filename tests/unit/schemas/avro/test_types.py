@@ -70,7 +70,7 @@ def test_what_is_no_schema_is_refused(schema, reason):
 
 
 def test_a_field_of_an_unknown_type_is_named():
-    """The message names the field and its type. (R159)"""
+    """The message names the field and the type. (R159)"""
     assert refusal_of_field("foo") == (
         '"foo" is not a defined name. The type of the "x" field must be a defined name or a {"type": ...} expression.'
     )
@@ -116,17 +116,17 @@ def test_a_default_has_the_type_of_its_field(of, default):
     ],
 )
 def test_a_fitting_default_is_taken(of, default):
-    """Defaults of records may leave out what has a default itself. (R159)"""
+    """The default of a record may leave out fields that have defaults. (R159)"""
     parse_avro_schema(json.dumps(a_record(a_field("x", of, default=default))))
 
 
 def test_a_default_within_its_own_record_is_refused():
-    """Its fields are not known yet. (R159)"""
+    """The record's fields are not known yet. (R159)"""
     assert refusal(a_record(a_field("x", "Order", default={}))) == "Schema fields not set yet"
 
 
 def test_defaults_that_multiply_take_bounded_work():
-    """Each record has the one before twice, with defaults: a thousand million values in a kilobyte. (R159)"""
+    """Each record contains the previous one twice, with defaults: a thousand million values in a kilobyte. (R159)"""
     inner, fields = "string", []
     for level in range(30):
         twice = [
@@ -140,7 +140,7 @@ def test_defaults_that_multiply_take_bounded_work():
 
 
 def test_names_are_looked_up_in_the_namespace_around_them():
-    """A name without dots is one of the enclosing namespace; a record may contain itself. (R159)"""
+    """A name without dots belongs to the enclosing namespace; a record may contain itself. (R159)"""
     inner = {"type": "fixed", "name": "other.Id", "size": 4}
     parsed = parse_record_schema(
         json.dumps(a_record(a_field("a", inner), a_field("b", "other.Id"), a_field("c", ["null", {"type": "Order"}])))
@@ -153,12 +153,12 @@ def test_names_are_looked_up_in_the_namespace_around_them():
 
 @pytest.mark.parametrize("schema", ['"string"', "[]", '["null"]', '{"type":"map","values":"int"}'])
 def test_events_are_records(schema):
-    """Any other root is refused, because its values are no objects. (R159)"""
+    """Any other root is refused, because its values are not objects. (R159)"""
     assert refusal(schema, parse_record_schema) == "its root must be a record, because events are objects"
 
 
 def test_the_metadata_is_no_field():
-    """The metadata of an event stands beside its fields. (R159)"""
+    """The metadata of an event are beside its fields. (R159)"""
     assert refusal(a_record(a_field("metadata")), parse_record_schema) == '"metadata" property is reserved'
 
 
@@ -205,10 +205,10 @@ def test_the_canonical_form_is_that_of_fastavro(name, version):
     ],
 )
 def test_documentation_and_aliases_make_no_difference(new, equal):
-    """Everything else that a schema says does, also attributes that Avro does not know. (R187)"""
+    """Everything else in a schema makes a difference, even attributes that Avro does not define. (R187)"""
     assert are_equal_schemas(json.dumps(a_record(a_field("id"))), json.dumps(new)) is equal
 
 
 def test_the_order_schema_is_valid():
-    """It is what other tests use."""
+    """Other tests use this schema."""
     assert parse_record_schema(json.dumps(ORDER)).name == "shop.Order"
