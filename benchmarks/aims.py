@@ -3,9 +3,9 @@
     python benchmarks/aims.py FOLDER [FOLDER …]
 
 reads publish.json, workers.json, stream.json, subscriptions.json, archive.json and event_shapes.json, and compare.json,
-in which the other broker is the original. Each folder is a round; the table has the median of the rounds, and the least
-and the greatest in brackets. Rates depend on the machine; a floor, a reference or another figure beside them was
-measured in the same run.
+in which the other broker is the original. Each folder contains the results of one round. The table shows the median of
+the rounds, and the lowest and highest values in brackets. Rates depend on the machine; a floor, a reference or another
+figure beside them was measured in the same run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Aim:
         return f"| {self.about} | {format_value(median)}{spread} | {self.limit} | {'yes' if is_met else '**no**'} |"
 
     def figure(self, figures: Figures) -> float | None:
-        """The figure in one round, if its benchmark was run."""
+        """The figure in one round, or None if its benchmark was not run."""
         try:
             return figures[self.value] if isinstance(self.value, str) else self.value(figures)
         except KeyError:

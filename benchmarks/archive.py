@@ -5,8 +5,8 @@
 * Replay: the same events through one stream of the low-level API, alternately from the hot log and from the archive.
 * Publish: batches of 100 events of 0.7 KB over four connections, alternately to a broker without an archive and to one
   that archives all the time; and the archive's final delay.
-* Windows: two hundred small objects, as an indexer leaves them, in a slow store. The figure is the time to read them,
-  in slices of a thousand events and of one window, as a multiple of the time of one answer.
+* Windows: two hundred small objects, as an indexer leaves them, in a slow store. The figure is the time to read all of
+them, in slices of a thousand events or of one window, as a multiple of one response time of the store.
 
 The broker is embedded, with a data file and a folder as its archive, and runs in its own process.
 """
@@ -139,7 +139,7 @@ def request_bodies(events: int, batch: int) -> list[bytes]:
 
 
 def publish_pieces(url: str, name: str, pieces: list[bytes]) -> float:
-    """The seconds that several publishers need to publish these."""
+    """The seconds that several publishers need to publish these request bodies."""
     target = f"{url}/event-types/{name}/events"
 
     def publish(mine: list[bytes]) -> None:
@@ -169,7 +169,7 @@ def stream_rate(url: str, name: str, events: int) -> float:
         assert count, "the stream ended early"
         total += count
         tail = (tail + bytes(buffer[max(0, count - 5) : count]))[-5:]
-        # The server delays the first bytes of a body a little, because some clients need that.
+        # The server briefly delays the first bytes of a body, because some clients need the delay.
         if not began and total > 100_000:
             began, total = time.perf_counter(), 0
     client.close()
@@ -178,7 +178,7 @@ def stream_rate(url: str, name: str, events: int) -> float:
 
 def measure_replay(*, quick: bool) -> Figures:
     events, rounds = (20_000, 5) if quick else (100_000, 11)
-    # Events of one commit leave the hot log together, and publishers share commits: a piece of each may stay hot.
+    # The events of a commit leave the hot log together, and publishers share commits, so part of each may stay there.
     pieces = request_bodies(events, events // 100)
     with a_broker(archive_after=100_000) as url:
         for name in (HOT, COLD):

@@ -1,4 +1,4 @@
-"""What does it cost on AWS? Each figure stands beside its floor or its aim.
+"""What do requests and idle streams cost on AWS? Each figure stands beside its floor or its aim.
 
     python benchmarks/aws.py [imports] [publish] [streams] [layers] [--quick] [--runs 5] [--json FILE]
         [--python PYTHON] [--layers FOLDER...]
@@ -77,7 +77,7 @@ PREPARE = "from tests.support.functions import Context, load_recorded_event\neve
 TOKEN = "\nevent['authorizationToken'] = {bearer!r}"
 CALL_FUNCTION = "handler.handler(event, Context())"
 
-# Of one process: batches of growing size, and for each the time of the handler and of the floor, in milliseconds.
+# Runs in one process: prints, for batches of growing size, the milliseconds that the handler and the floor take.
 PUBLISHING = """
 import gc, json, sys, time
 import orjson

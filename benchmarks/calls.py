@@ -60,7 +60,7 @@ class CallCounter:
             self._calls.append((threading.current_thread().name, frame.f_code))
 
     def count(self, walk: Callable[[], object], *, everywhere: bool = False) -> CallCounts:
-        """Count the calls of a walk, in this thread or everywhere."""
+        """Count the calls of a walk, in this thread or in all threads."""
         self._calls = []
         self._threads = None if everywhere else frozenset({threading.get_ident()})
         try:
@@ -187,7 +187,7 @@ def _consuming_walks(counter: CallCounter, broker: CountedBroker) -> dict[str, C
         committed = count_least(broker.wait_until_no_kpis, lambda: counter.count(stream.commit), REPEATS)
         with socket.create_connection(("127.0.0.1", serving.port)) as connection:
             stream.commit_over(connection)
-            # The reaction of the stream counts too.
+            # The stream's reaction to a commit counts too.
             served = count_least(
                 broker.wait_until_no_kpis,
                 lambda: counter.count(lambda: stream.commit_over(connection), everywhere=True),
@@ -233,7 +233,7 @@ def publish_over(connection: socket.socket) -> None:
 
 
 def send_over(connection: socket.socket, head: str, body: bytes) -> None:
-    """Send a request in one piece, and wait for the answer."""
+    """Send a request in one piece over this connection, and wait for the answer."""
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     answer = connection.recv(65536)

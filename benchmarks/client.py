@@ -40,12 +40,12 @@ from nakadi_client.lines import LineSplitter
 BATCH = 500
 WINDOW = 50_000
 PARTITIONS = 4
-# A loop of single posts is a hundred times slower: it is measured with a part of the events.
+# A loop of single posts is a hundred times slower: it is measured with fewer events.
 PART_OF_LOOP = 200
 
 
 class Clock:
-    """A clock that begins before a way is set up: creating an httpx client takes 20 ms to read certificates."""
+    """A clock that starts before a way is set up, because creating an httpx client takes 20 ms to read certificates."""
 
     def __init__(self) -> None:
         self.begin()

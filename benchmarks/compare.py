@@ -71,7 +71,7 @@ def format_value(value: float) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """A load that a broker could not take."""
+    """Raised if a broker cannot handle a load."""
 
     load: str
     reason: str

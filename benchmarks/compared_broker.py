@@ -42,7 +42,7 @@ class ComparedBroker:
         return parts.hostname or "127.0.0.1", parts.port or 80
 
     def create(self, definition: Mapping[str, Any]) -> str:
-        """Create an event type under a new name, and return the name."""
+        """Create an event type with a new name, and return the name."""
         name = f"compare.{secrets.token_hex(6)}"
         httpx.post(f"{self.url}/event-types", json={**definition, "name": name}, timeout=60).raise_for_status()
         self.resources.append(f"/event-types/{name}")
@@ -81,15 +81,13 @@ class ComparedBroker:
 
     def processes(self) -> Sequence[int]:
         found = list(self.pids)
-        for pid in found:  # grows on the way
+        for pid in found:  # each retry doubles the wait
             for children in Path(f"/proc/{pid}/task").glob("*/children"):
                 found += map(int, children.read_text().split())
         return found
 
     def cpu_seconds(self) -> float:
-        """The CPU seconds of its processes so far, all threads included, in nanoseconds' precision as Linux counts
-        them.
-        """
+        """The CPU seconds of the broker's processes so far, for all threads, with the nanosecond precision of Linux."""
         return sum(time.clock_gettime(~pid << 3 | 2) for pid in self.processes())
 
     def memory_bytes(self) -> int:
@@ -98,7 +96,7 @@ class ComparedBroker:
 
 
 class Connection:
-    """An HTTP connection that costs little besides its bytes."""
+    """An HTTP connection that costs little beyond sending its bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self.reader, self._writer, self._host = reader, writer, host
@@ -155,7 +153,7 @@ def closing_connections(connections: Sequence[Connection]) -> Iterator[None]:
 
 
 class RequestLoop(asyncio.Protocol):
-    """Sends the next request after each answer, until the time is over. At least one is measured."""
+    """Sends the next request after each answer, until the time is over. It measures at least one request."""
 
     def __init__(
         self, requests: Sequence[bytes], first: int, begin: float, end: float, done: asyncio.Future[None]

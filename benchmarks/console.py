@@ -1,4 +1,5 @@
-"""How fast is the console in a real browser: first paint, size, and the live tail at 1,000 events a second?
+"""How fast is the console in a real browser? Measures the first paint, the size, and the live tail at 1,000 events a
+second.
 
 With --picture, it draws docs/console.svg again.
 """

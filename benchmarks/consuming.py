@@ -72,7 +72,7 @@ def serve(url: str, parent: Any) -> None:
     tune_interpreter()
     with ServerThread(Application([*make_application(broker).router.routes, fill_route])) as serving:
         parent.send(serving.url)
-        parent.poll(None)  # until it says anything, or ends
+        parent.poll(None)  # until the process prints something, or ends
     broker.close()
 
 
@@ -112,7 +112,7 @@ class Server:
     pid: int
 
     def fill(self, events: int, name: str = NAME, *, orders: bool = False) -> None:
-        """Store this many events in each partition of an event type."""
+        """Store this number of events in each partition of an event type."""
         target = f"{self.url}/fill?event_type={name}&events={events}&orders={orders}"
         httpx.get(target, timeout=120).raise_for_status()
 
@@ -217,7 +217,7 @@ class Consumer:
         ).encode()
 
     def watched_sockets(self) -> Iterator[tuple[socket.socket, Callable[[], None]]]:
-        """Its sockets, each with the function to call when it is readable."""
+        """The consumer's sockets, each with the function to call when it is readable."""
         assert self._stream is not None
         yield self._stream, self._read
         if self._committer is not None:

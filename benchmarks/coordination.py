@@ -168,7 +168,7 @@ def average_units(meter: UnitMeter, count: int) -> tuple[float, float]:
 
 
 def measure_idle_units(streams: int, seconds: float) -> Mapping[str, Mapping[str, float]]:
-    """The hourly units of a stream, from the difference between many streams and few, and of the process without
+    """The hourly units of a stream, from the difference between many streams and few, and those of the process without
     streams.
     """
     few = max(1, streams // 10)

@@ -1,11 +1,11 @@
-"""What does publishing once cost on the embedded engine? An event type that deduplicates beside one that does not.
+"""What does deduplication cost on the embedded engine? Compares an event type that deduplicates with one that does not.
 
     python benchmarks/deduplication.py [--ids 1000000] [--bytes 100 1000] [--seconds S] [--rounds N]
 
-A broker on SQLite in a process of its own gets batches of 100 new events over loopback, of both event types in
-alternating rounds. It compares the CPU time of that process per event, and the rate that its clients saw; on a
-machine that also does other work, only CPU time is meaningful. `--ids` are remembered before it starts; it prints the
-cost of the first append after the start.
+A broker on SQLite runs in its own process, and gets batches of 100 new events over loopback, for both event types in
+alternating rounds. The script compares the broker's CPU time per event and the rate that the clients see. If the
+machine does other work, only CPU time is meaningful. Before the broker starts, `--ids` ids are already stored; the
+script prints the cost of the first append after the start.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def event_type_definition(name: str) -> dict[str, Any]:
 
 
 class NewEvents(Sequence[bytes]):
-    """Requests whose events have ids that nobody has seen."""
+    """Requests whose events have new ids."""
 
     def __init__(self, name: str, size: int) -> None:
         self._parts = (
@@ -105,7 +105,7 @@ def serve_broker(listening: Any, folder: str) -> None:
 
 
 def measure(server: RunningServer, name: str, size: int, seconds: float) -> tuple[float, float]:
-    """µs of CPU an event, and events a second."""
+    """Microseconds of CPU per event, and events per second."""
     before = server.cpu_seconds()
     load = Load(CLIENTS, NewEvents(name, size), seconds)
     asyncio.run(publish_load(server.port, load))
@@ -139,7 +139,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             remember_ids(Path(folder) / "nakadi.db", ids)
             with a_server(serve_broker, folder) as server:
-                measure(server, "plain", 100, 0.1)  # until it has started
+                measure(server, "plain", 100, 0.1)  # until the broker has started
                 first = time_first_append(server)
                 for size in options.bytes:
                     print_rounds(server, ids, size, options.seconds, options.rounds)

@@ -2,11 +2,11 @@
 
     python benchmarks/delivery.py [rate] [latency] [sinks] [--engine memory|sqlite] [--quick] [--json FILE]
 
-Broker, sink and publisher are processes of their own, on loopback. `rate` delivers a backlog to one sink, and holds the
-broker's CPU time a delivery against two floors, in alternating rounds: the same HTTP client posting bodies of the same
-length to the same sink in a loop, without and with the signature of each body. `latency` is the time from the answer to
-a publish until the first byte at the sink. `sinks` has a thousand of them, idle, and then with one event a second for
-all.
+The broker, the sink and the publisher run in separate processes, on loopback. `rate` delivers a backlog to one sink,
+and compares the broker's CPU time per delivery with two floors, in alternating rounds: the same HTTP client posting
+bodies of the same length to the same sink in a loop, without and with the signature of each body. `latency` is the time
+from the answer to a publish until the first byte at the sink. `sinks` measures a thousand sinks, first idle, and then
+with one event a second for all of them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from benchmarks.stream import memory_of, raise_file_limit
 NAME = "bench.delivery"
 EVENT_BYTES = 700
 MAX_EVENTS = 20_000
-# So that all have nine digits.
+# Starting here, all numbers have nine digits.
 FIRST_NUMBER = 100_000_000
 
 NEVER = 0.0
 
 
 class SinkServer(asyncio.Protocol):
-    """Reads requests, and answers each with 204: a sink that costs as little as can be."""
+    """Reads requests, and answers each with 204: a sink that costs as little as possible."""
 
     def __init__(self, tally: DeliveryCounts) -> None:
         self._tally = tally
@@ -67,9 +67,8 @@ class SinkServer(asyncio.Protocol):
 
 
 class DeliveryCounts:
-    """What the sink got, in memory that the processes share.
-
-    It counts bodies, and has the number of the last event, and when the first byte of each event's delivery came.
+    """The deliveries that the sink received, in memory that the processes share. It holds the number of bodies, the
+    number of the last event, and the time at which the first byte of each event's delivery arrived.
     """
 
     def __init__(self) -> None:
@@ -79,7 +78,7 @@ class DeliveryCounts:
         self.came_at: SynchronizedArray[float] = context.Array(c_double, MAX_EVENTS)
 
     def note(self, body: bytearray, first_at: float) -> None:
-        # The sink has one thread, and nobody else writes.
+        # The sink has one thread, and no other process writes here.
         at = body.rfind(b'"number":')
         if at >= 0:
             number = int(body[at + 9 : at + 18]) - FIRST_NUMBER
@@ -166,7 +165,7 @@ def run_on_fast_loop(run: Callable[[], Any]) -> Any:
 
 @contextmanager
 def a_process(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[Any, int]]:
-    """A connection to it, and its id."""
+    """A connection to a process, and the process's id."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(*arguments, theirs), daemon=True)
@@ -180,7 +179,7 @@ def a_process(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[An
 
 
 class DeliverySetup:
-    """A broker, a sink, and what a client does with both."""
+    """A broker, a sink, and the calls of a client to both."""
 
     def __init__(self, broker: RunningServer, sink_port: int, tally: DeliveryCounts) -> None:
         self.broker = broker
@@ -204,7 +203,7 @@ class DeliverySetup:
         return name
 
     def publish(self, name: str, first: int, count: int) -> float:
-        """When the answer came."""
+        """Publish an event, and return when the answer arrived."""
         body = "[" + ",".join(an_event(number) for number in range(first, first + count)) + "]"
         headers = {"content-type": "application/json"}
         response = self._api.post(f"/event-types/{name}/events", content=body, headers=headers)
@@ -261,7 +260,7 @@ def measure_rate(engine: str, *, quick: bool) -> Figures:
 
 
 def measure_round(world: DeliverySetup, floor: Any, batch_limit: int, count: int) -> Mapping[str, float]:
-    """A backlog is delivered; the first tenth warms up."""
+    """Deliver a backlog; the first tenth only warms up."""
     name = world.create_event_type()
     for first in range(0, count, 500):
         world.publish(name, first, 500)
@@ -302,7 +301,7 @@ def measure_latency(engine: str, *, quick: bool) -> Figures:
                 answered_at[number] = world.publish(name, number, 1)
                 time.sleep(1 / per_second)
             world.wait_for(lambda count=count: world.tally.last.value >= count)
-            # Of those that shared a delivery, the last one.
+            # Of the events that shared a delivery, take the last one.
             took = sorted(
                 max(0.0, world.tally.came_at[number] - at) * 1e3
                 for number, at in answered_at.items()
@@ -317,7 +316,7 @@ def measure_idle_sinks(engine: str, *, quick: bool) -> Figures:
     count = 200 if quick else 1000
     with a_delivery_setup(engine) as world:
         name = world.create_event_type()
-        # What a first sink makes once for all.
+        # The first sink creates what all sinks share.
         for number in range(20):
             world.subscribe(name, f"first-{number}")
         world.publish(name, 0, 1)

@@ -1,9 +1,10 @@
-"""What publishing an event costs by its shape: CPU of a whole batch in one process, on the memory engine.
+"""What does publishing an event cost, depending on its shape? Measures the CPU time of a whole batch in one process, on
+the memory engine.
 
 PYTHONPATH=layers/nakadi/python .venv/bin/python benchmarks/event_shapes.py [--rounds 7] [--only pattern] [--json FILE]
 
-Each round publishes one batch of each shape; a shape's figure is its least. The last column compares the cost of a
-kilobyte with the plain order's: what it adds to parsing and storing text.
+Each round publishes one batch of each shape; a shape's figure is its lowest value. The last column compares the cost of
+a kilobyte with that of a plain order: it shows what the shape adds to parsing and storing text.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DRAW = random.Random(1)  # events, not keys
 
 
 class Shape(Struct, frozen=True):
-    """Events of an event type: its differences from the plain one, and a maker of events."""
+    """Events of an event type: how the event type differs from the plain one, and a function that makes its events."""
 
     event_type: Mapping[str, Any]
     make_event: Callable[[], dict[str, Any]]
@@ -79,7 +80,7 @@ def make_shape(
     schema: Mapping[str, Any] | None = None,
     **event_type: Any,
 ) -> Shape:
-    """A shape whose schema is the order's with other properties, or with further keywords."""
+    """A shape whose schema is that of an order with other properties, or with additional keywords."""
     said = {"type": "object", "properties": {**ORDER, **(properties or {})}, "required": ["order_number"]}
     return Shape({"schema": {**said, **(schema or {})}, **event_type}, make_event, spell)
 
@@ -202,7 +203,7 @@ def main() -> None:
     for number, each in enumerate(shapes.values()):
         register(broker, f"type-{number}", each)
     least = dict.fromkeys(shapes, float("inf"))
-    for _ in range(1 + options.rounds):  # the first one meets members, and compiles
+    for _ in range(1 + options.rounds):  # the first one encounters the members, and compiles the schema
         for number, name in enumerate(shapes):
             least[name] = min(least[name], seconds_of(broker, f"type-{number}", bodies[name], options.batches))
     figures = report(least, bodies)
@@ -231,7 +232,7 @@ def register(broker: BrokerServices, name: str, each: Shape) -> None:
 
 
 def seconds_of(broker: BrokerServices, name: str, body: bytes, batches: int) -> float:
-    """CPU of a batch."""
+    """The CPU seconds of a batch."""
     begin = time.process_time()
     for _ in range(batches):
         outcome = broker.publisher.publish(name, body, UNAUTHENTICATED, flow_id="benchmark")

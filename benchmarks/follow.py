@@ -1,4 +1,4 @@
-"""How long it takes from publishing an event until a query finds it in its table, while `follow` runs.
+"""How much time passes between publishing an event and finding it in its table by a query, while `follow` runs?
 
     python benchmarks/follow.py [--seconds 180] [--archive-after 60] [--rounds 10] [--json FILE]
 
@@ -64,7 +64,7 @@ def measure_delays(folder: Path, seconds: float, archive_after: int, rounds: flo
 
 @contextmanager
 def _publish_every_second(api: httpx.Client, name: str, sent: list[float]) -> Iterator[None]:
-    """Publish an event a second; its number is its offset, and `sent` has the moment for each."""
+    """Publish an event every second. Its number is its offset, and `sent` receives the time of each event."""
     ending = threading.Event()
 
     def publish() -> None:
@@ -99,7 +99,7 @@ def _run_follow_job(folder: Path, rounds: float) -> Iterator[None]:
 
 
 def _measure_latencies(table: Path, sent: Sequence[float], seconds: float) -> dict[str, float]:
-    """Look at the table until the time ends, and return percentiles of the latencies."""
+    """Query the table until the time ends, and return percentiles of the latencies."""
     latencies: list[float] = []
     following, commits, first, ends = 0, 0, 0, time.monotonic() + PATIENCE
     while time.monotonic() < ends:
@@ -123,7 +123,7 @@ def _measure_latencies(table: Path, sent: Sequence[float], seconds: float) -> di
 
 
 def _count_in_table(table: Path, following: int) -> int:
-    """How many events the table has from an offset on, all in order and without gaps."""
+    """The number of events in the table from an offset on, all in order and without gaps."""
     if not (table / "metadata" / "version-hint.text").exists():
         return 0
     found = StaticTable.from_metadata(str(table)).scan(

@@ -155,7 +155,7 @@ def fill_log(log: SqliteLog, events: list[Record], size: int, end: float) -> Non
 
 
 def costs_now(folder: Path, log: SqliteLog, events: list[Record], began: float) -> dict[str, float]:
-    """The seconds per event or call at the present size."""
+    """The seconds per event or call at the current size."""
     bounds = log.bounds(TOPIC, [0])[0]
     starts = [random.randrange(bounds.next_offset - 500) for _ in range(300)]
     span = SystemClock().now().timestamp() - began
@@ -176,7 +176,7 @@ def costs_now(folder: Path, log: SqliteLog, events: list[Record], began: float) 
 
 
 def lower_quartile(work: Callable[[int], object], times: int) -> float:
-    """The lower quartile: on a shared machine, other work causes the upper half."""
+    """The lower quartile: on a shared machine, other work slows the upper half."""
     taken = []
     for index in range(times):
         begun = time.perf_counter()

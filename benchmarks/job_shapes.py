@@ -1,9 +1,10 @@
-"""What does a compaction cost by the shape of events, compared with the least that Spark needs for the same files?
+"""What does a compaction cost, depending on the shape of the events, compared with the least that Spark needs for the
+same files?
 
     python benchmarks/job_shapes.py [--megabytes 100] [--rounds 2] [--only escapes]
 
-The floor is Spark reading the same JSON with a given schema and writing Parquet. Each row has the share of events that
-become files without Spark, and the seconds of CPU of both, of the best of some alternating rounds.
+The floor is Spark reading the same JSON with a given schema and writing Parquet. Each row shows the share of events
+that become files without Spark, and the CPU seconds of both in the best of some alternating rounds.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Members = Mapping[str, Any]
 
 
 class Shape(Struct, frozen=True):
-    """The properties that a schema has beside an order's, and the members that they describe."""
+    """The additional properties of a schema beside those of an order, and the members that they describe."""
 
     properties: Members
     make_members: Callable[[random.Random], Members]

@@ -189,8 +189,8 @@ def measure_publishing(servers: str, seconds: float) -> Figures:
 
 
 def measure_workers(servers: str, seconds: float) -> Figures:
-    """The same with two workers and 100 events a batch. The machine's cores are the limit, since they also run Kafka
-    and the clients. The library's own producer is one process, as for its users.
+    """Measure publishing with two workers and 100 events per batch. The machine's cores are the limit, since Kafka and
+    the clients also run on them. The library's own producer runs in one process, as its users run it.
     """
     in_kafka = f"kafka://{servers}?prefix={uuid4().hex[:8]}-"
     batch = max(BATCHES)
@@ -280,7 +280,7 @@ def native_consume(servers: str, topic: str, events: int) -> float:
 
 
 def size_of_events(servers: str, topic: str, events: int) -> int:
-    """The bytes of all values."""
+    """The total size of all values in bytes."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     sizes: list[int] = []

@@ -2,13 +2,13 @@
 
     python benchmarks/kinesis.py [--json FILE]
 
-* Records, bytes and put units for 1,000 events of 0.7 KB, against one uncompressed record for each event. The aim, for
-  batches of a hundred: a fifth of the bytes, a fiftieth of the records.
+* Records, bytes and put units for 1,000 events of 0.7 KB, against one uncompressed record for each event. The aim for
+batches of a hundred events is a fifth of the bytes and a fiftieth of the records.
 * Calls for a publish: to Kinesis, and to the index.
 * The indexer's throughput on one core: counting, archiving and checkpoints, for records as Lambda hands them over. The
   aim is 10 MB of events a second; the floor is unpacking the records, and packing their lines for the archive, alone.
 
-Nothing leaves the process: the stream is a list, index and archive are in memory. It takes about ten seconds.
+Nothing leaves the process: the stream is a list, index and archive are in memory. The script takes about ten seconds.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def measure_storage(batch: int, partitions: int) -> dict[str, float]:
 
 
 def measure_indexer() -> dict[str, float]:
-    """The throughput for batches of Lambda's size, with publications of 100 events to ten partitions."""
+    """The throughput for batches of the size that Lambda delivers, published in hundreds to ten partitions."""
     client, index = ListStream(), MemoryLogIndex()
     stream = Stream(client, "events", reads_per_second=1e9)
     log = KinesisLog(stream, index, None, SystemClock())

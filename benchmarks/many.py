@@ -1,10 +1,10 @@
-"""What does a broker cost that has many of everything, and where does it stop?
+"""What does a broker with very many resources cost, and what are its limits?
 
     python benchmarks/many.py [event-types] [subscriptions] [streams] [events] [--sizes N,N…] [--folder FOLDER]
 
 Each part fills a data file to a size, starts a broker on it in its own process, and asks what users and operators ask:
-how long the start takes, what memory it holds, what pages of lists, a publication and the statistics of a subscription
-take beside it all, and what the broker does by itself in a minute.
+how long the start takes, what memory it holds, how long a page of a list, a publication and a subscription's statistics
+take with all these resources, and how much CPU the idle broker uses in a minute.
 
 Registered objects and events are copied inside the data file from one that the API created, since a broker takes
 milliseconds to create one durably. The times of calls are medians over HTTP, and CPU covers the broker's process.
@@ -93,7 +93,7 @@ def measure_event_types(folder: Path, size: int) -> dict[str, float]:
 
 
 def measure_subscriptions(folder: Path, size: int) -> dict[str, float]:
-    """Each subscription reads one of a hundred event types, and has cursors."""
+    """Measure subscriptions that each read one of a hundred event types, and have cursors."""
     create_originals(folder)
     with changing_data_file(folder) as file:
         clone_event_types(file, 100)
@@ -118,8 +118,9 @@ def measure_subscriptions(folder: Path, size: int) -> dict[str, float]:
 
 
 def measure_streams(folder: Path, size: int) -> dict[str, float]:
-    """Half of the streams read an event type; each of the others reads its own subscription. All are idle except for
-    keep-alives."""
+    """Measure idle streams. Half of them read an event type; each of the others reads its own subscription. They send
+    only keep-alives.
+    """
     create_originals(folder)
     with changing_data_file(folder) as file:
         clone_event_types(file, 100)
@@ -150,7 +151,7 @@ def measure_streams(folder: Path, size: int) -> dict[str, float]:
 
 
 def measure_events(folder: Path, size: int) -> dict[str, float]:
-    """One partition, in the data file alone: without an archive, which would take most of them."""
+    """Measure one partition that is only in the data file, without an archive, to which most events would move."""
     create_originals(folder)
     began = time.monotonic()
     with changing_data_file(folder) as file:
@@ -208,7 +209,7 @@ class RunningBroker:
         bodies: Sequence[Any] = (),
         headers: Sequence[Mapping[str, str]] = (),
     ) -> dict[str, float]:
-        """The median time of these calls, and the CPU of one on average."""
+        """The median time of these calls, and their average CPU time."""
         took, cpu = [], self.cpu_seconds()
         for path, body, header in zip_longest(paths, bodies, headers):
             began = time.perf_counter()
@@ -230,8 +231,9 @@ class RunningBroker:
         return int(self._process.num_fds())
 
     def measure_start(self) -> dict[str, float]:
-        """The start, and the first round of housekeeping, which looks at every partition: it would count among the
-        CPU of calls."""
+        """Measure the start and the first round of housekeeping. That round looks at every partition, so its CPU time
+        would distort that of calls.
+        """
         figures = {
             "start: s": self._start_seconds,
             "start: s of CPU": self.cpu_seconds(),
@@ -245,7 +247,7 @@ class RunningBroker:
         }
 
     def measure_idle(self) -> dict[str, float]:
-        """What the broker does by itself."""
+        """Measure the CPU time of the idle broker."""
         before, began = self.cpu_seconds(), time.monotonic()
         time.sleep(IDLE_SECONDS)
         return {
@@ -283,7 +285,7 @@ def running_broker(folder: Path, **settings: str) -> Iterator[RunningBroker]:
 
 
 def create_originals(folder: Path) -> None:
-    """The originals of everything that is copied."""
+    """Create the resources that are then copied."""
     with running_broker(folder) as broker:
         for name in (TYPE, OTHER_TYPE):
             broker.send("POST", "/event-types", event_type_definition(name))
@@ -303,7 +305,9 @@ def event_type_definition(name: str) -> dict[str, Any]:
 
 @contextmanager
 def changing_data_file(folder: Path) -> Iterator[sqlite3.Connection]:
-    """The data file, which nobody else uses; a power cut would spoil it, so nothing is synced."""
+    """The data file while only this script uses it. The script does not sync, so a power failure would corrupt the
+    file.
+    """
     with closing(sqlite3.connect(folder / "nakadi.db")) as file:
         file.execute("PRAGMA synchronous = OFF").close()
         with file:
@@ -311,7 +315,7 @@ def changing_data_file(folder: Path) -> Iterator[sqlite3.Connection]:
 
 
 def clone_event_types(file: sqlite3.Connection, size: int) -> None:
-    """Copies of `TYPE` under further numbers, each with a topic."""
+    """Copy `TYPE` under further numbers, each with its own topic."""
     body = read_event_type(file)
     text = json.dumps([TYPE, 1, body])
     [schema_key, schema] = file.execute(
@@ -354,7 +358,7 @@ def clone_subscriptions(file: sqlite3.Connection, size: int, event_types: int) -
 
 
 def clone_events(file: sqlite3.Connection, size: int) -> None:
-    """Events of 90 bytes, stored over the last hours."""
+    """Store events of 90 bytes, spread over the last hours."""
     [topic] = {each["topic"] for each in read_event_type(file)["timelines"]}
     [log] = file.execute(
         "SELECT logs.id FROM logs JOIN topics ON topics.id = logs.topic WHERE topics.name = ?", [topic]

@@ -1,10 +1,10 @@
-"""What does a change of publishing cost or save? This checkout against another one, in alternating rounds.
+"""What does a change to publishing cost or save? Compares this checkout with another one, in alternating rounds.
 
     python benchmarks/paired.py OTHER_CHECKOUT [--seconds S] [--rounds N] [--strategy random|hash]
 
 Each serves SQLite on loopback from its own process. The script compares the CPU time of that process per request, with
-system time and all threads: on a busy machine, rates only say how much of it was left. It prints the medians of the
-rounds.
+system time and all threads: on a busy machine, rates only show how much of the machine was free. It prints the medians
+of the rounds.
 """
 
 from __future__ import annotations

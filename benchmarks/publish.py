@@ -187,7 +187,7 @@ def measure_cpu(seconds: float) -> Figures:
 
 
 def measure_counting(broker: BrokerServices, seconds: float) -> float:
-    """The cost of metrics for the smallest batch, where they weigh most."""
+    """The cost of metrics for the smallest batch, where their share is greatest."""
     body = orjson.dumps([an_event(1)])
     publisher = replace(broker.publisher, logs=DiscardingLogs())
 
@@ -216,7 +216,7 @@ def make_publish_call(broker: BrokerServices, name: str, body: bytes) -> Callabl
 
 
 def alternate(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """The least CPU seconds of one call of each, over many short rounds."""
+    """The lowest CPU seconds of one call of each function, over many short rounds."""
     rounds = 20
     calls = [max(1, int(seconds / rounds / 2 / seconds_of_call(call))) for call in (first, second)]
     least = [float("inf"), float("inf")]
@@ -273,9 +273,7 @@ class RunningServer:
     pid: int
 
     def cpu_seconds(self) -> float:
-        """The CPU seconds of the process so far, all threads included, in nanoseconds' precision as Linux counts
-        them.
-        """
+        """The CPU seconds of the process so far, for all threads, with the nanosecond precision of Linux."""
         return time.clock_gettime(~self.pid << 3 | 2)
 
 
@@ -388,7 +386,7 @@ def measure_http(seconds: float) -> Figures:
 
 
 def measure_followed(seconds: float) -> Figures:
-    """Measure both brokers in alternating rounds. Both get the event a second."""
+    """Measure both brokers in alternating rounds. Both receive the additional event every second."""
     raise_file_limit()
     requests = [a_request("random", 100, number * 100) for number in range(50)]
     single = [a_request("hash", 1, 0)]

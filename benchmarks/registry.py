@@ -4,7 +4,7 @@
 * Listing 10,000 event types, and how that grows from 1,000.
 * Resolving one event type for publishing, from the cache and from the registry.
 
-Run `make bench`; it takes about a minute, talks to loopback only, and ends by itself.
+`make bench` runs this script, which takes about a minute and only connects to loopback.
 """
 
 from __future__ import annotations

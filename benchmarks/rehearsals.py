@@ -4,13 +4,14 @@
     python benchmarks/rehearsals.py --shapes [NAME] [--events 50000]
 
 A reading is one stream from the beginning to one client, which parses what it reads, as consumers do. The script
-compares CPU time in alternating rounds, with system time and all threads: on a busy machine, rates only say how much of
-it was left. It counts the processes of the broker and of the client. The events are orders of 700 bytes with metadata,
-in SQLite; with `--archive`, the older half of them is in the archive. `--shapes` compares events of every shape in
-`event_shapes.py`, or of those with NAME in their name, each by the schema that it was published under.
+compares CPU time in alternating rounds, with system time and all threads: on a busy machine, rates only show how much
+of the machine was free. The CPU time includes the processes of the broker and of the client. The events are orders of
+700 bytes with metadata, in SQLite; with `--archive`, the older half of them is in the archive. `--shapes` compares
+events of every shape in `event_shapes.py`, or of those with NAME in their name, each by the schema that it was
+published under.
 
-A thousand events are published; their stored forms are then appended to the log until there are enough. So ten million
-events are there within minutes.
+The script publishes a thousand events, and then appends copies of their stored form to the log. This way, ten million
+events take only minutes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ONE_PARTITION = {"messages_per_minute": 1, "message_size": 1, "read_parallelism"
 
 
 class Load(Struct, frozen=True):
-    """What the broker has: events of each of these shapes, by the names of their event types."""
+    """The content of the broker: events of each of these shapes, by the name of their event type."""
 
     shapes: Mapping[str, Shape]
     events: int
@@ -47,7 +48,7 @@ class Load(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True):
-    """CPU of an event, in microseconds."""
+    """The CPU time of an event, in microseconds."""
 
     broker: float
     client: float
@@ -113,8 +114,8 @@ def create_filled_event_type(broker: Any, name: str, each: Shape, load: Load) ->
 
 @contextmanager
 def run_broker_with_load(load: Load) -> Iterator[tuple[httpx.Client, int]]:
-    """A client of a broker in a process of its own, and the id of that process."""
-    # It is forked, since makers of events cannot be sent; nothing runs here yet.
+    """A client of a broker in its own process, and the id of that process."""
+    # The process is forked, because functions that make events cannot be pickled. No threads run here yet.
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     stop = context.Event()
@@ -164,7 +165,7 @@ def with_greatest_price(percent: int) -> dict[str, Any]:
 
 
 def measure(client: httpx.Client, process: int, events: int, ways: Mapping[str, Way], rounds: int) -> list[Cost]:
-    """The costs of each way: the median of its rounds."""
+    """The median cost of each way over the rounds."""
     seen: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():

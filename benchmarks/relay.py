@@ -2,7 +2,7 @@
 
     python benchmarks/relay.py [--rows N] [--bytes B] [--workers 1 2 4] [--rounds N]
 
-PostgreSQL and a broker on SQLite are processes of their own; the event type deduplicates. The floor copies the same
+PostgreSQL and a broker on SQLite run in separate processes; the event type deduplicates. The floor copies the same
 rows out of the table (`COPY`), publishes them in batches of 500, one after the other, and deletes nothing.
 """
 
@@ -40,7 +40,7 @@ def fill_outbox(database: psycopg.Connection, rows: int, size: int) -> None:
 
 
 def publish_copied_rows(dsn: str, url: str) -> None:
-    """The floor: copy rows, and publish them."""
+    """Measure the floor: copy rows, and publish them."""
     query = """COPY (SELECT jsonb_build_object('metadata', jsonb_build_object('eid', eid, 'occurred_at',
         to_char(written_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))) || event
         FROM nakadi_outbox ORDER BY id) TO STDOUT"""

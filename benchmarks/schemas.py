@@ -1,4 +1,5 @@
-"""What do schemas cost? Compiling one, and validating an event, beside parsing the event, which is always necessary.
+"""What do schemas cost? Compares compiling a schema and validating an event with parsing the event, which is always
+necessary.
 
 PYTHONPATH=layers/nakadi/python .venv/bin/python benchmarks/schemas.py
 """

@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 import nakadi_spark
-from benchmarks.cluster import make_archive
 from benchmarks.jobs import PARTITIONS, cpu_seconds, texts_of
+from benchmarks.spark_cluster import make_archive
 from nakadi.app.engines import open_event_log
 from nakadi.engines.sqlite.reading import ROW_HEAD_FORMAT
 from nakadi.ports.clock import SystemClock
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def make_table(events: int, folder: Path, memory: str) -> None:
-    """Make the archive and the table, and the log as it is when all its events went to the archive."""
+    """Make the archive and the table, and a log whose events have all moved to the archive."""
     if (folder / "table").exists():
         return
     make_archive(events, folder)
@@ -96,7 +96,7 @@ def make_table(events: int, folder: Path, memory: str) -> None:
                 " RETURNING id",
                 (oldest, number, topic),
             ).fetchall()
-            # The last frame stays when all of it is trimmed: it says where the partition ends.
+            # The last frame stays even if all its events are trimmed, because it marks the end of the partition.
             connection.execute(
                 "INSERT INTO frames (log, first, count, stored_at, size, body) VALUES (?, ?, 1, ?, 0, ?)",
                 (log_id, oldest - 1, stored_at, ROW_HEAD_FORMAT.pack(oldest - 1, 1, stored_at, 0)),
@@ -135,7 +135,7 @@ def compare(spark: SparkSession, broker: nakadi_spark.Broker, rounds: int) -> No
 
 
 def cpu_of(open_rows: Callable[[], DataFrame], ask: Ask) -> tuple[float, float]:
-    """The seconds of CPU of opening, and of the rest."""
+    """The CPU seconds of opening, and of the rest."""
     begun = cpu_seconds()
     rows = open_rows()
     opened = cpu_seconds()

@@ -1,4 +1,4 @@
-"""How fast, how soon and how many: streams of the low-level API over a loopback socket.
+"""What are the throughput, latency and number of low-level streams over a loopback socket?
 
     python benchmarks/stream.py [throughput] [latency] [idle] [--engine memory|sqlite] [--quick] [--json FILE]
 
@@ -159,7 +159,7 @@ def read_all(url: str, targets: list[str], headers: str) -> tuple[float, int]:
             count = client.recv_into(buffer)
             total += count
             tails[client] = (tails[client] + bytes(buffer[max(0, count - 5) : count]))[-5:]
-            # The servers delay the first bytes of a body a little, because some clients need that.
+            # The servers briefly delay the first bytes of a body, because some clients need the delay.
             if not began and total > 100_000:
                 began, total = time.perf_counter(), 0
             if count == 0 or tails[client] == b"0\r\n\r\n":
@@ -228,7 +228,7 @@ def publish_steadily(url: str, per_request: int, rate: float, seconds: float, be
 
 
 def yield_steadily(rate: float, seconds: float, began: float | None = None) -> Iterator[bytes]:
-    """Yield due times at a steady rate. A delayed publisher must not hide its delay."""
+    """Yield due times at a steady rate, so that a late publisher does not hide its delay."""
     began = time.monotonic() if began is None else began
     filler = "x" * (EVENT_BYTES - 60)
     for number in range(int(seconds * rate)):
@@ -288,7 +288,7 @@ def measure_idle_streams(engine: str, *, quick: bool) -> Figures:
     seconds = 10 if quick else 60
     raise_file_limit()
     with a_server(engine) as (url, pid):
-        open_streams(url, 200)  # the first stream creates shared parts
+        open_streams(url, 200)  # the first stream creates what all streams share
         before = memory_of(pid)
         began = time.perf_counter()
         clients = open_streams(url, count)

@@ -1,4 +1,4 @@
-"""How fast, how soon and how many: streams of subscriptions over a loopback socket, with commits.
+"""What are the throughput, latency and number of subscription streams over a loopback socket, with commits?
 
     python benchmarks/subscriptions.py [throughput] [commits] [takeover] [idle] [projection] [--engine memory|sqlite]
                                        [--quick] [--json FILE]
@@ -261,8 +261,9 @@ while True:
 
 
 def seconds_after_killed_client(server: Server, *, busy: bool) -> float:
-    """Kill a client with all eight partitions while another one connects. Measures until that one has events of all
-    partitions. A busy client has received events without committing them; for an idle one, events arrive after its end.
+    """Kill a client with all eight partitions while another one connects. Measures the time until that client has
+    events of all partitions. A busy client has received events without committing them; for an idle one, events arrive
+    after its end.
     """
     name = f"{NAME}.{next(numbers)}"
     create_event_type(server.url, name)
@@ -285,8 +286,8 @@ def seconds_after_killed_client(server: Server, *, busy: bool) -> float:
 
 
 def seconds_after_killed_server() -> float:
-    """Kill one of two servers that share a file and have a stream each. Measures until the other stream has all
-    partitions.
+    """Kill one of two servers that share a file and have a stream each. Measures the time until the other stream has
+    all partitions.
     """
     with a_place("sqlite") as place, a_server(place) as staying, a_server(place, "") as leaving:
         subscription = staying.subscribe()
@@ -322,7 +323,7 @@ def measure_idle_streams(engine: str, *, quick: bool) -> Figures:
     seconds = 10 if quick else 60
     raise_file_limit()
     with a_place(engine) as place, a_server(place) as server, ExitStack() as open_streams:
-        for _ in range(20):  # the first stream creates shared parts
+        for _ in range(20):  # the first stream creates what all streams share
             open_streams.enter_context(open_stream(server, server.subscribe(read_from="end")))
         subscriptions = [server.subscribe(read_from="end") for _ in range(streams)]
         time.sleep(2)

@@ -1,4 +1,5 @@
-"""What do traces, metrics and logs over OTLP cost? Brokers that send some or all of it against one that sends nothing.
+"""What do traces, metrics and logs over OTLP cost? Compares brokers that send some or all of them with one that sends
+none.
 
     python -m benchmarks.telemetry [--seconds S] [--rounds N]
 

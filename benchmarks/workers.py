@@ -1,4 +1,4 @@
-"""What do several processes bring? A broker of one process against brokers of several, in alternating rounds.
+"""What do several processes gain? Compares a broker of one process with brokers of several, in alternating rounds.
 
     python benchmarks/workers.py [--workers 2,4] [--seconds S] [--rounds N] [--json FILE]
 

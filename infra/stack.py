@@ -9,7 +9,7 @@ from constructs import Construct
 
 from nakadi_cdk import Context, NakadiAnalytics, NakadiBroker, NakadiData
 
-# The CDK leaves this name out of the names of resources.
+# The CDK omits this id from the names of resources.
 UNNAMED = "Default"
 
 

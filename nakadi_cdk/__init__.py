@@ -29,7 +29,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a construct when it is used: the CDK starts node, which settings and permissions need not wait for."""
+    """Import a construct only when it is used: the CDK starts node, which settings and permissions do not need."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

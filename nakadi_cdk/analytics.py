@@ -66,7 +66,7 @@ TABLE_BUCKET_ACTIONS = (
 
 # The packages that jobs need beside Spark, in the versions of the functions.
 PINNED_PACKAGES = ("google-re2", "msgspec", "orjson", "pynamodb", "pyyaml", "zstandard")
-# Statistics read data files with it. Functions do not use it, so the version of the tests stands here.
+# Statistics read data files with this package. Functions do not use it, so its version is the one that the tests use.
 PYARROW = "pyarrow==26.0.1"
 PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
@@ -77,10 +77,10 @@ class Job:
 
     name: str
     description: str
-    schedule: str = ""  # empty: housekeeping starts the job
+    schedule: str = ""  # if empty, housekeeping starts the job
     runs_continuously: bool = False
     max_concurrent_runs: int = 1
-    erases: bool = False  # it removes old versions of objects
+    erases: bool = False  # whether the job removes old versions of objects
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -220,7 +220,7 @@ class Analytics(Construct):
             "--datalake-formats": "iceberg",
             "--extra-py-files": ",".join(each.s3_object_url for each in self._packages),
             "--additional-python-modules": ",".join([*read_pins(PINNED_PACKAGES), PYARROW]),
-            # Glue cannot scale workers of a quarter.
+            # Glue cannot scale quarter-size workers.
             **({} if job.runs_continuously else {"--enable-auto-scaling": "true"}),
             "--enable-metrics": "true",
             "--enable-continuous-cloudwatch-log": "true",
@@ -241,7 +241,7 @@ class Analytics(Construct):
         return {"--catalog": "glue"}
 
     def _catalog_statement(self) -> iam.PolicyStatement:
-        """The actions of jobs in the catalog of the tables."""
+        """The policy statement for the jobs' actions in the catalog of the tables."""
         if self._data.has_table_bucket:
             bucket = self._data.table_bucket_arn
             return iam.PolicyStatement(actions=list(TABLE_BUCKET_ACTIONS), resources=[bucket, f"{bucket}/table/*"])

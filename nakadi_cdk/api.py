@@ -30,7 +30,7 @@ from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.pages import NOT_FOUND_PATH, PAGES, Pages
 from nakadi_cdk.streaming import LISTENER_PORT, Streaming
 
-# The URL contains it only without a domain.
+# The URL contains the stage name only without a domain.
 STAGE = "api"
 STREAMS = "streaming"
 GATEWAY = "gateway"
@@ -119,7 +119,7 @@ class Api(Construct):
                 stage_name=STAGE,
                 throttling_rate_limit=limits.requests_per_second,
                 throttling_burst_limit=limits.requests_burst,
-                # Each method then publishes its own metrics, which AWS charges for.
+                # This makes each method publish its own metrics, which AWS charges for.
                 metrics_enabled=limits.detailed_metrics,
                 tracing_enabled=True,
                 logging_level=apigateway.MethodLoggingLevel.ERROR,
@@ -258,7 +258,7 @@ class Api(Construct):
             "uri": f"http://{streaming.load_balancer.load_balancer_dns_name}:{LISTENER_PORT}{path}",
             "connectionType": "VPC_LINK",
             "connectionId": streaming.vpc_link.vpc_link_id,
-            # AWS's documentation asks for a listener here; its API, examples and constructs take the balancer.
+            # AWS's documentation requires a listener here, but its API, examples and constructs take the balancer.
             "integrationTarget": streaming.load_balancer.load_balancer_arn,
             "responseTransferMode": "STREAM",
             "timeoutInMillis": MAX_STREAM_MS,

@@ -34,7 +34,7 @@ INDEX = f"{CONSOLE_PREFIX}/index.html"
 CONFIG = f"{CONSOLE_PREFIX}/config.json"
 NOT_FOUND_PATH = f"{CONSOLE_PREFIX}/{{proxy+}}"
 
-# These headers depend on the build time, so every build would be another deployment.
+# These headers depend on the build time, so with them every build would cause another deployment.
 BUILD_HEADERS = frozenset({"etag", "last-modified"})
 
 # Browsers accept this part of the policy only in a header, and warn about it in a page.

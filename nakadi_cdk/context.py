@@ -12,7 +12,7 @@ from nakadi.app.settings import Settings
 from nakadi.model.outcomes import BadSetting
 
 if TYPE_CHECKING:
-    from constructs import Node  # it would start node
+    from constructs import Node  # an import at run time would start node
 
 
 class BadContext(Exception):
@@ -730,7 +730,7 @@ class Context:
 
     @property
     def has_table_bucket(self) -> bool:
-        """Whether the tables are in a table bucket of S3 Tables."""
+        """Whether the tables are in an S3 Tables bucket."""
         return self.analytics and self.tables == "s3tables"
 
     @property

@@ -162,7 +162,7 @@ class Data(Construct):
             encryption_key=self.key,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=self._recovery_days > 0,
-                # AWS keeps them for 35 days unless the template says something else.
+                # AWS keeps backups for 35 days unless the template says otherwise.
                 recovery_period_in_days=None if self._recovery_days in (0, 35) else self._recovery_days,
             ),
             deletion_protection=self._keep,
@@ -187,7 +187,7 @@ class Data(Construct):
         older = s3.Transition(storage_class=s3.StorageClass.INTELLIGENT_TIERING, transition_after=Duration.days(30))
         copies = []
         if self._archive_replica:
-            # Deletions are not copied: what is gone here by mistake is still there.
+            # Deletions are not copied, so objects deleted here by mistake still exist in the copy.
             replica = s3.Bucket.from_bucket_arn(self, "ArchiveReplica", self._archive_replica)
             copies = [s3.ReplicationRule(destination=replica)]
         return self._create_bucket("Archive", self._archive_name, transitions=[older], copies=copies)

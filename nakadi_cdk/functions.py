@@ -26,7 +26,7 @@ from nakadi_cdk.data import Data
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.permissions import PERMISSIONS, TOPIC_ARCHIVER
 
-# scripts/build-layers builds for these.
+# scripts/build-layers builds for this runtime and architecture.
 RUNTIME = lambda_.Runtime.PYTHON_3_13
 ARCHITECTURE = lambda_.Architecture.ARM_64
 

@@ -40,7 +40,7 @@ EVENT_TYPE_SETTINGS = (
 )
 SUBSCRIPTION_SETTINGS = ("coordination", "max_commit_timeout_seconds")
 
-# Without a key, there are no sinks, and the others are not read.
+# Without a key, there are no sinks, and the other settings are not read.
 SINK_SETTINGS = ("sink_key", "sink_schemes", "sink_networks", "sink_targets")
 
 # A request that waits for streams to end must finish before the gateway's timeout.
@@ -51,7 +51,7 @@ DELETION_SETTINGS = ("deletable_subscription_owning_application", "deletable_sub
 
 BATCH_SETTINGS = ("hash_orders", "max_batch_events", "max_batch_steps", "max_event_bytes")
 
-# The options of the broker's own event types. The first process that needs one creates it.
+# The options of the broker's own event types. The first process that needs such an event type creates it.
 OWN_EVENT_TYPE_SETTINGS = (
     "dead_letter_queue",
     "dead_letter_redrive",

@@ -42,7 +42,7 @@ HOUSEKEEPING_PERIOD = Duration.minutes(5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmOptions:
-    """The address that alarms are sent to, whether there are more than the necessary ones, and whether to create a
+    """The address that alarms are sent to, whether to create more than the necessary alarms, and whether to create a
     dashboard.
     """
 
@@ -321,7 +321,7 @@ class Observability(Construct):
         yield self._objective_alarm()
 
     def _objective_alarm(self) -> cloudwatch.Alarm:
-        """Of tables that are late, some events are not counted yet: they wait."""
+        """Some events of late tables are still waiting, so they are not counted yet."""
         return self._create_alarm(
             "TablesMissObjectives",
             cloudwatch.MathExpression(
@@ -348,7 +348,7 @@ class Observability(Construct):
         )
 
     def _more_alarms(self, streaming: Streaming | None) -> Iterator[cloudwatch.Alarm]:
-        """Alarms for what clients notice too, which a stage that nobody depends on can save."""
+        """Alarms for problems that clients notice too. A stage without dependents can save their cost."""
         yield self._create_alarm(
             "RegistryIsSlow",
             cloudwatch.Metric(

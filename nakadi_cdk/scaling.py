@@ -47,7 +47,7 @@ def scale_on_pressure(
         ),
         stat="Maximum",
     )
-    # Housekeeping has a value every five minutes, and target tracking looks every minute.
+    # Housekeeping publishes a value every five minutes, and target tracking reads the metric every minute.
     filled = policy.TargetTrackingMetricDataQueryProperty(id="filled", expression="FILL(pressure, REPEAT)")
     read = policy.TargetTrackingMetricDataQueryProperty(id="pressure", metric_stat=pressure, return_data=False)
     return policy(

@@ -70,7 +70,7 @@ def function_environment(function: str, context: Context, locations: Mapping[str
 
 
 def streaming_environment(context: Context, locations: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment of the streaming service, which checks tokens itself for want of an authorizer."""
+    """The environment of the streaming service, which checks tokens itself, because it has no authorizer."""
     memory = context.streaming_memory * MIB
     log = locations["event_log"]
     if not context.on_msk:

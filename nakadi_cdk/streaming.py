@@ -130,14 +130,14 @@ class Streaming(Construct):
         """The security group by which tasks reach the brokers of MSK, if there are any."""
         if not data.cluster:
             return ()
-        # Immutable here, since its own stack manages its rules.
+        # Immutable here, since the stack of the cluster manages the rules of this group.
         clients = data.cluster.client_security_group.security_group_id
         return (ec2.SecurityGroup.from_security_group_id(self, "OfClients", clients, mutable=False),)
 
     def _create_service(
         self, task: ecs.FargateTaskDefinition, security_groups: Sequence[ec2.ISecurityGroup]
     ) -> ecs.FargateService:
-        # No desired count: every deployment would reset the choice of scaling.
+        # No desired count: otherwise every deployment would reset the count that scaling has chosen.
         return ecs.FargateService(
             self,
             "Service",

@@ -13,7 +13,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code; docs/command-line.md says what each code means.
 
-    Without `arguments` it is a program, whose process ends as one that Ctrl-C has ended.
+    Without `arguments`, it runs as a program, and an interruption ends its process as Ctrl-C does.
     """
     if arguments is not None:
         return _run(list(arguments))
@@ -25,9 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        # The loop that would repeat the interruption ends with it.
+        # This also ends the loop that would repeat the interruption.
         signal.setitimer(signal.ITIMER_REAL, 0)
-        # By the signal itself, which a shell shows as 130 too: its loop would continue after anything else.
+        # End by the signal itself, which a shell also shows as 130: a loop in the shell would continue after any other
+        # exit.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
     return code
@@ -54,7 +55,8 @@ def _run(arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output has had enough, as `head` does. Python would complain once more when it ends.
+        # The reader of the output has stopped reading, as `head` does. Otherwise, Python would report the error again
+        # at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code if isinstance(code, int) else 0

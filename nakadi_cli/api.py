@@ -30,7 +30,7 @@ class Connection:
 
     @cached_property
     def of_client(self) -> nakadi_client.Connection:
-        """The same for the client. Raises `BadInput` if there is no proper token."""
+        """The connection in the form that the client needs. Raises `BadInput` if there is no proper token."""
         from nakadi_client import Connection, UntilRefused
 
         tokens = UntilRefused(self.token)
@@ -40,7 +40,7 @@ class Connection:
 
 
 def path(*segments: str) -> str:
-    """Write names into a path, with any characters."""
+    """Insert names, which may contain any characters, into a path."""
     return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
 
@@ -52,7 +52,7 @@ class Api:
         self.url = connection.url
 
     def connect(self) -> None:
-        """Prepare for requests. The first request does so too, and takes longer for that."""
+        """Prepare for requests. Otherwise, the first request does so, and takes longer."""
         _ = self._api
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Api:
         from nakadi_client import NoAnswer
         from nakadi_client.connections import Request
 
-        # In the form of `json`: numbers in a user's file may have any size.
+        # Sent as text instead of `json`: numbers in a user's file may have any size.
         content = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         typed = {} if content is None else {"Content-Type": "application/json"}
         answer = self._api.send(Request(method, where, content, {**typed, **(headers or {})}, params or {}))
@@ -111,7 +111,7 @@ class Api:
         return answer
 
     def attempt(self, request: Request) -> Answer | nakadi_client.NoAnswer:
-        """Send a request once, and return whatever came of it."""
+        """Send a request once, and return its outcome."""
         return self._api.send(request)
 
     def _parse_json(self, answer: Answer) -> Any:

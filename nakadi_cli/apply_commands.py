@@ -116,7 +116,7 @@ def _confirm_deletions(deletions: list[Step], *, skip: bool) -> None:
 
 
 def _report_and_exit(steps: Sequence[Step], failures: Sequence[tuple[Step, Failed]]) -> None:
-    """Say each failure once. If every step failed, the exit code is the first failure's."""
+    """Report each failure once. If every step failed, the exit code is the first failure's."""
     if not failures:
         return
     sentences = [harmless(f"{step.kind} {step.name}: {failure.message}") for step, failure in failures]

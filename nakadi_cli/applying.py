@@ -37,7 +37,7 @@ _GIVEN_BY_BROKER = (
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that is not as it shall be."""
+    """A value that differs from the intended one."""
 
     path: str
     is_now: Any
@@ -151,7 +151,7 @@ def _schema_warnings(api: Api, event_type: str, schema: str) -> Iterator[str]:
             path("event-types", event_type, "schemas", "latest", "compatibility-check"), {"schema": schema}
         )
     except Failed:
-        return  # The change itself will say what is wrong.
+        return  # The request for the change will report what is wrong.
     for change in verdict.get("changes", ()):
         if change["rule"] == PUBLISHERS_AFFECTED and change["permitted"]:
             yield str(change["explanation"])
@@ -170,7 +170,7 @@ def _plan_subscription(api: Api, manifest: Manifest) -> Step:
     if not same:
         return Step(manifest.kind, name, "create", body={"read_from": "end", **shall_be})
     [is_now] = same
-    # Once it exists, its starting point has no effect.
+    # Once a subscription exists, its starting point has no effect.
     compared = {key: value for key, value in shall_be.items() if key not in {"event_types", "read_from"}}
     differences = tuple(_differences("", _comparable(is_now, compared), _comparable(compared, compared)))
     if not differences:
@@ -189,7 +189,7 @@ def _owners(manifests: Sequence[Manifest], kind: str) -> list[str]:
 
 
 def _event_type(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Write an event type as the API takes it."""
+    """The event type in the form that the API accepts."""
     partitioning, cleanup, schema = spec.get("partitioning", {}), spec.get("cleanup", {}), spec["schema"]
     found: dict[str, Any] = {
         "name": spec["name"],

@@ -1,7 +1,7 @@
 """Parts that all commands share: options, examples in the help, and the connection to the broker.
 
-Modules of commands are imported when one of their commands runs, and packages that take long to import where they are
-used, so that `nakadi --help` answers at once.
+Modules of commands are imported when one of their commands runs. Packages that take long to import are imported where
+they are used. So `nakadi --help` answers at once.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def ask_for(expected: str, question: str, *, skip: bool) -> None:
     try:
         typed = click.prompt(question, default="", show_default=False, err=True)
     except click.Abort as ended:
-        # Click makes the same of Ctrl-C.
+        # Click handles Ctrl-C in the same way.
         if isinstance(ended.__context__, EOFError):
             print_note("")
             raise BadInput("No answer, so nothing was deleted; --yes deletes without asking.") from None
@@ -140,18 +140,17 @@ def ask_for(expected: str, question: str, *, skip: bool) -> None:
 
 @contextmanager
 def noticing_signals() -> Iterator[None]:
-    """Notice every signal during a call that may wait for long.
-
-    Python heeds a signal between two of its steps, or when it ends a call that waits. A signal after the last step
-    and before the call waits would be noticed when the call ends: with the next event, or in two minutes. A timer
-    interrupts such calls twice a second, and Python resumes them.
+    """Notice every signal during a call that may wait for a long time.  Python handles a signal between two of its
+    steps, or when the signal ends a call that waits. A signal after the last step and before the call waits would be
+    noticed when the call ends: with the next event, or in two minutes. A timer interrupts such calls twice a second,
+    and Python resumes them.
     """
     before = signal.signal(signal.SIGALRM, _ignore_signal)
     signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
     try:
         yield
     finally:
-        # After an interruption the timer repeats that instead, until the command has ended.
+        # After an interruption, the timer repeats the interruption instead, until the command has ended.
         if signal.getsignal(signal.SIGALRM) is _ignore_signal:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
@@ -160,8 +159,8 @@ def noticing_signals() -> Iterator[None]:
 def interrupt(by: type[BaseException]) -> NoReturn:
     """Raise this out of the handler of a signal, and again with each tick until the process ends.
 
-    The signal may come when a library has just taken a lock, and not yet noticed that it has it. The library would then
-    wait for itself when it clears up, and again when it is closed, forever.
+    The signal may come when a library has just taken a lock but has not recorded that yet. The library would then wait
+    for itself forever when it cleans up, and again when it is closed.
     """
 
     def again(*_: object) -> None:
@@ -177,7 +176,7 @@ def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
 
 
 def print_note(sentence: str) -> None:
-    """Say something beside the result, which goes to standard output."""
+    """Print a note in addition to the result, which goes to standard output."""
     click.echo(sentence, err=True)
 
 
@@ -193,7 +192,7 @@ _GLOBAL: Mapping[str, tuple[Sequence[str], str, click.ParamType[Any] | None]] = 
 
 
 def _global_options(keys: Iterable[str]) -> Iterator[click.Option]:
-    """Options that may precede or follow a command; after it they win, since they are read last."""
+    """Options that may precede or follow a command; options after the command win, since they are read last."""
     for key in keys:
         names, help_text, kind = _GLOBAL[key]
         yield click.Option(names, type=kind, help=help_text, expose_value=False, callback=_keep_option(key))

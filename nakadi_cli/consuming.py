@@ -90,7 +90,7 @@ def consume(
         take = _to_command(line, stop) if line else _to_stdout
         for batch in consumer:
             take(batch)
-            # The thread that stops the consumer may come too late to keep the next batch from beginning.
+            # The thread that stops the consumer may be too late to prevent the next batch.
             if stop.is_asked:
                 batch.done()
                 break
@@ -132,9 +132,9 @@ class Stop:
 
     @contextmanager
     def guarding_child(self, child: subprocess.Popen[bytes]) -> Iterator[None]:
-        """End this child when a signal comes that is not the first."""
+        """End this child when a second or later signal comes."""
         self._child = child
-        # It was running before this object knew of it, and a signal in between has found no child.
+        # The child was running before this object knew it, so a signal in between has found no child.
         if self._signals > 1:
             self._end_child()
         try:
@@ -148,7 +148,7 @@ class Stop:
 
     def _end_child(self) -> None:
         if self._child is not None:
-            # It leads a process group, so that its own children end with it. It may just have ended.
+            # The child leads a process group, so that its own children end with it. It may just have ended.
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGTERM)
 

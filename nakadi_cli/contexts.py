@@ -87,7 +87,7 @@ def load_contexts(file: Path) -> Contexts:
 
 
 def save_contexts(file: Path, contexts: Contexts) -> None:
-    """Write the contexts, readable for their owner alone. A process that reads meanwhile sees the old or the new
+    """Write the contexts, readable only by their owner. A process that reads meanwhile sees the old or the new
     ones."""
     import yaml
 
@@ -106,8 +106,8 @@ def save_contexts(file: Path, contexts: Contexts) -> None:
 def connection(*, context: str | None, url: str | None, environ: Mapping[str, str] = os.environ) -> Connection:
     """Decide which broker to use.
 
-    An option goes before the environment, and the environment before the current context. The token of a context goes
-    to the URL of that context alone: a URL from elsewhere comes with `NAKADI_TOKEN` or without a token.
+    An option takes precedence over the environment, and the environment over the current context. The token of a
+    context is sent only to the URL of that context: a URL from elsewhere uses `NAKADI_TOKEN` or no token.
     """
     file_of_contexts = config_path(environ)
     chosen: Context | None = None
@@ -127,7 +127,7 @@ def connection(*, context: str | None, url: str | None, environ: Mapping[str, st
 
 
 def checked_url(url: str) -> str:
-    """Return a URL without a slash at its end, or refuse it."""
+    """Return a URL without a slash at its end, or reject it."""
     try:
         parts = urlsplit(url)
         proper = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

@@ -19,10 +19,8 @@ _OFFSET = re.compile(r"-?\d+|\d{3}-[0-9a-fA-F]{4}-(?:-1|\d+)")
 
 @dataclass(frozen=True)
 class Start:
-    """A place in every partition, or in those that are named.
-
-    `offset` is `BEGIN`, a time or an offset; None is the end. `by_partition` names offsets of single partitions, by
-    `partition` or by `event type:partition`.
+    """A position in every partition, or in the named ones.  `offset` is `BEGIN`, a time or an offset; None means the
+    end. `by_partition` names offsets of single partitions, by `partition` or by `event type:partition`.
     """
 
     offset: str | None = None
@@ -30,7 +28,7 @@ class Start:
 
 
 def parse_start(text: str, now: datetime) -> Start:
-    """Understand where somebody wants to start."""
+    """Parse the position at which a user wants to start."""
     if text.lower() == "begin":
         return Start("BEGIN")
     if text.lower() == "end":

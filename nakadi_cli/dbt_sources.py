@@ -23,7 +23,7 @@ DBT_VERSION = 2
 
 
 class _EventType(Struct, frozen=True):
-    """What columns depend on."""
+    """The parts of an event type that its columns depend on."""
 
     name: str
     category: Category
@@ -37,7 +37,9 @@ class TableSource(Struct, frozen=True):
 
 
 def write_sources(tables: Iterable[TableSource], source: str, database: str) -> Mapping[str, Any]:
-    """The document. `source` is the name by which models refer to it, `database` is the tables' one: dbt's schema."""
+    """The document. `source` is the name by which models refer to the tables; `database` is the database of the tables,
+    which dbt calls schema.
+    """
     return {
         "version": DBT_VERSION,
         "sources": [

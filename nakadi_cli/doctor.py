@@ -20,7 +20,7 @@ from nakadi_cli.output import harmless
 State = Literal["well", "notice", "ill"]
 
 _COLORS = {"well": "green", "notice": "yellow", "ill": "red"}
-# What operators switch on for a while, and then wonder why something does not work.
+# Features that operators switch on for a while and may forget, so that something does not work.
 _HINDRANCES = {
     "disable_event_type_creation": "no event types can be created",
     "disable_event_type_deletion": "no event types can be deleted",
@@ -31,7 +31,7 @@ _SLOW_SECONDS = 2.0
 _MOST_SUBSCRIPTIONS = 200
 _SHARE_OF_FULL_DISK = 0.02
 _CHECK_SECONDS, _MOST_CHECKS = 0.2, 5
-# The broker retries what failed within minutes.
+# The broker retries a failed operation within minutes.
 _RECENT_SECONDS = 900.0
 _FAULTS = {
     "nakadi_sqlite_commit_failures_total": "commits to the event log failed",
@@ -108,7 +108,7 @@ def _write_rules(folder: Path) -> None:
 
 
 def examine_broker(api: Api) -> Iterator[Finding]:
-    """Check one thing after the other, beginning with the ones that the rest needs."""
+    """Check one thing after the other, beginning with those that the others need."""
     try:
         api.connect()
         began = time.monotonic()
@@ -188,7 +188,7 @@ def _check_subscriptions(api: Api) -> Finding:
 
 
 def check_machine(api: Api, now: Callable[[], float] = time.time) -> Finding:
-    """Look at metrics for what all clients feel: no room on a disk, and recent faults."""
+    """Check the metrics for problems that affect all clients: a full disk, and recent faults."""
     try:
         metrics = _read_metrics(api)
     except NotFound:
@@ -217,7 +217,7 @@ def check_processes(api: Api) -> Finding:
 
 
 def check_archive(api: Api) -> Finding:
-    """Look for damaged parts of the archive that streams have come to."""
+    """Look for damaged parts of the archive that streams have reached."""
     try:
         damaged = _damaged_parts(api)
         for _ in range(_MOST_CHECKS if damaged else 0):
@@ -243,7 +243,9 @@ def _damaged_parts(api: Api) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class _Fault:
-    """A fault that a broker counts. `age` is how long ago it last happened; brokers of earlier versions do not say."""
+    """A fault that a broker counts. `age` is the time since it last happened; brokers of earlier versions do not report
+    it.
+    """
 
     what: str
     count: float

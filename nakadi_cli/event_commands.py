@@ -147,7 +147,7 @@ def publish(
 @click.option("-n", "--limit", type=click.IntRange(1), help="End after this many events.")
 @click.option("--no-follow", is_flag=True, help="End after the events that existed at the start.")
 @click.option("--cloudevents", "cloud_events", is_flag=True, help="Show events as CloudEvents 1.0.")
-def tail(  # each is an option
+def tail(  # each parameter is an option
     *,
     event_type: str,
     start: str,
@@ -174,7 +174,7 @@ def tail(  # each is an option
     )
     how = chosen_format("table" if sys.stdout.isatty() else "json")
     shown = 0
-    # A batch has one cursor: to show each event with its own, it must be alone.
+    # A batch has one cursor, so each event that is shown with its own cursor must be alone in its batch.
     size = 1 if how == "table" else _BATCH
     start_at = {each["partition"]: each["offset"] for each in places}
     batches_read = read(

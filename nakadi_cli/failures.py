@@ -6,7 +6,7 @@ import click
 
 
 class Failed(click.ClickException):
-    """A command failed; the message is a sentence."""
+    """Raised if a command fails; the message is a sentence."""
 
     exit_code = 1
 
@@ -56,6 +56,6 @@ class NotAnswered(Failed):
 
 
 class PartlyFailed(Failed):
-    """Some of it was done, and some was not."""
+    """Part of the work was done, and part was not."""
 
     exit_code = 7

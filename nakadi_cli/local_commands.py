@@ -32,7 +32,7 @@ _BEHIND_A_JOB = {"ignore_unknown_options": True, "allow_interspersed_args": Fals
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def serve(options: tuple[str, ...]) -> None:
     """Start a broker on this machine. It accepts the OPTIONS of python -m nakadi.local; --help lists them."""
-    # It takes over signals before the slow imports.
+    # The program handles signals before its slow imports.
     _run_program("nakadi.local", ["nakadi serve", *options], extras="cli")
 
 
@@ -96,7 +96,7 @@ def _extras_of_backups(options: tuple[str, ...]) -> str:
 
 
 def _run_program(module: str, arguments: list[str], *, extras: str) -> None:
-    """Continue as another program, which may take its time to end: an interruption is not repeated."""
+    """Continue as another program. It may take some time to end, so an interruption is not repeated."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = arguments
     package, _, _ = module.partition(".")

@@ -17,7 +17,7 @@ from nakadi_cli.failures import BadInput
 from nakadi_cli.files import parse_yaml, read_text
 
 EVENT_TYPE, SUBSCRIPTION, SQL_QUERY = "event-type", "subscription", "sql-query"
-# In this order: a subscription needs its event types.
+# The order matters: a subscription needs its event types.
 KINDS = (EVENT_TYPE, SQL_QUERY, SUBSCRIPTION)
 
 _VARIABLE = re.compile(r"\{\{\s*([^{}\s]+)\s*\}\}")
@@ -37,7 +37,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The processes of a clin file to select: by environment, or by their ids."""
+    """Selects processes of a clin file: by environment, or by their ids."""
 
     target: str | None = None
     ids: Sequence[str] = ()

@@ -105,7 +105,7 @@ class _Mirror:
         self._noted: set[str] = set()
 
     def follow(self, state: State) -> None:
-        """Copy round after round. A failure is reported when it begins, and when it changes."""
+        """Copy in rounds. Report a failure when it begins, and when it changes."""
         known: dict[str, str] = {}
         while True:
             failures = self._copy_round(state)
@@ -164,7 +164,7 @@ class _Mirror:
         return matching_definitions(self.source, self._patterns)
 
     def _copy_round(self, state: State) -> dict[str, str]:
-        """Copy what the source has now, and return why event types are not complete."""
+        """Copy what the source has now. Returns the reasons why event types are incomplete."""
         from nakadi_cli.api import failure_of
         from nakadi_client import NakadiError
 

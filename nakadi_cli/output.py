@@ -13,7 +13,7 @@ import click
 Format = Literal["json", "yaml", "table"]
 FORMATS: tuple[Format, ...] = ("json", "yaml", "table")
 
-# A terminal obeys these, and others write the content of events and names.
+# A terminal interprets these characters, and others control the content of events and names.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # JSON leaves these unchanged, and some terminals obey them.
 _OBEYED = re.compile(r"[\x7f-\x9f]")
@@ -51,7 +51,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Replace characters that a terminal would obey."""
+    """Replace characters that a terminal would interpret."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -63,12 +63,12 @@ def compact(value: object) -> str:
 
 
 def as_json(value: object, indent: int | None = None) -> str:
-    """Write a value as JSON that can be read, and that no terminal obeys."""
+    """Write a value as readable JSON that no terminal interprets."""
     return harmless_json(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
 def harmless_json(text: str) -> str:
-    """Escape characters that a terminal would obey in JSON that others have written."""
+    """Escape characters in the JSON of others that a terminal would interpret."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -10,14 +10,14 @@ from nakadi_cli.commands import print_note
 from nakadi_cli.output import harmless
 from nakadi_client import NakadiError, Patience, Refused, Trouble
 
-# Partitions of a consumer that broke off are free after its commit timeout, a minute at most.
+# The partitions of a consumer that disconnected are free after its commit timeout, which is at most a minute.
 PATIENCE = Patience(without_answer=15.0, without_slot=80.0)
 
 _TAKEN = 409
 
 
 def show_trouble(trouble: Trouble) -> None:
-    """Report a failure, unless it will be the error that ends the command."""
+    """Report a failure, unless the error ends the command, which reports it anyway."""
     status = trouble.error.status if isinstance(trouble.error, Refused) else None
     if status == _TAKEN:
         if trouble.failures == 1:

@@ -24,7 +24,7 @@ from nakadi_client import (
 from nakadi_client import Refused as RefusedByBroker
 
 MOST_BYTES = 4_000_000
-# Batches are sent when they are whole, and events are given up by their attempts: neither is a matter of time.
+# Batches are sent when they are full, and events are given up after a number of attempts. Neither depends on time.
 _DAY = 86_400.0
 
 
@@ -35,16 +35,16 @@ class Outcome:
     published: int = 0
     refused: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
-    # From this event on nothing was published, because one of its batch was refused.
+    # From this event on, nothing was published, because an event of its batch was rejected.
     ended_at: int | None = None
 
 
 class Publisher:
     """Publishes batches to one event type, in order, so that order within a partition holds.
 
-    `keep` is called with the events of each batch that are not published, in their order. If the broker refuses an
-    event, publishing ends there; with `keep_going` it continues without that event. `retries` is how often an event is
-    sent again that the broker could not store. The other keywords are the same as for `Producer`.
+    `keep` is called with the events of each batch that are not published, in their order. If the broker rejects an
+    event, publishing ends there; with `keep_going`, it continues without that event. `retries` is the number of times
+    that an event is resent if the broker could not store it. The other keywords are the same as for `Producer`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Publisher:
     ) -> None:
         limits = Limits(
             batch_events=batch_size,
-            # A batch of the command has commas between its events, the producer counts one with each.
+            # A batch of the command has commas between its events; the producer counts one for each event.
             batch_bytes=MOST_BYTES + 1,
             linger=_DAY,
             buffer_events=batch_size,
@@ -85,24 +85,24 @@ class Publisher:
         self.outcome = Outcome()
 
     def publish(self, batches: Iterable[Sequence[Event]], after_each: Callable[[Outcome], None]) -> None:
-        """Publish until the end, or until something cannot be published. Raises errors that no retry can mend."""
+        """Publish until the end, or until something cannot be published. Raises errors that a retry cannot fix."""
         for batch in batches:
             deliveries: list[Delivery] = []
             try:
-                # If a part of the batch was sent earlier and failed, the producer takes nothing more. The list has
-                # the events that it took before.
+                # If a part of the batch was sent earlier and failed, the producer accepts no more events. The list has
+                # the events that it accepted before.
                 with suppress(Closed):
                     deliveries.extend(self._producer.send(event.text) for event in batch)
                 self._producer.flush()
             finally:
-                # For any end of the batch, an interruption too.
+                # Runs however the batch ends, even by an interruption.
                 left = self._count(batch, deliveries)
             after_each(self.outcome)
             if not self._goes_on(left):
                 break
 
     def close(self) -> None:
-        """End at once. Events on their way may still be stored."""
+        """End at once. Events in unfinished requests may still be stored."""
         self._producer.close(timeout=0)
 
     def _count(self, batch: Sequence[Event], deliveries: Sequence[Delivery]) -> list[tuple[Event, NakadiError]]:
@@ -115,7 +115,7 @@ class Publisher:
         return [(event, outcome) for event, outcome in pairs if isinstance(outcome, NakadiError)]
 
     def _goes_on(self, left: Sequence[tuple[Event, NakadiError]]) -> bool:
-        """Note why events of a batch are not published, and decide whether the next batch is."""
+        """Note why events of a batch are not published, and decide whether publishing continues."""
         failure: Failed | None = None
         has_failed = False
         for event, error in left:
@@ -136,6 +136,6 @@ class Publisher:
 
 
 def _is_final(error: NakadiError) -> bool:
-    """Whether the broker would refuse it again, rather than having had no room or no time for it."""
+    """Whether the broker would reject the event again, or only lacked capacity or time."""
     reason = error.reason if isinstance(error, NotDelivered) else error
     return isinstance(reason, RefusedByBroker) and reason.status < 500 and reason.status not in (408, 429)

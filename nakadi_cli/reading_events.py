@@ -1,4 +1,4 @@
-"""Reads events from files, which hold an array or one event a line."""
+"""Reads events from files, which contain an array, or one event on each line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_input(file: str) -> Iterator[TextIO]:
 
 @contextmanager
 def keep_refused(file: str | None, read_from: str) -> Iterator[Callable[[Iterable[Event]], None]]:
-    """Open a file to write events into, one a line; without a file they are dropped."""
+    """Open a file to write events into, one on each line; without a file, drop them."""
     if file is None:
         yield lambda _events: None
         return
@@ -54,7 +54,7 @@ def keep_refused(file: str | None, read_from: str) -> Iterator[Callable[[Iterabl
 
 
 def read_events(stream: TextIO, file: str) -> Iterator[Event]:
-    """Read events as they come, each line one; an array is read as a whole."""
+    """Read events as they come, one from each line; an array is read as a whole."""
     lines = iter(stream)
     number = 0
     try:
@@ -79,7 +79,7 @@ def read_events(stream: TextIO, file: str) -> Iterator[Event]:
 
 
 def batches(events: Iterable[Event], most_events: int, most_bytes: int) -> Iterator[list[Event]]:
-    """Divide events into batches, each within both limits unless it is a single event."""
+    """Divide events into batches, each within both limits, unless it contains a single event."""
     batch: list[Event] = []
     size = 0
     for event in events:
@@ -93,7 +93,7 @@ def batches(events: Iterable[Event], most_events: int, most_bytes: int) -> Itera
 
 
 def _line(event: Event) -> bytes:
-    """Write an event into one line. Its line breaks are between its values, for JSON has none within a text."""
+    """Write an event into one line. Its line breaks are between its values, because JSON strings contain none."""
     return event.text.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 

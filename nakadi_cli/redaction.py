@@ -29,7 +29,7 @@ _PATTERNS = tuple(
         (r"\bwhsec_[\w+/=-]+", MASK),
         (r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", MASK),
         (r"\bgh[pousr]_\w{20,}", MASK),
-        # A value beside its name, as in `password=…`, `"client_secret": "…"` and `X-Api-Key: …`. Quotes stay.
+        # A value beside its name, as in `password=…`, `"client_secret": "…"` and `X-Api-Key: …`. The quotes are kept.
         (rf"""(?<![\w.-])({_TELLING_NAME})(\\*["']?\s*[=:]\s*\\*)"(?:\\.|[^"\\\n])*("?)""", rf'\1\2"{MASK}\3'),
         (rf"""(?<![\w.-])({_TELLING_NAME})(\\*["']?\s*[=:]\s*\\*)'[^'\n]*('?)""", rf"\1\2'{MASK}\3"),
         (rf"""(?<![\w.-])({_TELLING_NAME})(\\*["']?\s*[=:]\s*\\*)[^\s,;&}}"'\[{{]+""", rf"\1\2{MASK}"),
@@ -39,14 +39,14 @@ _PATTERNS = tuple(
 
 
 def secret_values(variables: Mapping[str, str], further: Iterable[str] = ()) -> frozenset[str]:
-    """The values among these environment variables, and further ones, that must be found nowhere."""
+    """The secret values of these environment variables, and further ones, that must not appear anywhere."""
     named = [value for name, value in variables.items() if _is_secret_name(name)]
     within = [found for value in variables.values() for found in _PASSWORD_WITHIN.findall(value)]
     return frozenset(value.strip() for value in (*named, *within, *further) if len(value.strip()) >= _SHORTEST_SECRET)
 
 
 def without_secrets(text: str, known: Iterable[str] = ()) -> str:
-    """Return a text in which known secrets, and what looks like one, are replaced by a mask."""
+    """Return the text with known secrets, and what looks like a secret, replaced by a mask."""
     for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, MASK)
     for pattern, replacement in _PATTERNS:

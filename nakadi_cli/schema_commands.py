@@ -131,7 +131,7 @@ class Finding:
 
 
 def read_schema(file: str, event_type: str | None) -> SchemaSource:
-    """Read a schema, or the definition of an event type; `event_type` goes before the name in a definition."""
+    """Read a schema, or the definition of an event type; `event_type` overrides the name in a definition."""
     content = read_text(file)
     document = parse_document(content, file)
     steps: tuple[str, ...] = ()
@@ -144,7 +144,10 @@ def read_schema(file: str, event_type: str | None) -> SchemaSource:
 
 
 def findings_in(verdict: Mapping[str, Any], source: SchemaSource) -> Iterator[Finding]:
-    """Give each change that a verdict names its line. A broker that names no changes has one finding at most."""
+    """Find the line of each change that a verdict names.
+
+    If the broker names no changes, there is at most one finding.
+    """
     if "changes" not in verdict and not verdict["compatible"]:
         yield Finding("INCOMPATIBLE", "#/", find_line(source.content, source.steps), "major", True, verdict["error"])
     for change in verdict.get("changes", ()):

@@ -1,4 +1,4 @@
-"""Schemas in the documents of files: the API has them as text, and people write them as documents."""
+"""Schemas in the documents of files: the API uses text, and people write documents."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def _show_lines(values: Iterable[Any]) -> None:
 
 
 def _note_language(schema: dict[str, Any]) -> None:
-    """Say if an event type in mode `compatible` cannot have the schema."""
+    """Print a note if an event type in mode `compatible` cannot have the schema."""
     from nakadi.model.outcomes import Invalid
     from nakadi.schemas.submission import check_restricted_language
 

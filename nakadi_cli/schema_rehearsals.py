@@ -1,4 +1,4 @@
-"""`nakadi schema rehearse`: what a new schema would refuse of the stored events."""
+"""`nakadi schema rehearse`: shows which stored events a new schema would reject."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def rehearse_schema(
 
 
 def read_proposal(file: str) -> dict[str, Any]:
-    """Read a schema, or what matters in the definition of an event type."""
+    """Read a schema, or the relevant members of an event type's definition."""
     document = parse_document(read_text(file), file)
     if isinstance(document, dict) and "schema" in document and "name" in document:
         definition = with_schema_as_text(document)
@@ -77,7 +77,7 @@ def read_proposal(file: str) -> dict[str, Any]:
 
 
 def wait_for_result(api: Api, rehearsals: str, found: Any) -> Any:
-    """Read the rehearsal again until it has ended; an interruption removes it."""
+    """Read the rehearsal again until it has ended; an interruption removes the rehearsal."""
     place = f"{rehearsals}/{found['id']}"
     with noticing_signals():
         try:

@@ -19,7 +19,7 @@ from nakadi_cli.generating.event_types import EventTypeSchema
 
 _SUFFIXES = (".json", ".yaml", ".yml", ".schema")
 
-# The parts of a definition around its schema come on top.
+# The parts of a definition around its schema need additional room.
 _MOST_VALUES = 2 * MAX_SCHEMA_VALUES
 
 
@@ -45,7 +45,9 @@ def read_event_type(file: str) -> EventTypeSchema:
 
 
 def parse_schema(text: str, source: str, category: Category = Category.UNDEFINED) -> dict[str, Any]:
-    """Parse a schema as the broker would on registration. Raises `BadInput`, with `source`, if it is refused."""
+    """Parse a schema as the broker would on registration. Raises `BadInput`, with `source`, if the broker would reject
+    it.
+    """
     try:
         check_schema_length(text)
         return parse_submitted_schema(text, category=category)

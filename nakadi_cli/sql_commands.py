@@ -1,4 +1,4 @@
-"""`nakadi sql`: asks events with SQL."""
+"""`nakadi sql`: queries events with SQL."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def sql(
 
 @contextmanager
 def _query_failures() -> Iterator[None]:
-    """Make a failure of a command of what a query raises."""
+    """Turn the errors of a query into failures of a command."""
     try:
         from nakadi_cli.patience import client_failures
         from nakadi_sql import BadQuery, QueryStopped

@@ -290,7 +290,7 @@ def _committed_offsets(api: Api, subscription: str) -> dict[tuple[str, str], str
 
 
 def _committed_if_permitted(api: Api, subscription: str) -> dict[tuple[str, str], str]:
-    """Nothing while the subscription is blocked: the broker still shows its statistics."""
+    """The committed cursors; none while the subscription is blocked: the broker still shows its statistics."""
     try:
         return _committed_offsets(api, subscription)
     except NotPermitted:
@@ -298,10 +298,12 @@ def _committed_if_permitted(api: Api, subscription: str) -> dict[tuple[str, str]
 
 
 def _with_status(api: Api, filters: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """List subscriptions with how many events wait in all their partitions, and for how long; None if not known."""
+    """List subscriptions with the number of events that wait in all their partitions, and for how long; None if
+    unknown.
+    """
     asked = {"show_stats": "true", "show_time_lag": "true", "token": "new"}
     for each in api.items("/subscriptions", **asked, **filters):
-        # Other brokers have no lists with statistics.
+        # Other brokers' lists contain no statistics.
         status = each["status"] if "status" in each else _stats(api, each["id"])
         partitions = [partition for item in status for partition in item["partitions"]]
         read = any(partition["stream_id"] for partition in partitions)
@@ -337,7 +339,7 @@ def _moves(api: Api, event_type: str, place: Start) -> Iterator[dict[str, Any]]:
 
 
 def _check_that_all_are_meant(place: Start, rows: list[dict[str, Any]]) -> None:
-    """Refuse offsets of partitions that there are not: a slip of the pen would pass unseen."""
+    """Reject offsets of partitions that do not exist, because a typing error would otherwise go unnoticed."""
     meant = {name for row in rows for name in (row["partition"], f"{row['event_type']}:{row['partition']}")}
     if unknown := sorted(set(place.by_partition or ()) - meant):
         raise BadInput(f"The subscription has no partition {unknown[0]}.")

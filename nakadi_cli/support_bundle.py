@@ -1,4 +1,4 @@
-"""`nakadi support-bundle`: one file with what helpers need to know about a broker, and without secrets."""
+"""`nakadi support-bundle`: writes one file with the information about a broker that helpers need, without secrets."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _read_end(log: str) -> str:
     except OSError as error:
         raise BadInput(f"{log} cannot be read: {error.strerror}.") from error
     if len(content) > _LOG_BYTES:
-        # A line that was cut might hide the name of a secret whose value it still has.
+        # A truncated line might contain a secret value without the name that reveals it.
         _, _, content = content[-_LOG_BYTES:].partition(b"\n")
     return content.decode(errors="replace")
 

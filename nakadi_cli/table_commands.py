@@ -1,4 +1,4 @@
-"""`nakadi tables`: what the jobs' tables have, and how good it is."""
+"""`nakadi tables`: the content and the quality of the jobs' tables."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def types(
 
 
 class Style(Struct, frozen=True):
-    """How the types are to be written; None is the default of the language."""
+    """How to write the types; None means the language's default."""
 
     language: str
     models: str | None
@@ -137,7 +137,7 @@ def _is_package(text: str) -> bool:
 
 
 def _java_class(to: str | None) -> str:
-    """The class of a file: Java wants it to have the file's name."""
+    """The class of a file: Java requires that it has the file's name."""
     if to is None:
         return _DEFAULT_CLASS
     name = Path(to).stem

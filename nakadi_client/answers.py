@@ -25,7 +25,10 @@ class ItemResult(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A complete answer. `retry_after` is in seconds, whichever form the header had; `warning` is the header's text."""
+    """A complete answer.
+
+    `retry_after` is in seconds, in whichever form the header was; `warning` is the header's text.
+    """
 
     status: int
     body: bytes = b""
@@ -42,7 +45,7 @@ class Answer(msgspec.Struct, frozen=True):
         return found if len(found) == count else None
 
     def refusal(self) -> Refused:
-        """Make an exception of an answer that refuses."""
+        """Turn a rejecting answer into an exception."""
         return Refused(_reason(self.body) or "refused", status=self.status, flow_id=self.flow_id)
 
 

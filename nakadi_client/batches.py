@@ -1,4 +1,4 @@
-"""Batches of a consumer: the events of one partition, and where they end."""
+"""Batches of a consumer: the events of one partition, with the cursor of the last one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nakadi_client.decoding import Cursor, PoisonEvent
 
 Event = TypeVar("Event")
 
-# 001-0001-000000000000000042: format, timeline, number. Before the first event stands 001-0001--1.
+# 001-0001-000000000000000042: format, timeline, number. The offset before the first event is 001-0001--1.
 _OFFSET = re.compile(r"(\d{3}-[0-9a-fA-F]{4}-)(-?\d+)")
 
 
 class Batch(Generic[Event]):
     """Events of one partition, in their order.
 
-    `for event in batch` remembers how far the loop is, so that slow work on a long batch can be committed in part.
+    `for event in batch` tracks the progress of the loop, so that slow work on a long batch can be committed in part.
     A loop over `consume` marks a batch as done when its body ends; `done()` does so earlier, such as before a `break`.
     """
 
@@ -58,11 +58,11 @@ class Batch(Generic[Event]):
         return self.cursor.offset
 
     def done(self) -> None:
-        """Mark the batch as worked through: it may be committed, with everything before it in its partition."""
+        """Mark the batch as processed: it may be committed, with everything before it in its partition."""
         self._done(self)
 
     def when_done(self, done: Callable[[Batch[Event]], None]) -> None:
-        """Let the consumer know of `done()`."""
+        """Call this function at `done()`."""
         self._done = done
 
     def __iter__(self) -> Iterator[Event]:
@@ -78,10 +78,10 @@ class Batch(Generic[Event]):
         return f"<Batch of {len(self)} events up to {self.offset} of {self.event_type}:{self.partition}>"
 
     def cursor_of_progress(self) -> Cursor | None:
-        """Return a cursor that covers only events which the loop is done with, or None if none is known.
-
-        Offsets of single events are not sent, and numbers may be missing between them. An event has at least the number
-        of the place before the batch plus its own place in it: committing that number covers nothing after it.
+        """Return a cursor that covers only events that the loop has finished, or None if no such cursor is known.  The
+        broker does not send the offsets of single events, and numbers may be missing between them. The number of an
+        event is at least that of the offset before the batch plus the event's position in the batch, so committing this
+        sum covers no later event.
         """
         before, last = _OFFSET.fullmatch(self.before or ""), _OFFSET.fullmatch(self.offset)
         if not self.progress or before is None or last is None or before[1] != last[1]:

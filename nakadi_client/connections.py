@@ -30,7 +30,7 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 
 
 class Connection:
-    """How to reach a broker. Producers and consumers take one in place of a URL; each has a pool of its own.
+    """How to reach a broker. Producers and consumers accept it in place of a URL; each has its own pool.
 
         broker = Connection("https://events.example.org", token=TokenFile(path), proxy="http://proxy:3128")
 
@@ -81,16 +81,16 @@ class Connection:
         return f"Connection({self.shown_url!r})"
 
     def client(self) -> httpx.Client:
-        """Make a pool of connections."""
+        """Create a pool of connections."""
         return httpx.Client(headers=self._headers, transport=self._transport, **self._options)
 
     def async_client(self) -> httpx.AsyncClient:
-        """Make a pool of connections for asyncio."""
+        """Create a pool of connections for asyncio."""
         return httpx.AsyncClient(headers=self._headers, transport=self._async_transport, **self._options)
 
 
 def connection_of(broker: str | Connection, token: Token) -> Connection:
-    """Return the connection that applications mean by a URL, or a connection, and perhaps a token."""
+    """Return the connection for a URL or a connection, and an optional token."""
     if isinstance(broker, Connection):
         if token is not None:
             raise ValueError("Give the token to the Connection.")
@@ -109,12 +109,12 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def path(*segments: str) -> str:
-    """Write names into a path, with any characters."""
+    """Insert names, which may contain any characters, into a path."""
     return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
 
 def json_request(method: str, where: str, body: object, headers: Mapping[str, str] | None = None) -> Request:
-    """Make a request with a JSON body."""
+    """Create a request with a JSON body."""
     content = msgspec.json.encode(body)
     return Request(method, where, content, {"Content-Type": "application/json", **(headers or {})})
 
@@ -127,7 +127,7 @@ class Api:
         self._client = connection.client()
 
     def send(self, request: Request) -> Answer | NoAnswer:
-        """Send a request. If its token is refused, it is sent once more with another one."""
+        """Send a request. If its token is refused, it is sent once more with another token."""
         try:
             answer = self._send(request)
             if answer.status == 401:
@@ -139,7 +139,7 @@ class Api:
 
     @contextmanager
     def stream(self, request: Request, timeout: float = STREAM_SECONDS) -> Iterator[httpx.Response | Answer]:
-        """Open a stream. A refusal is an `Answer`. Raises `httpx.HTTPError` and `NakadiError`."""
+        """Open a stream. If the broker refuses, return its `Answer`. Raises `httpx.HTTPError` and `NakadiError`."""
         for attempt in (1, 2):
             arguments = _arguments(self._connection, request, self._connection.tokens.get())
             arguments["timeout"] = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS))
@@ -162,7 +162,7 @@ class Api:
 
 
 class AsyncApi:
-    """The same for asyncio."""
+    """Like `Api`, for asyncio."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -211,7 +211,7 @@ class AsyncApi:
 
 
 def no_answer(connection: Connection, error: Exception) -> NoAnswer:
-    """Turn the error that prevented an answer into a value. The error's own text has no headers in it."""
+    """Turn the error that prevented an answer into a value. The error's own text contains no headers."""
     sent = not isinstance(error, _NOT_SENT)
     cause = f"{type(error).__name__}: {error}"
     if not sent:
@@ -222,7 +222,9 @@ def no_answer(connection: Connection, error: Exception) -> NoAnswer:
 
 
 def compressor(compression: Compression | None) -> Callable[[bytes], bytes] | None:
-    """Return the function that compresses bodies. zstd is in Python 3.14; before, the package `zstandard` has it."""
+    """Return the function that compresses bodies. Python has zstd from version 3.14 on; for earlier versions, the
+    package `zstandard` provides it.
+    """
     if compression is None:
         return None
     if compression == "gzip":

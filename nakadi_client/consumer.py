@@ -57,26 +57,27 @@ from nakadi_client.tokens import Token
 
 Event = TypeVar("Event")
 
-# Final commits and leaving have to be quick: a process that ends has some seconds.
+# The final commits and the release of the stream have to be quick: a terminating process has only some seconds.
 _SECONDS_TO_END = 10.0
 _ATTEMPTS = Pauses()
 
 
 class Consumer(Generic[Event]):
-    """Reads one subscription, from one stream after the other, and commits what the loop is done with.
+    """Reads one subscription, over successive streams, and commits the events that the loop has finished.
 
         with Consumer(url, subscription=ID, model=OrderPlaced) as consumer:
             for batch in consumer:
                 handle(batch.events)
 
     A batch is done when the loop asks for the next. A loop that ends with `break` or an exception does not commit the
-    batch in hand, unless it called `batch.done()`. Events that were not committed come again: at least once.
+    current batch, unless it called `batch.done()`. Uncommitted events are delivered again, so delivery is at least
+    once.
 
     With `limit`, the loop ends after this many events; with `follow=False`, when no more events wait. `patience` says
     when to give up on a broker that does not answer; by default, never.
 
-    One thread reads the stream, one commits. The functions `on_…` run in the thread of the loop.
-    With `stop_on_signals`, SIGTERM ends the loop when the batch in hand is done, and commits it.
+    One thread reads the stream, and another one commits. The functions `on_…` run in the thread of the loop.
+    With `stop_on_signals`, SIGTERM ends the loop when the current batch is done, and commits it.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Consumer(Generic[Event]):
     ) -> None:
         self._requests = Requests(subscription, options, compressed)
         self._connection = connection_of(broker, token)
-        # First the steps that may refuse its arguments, then those that open something to close.
+        # Steps that may reject the arguments come before those that open resources.
         self._core = ConsumerCore(options, commit, random.random, model, limit=limit, follow=follow, patience=patience)
         self._api = Api(self._connection)
         self._commits_by_hand = commit.by_hand
@@ -107,7 +108,8 @@ class Consumer(Generic[Event]):
         self._on_rebalance = on_rebalance
         self._on_trouble = on_trouble
         self._stops_on_signals = stop_on_signals
-        # One lock for the core. The loop waits for work; the threads of reading and committing for something to do.
+        # One lock for the core. The loop waits for events; the reading and committing threads wait for their next
+        # action.
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._todo = threading.Condition(self._lock)
@@ -132,9 +134,9 @@ class Consumer(Generic[Event]):
     def run(self, handle: Callable[[Event], object], *, attempts: int = 3) -> None:
         """Handle one event after the other, until `stop` or SIGTERM.
 
-        An event that `handle` fails at is tried again after a pause. After `attempts` it is poison: with
-        `on_poison="stop"` the error of `handle` ends the consumer, otherwise the event is skipped, parked or passed
-        to the function, and the next one follows.
+        If `handle` fails at an event, it is called again after a pause. After `attempts` failures, the event is poison:
+        with `on_poison="stop"` the error of `handle` ends the consumer, otherwise the event is skipped, parked or
+        passed to the function, and the next one follows.
         """
         for batch in self:
             for event in batch:
@@ -142,16 +144,15 @@ class Consumer(Generic[Event]):
             batch.done()
 
     def stop(self) -> None:
-        """End the loop when the batch in hand is done. It may be called from any thread."""
+        """End the loop when the current batch is done. Any thread may call this."""
         with self._lock:
             self._core.stop()
             self._work.notify_all()
             self._todo.notify_all()
 
     def abort(self) -> None:
-        """End the loop when the batch in hand is done, and commit nothing more: uncommitted events come again.
-
-        It may be called from any thread, such as after a second signal. Nothing waits for the broker then.
+        """End the loop when the current batch is done, and commit nothing more: uncommitted events are delivered again.
+        Any thread may call this, such as after a second signal. Nothing waits for the broker then.
         """
         with self._lock:
             self._aborted = True
@@ -161,7 +162,7 @@ class Consumer(Generic[Event]):
         self._break_stream()
 
     def close(self) -> None:
-        """Stop, commit finished batches, and give the partitions and connections back."""
+        """Stop, commit finished batches, and release the partitions and connections."""
         self._closed = True
         self._finish()
         self._api.close()
@@ -174,13 +175,13 @@ class Consumer(Generic[Event]):
             self._core.let_go()
         self.stop()
         for running in range(len(self._threads) - 1, -1, -1):
-            # First the committer ends, then the reader. One that is still connecting has nothing to give back.
+            # The committer ends first, then the reader. A reader that is still connecting holds nothing to release.
             self._wait_until_running(running, _SECONDS_TO_END if self._core.state is State.OPEN else 1.0)
             self._break_stream()
         self._withdraw()
 
     def _wait_until_running(self, most: int, timeout: float) -> None:
-        """Wait until at most this number of threads runs, or somebody calls `abort`."""
+        """Wait until at most this number of threads is running, or `abort` is called."""
         with self._lock:
             self._todo.wait_for(lambda: self._aborted or self._running <= most, timeout)
 
@@ -401,7 +402,7 @@ class Consumer(Generic[Event]):
         with self._lock:
             stream = self._socket
         if stream is not None:
-            # It may have just ended.
+            # The stream may have just ended.
             with suppress(OSError):
                 stream.shutdown(socket.SHUT_RDWR)
 

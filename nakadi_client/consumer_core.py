@@ -1,15 +1,15 @@
 """The decisions of a consumer, without any input or output: when to open a stream, which batch comes next, what to
 commit.
 
-Three parties ask it for their next action, each in its own loop, and report the result:
+Three parties ask the core for their next action, each in its own loop, and report the result:
 
-* who reads the stream: `connection_step`, then `handle_opened_stream`, `handle_line`, `handle_closed_stream`
+* the reader of the stream: `connection_step`, then `handle_opened_stream`, `handle_line`, `handle_closed_stream`
   or `handle_refusal`
-* who commits: `commit_step`, then `handle_commit_answer`, `handle_extend_answer`, `handle_committed_offsets` or
+* the committer: `commit_step`, then `handle_commit_answer`, `handle_extend_answer`, `handle_committed_offsets` or
   `handle_leave_answer`
-* who works on events: `work_step`, then `finish_batch`
+* the party that works on events: `work_step`, then `finish_batch`
 
-It is not safe for threads: drivers lock it. `now` is a clock that only goes forward.
+The core is not thread-safe: drivers lock it. `now` is a clock that only goes forward.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ Place = tuple[str, str]
 _SHARED_COMMIT_SECONDS = 0.05
 # A stream's own clock for commits must not run out while a commit or a sign of life is on its way.
 _COMMIT_PART, _LIFE_PART, _GLANCE_PART, _LOOK_AGAIN_PART = 1 / 3, 0.4, 0.2, 0.02
-# A new stream waits this long for the last commits of the one before it, which would otherwise still hold partitions.
+# A new stream waits this long for the last commits of the previous one, which would otherwise still hold partitions.
 _SECONDS_FOR_LAST_COMMITS = 2.0
-# A partition without a line for this many flush timeouts, and some seconds, has gone to another stream.
+# A partition without a line for this many flush timeouts, and some seconds, has moved to another stream.
 _SILENT_FLUSHES, _SILENT_SECONDS = 3, 5.0
 # No free slot: another stream has to end first.
 _TAKEN = Pauses(first=0.5, longest=5.0)
 _TRY_AGAIN = (408, 409, 429)
 _MANY_REFUSALS = 3
-# A broker that knows how to extend a stream says so of one that has ended; others have nothing at that path.
+# A broker that can extend a stream reports that the stream has ended; other brokers do not know the path.
 _NO_SESSION = b"Session with stream id"
 
 
 class CommitPolicy(msgspec.Struct, frozen=True):
     """When finished batches are committed: after this number of events or seconds, whichever comes first.
 
-    Without either, as soon as a batch is done; batches that are done within 0.05 s of a commit share the next one.
-    With `by_hand`, only batches that were marked with `done()` count; otherwise each counts when the application
-    requests the next. A commit is always made in time for the stream's `commit_timeout`.
+    Without either limit, a batch is committed as soon as it is done; batches that are done within 0.05 s of a commit
+    share the next one. With `by_hand`, only batches that were marked with `done()` count; otherwise each counts when
+    the application requests the next. Each commit is in time for the stream's `commit_timeout`.
     """
 
     events: int | None = None
@@ -64,7 +64,9 @@ BY_HAND = CommitPolicy(by_hand=True)
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Parameters of the stream, as the API has them. The window is wide: reading does not wait for each commit."""
+    """Parameters of the stream, with the names of the API. The window is wide, so that reading does not wait for each
+    commit.
+    """
 
     batch_limit: int = 500
     max_uncommitted_events: int = 5_000
@@ -78,16 +80,16 @@ class StreamOptions(msgspec.Struct, frozen=True):
     partitions: tuple[Mapping[str, str], ...] = ()
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters that are not left to the broker."""
+        """Return the parameters that differ from the broker's defaults."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """Seconds after which a consumer or a reader that gets nothing gives up, and raises the last error.
+    """Seconds after which a consumer or a reader that receives nothing gives up, and raises the last error.
 
     without_answer  The broker cannot be reached, fails, breaks its streams, or cannot read the next events of a
                     partition. The default is never to give up.
-    without_slot    Others have all partitions (409).
+    without_slot    Other consumers hold all partitions (409).
     """
 
     without_answer: float = inf
@@ -134,7 +136,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """Give this stream's partitions back."""
+    """Release the partitions of this stream."""
 
     stream_id: str
 
@@ -151,8 +153,9 @@ class Rebalance(msgspec.Struct, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A failed action, its number of failures in a row, and the seconds until the next attempt: for applications that
-    show it."""
+    """A failed action, its number of consecutive failures, and the seconds until the next attempt. Applications can
+    show it.
+    """
 
     error: NakadiError
     failures: int
@@ -172,7 +175,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Numbers for a health check and for metrics. Seconds count until now; None where there has not been any."""
+    """Numbers for a health check and for metrics. Seconds count until now; None if the event has not happened yet."""
 
     state: str
     partitions: int
@@ -188,7 +191,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class _Handled(msgspec.Struct):
-    """Batches that are worked through: the last of each partition, and how much they are."""
+    """Finished batches: the last one of each partition, and their total size."""
 
     last: dict[Place, Batch[Any]] = {}
     events: int = 0
@@ -204,7 +207,7 @@ class _Handled(msgspec.Struct):
         self.since = min(self.since, now)
 
     def take_back(self, earlier: _Handled) -> None:
-        """Add cursors whose commit did not happen; the later batch of a partition covers the earlier."""
+        """Add cursors whose commit failed; the later batch of a partition covers the earlier one."""
         self.last = earlier.last | self.last
         self.events += earlier.events
         self.batches += earlier.batches
@@ -212,13 +215,13 @@ class _Handled(msgspec.Struct):
 
 
 class _Session(msgspec.Struct):
-    """A stream that the broker knows; one that broke off still takes commits for a while."""
+    """A stream that the broker knows; a broken stream still accepts commits for a while."""
 
     stream_id: str
     handled: _Handled = msgspec.field(default_factory=_Handled)
     committing: _Handled = msgspec.field(default_factory=_Handled)
     in_hand: dict[int, Batch[Any]] = {}
-    # Batches that came and are not committed, and when the broker's clock for the next commit began.
+    # Received batches that are not committed, and when the broker's clock for the next commit began.
     uncommitted: int = 0
     clock_since: float = inf
     closed_at: float = inf
@@ -228,15 +231,14 @@ class _Session(msgspec.Struct):
 
     @property
     def is_to_be_settled(self) -> bool:
-        """Whether an ended stream still needs a commit or a `Leave`, and nobody works on its events."""
+        """Whether an ended stream still needs a commit or a `Leave`, and no work on its events is in progress."""
         is_done_with = self.ended_by_broker and not self.handled.last and not self.committing.last
         return not self.in_hand and not is_done_with
 
 
 class ConsumerCore:
-    """The successive streams of one subscription, until `limit` events were handed out.
-
-    Without `follow`, the end comes when the broker has no more events.
+    """The successive streams of one subscription, until `limit` events are handed out.  Without `follow`, it ends when
+    the broker has no more events.
     """
 
     def __init__(
@@ -257,9 +259,9 @@ class ConsumerCore:
         self._follow = follow
         self._has_to_count = False
         self._patience = patience
-        # The start of the present series of failures, and the time since which others have every slot.
+        # The start of the present series of failures, and the time since which other consumers have had all slots.
         self._failing_since = self._taken_since = inf
-        # Since when the broker cannot read the next events of partitions.
+        # The time since which the broker cannot read the next events of partitions.
         self._unreadable_since: dict[Place, float] = {}
         self._trouble: Trouble | None = None
         self._policy = commit
@@ -306,9 +308,8 @@ class ConsumerCore:
         return Open(self._options_of_next())
 
     def handle_uncommitted_count(self, events: int) -> None:
-        """Take the number of events that are not committed.
-
-        A stream also ends while another one has the partitions with the rest.
+        """Take the number of uncommitted events.  The stream also ends if another one has the partitions with the
+        remaining events.
         """
         self._has_to_count = False
         if not events:
@@ -323,7 +324,9 @@ class ConsumerCore:
         self._line_at = now
 
     def handle_line(self, line: bytes, now: float) -> None:
-        """Take a line of the stream. Raises `NakadiError` if it is not one; the caller then closes the stream."""
+        """Take a line of the stream. Raises `NakadiError` if it is not a line of a stream; the caller then closes the
+        stream.
+        """
         session = self._current
         assert session is not None, "a line came without a stream"
         if session.stream_id not in self._sessions:
@@ -374,9 +377,8 @@ class ConsumerCore:
             self._error = error
 
     def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
-        """The stream ended, or its connection broke.
-
-        Events that were not handed out come again with the next stream.
+        """Note that the stream has ended, or that its connection broke.  Events that were not handed out come again
+        with the next stream.
         """
         session, self._current = self._current, None
         if session is None:
@@ -392,7 +394,7 @@ class ConsumerCore:
             self._has_to_count = not self._follow
             self._reopen_at = now
         else:
-            # Streams of many consumers end together when a broker does.
+            # The streams of many consumers end together when their broker stops.
             self._pause(error, now)
 
     def handle_refusal(self, answer: Answer | NoAnswer, now: float) -> None:
@@ -410,7 +412,7 @@ class ConsumerCore:
                 self._error = refusal
             return
         if answer.status < 500 and answer.status not in _TRY_AGAIN:
-            # A moment after it was changed, a subscription may be unknown to a part of the broker.
+            # Shortly after a change, a subscription may be unknown to a part of the broker.
             self._refusals += 1
             if self._refusals >= _MANY_REFUSALS:
                 self._error = refusal
@@ -423,7 +425,7 @@ class ConsumerCore:
         if self._told:
             return self._told.popleft()
         if self._trouble and not self._error and not self._stopping:
-            # Only the latest is kept: who works for long need not hear of each attempt.
+            # Only the latest is kept, because an application that works for a long time does not need each attempt.
             trouble, self._trouble = self._trouble, None
             return trouble
         if self._error:
@@ -455,13 +457,13 @@ class ConsumerCore:
         session.handled.add(batch, now)
 
     def let_go(self) -> None:
-        """Let nobody work on the batches in hand any longer, and commit none of them."""
+        """Stop the work on the current batches, and commit none of them."""
         self._hand_since = None
         for session in self._sessions.values():
             session.in_hand.clear()
 
     def stop(self) -> None:
-        """Hand out nothing more. The application may finish the batch in hand; finished events will be committed."""
+        """Hand out nothing more. The application may finish the current batch; finished events will be committed."""
         self._stopping = True
         self._ready.clear()
 
@@ -473,7 +475,7 @@ class ConsumerCore:
     # Commits ----------------------------------------------------------------------------------------------------------
 
     def commit_step(self, now: float) -> Action | Wait | End:
-        """The next action of the party that commits. One request at a time."""
+        """The next action of the party that commits, which sends one request at a time."""
         if self._request is not None:
             return Wait()
         self._forget_dead(now)
@@ -494,7 +496,7 @@ class ConsumerCore:
         is_over = self._stopping or self._error is not None
         if is_over and not self._sessions and self.state is not State.OPEN:
             return End(self._error)
-        # Nobody wakes the committer when a batch is handed out, which needs a sign of life if the work on it is slow.
+        # Handing out a batch does not wake the committer, but slow work on the batch needs a sign of life.
         latest = now + self.options.commit_timeout * _GLANCE_PART if self._sessions else inf
         return Wait(None if next_at == latest == inf else min(next_at, latest))
 
@@ -538,7 +540,7 @@ class ConsumerCore:
         assert isinstance(extend, Extend)
         session = self._sessions.get(extend.stream_id)
         if isinstance(answer, Answer) and answer.status == 404 and _NO_SESSION in answer.body:
-            # The broker knows of streams, and this one has ended.
+            # The broker knows this request, so the stream has ended.
             self._drop(extend.stream_id)
         elif isinstance(answer, Answer) and answer.status in (404, 405, 501):
             self._extends = False
@@ -546,12 +548,12 @@ class ConsumerCore:
             session.clock_since = now
 
     def handle_committed_offsets(self, committed: Mapping[Place, str]) -> None:
-        """Take the committed offsets: batches in hand begin after them."""
+        """Take the committed offsets: current batches begin after them."""
         look, self._request = self._request, None
         assert isinstance(look, Look)
         session = self._sessions.get(look.stream_id)
         for batch in session.in_hand.values() if session else ():
-            # "" is no offset, and keeps this from being asked again.
+            # "" is no offset, and prevents another request for it.
             batch.before = batch.before or committed.get(batch.cursor.place, "")
 
     def handle_leave_answer(self, answer: Answer | NoAnswer) -> None:
@@ -563,7 +565,7 @@ class ConsumerCore:
         self._drop(leave.stream_id)
 
     def lost_stream(self) -> str | None:
-        """Return the stream that was left or takes no more commits, while its connection is open."""
+        """Return the stream that was left or accepts no more commits, if its connection is still open."""
         current = self._current
         return current.stream_id if current and current.stream_id not in self._sessions else None
 
@@ -591,7 +593,7 @@ class ConsumerCore:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _options_of_next(self) -> StreamOptions:
-        """Return the parameters of the next stream: it brings no more events than `limit` still allows."""
+        """Return the parameters of the next stream: it delivers at most as many events as `limit` still allows."""
         options = self.options
         if self._limit < inf:
             left = int(self._limit) - self._handed_out
@@ -603,10 +605,10 @@ class ConsumerCore:
         self._failing_since = self._taken_since = inf
 
     def _pause(self, error: NakadiError, now: float, asked: float | None = None) -> None:
-        """Wait after a failure, unless it has gone on for too long."""
+        """Wait after a failure, unless the failures have lasted too long."""
         self._failing_since = min(self._failing_since, now)
         self._wait_after(self._pauses, error, now, asked)
-        # The end of a stream that was asked for is no failure.
+        # The requested end of a stream is not a failure.
         if now - self._failing_since >= self._patience.without_answer and not self._stopping:
             self._error = self._error or error
 
@@ -629,7 +631,7 @@ class ConsumerCore:
             self._tell(set(), lost)
 
     def _last_commits_until(self, now: float) -> float:
-        """Until when a new stream waits for the commits of earlier ones."""
+        """The time until which a new stream waits for the commits of earlier ones."""
         return max(
             (
                 session.closed_at + _SECONDS_FOR_LAST_COMMITS
@@ -650,7 +652,7 @@ class ConsumerCore:
 
     def _commit_at(self, handled: _Handled) -> float:
         policy = self._policy
-        # A window that is full of finished events brings no more to reach the number.
+        # If the window is full of finished events, no more events arrive to reach the number.
         if handled.events >= min(policy.events or inf, self.options.max_uncommitted_events / 2):
             return handled.since
         if policy.events is None and policy.seconds is None:
@@ -670,7 +672,7 @@ class ConsumerCore:
             return Commit(session.stream_id, tuple(cursors), is_progress=True), at
         if any(each.progress and each.before is None for each in session.in_hand.values()):
             return Look(session.stream_id), at
-        # The loop may come to its next event at any time.
+        # The loop may reach its next event at any time.
         return None, now + self.options.commit_timeout * _LOOK_AGAIN_PART
 
     def _forget_dead(self, now: float) -> None:
@@ -682,5 +684,5 @@ class ConsumerCore:
 
     def _drop(self, stream_id: str) -> None:
         self._sessions.pop(stream_id, None)
-        # They come again with the next stream.
+        # Their events come again with the next stream.
         self._ready = deque(each for each in self._ready if each.stream_id != stream_id)

@@ -19,14 +19,14 @@ from nakadi_client.events import encode, new_eid
 
 LOGGER = logging.getLogger("nakadi_client")
 
-# Above the broker's keep-alives: every `batch_flush_timeout`, and every 25 to 30 s at the latest.
+# Longer than the interval of the broker's keep-alives: `batch_flush_timeout`, and at most 25 to 30 s.
 _SECONDS_OF_SILENCE = 45.0
 
 
 class Park(msgspec.Struct, frozen=True):
     """Publish poison events to another event type, in the form of the broker's dead letters.
 
-    The event type has to exist; the broker's own `nakadi.dead.letter.queue` will do where one may write to it.
+    The event type has to exist; the broker's own `nakadi.dead.letter.queue` works if the caller may write to it.
     """
 
     event_type: str
@@ -36,7 +36,7 @@ OnPoison = Literal["stop", "skip"] | Park | Callable[[PoisonEvent, Batch[Any]], 
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """The requests of one subscription's consumer."""
+    """The requests of the consumer of a subscription."""
 
     subscription: str
     options: StreamOptions
@@ -99,7 +99,7 @@ def tell_count(core: ConsumerCore, answer: Answer | NoAnswer, now: float) -> Non
 
 
 def committed_offsets(answer: Answer | NoAnswer) -> Mapping[Place, str]:
-    """Read the committed offsets out of a subscription's cursors; nothing if they did not come."""
+    """Read the committed offsets from the answer with a subscription's cursors; empty if there was no answer."""
     if isinstance(answer, NoAnswer) or answer.status != 200:
         return {}
     return {cursor.place: cursor.offset for cursor in _CURSORS.decode(answer.body).items}
@@ -128,7 +128,7 @@ def skip(poison: PoisonEvent, batch: Batch[Any]) -> None:
 
 
 def is_parked(answer: Answer | NoAnswer) -> bool:
-    """Whether a parked event is stored; if not, it is worth another attempt. Raises `Refused` if it is not."""
+    """Whether a parked event is stored; if not, another attempt may help. Raises `Refused` if none can help."""
     if isinstance(answer, NoAnswer) or answer.status in (207, 408, 429) or answer.status >= 500:
         return False
     if answer.status != 200:
@@ -137,7 +137,7 @@ def is_parked(answer: Answer | NoAnswer) -> bool:
 
 
 def stop_at(poison: PoisonEvent, batch: Batch[Any]) -> Poison:
-    """Make the exception that ends a consumer at a poison event."""
+    """Create the exception that ends a consumer at a poison event."""
     return Poison(f"An event up to {batch.offset} of {batch.event_type}:{batch.partition}: {poison.error}")
 
 

@@ -15,7 +15,7 @@ Event = TypeVar("Event")
 class Cursor(msgspec.Struct, frozen=True):
     """A place in a partition, as the broker wrote it; committing it commits everything up to it.
 
-    The broker leaves out the event type where the request names it.
+    The broker omits the event type if the request names it.
     """
 
     partition: str
@@ -39,7 +39,7 @@ class PoisonEvent(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, Generic[Event]):
     """One line. A keep-alive has no events; a line without a cursor is a Problem of the broker's.
 
-    `unreadable` is there if the Problem is damage in the archive.
+    `unreadable` is set if the Problem reports damage in the archive.
     """
 
     cursor: Cursor | None = None
@@ -58,14 +58,14 @@ class Line(msgspec.Struct, Generic[Event]):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A line, and the events of it that do not fit."""
+    """A line, and those of its events that do not fit."""
 
     line: Line[Any]
     poison: tuple[PoisonEvent, ...] = ()
 
 
 class LineDecoder:
-    """Reads lines into events of `model`: a type that msgspec knows, a model of pydantic, or None for dictionaries.
+    """Decodes lines into events of `model`: a type that msgspec supports, a pydantic model, or None for dictionaries.
 
     With `msgspec.Raw`, events stay as stored, to the last digit: `bytes(event)` is their JSON.
     """
@@ -78,12 +78,12 @@ class LineDecoder:
         self._raw = msgspec.json.Decoder(Line[msgspec.Raw])
 
     def decode(self, line: bytes) -> Decoded:
-        """Read a line. Raises `msgspec.DecodeError` if it is no line of a stream."""
+        """Read a line. Raises `msgspec.DecodeError` if it is not a line of a stream."""
         if self._whole is not None:
             try:
                 return Decoded(self._whole.decode(line))
             except msgspec.ValidationError:
-                pass  # At least one event does not fit: they are read one by one.
+                pass  # At least one event does not fit, so they are read one by one.
         found = self._raw.decode(line)
         events, poison = _split_events(found.events or (), self._one)
         whole: Line[Any] = Line(found.cursor, None if found.events is None else events, found.info)
@@ -91,7 +91,7 @@ class LineDecoder:
 
 
 class CloudEventDecoder:
-    """The same for the lines of a stream of CloudEvents, which are lists. The last one of them has the cursor."""
+    """Decodes the lines of a stream of CloudEvents, which are lists. The last event of a list has the cursor."""
 
     def __init__(self, model: Any = None) -> None:
         self._one = _decoder_of_events(model)
@@ -99,7 +99,7 @@ class CloudEventDecoder:
         self._cursor = msgspec.json.Decoder(_PlaceOfCloudEvent)
 
     def decode(self, line: bytes) -> Decoded:
-        """Read a line. Raises `msgspec.DecodeError` if it is no line of a stream."""
+        """Read a line. Raises `msgspec.DecodeError` if it is not a line of a stream."""
         found = self._line.decode(line)
         if isinstance(found, Line):
             return Decoded(Line(None, None, None, found.detail, found.title, found.unreadable))

@@ -1,4 +1,4 @@
-"""The result of `send`: the report of one event, to wait for, to await, or to be called back with."""
+"""The result of `send`: the report of one event, which applications can wait for, await, or receive in a callback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("nakadi_client")
 
 
 class Lane(Enum):
-    """A separate kind of key: an event without an order belongs to `NONE`, and nothing waits for it."""
+    """A separate kind of key: unordered events have the key `NONE`, and no other event waits for them."""
 
     NONE = auto()
 
@@ -66,7 +66,8 @@ class Delivery:
         self.epoch: int = 0
         self.attempts: int = 0
         self.ambiguous: bool = False
-        # Attempts that failed, and why the last one did. The others were sent again because of their neighbours.
+        # The failed attempts, and why the last one failed. Other attempts were repeated only because of other events in
+        # the batch.
         self.failures: int = 0
         self.reason: NakadiError | None = None
         self.outcome: Outcome | None = None
@@ -87,15 +88,17 @@ class Delivery:
         return self._result()
 
     def add_done_callback(self, callback: Callback) -> None:
-        """Call this when the outcome is known, at once if it is. It runs in the producer's thread: it must be short."""
+        """Call this function when the outcome is known, or at once if it is known already. It runs in the producer's
+        thread, so it must be quick.
+        """
         with _LOCK:
             self._callbacks = [*(self._callbacks or ()), callback]
-        # The outcome may have come just before: then the producer saw no callbacks, and this call runs them.
+        # The outcome may have arrived just before. Then the producer saw no callbacks, and this call runs them.
         if self.outcome is not None:
             self._call_back()
 
     def announce(self) -> None:
-        """Run the callbacks. The producer calls this once the outcome is there, without holding its lock."""
+        """Run the callbacks. The producer calls this once the outcome is known, without holding its lock."""
         if self._callbacks is not None:
             self._call_back()
 
@@ -126,12 +129,13 @@ class Delivery:
         raise outcome
 
     def _call_back(self) -> None:
-        # Both the producer and who adds a callback may come here at once: each callback is taken by one of them.
+        # The producer and the thread that adds a callback may run this at the same time; one of them takes each
+        # callback.
         with _LOCK:
             callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
                 callback(self)
             except Exception:
-                # It must not keep others from their reports.
+                # A failing callback must not prevent the reports of other events.
                 _LOGGER.exception("A callback failed for %r", self)

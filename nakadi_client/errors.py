@@ -29,7 +29,9 @@ class Refused(NakadiError):
 
 
 class EventRefused(NakadiError):
-    """The broker refused this event, and would refuse it again. `step` says where: `validating`, `partitioning`."""
+    """The broker refused this event, and would refuse it again. `step` names the step that failed, such as `validating`
+    or `partitioning`.
+    """
 
     def __init__(self, message: str, *, step: str = "none") -> None:
         super().__init__(message)
@@ -39,7 +41,8 @@ class EventRefused(NakadiError):
 class EventsUnreadable(NakadiError):
     """The broker cannot read the next events of a partition, because its archive is damaged there.
 
-    The message has the event type, the partition and the offsets. Reading goes on once an operator has repaired it.
+    The message has the event type, the partition and the offsets. Reading continues once an operator has repaired the
+    archive.
     """
 
     def __init__(self, message: str, *, partition: str) -> None:

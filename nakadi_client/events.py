@@ -1,4 +1,4 @@
-"""From an event of the application to the JSON that is published, with the metadata that is missing."""
+"""Converts an event of the application into the JSON that is published, and adds missing metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Eid = str
 
 
 def new_eid() -> Eid:
-    """Make a random UUID (version 4). `uuid.uuid4` does the same, and takes three times as long."""
+    """Create a random UUID (version 4). `uuid.uuid4` does the same, but takes three times as long."""
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
@@ -24,15 +24,15 @@ def new_eid() -> Eid:
 class Metadata(msgspec.Struct, frozen=True):
     """Adds `metadata` to events of the categories `business` and `data`, and fills in `eid` and `occurred_at`.
 
-    `traceparent` returns the trace that an event belongs to, in the form of W3C's header, or None; it goes into
-    `metadata.span_ctx`. `flow_id` likewise.
+    `traceparent` returns the trace that an event belongs to, in the form of W3C's header, or None; it becomes
+    `metadata.span_ctx`. `flow_id` likewise returns a flow id or None.
     """
 
     traceparent: Callable[[], str | None] | None = None
     flow_id: Callable[[], str | None] | None = None
 
     def missing(self) -> dict[str, Any]:
-        """Make the metadata of an event that has none."""
+        """Create the metadata of an event that has none."""
         found: dict[str, Any] = {"eid": new_eid(), "occurred_at": datetime.now(timezone.utc).isoformat()}
         if self.traceparent and (trace := self.traceparent()):
             found["span_ctx"] = {"traceparent": trace}
@@ -42,7 +42,7 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 def encode(event: Any, metadata: Metadata | None) -> tuple[bytes, Eid | None]:
-    """Write an event as JSON, and return its `eid` beside it.
+    """Write an event as JSON, and return the JSON with its `eid`.
 
     `event` is a mapping, a model of msgspec or pydantic, a dataclass, or JSON as bytes, which stays unchanged.
     """
@@ -62,7 +62,7 @@ def encode(event: Any, metadata: Metadata | None) -> tuple[bytes, Eid | None]:
         given = _as_dict(given)
     if "eid" in given and "occurred_at" in given:
         return _encode(event), str(given["eid"])
-    # The application's metadata come before generated ones.
+    # The application's metadata take precedence over generated ones.
     whole = {**metadata.missing(), **{name: value for name, value in given.items() if value is not None}}
     return _encode({**event, "metadata": whole}), str(whole["eid"])
 

@@ -1,4 +1,4 @@
-"""The lines of a stream, out of the chunks that arrive."""
+"""The lines of a stream, assembled from the chunks that arrive."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class LineSplitter:
     """Splits at `\\n` and nowhere else: JSON texts may contain U+2028, U+2029 and U+0085, at which `splitlines` splits.
 
-    What follows the last `\\n` waits for the next chunk. A connection that breaks within a line leaves it here, so a
-    torn line never counts as a whole one.
+    What follows the last `\\n` waits for the next chunk. If the connection breaks within a line, its beginning stays
+    here, so a truncated line never counts as complete.
     """
 
     def __init__(self) -> None:

@@ -22,9 +22,9 @@ def partition_of(keys: Sequence[object], partitions: Sequence[str] | int) -> str
 
 
 def key_at(*paths: str) -> Key:
-    """Return a function that takes the values at these dotted paths of an event, joined as one key.
+    """Return a function that joins the values at these dotted paths of an event to a key.
 
-    Give the `partition_key_fields` of the event type, so that events of one key are events of one partition:
+    Give the `partition_key_fields` of the event type, so that all events of a key are in the same partition:
     `Producer(url, "order.placed", key=key_at("order_number"))`. It reads mappings and attributes.
     """
     split = [path.split(".") for path in paths]

@@ -32,7 +32,7 @@ Event = TypeVar("Event")
 
 
 class Producer(Generic[Event]):
-    """Publishes events of one event type, in batches, from threads of its own.
+    """Publishes events of one event type, in batches, from its own threads.
 
         with Producer("https://events.example.org", "order.placed", key=key_at("order_number")) as producer:
             producer.send({"order_number": "A-1"})
@@ -40,9 +40,9 @@ class Producer(Generic[Event]):
     `send` returns at once; it waits only while the buffer is full. Its `Delivery` reports the event's result.
     Closing waits until everything is delivered or given up. `Producer[OrderPlaced](...)` takes events of one type.
 
-    An event that got no answer is sent again with the same `eid`: at least once, and perhaps twice. The keywords are
-    explained at `Publishing`, `Limits` and `Connection`. The producer calls `on_delivery` with each `Delivery`, in
-    its own thread. With `stop_on_signals`, SIGTERM lets the producer finish before the process ends.
+    An event without an answer is resent with the same `eid`, so it is stored at least once, and perhaps twice.
+    `Publishing`, `Limits` and `Connection` explain the keywords. The producer calls `on_delivery` with each `Delivery`,
+    in its own thread. With `stop_on_signals`, SIGTERM lets the producer finish before the process ends.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Producer(Generic[Event]):
         )
         self._request = self._publishing.requests()
         self._on_delivery = on_delivery
-        # First the steps that may refuse its arguments, then those that open something to close.
+        # Steps that may reject the arguments come before those that open resources.
         self._core = ProducerCore(limits, random.random, stops=on_failure == "stop")
         self._api = Api(connection_of(broker, token))
-        # It guards the core. Senders wait on it for work, `send` for room, and `flush` for the end.
+        # This condition guards the core. Senders wait on it for work, `send` waits for room, and `flush` for the end.
         self._changed = threading.Condition()
         self._closing = False
         self._senders = [
@@ -94,8 +94,8 @@ class Producer(Generic[Event]):
     ) -> Delivery:
         """Take an event to deliver. It waits while the buffer is full, and raises `BufferFull` after `timeout` seconds.
 
-        `event` is a mapping, a model of msgspec or pydantic, a dataclass, or JSON as bytes. `key` goes before the
-        producer's own function. Raises `BadEvent` if the event cannot be written, and `Closed` after the end.
+        `event` is a mapping, a model of msgspec or pydantic, a dataclass, or JSON as bytes. `key` takes precedence over
+        the producer's own function. Raises `BadEvent` if the event cannot be written, and `Closed` after the end.
         """
         delivery = self._publishing.delivery_of(event, key)
         if on_delivery:
@@ -113,19 +113,22 @@ class Producer(Generic[Event]):
     publish = send
 
     def send_all(self, events: Iterable[Event]) -> list[Delivery]:
-        """Take events in their order."""
+        """Take several events to deliver, in their order."""
         return [self.send(event) for event in events]
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Deliver the events taken until now, without lingering. Returns whether all was settled within `timeout`."""
+        """Deliver the events taken until now, without lingering. Returns whether all of them were settled within
+        `timeout`.
+        """
         with self._changed:
             flushed = self._core.flush()
             self._changed.notify_all()
             return self._changed.wait_for(lambda: self._core.is_flushed(flushed), timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more, and flush. Events without a result after `timeout` seconds are given up. It may be called
-        again."""
+        """Accept no more events, and flush. Events without a result after `timeout` seconds are given up. It may be
+        called again.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -135,7 +138,7 @@ class Producer(Generic[Event]):
             self._changed.notify_all()
         self._announce(given_up)
         if threading.current_thread() in self._senders:
-            return  # A callback closed it: its own thread ends after this batch.
+            return  # A callback closed the producer, whose thread ends after this batch.
         for sender in self._senders:
             sender.join(timeout)
         self._withdraw()
@@ -144,7 +147,7 @@ class Producer(Generic[Event]):
 
     @property
     def waiting(self) -> int:
-        """How many events were taken and are not settled."""
+        """The number of events that were taken and are not settled."""
         return self._core.kept_events
 
     def __enter__(self) -> Producer[Event]:
@@ -171,7 +174,7 @@ class Producer(Generic[Event]):
             self._announce(settled)
 
     def _next_batch(self) -> Batch | None:
-        """Wait for a batch that is due; None at the end."""
+        """Wait for a batch that is due; None after the last one."""
         while True:
             with self._changed:
                 now = time.monotonic()

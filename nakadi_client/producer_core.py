@@ -26,7 +26,7 @@ from nakadi_client.pauses import Pauses
 
 # Brackets and commas are counted with the events.
 _COMMA = 1
-# After these the broker may have stored the batch. 503, 408 and 429 say that it did not take it.
+# After these statuses, the broker may have stored the batch. 503, 408 and 429 mean that it did not.
 _AMBIGUOUS = (207, 500, 502, 504)
 _HALVE = (400, 413)
 
@@ -76,9 +76,9 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class ProducerCore:
-    """Events in, batches out. One producer publishes to one event type. It is not safe for threads: drivers lock it.
+    """Events in, batches out. One producer publishes to one event type. It is not thread-safe: drivers lock it.
 
-    With `stops`, the first event that cannot be delivered ends it: it sends nothing more.
+    With `stops`, the producer sends nothing more after the first event that cannot be delivered.
     """
 
     def __init__(
@@ -103,21 +103,24 @@ class ProducerCore:
         # Events that are not settled, by the flush that waits for them.
         self._epoch = 0
         self._left: dict[int, int] = {0: 0}
-        # Why the producer gives up, once it does.
+        # The reason for giving up, once the producer has given up.
         self._given_up: str | None = None
-        # Until when senders sleep who would want to know of a new event; -inf if only an answer or a pause matters.
+        # The time until which senders that need to know about a new event sleep; -inf if they wait only for an answer
+        # or a pause.
         self._asleep_until = -inf
 
     # What applications do ---------------------------------------------------------------------------------------------
 
     def has_room_for(self, size: int) -> bool:
-        """Whether an event of this size may be added now. An event that is larger than the buffer fits an empty one."""
+        """Whether an event of this size may be added now. An event that is larger than the buffer fits into an empty
+        one.
+        """
         if self.kept_events == 0:
             return True
         return self.kept_events < self.limits.buffer_events and self.kept_bytes + size <= self.limits.buffer_bytes
 
     def add(self, delivery: Delivery, now: float) -> bool:
-        """Take an event, and return whether a waiting sender has to look again."""
+        """Take an event, and return whether a waiting sender has to check again."""
         size = len(delivery.body) + _COMMA
         delivery.added_at = now
         delivery.epoch = self._epoch
@@ -131,7 +134,7 @@ class ProducerCore:
         return len(self._queue) == self._most_events or 0 <= self._queued_bytes - self._most_bytes < size
 
     def flush(self) -> int:
-        """Let everything that was added go without lingering. Returns the argument for `is_flushed`."""
+        """Send everything that was added without lingering. Returns the argument for `is_flushed`."""
         if self._left[self._epoch]:
             self._epoch += 1
             self._left[self._epoch] = 0
@@ -142,8 +145,8 @@ class ProducerCore:
         return not any(count for epoch, count in self._left.items() if epoch <= flushed)
 
     def give_up(self, reason: str) -> list[Delivery]:
-        """Settle the waiting events as not delivered, and return them. Batches on their way are settled when their
-        answers come, and nothing is sent again.
+        """Settle the waiting events as not delivered, and return them. Batches that are being sent are settled when
+        their answers come, and nothing is resent.
         """
         self._given_up = reason
         given_up = list(self._queue)
@@ -169,7 +172,7 @@ class ProducerCore:
         return expired + (self._stop() if expired and self._stops else [])
 
     def step(self, now: float) -> Batch | Wait:
-        """Return a batch that is due, or how long there is none."""
+        """Return a batch that is due, or the time until the next one."""
         self._asleep_until = -inf
         if self._queue and self._requests >= self.limits.in_flight:
             return Wait()
@@ -180,7 +183,7 @@ class ProducerCore:
         if now < self._paused_until:
             return Wait(min(self._paused_until, expires))
         self._wake_keys(now)
-        chosen, passed, full = self._choose()
+        chosen, passed, full = self._choose_batch()
         rests_until = min(self._held.values(), default=inf)
         if not chosen:
             self._asleep_until = min(rests_until, expires)
@@ -226,7 +229,7 @@ class ProducerCore:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _end_of(self, delivery: Delivery, now: float) -> NotDelivered | None:
-        """Return the outcome of an event that has had its time or its attempts; None if the event is sent again."""
+        """Return the outcome of an event whose time or attempts are used up; None if the event is resent."""
         if self._given_up is not None:
             return NotDelivered(self._given_up, maybe_stored=delivery.ambiguous)
         if delivery.added_at + self.limits.delivery_timeout <= now:
@@ -237,7 +240,7 @@ class ProducerCore:
         return None
 
     def _stop(self) -> list[Delivery]:
-        """Send nothing more. Requests on their way are settled when their answers come, and not repeated."""
+        """Send nothing more. Open requests are settled when their answers come, and not repeated."""
         self.is_stopped = True
         return self.give_up("An earlier event was not delivered.")
 
@@ -245,8 +248,8 @@ class ProducerCore:
         if self._held:
             self._held = {key: until for key, until in self._held.items() if until > now}
 
-    def _choose(self) -> tuple[list[Delivery], list[Delivery], bool]:
-        """Return the events for a batch, the ones before its last that have to wait, and whether the batch is full."""
+    def _choose_batch(self) -> tuple[list[Delivery], list[Delivery], bool]:
+        """Return the events for a batch, the earlier ones that have to wait, and whether the batch is full."""
         held = self._held
         chosen: list[Delivery] = []
         passed: list[Delivery] = []
@@ -286,7 +289,8 @@ class ProducerCore:
                 if isinstance(outcome, _Again):
                     self._let_rest(each, now + self._pauses.after(each.attempts, self._draw))
         elif status == 422:
-            # One event is named at a time. Bad events in a row shall not send the good ones behind them each time.
+            # The broker names one event at a time. Consecutive bad events must not cause the good events after them to
+            # be resent each time.
             first = next((place for place, each in enumerate(verdict) if isinstance(each, NakadiError)), 0)
             self._most_events = max(1, min(self._most_events, 2 * first))
         elif status in _HALVE:
@@ -306,7 +310,7 @@ class ProducerCore:
             self._held[delivery.key] = until
 
     def _forget(self, settled: Sequence[Delivery]) -> None:
-        """Give back the room of events whose outcome is known."""
+        """Release the buffer space of events whose outcome is known."""
         self.kept_events -= len(settled)
         self.kept_bytes -= _size_of(settled)
         for each in settled:
@@ -316,14 +320,14 @@ class ProducerCore:
 
 
 class _Again(msgspec.Struct, frozen=True):
-    """An event is to be sent again. It is no failure if only its batch was refused."""
+    """Marks an event to resend. It is not a failure if only its batch was rejected."""
 
     maybe_stored: bool
     reason: NakadiError | None = None
     is_failure: bool = True
 
 
-# None: stored. An error: refused for good.
+# None means stored; an error means permanently rejected.
 _Verdict = None | NakadiError | _Again
 
 
@@ -349,7 +353,7 @@ def _verdict_of_status(status: int, count: int, answer: Answer) -> _Verdict:
 
 
 def _verdicts_of_items(status: int, items: Sequence[ItemResult]) -> Iterable[_Verdict]:
-    # Where the broker refuses a batch without naming an event, sending it again would change nothing.
+    # If the broker rejects a batch without naming an event, resending it would change nothing.
     names_one = any(item.publishing_status == "failed" for item in items)
     for item in items:
         if item.publishing_status == "submitted":

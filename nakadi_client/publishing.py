@@ -1,4 +1,4 @@
-"""The common parts of both producers: the request for a batch, and an event's way into the core."""
+"""The common parts of both producers: the request for a batch, and the path of an event into the core."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OnFailure = Literal["continue", "stop"]
 
 CLOUD_EVENTS = "application/cloudevents-batch+json"
 
-# A small body is not worth the work.
+# Compressing a small body is not worthwhile.
 _LEAST_TO_COMPRESS = 1_000
 
 
@@ -57,7 +57,7 @@ class Publishing(msgspec.Struct, frozen=True):
         return Delivery(body, eid=found or eid, key=key)
 
     def requests(self) -> Callable[[Batch], Request]:
-        """Return the function that makes requests of batches."""
+        """Return the function that creates the request for a batch."""
         compress = compressor(self.compression)
         where = path("event-types", self.event_type, "deleted-events" if self.tombstones else "events")
         plain = {"Content-Type": CLOUD_EVENTS if self.cloud_events else "application/json"}
@@ -75,7 +75,7 @@ class Publishing(msgspec.Struct, frozen=True):
 
 
 def closed(core: ProducerCore) -> Closed:
-    """Make the exception for callers that send to a producer that accepts no further events."""
+    """Create the exception for callers that send to a producer that accepts no further events."""
     if core.is_stopped:
         return Closed("The producer has stopped at an event that was not delivered.")
     return Closed("The producer is closed.")

@@ -31,7 +31,7 @@ class Reader(Generic[Event]):
         for batch in Reader(url, "order.placed", start="begin", follow=False):
             handle(batch.events)
 
-    The keywords are explained at `ReadOptions`. Nothing is committed: when a connection breaks, the next one
+    `ReadOptions` explains the keywords. Nothing is committed: when a connection breaks, the next one
     continues after the last event, and a new reader begins at its own `start`. The end of the loop closes the
     connection.
     """
@@ -82,7 +82,7 @@ class Reader(Generic[Event]):
             api.close()
 
     def _read_stream(self, api: Api, step: OpenStream) -> Generator[Batch[Any], None, None]:
-        """Read one stream to its end, and report the reason of the end to the core."""
+        """Read one stream to its end, and tell the core why it ended."""
         error: NakadiError | None = None
         try:
             with api.stream(request_of(self._core.event_type, step)) as response:
@@ -117,5 +117,7 @@ def read(
 def read(
     broker: str | Connection, event_type: str, *, model: Any = None, **options: Any
 ) -> Generator[Batch[Any], None, None]:
-    """Read an event type without a subscription: an iterator over its batches. It takes the keywords of `Reader`."""
+    """Read an event type directly, not through a subscription: an iterator over its batches. It takes the keywords of
+    `Reader`.
+    """
     yield from Reader[Any](broker, event_type, model=model, **options)

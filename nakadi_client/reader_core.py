@@ -7,7 +7,8 @@ end.
     core.batches(lines)                    # for lines of the stream
     core.handle_closed_stream(now, error)  # when the stream has ended
 
-It has no subscription, so nothing is committed: it remembers its place itself, and goes on there after a break.
+There is no subscription, so nothing is committed: the core remembers its position itself, and continues there after a
+broken connection.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ class Find(msgspec.Struct, frozen=True):
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """Ask how many events are behind these cursors."""
+    """Ask how many events come after these cursors."""
 
     cursors: Sequence[Place]
 
 
 class OpenStream(msgspec.Struct, frozen=True):
-    """Open a stream after these cursors. `stream_limit` is 0 if it has no end."""
+    """Open a stream after these cursors. `stream_limit` is 0 if the stream has no end."""
 
     cursors: Sequence[Place]
     batch_limit: int
@@ -104,15 +105,15 @@ class ReaderCore:
         self._pauses = pauses or Pauses()
         # The offset after which each partition continues; None until the partitions are known.
         self._at: dict[str, str] | None = _offsets(options.start) if isinstance(options.start, Mapping) else None
-        # The last offset that each partition had at the beginning, of those that are not read up to it.
+        # The last offset that each partition had at the beginning, for partitions that are not read up to it yet.
         self._ends: dict[str, str] | None = None
-        # How many lines without events have come in a row, by partition.
+        # The number of consecutive lines without events, by partition.
         self._empty_lines: dict[str, int] = {}
         self._silent_lines = 0
         self._left = 0
         self._failures = 0
         self._failing_since = inf
-        # Since when the broker cannot read the next events of partitions.
+        # The time since which the broker cannot read the next events of partitions.
         self._unreadable_since: dict[str, float] = {}
         self._open_at = -inf
         self._trouble: Trouble | None = None
@@ -121,7 +122,7 @@ class ReaderCore:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is read that there was at the beginning."""
+        """Whether all events that existed at the beginning are read."""
         return not self._options.follow and self._ends is not None and not self._ends
 
     def step(self, now: float) -> Find | Measure | OpenStream | Trouble | Wait | End:
@@ -141,13 +142,13 @@ class ReaderCore:
         self._got_lines = False
         self._empty_lines.clear()
         self._silent_lines = 0
-        # A limit of the number of existing events ends the stream at once; fewer come where compaction has removed
-        # some.
+        # The limit is the number of existing events, so that the stream ends at once; fewer events come if compaction
+        # has removed some.
         size = min(self._options.batch_limit, self._left or self._options.batch_limit)
         return OpenStream(cursors, size, self._left, self._options.cloud_events)
 
     def handle_answer(self, step: Find | Measure | OpenStream, answer: Answer | NoAnswer, now: float) -> None:
-        """Take the result of a request. The answer to `OpenStream` is a refusal of a stream."""
+        """Take the result of a request. The answer to `OpenStream` is the refusal to open the stream."""
         if isinstance(answer, NoAnswer):
             self._pause(answer, now)
         elif answer.status >= 500 or answer.status in _TRY_AGAIN:
@@ -162,7 +163,7 @@ class ReaderCore:
     def batches(self, lines: Iterable[bytes]) -> Iterator[Batch[Any]]:
         """Take lines; return their batches with events, up to the end.
 
-        Raises `NakadiError` at a line that is none of a stream: the stream is to be closed then.
+        Raises `NakadiError` at a line that does not belong to a stream; the caller then closes the stream.
         """
         for line in lines:
             if (batch := self._take_line(line)) is not None:
@@ -171,7 +172,9 @@ class ReaderCore:
                 return
 
     def handle_closed_stream(self, now: float, error: NakadiError | None = None) -> None:
-        """The stream is over, or its connection broke: the next one begins after the received events."""
+        """Note that the stream has ended, or that its connection broke. The next stream begins after the received
+        events.
+        """
         if isinstance(error, EventsUnreadable):
             # Other partitions may have had lines meanwhile, which ended the series of failures.
             self._failing_since = self._unreadable_since.setdefault(error.partition, now)
@@ -209,7 +212,7 @@ class ReaderCore:
         return Batch(events, replace(cursor, event_type=self.event_type), "", poison=decoded.poison)
 
     def _take_silence(self) -> None:
-        """A line without CloudEvents does not say which partition has none."""
+        """Count a line without CloudEvents, which does not name its partition."""
         self._got_lines = True
         self._failures, self._failing_since = 0, inf
         self._silent_lines += 1
@@ -217,10 +220,10 @@ class ReaderCore:
             self._ends.clear()
 
     def _is_at_end(self, partition: str, offset: str) -> bool:
-        """Whether a partition has nothing more of what existed at the beginning.
+        """Whether a partition has no more of the events that existed at the beginning.
 
-        The last offset may belong to an event that no stream delivers, such as a tombstone, so lines without events are
-        an end, too. One or two are none: a busy broker sends them while it still reads.
+        The last offset may belong to an event that no stream delivers, such as a tombstone, so lines without events
+        also mark the end. One or two do not, because a busy broker sends them while it still reads.
         """
         assert self._ends is not None
         return self._empty_lines[partition] >= EMPTY_LINES_AT_END or offset >= self._ends.get(partition, offset)
@@ -258,7 +261,7 @@ def _offsets(start: Mapping[str, str]) -> dict[str, str]:
 
 
 def _write_time(moment: Any) -> str:
-    """Write a time as an offset. Nakadi Serverless begins at the first event after it."""
+    """Write a time as an offset. Nakadi Serverless begins at the first event after that time."""
     return str(moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
 
 

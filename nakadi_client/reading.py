@@ -16,7 +16,7 @@ OnMisfit = Literal["stop", "skip"]
 
 
 def request_of(event_type: str, step: Find | Measure | OpenStream) -> Request:
-    """Make the request of a step."""
+    """Create the request of a step."""
     where = path("event-types", event_type)
     if isinstance(step, Find):
         return Request("GET", f"{where}/partitions")
@@ -29,7 +29,7 @@ def request_of(event_type: str, step: Find | Measure | OpenStream) -> Request:
 
 
 def treat_misfits(batch: Batch[Any], on_poison: OnMisfit) -> None:
-    """Log events that do not fit the model, or raise `Poison` at the first."""
+    """Log events that do not fit the model, or raise `Poison` at the first one."""
     for poison in batch.poison:
         if on_poison == "stop":
             raise stop_at(poison, batch)

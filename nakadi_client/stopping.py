@@ -1,11 +1,11 @@
 """SIGTERM ends a process when its consumers and producers have finished.
 
-If there are consumers, they stop: the batch in hand is finished and committed, the loop ends, and the program
-continues after it. Otherwise the producers flush, and the signal then has its usual effect. A second SIGTERM
-ends the process at once.
+If there are consumers, they stop: the current batch is finished and committed, the loop ends, and the program continues
+after the loop. Otherwise the producers flush, and the signal then has its usual effect. A second SIGTERM ends the
+process at once.
 
-A handler of the application's own is never replaced: such a program calls `consumer.stop()` itself. Handlers can be set
-in the main thread only; a program whose consumers and producers live in other threads calls `listen()` in the main one.
+The application's own handler is never replaced: such a program calls `consumer.stop()` itself. Handlers can be set only
+in the main thread; a program whose consumers and producers live in other threads calls `listen()` in the main thread.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Stop = Callable[[], object]
 _lock = threading.Lock()
 _stops: dict[int, tuple[Stop, bool]] = {}
 _numbers = iter(range(2**62))
-# A handler runs between any two steps of the main thread, which may hold any lock. `SimpleQueue.put` is the one thing
-# that is safe there: it tells a thread that does the rest.
+# A handler runs between any two steps of the main thread, which may hold any lock. Only `SimpleQueue.put` is safe
+# there: it notifies a thread, which does the rest.
 _signals: queue.SimpleQueue[int] = queue.SimpleQueue()
 _watcher: threading.Thread | None = None
 
 
 def register(stop: Stop, *, is_consumer: bool = False) -> Callable[[], None]:
-    """Call this when SIGTERM comes. Returns the function that withdraws it."""
+    """Call this function at SIGTERM. Returns a function that removes the registration."""
     listen()
     with _lock:
         number = next(_numbers)
@@ -46,7 +46,9 @@ def register(stop: Stop, *, is_consumer: bool = False) -> Callable[[], None]:
 
 
 def listen() -> bool:
-    """Handle SIGTERM, unless the application does. Returns whether it is handled here; call it in the main thread."""
+    """Handle SIGTERM, unless the application does. Returns whether this module handles it. Call this in the main
+    thread.
+    """
     if _is_main() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         _start_watcher()
         signal.signal(signal.SIGTERM, _on_signal)
@@ -64,7 +66,7 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 def _start_watcher() -> None:
     global _watcher  # noqa: PLW0603  # a process has one
-    # A fork has the variable, and not the thread.
+    # A fork inherits the variable, but not the thread.
     if _watcher is None or not _watcher.is_alive():
         _watcher = threading.Thread(target=_watch, name="nakadi-signals", daemon=True)
         _watcher.start()

@@ -1,4 +1,4 @@
-"""A real broker within a test, with faults on demand. It needs the broker: `pip install nakadi-serverless`.
+"""A real broker within a test, with faults on demand. This module needs the broker: `pip install nakadi-serverless`.
 
     from nakadi_client.testing import LocalNakadi
 
@@ -45,7 +45,7 @@ class LocalNakadi:
             broker = opened.enter_context(Broker(**settings))
             self.faults: Faults = broker.faults
             self.url: str = broker.url
-            # It fails where the environment names a proxy or certificates that cannot be used.
+            # This fails if the environment names a proxy or certificates that cannot be used.
             self._client = opened.enter_context(httpx.Client(base_url=self.url, timeout=_PATIENCE))
             self._opened = opened.pop_all()
 
@@ -143,7 +143,7 @@ class Network:
         threading.Thread(target=self._accept, name="nakadi-network", daemon=True).start()
 
     def lead_to(self, url: str) -> None:
-        """Lead new connections to another broker."""
+        """Direct new connections to another broker."""
         parsed = httpx.URL(url)
         self._target = (parsed.host, parsed.port or 80)
 
@@ -172,7 +172,7 @@ class Network:
 
     def close(self) -> None:
         self._is_down = True
-        # A thread waits in `accept`, which a mere close would not end.
+        # A thread waits in `accept`, which `close` alone would not end.
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -220,7 +220,7 @@ class Network:
         self._break(pair)
 
     def _pass_until_cut(self, chunk: bytes) -> bytes:
-        """Return the part of a chunk that passes. Cut only once; later connections pass."""
+        """Return the part of a chunk that passes. Cuts only once; later connections pass completely."""
         with self._lock:
             if self._bytes_left is None:
                 return chunk

@@ -18,13 +18,13 @@ import msgspec
 
 from nakadi_client.errors import NakadiError
 
-# A token is fetched again after this part of its lifetime, so that none expires on its way.
+# A token is fetched again after this fraction of its lifetime, so that none expires during a request.
 _PART_OF_LIFE = 0.8
 _SECONDS_WITHOUT_EXPIRY = 60.0
 
 
 class TokenSource(Protocol):
-    """Gives tokens. `get` may take long; `refuse` says that the broker refused the latest."""
+    """Gives tokens. `get` may take long; `refuse` reports that the broker rejected the latest token."""
 
     def get(self) -> str | None: ...
 
@@ -35,7 +35,7 @@ Token = TokenSource | Callable[[], str | None] | str | None
 
 
 class CalledFor:
-    """Asks a function for a token with each request: it should remember its token."""
+    """Asks a function for a token with each request; the function should cache its token."""
 
     def __init__(self, function: Callable[[], str | None]) -> None:
         self._function = function
@@ -44,7 +44,7 @@ class CalledFor:
         return self._function()
 
     def refuse(self) -> None:
-        """The next request calls the function anyway."""
+        """Do nothing: the next request calls the function anyway."""
 
     def __repr__(self) -> str:
         return "CalledFor(...)"
@@ -57,7 +57,7 @@ class UntilRefused:
         self._function = function
         self._token: str | None = None
         self._is_known = False
-        # Several threads may share one source: one of them asks, the others wait for its token.
+        # Several threads may share one source: one of them asks, and the others wait for its token.
         self._lock = threading.Lock()
 
     def get(self) -> str | None:
@@ -75,7 +75,10 @@ class UntilRefused:
 
 
 class TokenFile:
-    """A token in a file that somebody else keeps fresh. It is read again when the file was replaced or changed."""
+    """A token in a file that another process keeps up to date.
+
+    It is read again when the file was replaced or changed.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -100,7 +103,7 @@ class TokenFile:
 
 
 class ClientCredentials:
-    """Fetches tokens with OAuth2's client credentials, and keeps each for four fifths of its life.
+    """Fetches tokens with OAuth2's client credentials, and keeps each for four fifths of its lifetime.
 
     `url` is the token endpoint of the identity provider. `client` is an `httpx.Client` with its own proxy or
     certificates, if the provider needs them.
@@ -122,7 +125,7 @@ class ClientCredentials:
         self._client = client
         self._token: str | None = None
         self._good_until = 0.0
-        # Several producers may share one source: one of them fetches, the others wait for its token.
+        # Several producers may share one source: one of them fetches, and the others wait for its token.
         self._lock = threading.Lock()
 
     def get(self) -> str | None:
@@ -146,7 +149,7 @@ class ClientCredentials:
             answer.raise_for_status()
             found = _TOKENS.decode(answer.content)
         except (httpx.HTTPError, msgspec.MsgspecError) as error:
-            # The cause is left out: the request that it names has the secret in a header.
+            # The cause is omitted, because the request in it has the secret in a header.
             raise NakadiError(f"{self._url} gave no token: {type(error).__name__}.") from None
         self._token = found.access_token
         life = found.expires_in * _PART_OF_LIFE if found.expires_in else _SECONDS_WITHOUT_EXPIRY
@@ -154,7 +157,7 @@ class ClientCredentials:
 
 
 class Fixed:
-    """One token, or none."""
+    """A fixed token, or none."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token
@@ -163,7 +166,7 @@ class Fixed:
         return self._token
 
     def refuse(self) -> None:
-        """There is no other token."""
+        """Do nothing: there is no other token."""
 
     def __repr__(self) -> str:
         return "Token(...)" if self._token else "no token"

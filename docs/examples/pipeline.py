@@ -1,4 +1,4 @@
-"""An app of its own with a broker in it, and a pipeline that deploys it from GitHub.
+"""A CDK app with a broker in it, and a pipeline that deploys the app from GitHub.
 
 All parts of the broker come from its wheel: `pip install 'nakadi-serverless[cdk]'`.
 """
@@ -10,10 +10,10 @@ from aws_cdk import pipelines
 
 from nakadi_cdk import Context, NakadiAnalytics, NakadiBroker
 
-# Created with the account's consent in the console: Developer Tools, Connections.
+# Create the connection in the console, with the account's consent: Developer Tools, Connections.
 CONNECTION = "arn:aws:codeconnections:eu-central-1:123456789012:connection/00000000-0000-0000-0000-000000000000"
 
-# The image of the streaming service is for arm64, and so is the machine that builds it.
+# The image of the streaming service is for arm64, so the machine that builds it is arm64 too.
 ON_ARM = pipelines.CodeBuildOptions(
     build_environment=codebuild.BuildEnvironment(
         build_image=codebuild.LinuxArmBuildImage.AMAZON_LINUX_2_STANDARD_3_0, privileged=True
@@ -22,7 +22,7 @@ ON_ARM = pipelines.CodeBuildOptions(
 
 
 class Shop(cdk.Stage):
-    """A broker beside what else the shop needs."""
+    """A broker beside the shop's other resources."""
 
     def __init__(self, scope: cdk.App | cdk.Stack, name: str, *, context: Context) -> None:
         super().__init__(scope, name)
@@ -31,7 +31,7 @@ class Shop(cdk.Stage):
         NakadiAnalytics(stack, "Analytics", broker=broker)
         self.url = cdk.CfnOutput(stack, "Url", value=broker.url)
 
-        # Others of the app know where it is by construct, not by name.
+        # Other parts of the app refer to the broker by its construct, not by its name.
         tasks = iam.ManagedPolicy(stack, "SeesTheLog")
         tasks.add_statements(
             iam.PolicyStatement(
@@ -41,7 +41,7 @@ class Shop(cdk.Stage):
 
 
 class Pipeline(cdk.Stack):
-    """Synthesizes the branch `main`, waits for a person, deploys it, and checks that the broker is up."""
+    """Synthesizes the branch `main`, waits for an approval, deploys the branch, and checks that the broker is up."""
 
     def __init__(self, scope: cdk.App, name: str) -> None:
         super().__init__(scope, name)
@@ -57,7 +57,7 @@ class Pipeline(cdk.Stack):
             docker_enabled_for_synth=False,
             code_build_defaults=ON_ARM,
         )
-        # A stage for trials is another one before it, with a context of its own: stage="trial", keep_data=False.
+        # For a test stage, add another stage before this one, with its own context: stage="trial", keep_data=False.
         live = Shop(self, "Live", context=Context(stage="live", auth_issuer="https://issuer.example", shards=2))
         is_it_up = pipelines.ShellStep(
             "IsItUp", env_from_cfn_outputs={"URL": live.url}, commands=['curl --fail "${URL}health"']

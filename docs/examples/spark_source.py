@@ -17,15 +17,15 @@ folder = Path(os.environ.get("EXAMPLE_FOLDER", "data/example"))
 spark = open_spark("example", f"file://{folder.absolute()}/tables", "hadoop", "local[2]", "1g")
 
 # %% [markdown]
-# What there is now, from the oldest event on. Each partition is read by a task of its own.
+# All current events, from the oldest one on. Each partition is read by its own task.
 
 # %%
 orders = nakadi_spark.read(spark, url, event_type)
 orders.select("order_number", "total.amount").show()
 
 # %% [markdown]
-# New events, batch by batch, with the offsets in a folder. A batch that was not finished comes again with its number:
-# writing it to a place of that number has each event once.
+# New events, batch by batch, with the offsets in a folder. An unfinished batch is repeated with the same number, so
+# writing each batch to a path with its number stores each event once.
 
 
 # %%

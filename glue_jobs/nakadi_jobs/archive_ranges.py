@@ -22,8 +22,8 @@ TopicPartition = tuple[str, int]
 class ArchiveRange(Struct, frozen=True, kw_only=True):
     """Offsets of one partition whose events lie next to each other in the archive.
 
-    `events` is the number of events: smaller than the number of offsets if compaction or an erasure removed some, None
-    if nobody counted the rest. Times are microseconds.
+    `events` is the number of events: It is smaller than the number of offsets if compaction or an erasure removed some
+    events, and None if the remaining ones were not counted. Times are microseconds.
     """
 
     topic: str
@@ -109,7 +109,7 @@ AFTER_LAST_OFFSET = 10**17
 
 
 def refresh_ranges(index: LogIndex, event_type: EventType, read: Iterable[ArchiveRange]) -> Iterator[ArchiveRange]:
-    """The ranges that the index has now at the places of these."""
+    """The current ranges in the index at the places of these ranges."""
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     for part in read:
         first, end = ranges.get(part.place, (part.first, part.end))
@@ -163,8 +163,8 @@ def unread_parts_since(
 
 
 def _find_start(index: LogIndex, place: TopicPartition, start: int, head: IndexHead, moment: int) -> int:
-    """The beginning of the first segment that reaches a moment or goes beyond it; the head if there is none. Stored
-    times never decrease.
+    """The beginning of the first segment that ends at this moment or later; the head if there is none. Stored times
+    never decrease.
     """
     end = head.state.next_offset
     if head.state.latest_stored_at < moment:
@@ -180,7 +180,7 @@ def _find_start(index: LogIndex, place: TopicPartition, start: int, head: IndexH
 
 
 def unblocked_prefixes(found: Iterable[ArchiveRange], names: Container[str]) -> Iterator[ArchiveRange]:
-    """For each partition, the ranges with these names, up to the first range with another name. No range is skipped."""
+    """For each partition, the ranges with these names, up to the first one with another name: no range is skipped."""
     ended: set[TopicPartition] = set()
     for part in found:
         if part.name not in names:

@@ -1,7 +1,7 @@
 """Reads the Avro files of Iceberg's metadata. Iceberg's own tables do not read files without a snapshot.
 
-This reader knows only what Iceberg writes: no references to types that were named before, and blocks that are deflated,
-compressed with zstandard, or uncompressed.
+This reader supports only what Iceberg writes. It supports no references to earlier named types, and only blocks that
+are deflated, compressed with zstandard, or uncompressed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Reader:
             byte = self.take(1)[0]
             found |= (byte & 0x7F) << shift
             shift += 7
-            if byte < 0x80:  # the bit that says that more follow
+            if byte < 0x80:  # the bit that marks that more bytes follow
                 return (found >> 1) ^ -(found & 1)
 
     def bytes(self) -> bytes:
@@ -101,7 +101,7 @@ class _Reader:
         found = []
         while count := self.number():
             if count < 0:
-                self.number()  # how many bytes the block has
+                self.number()  # the number of bytes in the block
             found += [element() for _ in range(abs(count))]
         return found
 

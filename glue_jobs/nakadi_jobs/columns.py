@@ -128,7 +128,7 @@ def derive_columns(event_type: SchemaOwner, schemas: Iterable[KnownSchema], exis
         effective = whole_event_schema(event_type, schema)
         is_avro = isinstance(schema, RecordType)
         columns = merge_columns(columns, _derive_from_version(effective, stamped=is_avro or _is_stamped(event_type)))
-        # The metadata of Avro events have more in them than has columns.
+        # The metadata of Avro events contain members without columns.
         closed = closed and not is_avro and _columns_hold_all_of(effective, SchemaDocument.from_root(effective))
     shallow = Struct(tuple(replace(field, kind=_limit_depth(field.kind, MAX_LEVELS)) for field in columns.fields))
     columns = shallow if existing is None else _keep_existing_types(shallow, existing)
@@ -139,7 +139,9 @@ def derive_columns(event_type: SchemaOwner, schemas: Iterable[KnownSchema], exis
 
 
 def text_properties(columns: Struct) -> frozenset[str]:
-    """The properties that had several types. They are read as text, and each of their columns takes what fits."""
+    """The properties that had several types. They are read as text, and each of their columns takes the values that
+    fit.
+    """
     return frozenset(field.name for field in columns.fields if field.has_several_types and not field.source)
 
 
@@ -154,7 +156,7 @@ def contains_several_types(kind: Kind) -> bool:
 
 
 def innermost_types(kind: Kind) -> Iterator[Scalar | Json | Texts]:
-    """The values inside it that have no parts."""
+    """The innermost types, whose values have no parts."""
     match kind:
         case Struct(fields):
             for field in fields:
@@ -179,7 +181,8 @@ def merge_columns(old: Struct, new: Struct) -> Struct:
     properties = {field.name.lower() for field in new.fields}
     for field in new.fields:
         known = fields.setdefault(field.name.lower(), field)
-        # Of names that differ only by case, the first has the column. A name that an additional column took has none.
+        # If names differ only by case, the first one gets the column. A name that an additional column already has gets
+        # none.
         if known is field or known.name != field.name or known.source:
             continue
         kind = _join_kinds(known.kind, field.kind)

@@ -77,7 +77,9 @@ class JobContext(Struct, frozen=True):
         return TableFiles(self.spark, self.table_files, url)
 
     def check_archive(self) -> None:
-        """Raise `Unavailable` if the archive has nothing of what the log index names: it is the wrong one."""
+        """Raise `Unavailable` if the archive has none of the objects that the log index names, because it is the wrong
+        archive.
+        """
         if not is_archive_of(self.index, self.store):
             raise Unavailable(
                 f"The archive {self.archive.url} has none of the objects that the log index names. "
@@ -221,7 +223,7 @@ def run(job: str, known: argparse.Namespace, work: Callable[[JobContext], None],
         with ExitStack() as stack:
             workplace = open_context(known, report, clock, stack)
             if local_folder(workplace.archive.url) is not None:
-                workplace.check_archive()  # of a bucket, this would read the whole index in each run
+                workplace.check_archive()  # with a bucket, this would read the whole index in each run
             print(f"{job}: begun", file=sys.stderr, flush=True)
             stack.enter_context(show_progress(workplace.spark, report))
             with workplace.spans.of_run(job) if has_one_trace else nullcontext():
@@ -248,7 +250,7 @@ def open_context(known: argparse.Namespace, report: Report, clock: Clock, stack:
     store = stack.enter_context(closing(open_archive(archive_url)))
     master = known.master or ("local[*]" if known.catalog in {"hadoop", "rest"} else "")
     spark = open_spark(report.job, tables, known.catalog, master, known.memory, _catalog_properties(known))
-    # The tables lie with the archive, as far as regions and the like go.
+    # The tables are in the same region and account as the archive.
     query = urlsplit(archive_url).query
     gathered_url = f"{tables.rstrip('/')}/{GATHERED_FOLDER}"
     gathered, table_files = (

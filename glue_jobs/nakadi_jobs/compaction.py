@@ -87,7 +87,7 @@ class TableOutcome(msgspec.Struct, frozen=True):
 
     @property
     def empty(self) -> int:
-        """The offsets that have no event any more."""
+        """The offsets that no longer have an event."""
         return _count_offsets(self.read) - self.added.rows
 
 
@@ -232,7 +232,7 @@ def _add_gathered(
     table = events_table(work.spark, work.database, event_type)
     columns = columns_of_all_versions(work.event_types, event_type, table)
     prepare_table(table, event_type, columns, by_day=True)
-    lay_out(table, event_type)  # `update_tables` follows for each of them, and warns where this is refused
+    lay_out(table, event_type)  # `update_tables` follows for each event type, and warns if this is refused
     progress = _read_progress(table)
     names = {part.name for part in parts} | progress.damaged
     batch = [
@@ -383,7 +383,7 @@ def _write_batch(
     work: JobContext, event_type: EventType, table: Table, columns: Struct, reading: Reading, progress: Progress
 ) -> tuple[TableOutcome, Progress]:
     if reading.damaged:
-        work.check_archive()  # which can have been unmounted since the start
+        work.check_archive()  # the archive may have been unmounted since the start
     following = progress.after_reading(reading.parts, (part for part, _ in reading.damaged))
     with table.change() as change:
         added, misfits = _append_lines(change, reading, columns, following) if reading.has_lines else (NOTHING, 0)
@@ -414,7 +414,7 @@ def _find_misfit_reasons(work: JobContext, event_type: EventType, reading: Readi
     try:
         misfits = texts.collect()
     except (Py4JError, PySparkException) as error:
-        # The table has the events already: the run does not fail because of a part of its report.
+        # The table already has the events, so an incomplete report must not fail the run.
         work.report.info(event_type.name, f"no reasons for misfits. {first_line(error)}")
         return Counter()
     return Counter(reason for row in misfits for reason in misfit_reasons(row[0], columns))

@@ -37,7 +37,7 @@ class DataFile(Struct, frozen=True):
 
 
 class TimeRange(Struct, frozen=True):
-    """The range of a column's values."""
+    """The range of values in a column."""
 
     column: str
     since: datetime
@@ -45,7 +45,7 @@ class TimeRange(Struct, frozen=True):
 
 
 class FilePlan(Struct, frozen=True):
-    """The files of a table for a time: their snapshot, the progress that it stores, the columns, and the files."""
+    """The files with rows of a period: their snapshot, the progress that it stores, the columns, and the files."""
 
     snapshot: int
     progress: str
@@ -97,7 +97,7 @@ class Rewrite(Struct, frozen=True):
 
 
 def plan_files(java: Any, jvm: Any, times: TimeRange) -> Sequence[DataFile]:
-    """The files that may have rows of a time."""
+    """The files that may have rows of a period."""
     return [
         DataFile(
             path=str(task.file().location()),
@@ -118,12 +118,12 @@ def field_ids(java: Any) -> FieldIds:
 
 
 def read_contents(java: Any, jvm: Any, times: TimeRange) -> FileContents:
-    """Read the files that may have rows of a time. Raises `HasDeletedRows`."""
+    """Read the files that may have rows of a period. Raises `HasDeletedRows`."""
     return [_read(java, task) for task in _tasks(java, _condition(jvm, times))]
 
 
 def prepare_rewrite(java: Any, jvm: Any, times: TimeRange, changed: RewriteRows) -> Rewrite:
-    """Write new files to replace those with rows of a time. The commit fails if others have changed such rows
+    """Write new files to replace those with rows of a period. The commit fails if others have changed such rows
     meanwhile.
 
     Raises `HasDeletedRows`.

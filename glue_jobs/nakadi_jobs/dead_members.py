@@ -1,8 +1,7 @@
-"""Erases bytes that are still stored, though no segment of the archive refers to them.
-
-If a member of an archive object is rewritten, merged or dropped, its old bytes stay in the object as long as other
-members are in use. An object without references stays until a job removes it. This module searches both. If an object
-has the value, it moves the members in use to another object, and removes the old object at once; readers of the old one
+"""Erases bytes that are still stored although no segment of the archive refers to them.  If a member of an archive
+object is rewritten, merged or dropped, its old bytes stay in the object as long as other members are in use. An object
+without references stays until a job removes it. This module searches both kinds of objects. If an object has the value,
+the module moves the members in use to another object, and removes the old one at once; readers of the old object then
 look their events up again.
 """
 
@@ -66,7 +65,7 @@ def remove_dead_members(work: JobContext, event_type: EventType, wanted: ErasedV
                     removable.append(each.stored.key)
                 else:
                     left.append(problem)
-            # An object that was about to be used when this run listed it is in use by now.
+            # An object that was about to be used when this run listed the objects is in use by now.
             needed = evacuation.members_of(removable)
             left += [HoldingObject(key, "another process has begun to use it") for key in removable if key in needed]
             gone = [key for key in removable if key not in needed]

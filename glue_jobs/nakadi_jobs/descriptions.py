@@ -20,7 +20,8 @@ _CHOICES = ("allOf", "anyOf", "oneOf")
 
 
 def column_descriptions(columns: Struct, schema: Mapping[str, Any]) -> Mapping[str, str]:
-    """The description of each column that the schema still names, by its path; empty if the schema has none for it.
+    """The description of each column that the schema still names, by its path. A description is empty if the schema has
+    none for the column.
 
     Elements of an array are called `element`, as Iceberg does.
     """
@@ -28,7 +29,7 @@ def column_descriptions(columns: Struct, schema: Mapping[str, Any]) -> Mapping[s
 
 
 def schema_description(schema: Mapping[str, Any]) -> str:
-    """What a schema says about the whole event; empty if nothing."""
+    """The schema's description of the whole event; empty if it has none."""
     return _first_description([schema]) or _text(schema.get("title"))
 
 
@@ -56,7 +57,7 @@ def _describe_value(
 
 
 def _schemas_within(schemas: Iterable[Any], document: SchemaDocument) -> Iterator[Mapping[str, Any]]:
-    """The schemas themselves, what they refer to, and their parts and alternatives, each once."""
+    """The schemas themselves, the schemas that they refer to, and their parts and alternatives, each once."""
     waiting, seen = list(schemas), set[int]()
     while waiting:
         schema = waiting.pop(0)

@@ -46,7 +46,7 @@ class ErasedValue(Struct, frozen=True):
 
     @property
     def has_other_spellings(self) -> bool:
-        """Whether it is a number or a moment, which one can write in several ways."""
+        """Whether the value is a number or a moment, which can be written in several ways."""
         return _parse_number(self.value) is not None or _parse_moment(self.value) is not None
 
     def occurs_in(self, event: Any) -> bool:
@@ -81,7 +81,7 @@ class ErasedValue(Struct, frozen=True):
 
     def _matches(self, value: Any) -> bool:
         if isinstance(value, str):
-            # Tables have moments, which they write in their own way.
+            # Tables write moments in their own format.
             moment = _parse_moment(value)
             return value == self.value or (moment is not None and moment == _parse_moment(self.value))
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -102,7 +102,7 @@ def erase_events(
             kept.append(event)
             continue
         meant.append(event.offset)
-        # Blank events stay as they are: a tombstone has nothing to remove.
+        # Blank events stay as they are, since a tombstone contains nothing to remove.
         if how is ErasureMode.BLANK and event.record.value is not None:
             kept.append(event._replace(record=without_content(event.record)))
     return kept, meant
@@ -149,7 +149,7 @@ def _find_values(found: Any, path: Sequence[str]) -> Iterator[Any]:
         if path[0] in found:
             yield from _find_values(found[path[0]], path[1:])
     elif isinstance(found, str) and found[:1] in ("{", "["):
-        # Tables keep what they know no more of as text.
+        # Tables keep parts of unknown content as text.
         yield from _find_values(_parse(found), path)
 
 
@@ -244,7 +244,7 @@ class Rewriter(Struct, frozen=True):
 
 
 def group_by_partition(rewritten: Sequence[RewrittenPart]) -> Mapping[tuple[int, int], Sequence[int]]:
-    """Timeline and partition -> offsets."""
+    """The parts, grouped by timeline and partition."""
     found: dict[tuple[int, int], list[int]] = {}
     for each in rewritten:
         found.setdefault((each.part.timeline, each.part.partition), []).extend(each.offsets)

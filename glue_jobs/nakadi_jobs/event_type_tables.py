@@ -74,7 +74,7 @@ def take_plain_name(spark: SparkSession, database: str, event_type: EventType) -
     if not (_is_free_for(plain, event_type) and _is_free_for(latest_table(plain), event_type)):
         return named
     if not _is_moved_to(plain, event_type):
-        # In this order: without the first table, the copy of the second does not count.
+        # The order matters: without the first table, the copy of the second does not count.
         if latest.exists():
             _copy_newest(latest, latest_table(plain), event_type)
         _copy_all(named, plain, event_type)
@@ -173,7 +173,7 @@ def _describing_properties(event_type: EventType, schema: KnownSchema) -> Mappin
     try:
         personal = personal_data_paths(event_type.annotations)
     except BadPersonalData:
-        # Administrators may write what the broker otherwise refuses.
+        # Administrators may write annotations that the broker otherwise rejects.
         personal = ()
     found = {
         COMMENT_PROPERTY: described or f"Events of the type {event_type.name}",

@@ -1,6 +1,6 @@
 """Reads values that Spark's JSON reader would change: they become exact values or NULL.
 
-Spark rounds a number with more digits than a double has, reads 1e400 as infinite, and half of a surrogate pair as a
+Spark rounds a number with more digits than a double has. It reads 1e400 as infinite, and half of a surrogate pair as a
 question mark. Where a line may have such a value, or a property had several types, this module rewrites the text: each
 number becomes a string with a mark before it. Spark then reads strings, and the columns take what they can hold.
 
@@ -88,7 +88,8 @@ def is_misfit(text: str, read: str, line: Struct) -> str:
 
 
 def may_differ(text: str, read: str, line: Struct) -> str:
-    """An expression for whether the quickly read values may differ from the text. It is cheap, and true too often.
+    """An expression for whether the quickly read values may differ from the text. It is cheap to compute, and has false
+    positives.
 
     A number with few digits can be misread only if it has an exponent, and exceeds a double or decimal.
     """
@@ -98,7 +99,7 @@ def may_differ(text: str, read: str, line: Struct) -> str:
     scales = (decimal_scale(each.name) for each in innermost_types(line) if is_decimal(each))
     decimals = min(scales, default=EXACT_DIGITS)
     if decimals < EXACT_DIGITS - 1:
-        # Spark rounds what has more decimals. A moment ends with its offset from UTC, and a text with quotes.
+        # Spark rounds numbers with more decimal places. A moment ends with its offset from UTC, and a text with quotes.
         found.append(f"{text} rlike {quote_text(_DECIMALS % (decimals + 1))}")
     if TIMESTAMP in innermost_types(line):
         found.append(f"{text} rlike {quote_text(_LONG_SECOND)}")
@@ -137,7 +138,7 @@ class _LeafConditions(NamedTuple):
 
 
 def _leaf_condition(value: str, kind: Kind, on: _LeafConditions, depth: int = 0) -> str:
-    """Whether a condition holds for any value inside it; empty if there is no condition on any."""
+    """Whether a condition holds for any value inside this type; empty if there is no condition on any of them."""
     match kind:
         case Struct(fields):
             found = (_leaf_condition(f"{value}.`{field.name}`", field.kind, on, depth) for field in fields)
@@ -241,7 +242,8 @@ def _exact_expression(value: str, kind: Kind, depth: int) -> str:
         case Array(element):
             return _array(value, element, depth)
         case Texts():
-            # A text that begins like an object or a list has a mark before it: without one it is none.
+            # A string that begins like an object or a list has a mark before it, so an unmarked one is an object or a
+            # list.
             marked = rf"^[{{\[]|[{LITERAL}{LIKE_JSON}{BROKEN}]"
             strange = f"each -> each rlike {quote_text(marked)}"
             return f"if(exists(map_values({value}), {strange}) or exists(map_keys({value}), {strange}), null, {value})"
@@ -289,7 +291,7 @@ def _scalar(value: str, kind: Scalar) -> str:
             return f"if({is_literal} and {rest} rlike '^-?[0-9]+$', {cast}, null)"
         case "timestamp":
             return f"if({value} rlike {quote_text(_MOMENT)}, cast(upper({value}) as timestamp), null)"
-    # A number with the written digits is the written one: the nearest number cannot be ten times as large.
+    # If the number has the written digits, it is the written number: the nearest number cannot be ten times as large.
     return f"if({is_literal} and {_digits(rest)} = {_digits(f'cast({cast} as string)')}, {cast}, null)"
 
 

@@ -1,7 +1,7 @@
 """Counts the events that do not meet the expectations of their event type.
 
-The archive is read once more for it, with the text of each event: columns do not hold every value. Only event types
-with expectations pay for that.
+For this, the archive is read once more with the text of each event, because columns do not hold every value. Event
+types without expectations do not pay for it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PLACE = re.compile(rb'\{"topic":"[^"]*","partition":([0-9]+),"offset":([0-9]+)'
 def count_unmet(work: JobContext, event_type: EventType, parts: Sequence[ArchiveRange]) -> Mapping[Expectation, int]:
     """The number of events in these ranges that do not meet each expectation.
 
-    It lacks expectations that cannot be counted: an administrator may state one that is not a condition, and the
-    archive may change meanwhile.
+    Expectations that cannot be counted are missing: an administrator may have entered one that is not a valid
+    condition, or the archive may have changed meanwhile.
     """
     wanted = []
     for each in stated_expectations(event_type.annotations):
@@ -89,7 +89,7 @@ def count_in_share(archive: ArchiveStore, conditions: Sequence[str], parts: Sequ
 
 
 def _select_events(chunk: Chunk) -> Iterator[Any]:
-    """The events with wanted places; `UNREADABLE` for a line that is not JSON."""
+    """The events at the wanted places; `UNREADABLE` for a line that is not JSON."""
     ranges = list(join_ranges((part.partition, part.first, part.end) for part in chunk.parts))
     for line in chunk.text.splitlines():
         place = _PLACE.match(line)

@@ -59,7 +59,7 @@ class File(Struct, frozen=True):
 
 
 class CountRequest(Struct, frozen=True):
-    """What to count: events since a moment, and perhaps before another, in windows of this length.
+    """The events to count: since a moment, and optionally before another, in windows of this length.
 
     `stamped`: whether the broker writes the publisher into events.
     """
@@ -104,7 +104,7 @@ class Counts(Struct, frozen=True):
 def count_files(
     place: TableFiles, files: Sequence[File], known: KnownCounts, request: CountRequest, until: datetime
 ) -> Counts:
-    """Count the events in files; the counts of some may be known. New files are counted completely, so that the next
+    """Count the events in files, some of whose counts may be known. New files are counted completely, so that the next
     run knows their counts, though the sum leaves out events after the requested time.
     """
     new = [file for file in files if file.key not in known or not known[file.key].answers(request)]
@@ -230,7 +230,7 @@ def _minutes_since_epoch(moment: datetime) -> int:
 
 
 def _step_column(size: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same as `measuring.size_step`; null for events of unknown size."""
+    """The size step of each row, as `measuring.size_step` computes it; null for events of unknown size."""
     at_least_one = compute.max_element_wise(size, 1, skip_nulls=False)
     steps = compute.multiply(compute.ln(compute.cast(at_least_one, pa.float64())), float(STEPS))
     return compute.cast(compute.floor(steps), pa.int32())

@@ -44,7 +44,7 @@ Marker = tuple[tuple[str, int, int], ...]
 
 
 class HandledNews(Struct, frozen=True):
-    """The state of the log index when a table was last brought up to date, and the time of that."""
+    """The state of the log index when a table was last brought up to date, and the time of that update."""
 
     marker: Marker
     at: float
@@ -63,7 +63,7 @@ class Follower(Struct):
         event_types = [
             each for each in self.work.selected_event_types() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"
         ]
-        # Before the tables: what is archived meanwhile changes the marker, and is news of the next round.
+        # Read before the tables: events that are archived meanwhile change the marker, and are news of the next round.
         markers = self._markers(event_types)
         now = self.work.clock.monotonic()
         outdated = [each for each in event_types if self._has_news(each, markers[each.id], now)]
@@ -160,7 +160,7 @@ def follow(work: JobContext) -> None:
             try:
                 had_news = bool(follower.round())
             except Unavailable as reason:
-                # A store that does not answer for a moment is no reason to start Spark again.
+                # A short outage of a store is no reason to restart Spark.
                 work.report.info("log index", f"looking for news failed, and is repeated: {reason}")
             else:
                 if work.options.until_idle:

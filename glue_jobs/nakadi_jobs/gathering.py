@@ -56,7 +56,7 @@ class Reading(Struct, frozen=True):
     has_lines: bool = True
 
     def expected_events(self) -> int | None:
-        """How many events there must be; None if that is uncertain for a part."""
+        """The number of events that there must be; None if it is uncertain for a part."""
         events = [part.events for part in self.parts if part.events is not None]
         return sum(events) if len(events) == len(self.parts) else None
 
@@ -132,7 +132,7 @@ Members = Sequence[tuple[ArchiveLocation, str]]
 
 
 class Copy(NamedTuple):
-    """An object with copies of members of a topic; or a part that could not be copied, and its problem."""
+    """An object with copies of members of a topic, or a part that could not be copied, with its problem."""
 
     topic: str
     name: str
@@ -208,7 +208,7 @@ def _read_span(store: ArchiveStore, span: Members) -> Sequence[tuple[ArchiveLoca
 
 
 def find_problem(content: bytes, length: int) -> str:
-    """The problem of a member; empty if it is whole."""
+    """The problem of a member; empty if the member is intact."""
     if len(content) < length:
         return f"is cut off after {len(content)} of {length} bytes"
     try:

@@ -31,7 +31,7 @@ def open_hot_log(url: str, clock: Clock) -> Iterator[EventLog | None]:
 
 def trim(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
     """Make readers read the archived part of a partition from the archive."""
-    # A log without the topic has nothing of it to trim.
+    # A log without the topic has nothing to trim.
     with suppress(UnknownTopic):
         trim_all_archived(hot, index, topic, partition)
 
@@ -43,7 +43,7 @@ def remove_archived(
     left: list[HoldingObject] = []
     for topic, partition in partitions_with(hot, event_type, wanted):
         with suppress(UnknownTopic):
-            # A run that was killed may have rewritten the archive alone.
+            # A killed run may have rewritten only the archive.
             trim(hot, index, topic, partition)
             if _contains_value(hot, topic, partition, wanted):
                 place = f"partition {partition} of {event_type.name} in the log"

@@ -23,7 +23,7 @@ class LocatedPart(Protocol):
 
     @property
     def location(self) -> ArchiveLocation:
-        """The place of its bytes."""
+        """The location of the part's bytes."""
 
 
 Part = TypeVar("Part", bound=LocatedPart)
@@ -36,8 +36,8 @@ def is_little_work(parts: int, size: int) -> bool:
 
 
 def count_tasks(parts: int, size: int, workers: int) -> int:
-    """The number of tasks for parts of the archive. It follows the work, and not only the workers that there are: a
-    cluster that grows with the tasks that wait begins with few workers.
+    """The number of tasks for parts of the archive. It depends on the amount of work, not only on the current number of
+    workers: a cluster that grows with its waiting tasks begins with few workers.
     """
     return max(1, min(parts, max(workers, parts // PARTS_PER_TASK, -(-size // BYTES_PER_TASK))))
 

@@ -97,7 +97,7 @@ def _may_partition(kind: str, transform: str) -> bool:
 
 
 def _find_column(path: str, columns: Struct) -> tuple[str, Scalar]:
-    """The name of a column in the table, and its type. It is not inside a list."""
+    """The name and type of a column in the table that is not inside a list."""
     found: list[str] = []
     kind: Kind = columns
     for step in path.split("."):
@@ -167,7 +167,7 @@ def _transform(field: TablePartitionColumn) -> str:
 
 
 def _partition_name(field: TablePartitionColumn) -> str:
-    """A name without dots, which engines would read as levels."""
+    """A name without dots, which engines would read as separators of levels."""
     size = f"_{field.bucket_count_or_width}" if field.bucket_count_or_width else ""
     return f"{field.column.replace('.', '_')}_{field.transform_name}{size}"
 

@@ -78,9 +78,9 @@ def search_bounds(table: Table, wanted: ErasedValue) -> bool:
 
 
 def holds_bound(bounds: frozenset[bytes], wanted: ErasedValue) -> bool:
-    """Whether the value is a partition value, or it or its beginning a bound of a column."""
+    """Whether the value is a partition value, or whether the value or its beginning is a bound of a column."""
     beginning = wanted.value[:TRUNCATED_LENGTH]
-    # The greatest of what was cut short is written with its last character raised.
+    # If the greatest value is cut short, its last character is incremented.
     above = wanted.value[: TRUNCATED_LENGTH - 1].encode()
     cut = len(wanted.value) > TRUNCATED_LENGTH
     return not bounds.isdisjoint((wanted.value.encode(), beginning.encode())) or (

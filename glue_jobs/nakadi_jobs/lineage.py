@@ -1,7 +1,7 @@
 """Tells an OpenLineage service which run filled which table from which event type.
 
-OpenLineage's own client makes and sends the events; the extra `[lineage]` brings it. It finds the key of the service in
-`OPENLINEAGE_API_KEY`.
+OpenLineage's own client makes and sends the events; the extra `[lineage]` installs it. The client reads the key of the
+service from `OPENLINEAGE_API_KEY`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RETRY = {"total": 2, "backoff_factor": 0.5}
 
 
 class FilledTable(Struct, frozen=True):
-    """What a run did: the event type that it read, and the URL of the table that it filled."""
+    """The result of a run: the event type that it read, and the URL of the table that it filled."""
 
     run: TableRun
     event_type: str
@@ -63,7 +63,7 @@ def _make_events(filled: FilledTable, namespace: str) -> Iterator[RunEvent]:
             inputs=[InputDataset(namespace=namespace, name=filled.event_type)],
             outputs=[
                 OutputDataset(
-                    # As OpenLineage names folders and buckets.
+                    # In the form in which OpenLineage names folders and buckets.
                     namespace=f"{place.scheme}://{place.netloc}" if place.netloc else "file",
                     name=place.path,
                     outputFacets={"outputStatistics": statistics} if state is RunState.COMPLETE else {},

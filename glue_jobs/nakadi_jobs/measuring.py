@@ -27,8 +27,8 @@ BY_STEP, BY_MINUTE, BY_PARTITION, BY_PUBLISHER = "step", "minute", "partition", 
 class Count(Struct, frozen=True, array_like=True):
     """Counts the events of one window that share a size step, a minute, a partition, or a publisher.
 
-    Each event of a window is in four of these, one of each kind. Nothing needs counts by two kinds at once, of which
-    there would be as many as events. For a publisher, `what` is its `digest`.
+    Each event of a window is in four of these, one of each kind. No measurement needs counts by two kinds at once,
+    which would be as numerous as the events. For a publisher, `what` is its `digest`.
     """
 
     window: datetime
@@ -77,7 +77,7 @@ def size_step(size: int) -> int:
 
 
 def traffic_of_period(counts: Sequence[Count], since: datetime, until: datetime, partitions: int) -> Traffic:
-    """The traffic of a time, possibly none. `counts` are the counts of its windows."""
+    """The traffic of a period, possibly none. `counts` are the counts of its windows."""
     by_step = [each for each in counts if each.by == BY_STEP]
     events = sum(each.events for each in by_step)
     size = sum(each.bytes for each in by_step)
@@ -108,7 +108,7 @@ def first_minute(counts: Iterable[Count]) -> datetime:
 
 
 def percentile(sizes: Mapping[int, int], part: float) -> int:
-    """The size that this part of the events does not exceed, from counts by size step."""
+    """The size that this fraction of the events does not exceed, from counts by size step."""
     left = part * sum(sizes.values())
     for step in sorted(sizes):
         left -= sizes[step]
@@ -134,7 +134,7 @@ def advise_partition_count(measured: Statistics, partitions: int, most: int) -> 
 
 
 def split_into_windows(since: datetime, until: datetime, length: timedelta) -> Sequence[tuple[datetime, datetime]]:
-    """The windows of a time; the last one may end early."""
+    """The windows of a period; the last one may end early."""
     found = []
     while since < until:
         found.append((since, min(since + length, until)))
@@ -179,7 +179,7 @@ COUNTED_COLUMNS = ("type", "minute", "partition", "publisher", "size")
 
 
 def events_in_lines(lines: DataFrame, since: datetime, until: datetime) -> DataFrame:
-    """The events of a time, from lines with known places. `stamped` says whether the broker names publishers."""
+    """The events of a period, from lines with known places. `stamped` says whether the broker names publishers."""
     minute = F.expr(_FIRST_MINUTE)
     timely = lines.where((minute >= _format_minute(since)) & (minute < _format_minute(until)))
     return timely.select(
@@ -192,10 +192,13 @@ def events_in_lines(lines: DataFrame, since: datetime, until: datetime) -> DataF
 
 
 def events_in_table(rows: DataFrame, event_type: str, since: datetime, until: datetime, *, stamped: bool) -> DataFrame:
-    """The events of a time, from an event type's table. It reads no structures, which make Iceberg read row by row."""
+    """The events of a period, from an event type's table. This reads no structures, because Iceberg would then read row
+    by row.
+    """
     timely = rows.where((F.col("nakadi_time") >= F.lit(since)) & (F.col("nakadi_time") < F.lit(until)))
     return timely.select(
-        # A text, which is not written into the code that Spark compiles: that is the same for all tables.
+        # A string, because Spark does not write strings into the code that it compiles, so the code is the same for all
+        # tables.
         F.lit(event_type).alias("type"),
         F.expr("unix_micros(nakadi_time) div 60000000").alias("minute"),
         F.col("nakadi_partition").alias("partition"),
@@ -236,7 +239,7 @@ def read_count(row: Row) -> Count:
 
 
 def publisher_digest(publisher: str | None) -> str | None:
-    """A digest that distinguishes publishers. Their names may have to be erased, so nobody keeps them."""
+    """A digest that distinguishes publishers. Their names may have to be erased, so they are not stored."""
     return hashlib.sha256(publisher.encode()).hexdigest()[:16] if publisher else publisher
 
 

@@ -40,7 +40,7 @@ def _misfit_reasons(value: Any, kind: Kind, path: str) -> Iterator[Reason]:
         return
     match kind:
         case Struct(fields) if isinstance(value, dict):
-            # A property that had several types is read as text, and each of its columns takes what fits.
+            # A property that had several types is read as text, and each of its columns takes the values that fit.
             for each in (field for field in fields if not field.has_several_types):
                 yield from _misfit_reasons(value.get(each.name), each.kind, f"{path}.{each.name}".removeprefix("."))
         case Array(element) if isinstance(value, list):

@@ -12,8 +12,8 @@ from nakadi_jobs.command import JobContext
 
 
 def namespaces_of_broker(work: JobContext) -> Collection[str]:
-    """Return the namespaces that the index refers to, and those that the broker writes to. If the last event type of a
-    namespace is deleted, only the latter includes it, and its objects are still there.
+    """Return the namespaces that the index refers to, and those that the broker writes to. After the last event type of
+    a namespace is deleted, only the broker's own configuration names it, but its objects still exist.
     """
     referenced = {namespace_of_key(key) for key in work.index.referenced_archive_keys()}
     return {*referenced, work.index.identity(), *_kinesis_streams(work)}

@@ -1,7 +1,6 @@
-"""Erases from old versions: a versioned bucket still has everything that was removed or replaced.
-
-It searches old versions of archive objects, and removes those with the value. It removes all old versions of the event
-type's tables and of copies for Spark, since no state of a table refers to them.
+"""Erases from old versions: a versioned bucket still has everything that was removed or replaced.  This module searches
+old versions of archive objects, and removes those with the value. It also removes all old versions of the event type's
+tables and of copies for Spark, since no state of a table refers to them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def remove_old_versions(
         (work.table_files, partial(_versions_in_folders, table_folders)),
     ):
         if not isinstance(store, S3Store):
-            continue  # nothing else keeps versions
+            continue  # no other store keeps versions
         try:
             found = find(store)
             kept = store.remove_old_versions(found)

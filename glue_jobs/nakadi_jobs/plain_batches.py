@@ -1,4 +1,6 @@
-"""Turns a batch of the archive into rows of a table: plain lines become data files, all others text for Spark."""
+"""Turns a batch of the archive into rows of a table: plain lines become data files, and all others become text for
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def open_plain_batch(
     work: JobContext, table: Table, columns: Struct, parts: Sequence[ArchiveRange]
 ) -> Iterator[Reading]:
     """Write data files for the table, and yield them with the remaining lines for Spark. At the end, remove the
-    gathered lines, and the files if the table did not take them.
+    gathered lines, and also the files if they were not added to the table.
 
     Raises `NotPlain` if no line can become a file, and `RECOVERABLE_ERRORS`.
     """

@@ -112,9 +112,8 @@ def make_files(
     target: Target,
     parts: Sequence[ArchiveRange],
 ) -> CreatedFiles:
-    """Write files for these parts: here, or in Spark's tasks if there is much to do and they run on other machines.
-
-    Raises the errors of stores and of damaged members, and leaves no files then.
+    """Write files for these parts: in this process, or in Spark's tasks if there is much work and the tasks run on
+    other machines.  Raises the errors of stores and of damaged members; it then leaves no files.
     """
     context = spark.sparkContext
     kept: set[str] = set()
@@ -147,8 +146,8 @@ def remove_files(
 
 
 def _is_of_batch(key: str, target: Target) -> bool:
-    # Only folders have unfinished files. One job at a time writes to the folder of a table, and its batches follow each
-    # other.
+    # Only in folders can there be unfinished files. One job at a time writes to the folder of a table, and its batches
+    # follow each other.
     name = key.rpartition("/")[2]
     return name.startswith(target.batch) or name.endswith(UNFINISHED_SUFFIX)
 
@@ -176,8 +175,8 @@ def make_in_task(places: StoreUrls, target: Target, parts: Sequence[ArchiveRange
 def split_into_shares(
     parts: Sequence[ArchiveRange], workers: int, most_bytes: int | None = None
 ) -> Iterator[Sequence[ArchiveRange]]:
-    """Split parts into about equal shares for workers, in the order of tables. With `most_bytes`, there are more if
-    they would be larger: a cluster that grows with the tasks that wait begins with few workers.
+    """Split parts into about equal shares for workers, in the order of tables. With `most_bytes`, there are more shares
+    if they would otherwise be larger: a cluster that grows with its waiting tasks begins with few workers.
 
     The parts of one object stay together: it is read once.
     """
@@ -200,7 +199,7 @@ def split_into_shares(
 
 
 class Chunk(NamedTuple):
-    """Text of members of a topic, and the wanted parts of it."""
+    """Text of members of a topic, and the wanted parts of the text."""
 
     topic: str
     text: bytes
@@ -323,7 +322,7 @@ class _DayFiles:
     def add(self, place: tuple[int, int, int, int], rows: pa.Table) -> None:
         day = place[0]
         self._waiting[day].append((place, rows))
-        # Not those of the text: a row has room for each column, though it may have no value there.
+        # Not the bytes of the text: a row needs memory for each column, even without a value.
         self._bytes[day] += rows.nbytes
         if sum(self._bytes.values()) >= FILE_BYTES:
             self._write(max(self._bytes, key=lambda each: self._bytes[each]))
@@ -343,7 +342,7 @@ class _DayFiles:
         ) as writer:
             writer.write_table(rows, row_group_size=rows_at_once)
         name = _day_name(day)
-        # Two attempts at a task never write the same file.
+        # The file name is unique, so two attempts at a task never write the same file.
         key = f"{self._target.day_folder(name)}{self._target.batch}-{uuid4()}.parquet"
         content = out.getvalue().to_pybytes()
         self._tables.put(key, content)

@@ -1,8 +1,7 @@
-"""Reads plain lines of the archive as Arrow rows. A line is plain if none of its values could become another one.
-
-The text of a line decides whether Spark has to read it, before any value is parsed. Arrow decides too: it rejects long
+"""Reads plain lines of the archive as Arrow rows. A line is plain if reading it changes none of its values.  The text
+of a line decides, before any value is parsed, whether Spark has to read the line. Arrow decides too: it rejects long
 numbers, exponents, halves of surrogate pairs, other spellings of moments, and values of another type. Arrow cannot give
-the text of an open object; msgspec takes it from the line, as it is written there.
+the text of an open object; msgspec takes the text unchanged from the line.
 
 An event with a member that has no column gets a row that also holds its text: members are counted in the line, and in
 the columns.
@@ -115,7 +114,9 @@ CountMembers = Callable[[bytes], int]
 
 
 class _Column(NamedTuple):
-    """A column, where it is doubtful, and how many members of objects its values have; None for nowhere and none."""
+    """A column, a mask of its doubtful rows (None: no row is doubtful), and the number of object members in each value
+    (None: no members).
+    """
 
     values: pa.Array
     doubtful: Mask | None
@@ -249,7 +250,7 @@ class _Topic(NamedTuple):
 
 
 def _is_opened(kind: Kind) -> bool:
-    """Whether it consists of open objects or lists, of which msgspec reads the text."""
+    """Whether the type consists of open objects or lists, whose text msgspec reads."""
     return isinstance(kind, Json | Texts) or (isinstance(kind, Array) and _is_opened(kind.of))
 
 
@@ -258,7 +259,7 @@ def _has_opened(kind: Kind) -> bool:
 
 
 def _names_of(kind: Kind, is_meant: Callable[[Kind], bool]) -> Iterator[str]:
-    """The names of the members with such values, or lists of them."""
+    """The names of the members whose values are open objects, or lists of them."""
     match kind:
         case Struct(fields):
             for field in fields:
@@ -275,8 +276,8 @@ def _innermost(kind: Kind) -> Kind:
 
 
 def _reading_type(kind: Kind) -> pa.DataType | None:
-    """The type with which Arrow reads values; None for open objects and what consists of them. Moments are texts until
-    their spelling is known.
+    """The type with which Arrow reads values; None for open objects and for types that consist of them. Moments are
+    texts until their spelling is known.
     """
     match kind:
         case Struct(fields):
@@ -295,12 +296,12 @@ def _reading_type(kind: Kind) -> pa.DataType | None:
 
 
 def _open_type(kind: Kind) -> Any:
-    """The type with which msgspec reads the texts of open objects inside it; None if there are none."""
+    """The type with which msgspec reads the texts of the open objects inside a type; None if there are none."""
     if _is_opened(kind):
         return msgspec.Raw
     match kind:
         case Struct(fields):
-            # Fields have names of their own, as a member may be called `class`.
+            # Fields have generated names, because a member may be called `class`.
             found = ((f"f{number}", _open_type(field.kind)) for number, field in enumerate(fields))
             known = [
                 (name, each, _NOTHING) if each is msgspec.Raw else (name, each | None, None)
@@ -316,7 +317,7 @@ def _open_type(kind: Kind) -> Any:
 
 
 def _texts_for_decimals(line: Struct) -> Iterator[str]:
-    """A pattern for texts where decimals should be: Arrow would read them as numbers."""
+    """A pattern for strings where decimals should be: Arrow would read them as numbers."""
     names = sorted({*_names_of(line, is_decimal)})
     if names:
         yield rf'"(?:{"|".join(names)})"\s*:\s*(?:"|\[[-+0-9.,eE\s\[\]]*")'
@@ -380,7 +381,9 @@ def _column_types(schema: pa.Schema, columns: Struct) -> pa.StructType:
 
 
 class _OpenedValues(NamedTuple):
-    """What msgspec has read for each value of a column, if there are open objects in it, and how to count members."""
+    """The values that msgspec has read for each value of a column, if it contains open objects, and how to count their
+    members.
+    """
 
     found: Sequence[Any]
     count: CountMembers
@@ -433,7 +436,7 @@ def _convert_structure(found: pa.StructArray, kind: Struct, wanted: pa.StructTyp
 def _convert_opened(
     texts: Sequence[msgspec.Raw | None], kind: Kind, wanted: pa.DataType, count: CountMembers
 ) -> _Column:
-    """A column of open objects, or of what consists of them. A value of another kind is doubtful."""
+    """Convert a column of open objects, or of a type that consists of them. A value of another kind is doubtful."""
     doubtful: Mask = np.zeros(len(texts), np.bool_)
     members: Counts = np.zeros(len(texts), np.int64)
     values: list[Any] = [None] * len(texts)
@@ -470,7 +473,7 @@ def _count_with_blanks(text: bytes) -> int:
 
 
 def _count_in_lines(lines: pa.Array, *, has_blanks: bool) -> Counts:
-    """At least the number of members of each line."""
+    """A lower bound for the number of members of each line."""
     counted = compute.count_substring_regex if has_blanks else compute.count_substring
     counts: Counts = _to_numpy(counted(lines, _MEMBER_WITH_BLANKS if has_blanks else MEMBER))
     return counts
@@ -528,7 +531,7 @@ def _convert_owner(found: pa.ListArray, wanted: pa.StructType) -> pa.Array:
 
 
 def _publisher_column(event: pa.StructArray, columns: Struct) -> pa.Array:
-    """The same as in `transform`."""
+    """The publisher column, as `transform` computes it."""
     metadata = next((field.kind for field in columns.fields if field.name == "metadata"), None)
     known = {field.name: field.kind for field in metadata.fields} if isinstance(metadata, Struct) else {}
     if known.get("published_by") != STRING:
@@ -557,7 +560,7 @@ def _either_mask(one: Mask | None, other: Mask | None) -> Mask | None:
 
 
 def _null_mask(found: pa.Array) -> pa.Array | None:
-    """Where values are missing, in the form that Arrow needs for a new structure."""
+    """The mask of missing values, in the form that Arrow needs for a new structure."""
     return found.is_null() if found.null_count else None
 
 

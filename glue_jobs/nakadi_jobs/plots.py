@@ -19,7 +19,7 @@ Draw = Callable[[Any, str, Rows, Any], None]
 
 
 def draw_plots(history: Rows) -> Mapping[str, bytes]:
-    """Name -> PNG, of the event types with the most events."""
+    """Plots of the event types with the most events, as PNG by file name."""
     if not history:
         return {}
     rows_by_event_type = _busiest_event_types(history)
@@ -41,7 +41,9 @@ def _busiest_event_types(history: Rows) -> Mapping[str, Rows]:
 
 
 def _time_range(rows_by_event_type: Mapping[str, Rows]) -> tuple[datetime, datetime]:
-    """From the first window to the end of the last: left to itself, an axis with one moment on it spans years."""
+    """The limits of a time axis, from the first window to the end of the last: by default, an axis with only one moment
+    would span years.
+    """
     windows = [row for rows in rows_by_event_type.values() for row in rows]
     begins = [row["window_start"] for row in windows]
     ends = [row["window_start"] + timedelta(minutes=row["window_minutes"]) for row in windows]
@@ -76,7 +78,7 @@ def _draw_skew(axes: Any, name: str, rows: Rows, colour: Any) -> None:
 
 
 def draw_table_plots(states: Mapping[str, TableState], now: datetime) -> Mapping[str, bytes]:
-    """Name -> PNG, of the tables that events took longest to come to; `states` are by event type."""
+    """Plots of the tables with the greatest latency, as PNG by file name; `states` are by event type."""
     return {"tables.png": _as_png(_draw_tables(states, now))} if states else {}
 
 
@@ -104,7 +106,7 @@ def _draw_tables(states: Mapping[str, TableState], now: datetime) -> Any:
 
 
 def _summary(state: TableState, now: datetime) -> str:
-    """What a table has, what it lacks, and when it was changed last."""
+    """The counts of a table, its missing events, and the time of its last change."""
     ago = (now - state.updated_at) / timedelta(hours=1)
     counts = [f"{state.row_count:,} rows", f"{state.misfit_count:,} misfits", f"{state.unreadable_count:,} missing"]
     return f"{', '.join(counts)}; changed {ago:.1f} h ago"

@@ -1,6 +1,6 @@
 """Reports the quality of what a run added to tables: to the registry, and to the table of runs.
 
-If a run is killed before, there is no report about it.
+If a run is killed before it reports, there is no report about it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _count_rows(work: JobContext, counts: RunCounts) -> RowCounts | None:
         files = [File(relative_folder(work.tables, file.path), file.size) for file in found]
         return count_rows(work.files_of_tables(), files, parts, timedelta(minutes=work.options.late_after_minutes))
     except Unreadable:
-        # In a catalog that keeps tables elsewhere.
+        # The catalog may keep tables elsewhere.
         return None
     except ERRORS as error:
         work.report.info(event_type.name, f"late events and duplicates are not counted. {first_line(error)}")

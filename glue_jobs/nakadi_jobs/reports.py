@@ -125,7 +125,7 @@ def first_line(error: Exception) -> str:
 def show_progress(spark: SparkSession, report: Report, every_seconds: float = 5.0) -> Iterator[None]:
     """Print every few seconds how far the job is with each event type, and Spark with its tasks."""
     over = threading.Event()
-    # Spark gives each thread a connection, and takes back those of its own kind of threads.
+    # Spark gives each thread a connection, and takes back only those of its own kind of threads.
     thread = InheritableThread(
         target=_show_until, args=(spark, report, over, every_seconds), name="nakadi-progress", daemon=True
     )

@@ -165,7 +165,8 @@ def _expire_table(work: JobContext, table: Table, event_type: EventType | None, 
     before = f"nakadi_time < TIMESTAMP '{now - keep:%Y-%m-%d %H:%M:%S}'"
     count = table.rows().where(before).count()
     if count:
-        # First: an unnecessary mark loses nothing, but without a mark, deleted keys would return to `__latest`.
+        # The mark comes first: an unnecessary mark loses nothing, but without a mark, deleted keys would return to
+        # `__latest`.
         table.set(EXPIRED_BEFORE_PROPERTY, (now - keep).isoformat())
         _change_table(table, lambda path: f"DELETE FROM {path} WHERE {before}")  # noqa: S608  # values are dates and numbers of this job
         work.report.info(event_type.name, f"{count} events older than {keep} are gone from {table.name}")
@@ -197,7 +198,7 @@ def _evacuate_archive(work: JobContext, namespaces: Collection[str], now: dateti
     try:
         result = Evacuation(work.index, BlockCachingStore(work.store), namespaces).move_out_all(now)
     except EvacuationBusy:
-        return  # another process does it
+        return  # another process is merging this archive
     for key, problem in result.problem_by_key.items():
         work.report.complain("archive", f"what lives in {key} could not be moved: {problem}")
     if result.moved_count:
@@ -242,14 +243,14 @@ def _find_partitions(index: LogIndex) -> Iterator[tuple[str, int]]:
 def erase(work: JobContext) -> None:
     """Erase from the archive, then from tables, from dead letters and parked events, and verify."""
     event_type, wanted = _read_request(work)
-    work.check_archive()  # the wrong one would seem to have nothing left of the value
+    work.check_archive()  # the wrong archive would seem to contain nothing of the value
     work.report.details["erasure"] = describe_erasure(event_type, wanted, work.options.how)
     work.report.details |= {"archive": [], "replaced_objects": [], "removed_objects": [], "removed_versions": 0}
     url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"
     meant = [(event_type, wanted), *find_dead_letters(work, event_type, wanted)]
     with hot_log.open_hot_log(url, work.clock) as hot:
         places = [place for each in meant for place in _erase_events(work, hot, *each)]
-        # Last: as long as an event type has the events, consumers can park more of them.
+        # This comes last: as long as an event type has the events, consumers can park more of them.
         with work.spans.of_step("erase parked events"):
             places += map(str, remove_parked_events(work, meant))
         with work.spans.of_step("search redriven events"):
@@ -389,7 +390,9 @@ def _report_verification(work: JobContext, event_type: EventType, places: Sequen
 
 
 def _folders_of(work: JobContext, event_type: EventType) -> Sequence[str]:
-    """The folders of its tables, and of copies of its archive. The verification complains about tables elsewhere."""
+    """The folders of the event type's tables, and of copies of its archive. The verification complains about tables
+    elsewhere.
+    """
     folders = [f"{leftovers.GATHERED_FOLDER}/{timeline.topic}" for timeline in event_type.timelines]
     for table in find_tables(work.spark, work.database, event_type):
         with suppress(leftovers.Unreadable):
@@ -436,7 +439,7 @@ def _erase_from_table(work: JobContext, table: Table, wanted: ErasedValue, how: 
         work.report.info(work.options.event_type, f"{len(found)} events erased from {table.name}")
     table.remove_replaced_rows()
     table.forget_deleted_files()
-    # Old snapshots would still have them.
+    # Old snapshots would still have the events.
     table.expire_snapshots_before(work.clock.now())
     table.remove_lost_files(_abandoned_before(work))
 

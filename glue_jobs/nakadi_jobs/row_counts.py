@@ -51,8 +51,8 @@ class RowCounts(NamedTuple):
 
 
 class _Request(Struct, frozen=True):
-    """The offsets of new rows (timeline, partition, first offset, end), the time in which they and those that they are
-    compared with were stored, and when an event is late; times are microseconds.
+    """The offsets of new rows (timeline, partition, first offset, end), the period in which these rows and the rows
+    compared with them were stored, and the delay from which an event is late; times are in microseconds.
     """
 
     ranges: Sequence[tuple[int, int, int, int]]
@@ -62,7 +62,7 @@ class _Request(Struct, frozen=True):
 
 
 class _FileRows(NamedTuple):
-    """Of a file: how many new rows are late, and the hashes of the ids of its new and of its other rows."""
+    """The counts of a file: how many new rows are late, and the hashes of the ids of its new and of its other rows."""
 
     late: int
     new: bytes
@@ -70,7 +70,7 @@ class _FileRows(NamedTuple):
 
 
 def compared_times(parts: Sequence[ArchiveRange]) -> TimeRange:
-    """When the new events, and those that they are compared with, were stored."""
+    """The period in which the new events, and those that they are compared with, were stored."""
     since, until = (EPOCH + timedelta(microseconds=each) for each in _compared_microseconds(parts))
     return TimeRange("nakadi_time", since, until)
 
@@ -153,11 +153,11 @@ def _count_late(rows: pa.Table, late_after: int) -> int:
 
 
 def _moments(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The moments that texts name; null for a text that names none."""
+    """The moments in these texts; null for a text that is not a moment."""
     try:
         return compute.cast(texts, TIME)
     except pa.ArrowInvalid:
-        # A text that only Arrow does not understand, such as one with more digits, is among them.
+        # These texts include some that only Arrow does not understand, such as those with more digits.
         return pa.chunked_array([pa.array([_moment(text) for text in texts.to_pylist()], TIME)])
 
 
@@ -170,6 +170,6 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _hash_ids(ids: pa.ChunkedArray) -> bytes:
-    """Hashes that are the same in every process. Python's own are not."""
+    """Hashes that are the same in every process. Python's own hashes are not."""
     known = (each for each in ids.to_pylist() if each is not None)
     return b"".join(hashlib.blake2b(each.encode(), digest_size=HASH_BYTES).digest() for each in known)

@@ -82,7 +82,7 @@ def _common_settings() -> Mapping[str, str]:
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.extensions": EXTENSIONS,
-        # Objects are small and many: this number of bytes makes another task worth while.
+        # There are many small objects: from this number of bytes, another task is worthwhile.
         "spark.sql.files.openCostInBytes": str(256 * 1024),
     }
 
@@ -128,10 +128,10 @@ def _table_bucket_properties(arn: str) -> Mapping[str, str]:
 
 
 def _local_settings(master: str, memory: str) -> Mapping[str, str]:
-    """The settings that Glue itself makes."""
+    """The settings that Glue makes itself."""
     if not master:
         return {}
-    # Spark would take the first python3 there is, without these packages.
+    # Otherwise, Spark would take the first python3 on the path, which lacks these packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return {
         "spark.master": master,

@@ -36,8 +36,8 @@ Row = Mapping[str, Any]
 
 
 class SmallTable(Struct, frozen=True, kw_only=True):
-    """A table with few rows: its columns with type and meaning, the timestamp column by whose day it is partitioned,
-    and the columns that it is sorted by.
+    """A table with few rows: its columns with type and meaning, the timestamp column whose day is the partition, and
+    the sort columns.
     """
 
     name: str
@@ -53,8 +53,8 @@ class SmallTable(Struct, frozen=True, kw_only=True):
         between: tuple[datetime, datetime],
         is_replaced: Callable[[Row], bool],
     ) -> None:
-        """Add rows, whose times lie between these, in place of those to which `is_replaced` applies. This rewrites the
-        days between the times.
+        """Add rows whose times lie between `start` and `end`, and remove those to which `is_replaced` applies. This
+        rewrites the days between the two times.
         """
         since, until = between
 

@@ -1,7 +1,6 @@
-"""Spans of OpenTelemetry around a run and its steps.
-
-`--traces otlp`, or NAKADI_TRACES, switches them on; nothing is loaded for them otherwise. Every run is recorded: there
-are few of them, and each has as many steps as event types, tables or parts of the archive.
+"""OpenTelemetry spans for a run and its steps.  `--traces otlp`, or NAKADI_TRACES, switches them on; otherwise, no
+package is loaded for them. Every run is recorded: runs are rare, and each has as many steps as event types, tables or
+parts of the archive.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Spans(Struct):
-    """`run` is the context of the run in progress. Threads that work on steps of a run read it only."""
+    """`run` is the context of the run in progress. Threads that work on steps of a run only read it."""
 
     tracer: Tracer | None = None
     run: TraceContext = {}
 
     @contextmanager
     def of_run(self, job: str) -> Iterator[None]:
-        """A trace of its own for a run."""
+        """Begin a separate trace for a run."""
         if self.tracer is None:
             yield
             return
@@ -45,7 +44,7 @@ class Spans(Struct):
 
     @contextmanager
     def of_step(self, what: str, subject: str = "") -> Iterator[None]:
-        """A part of the run. `subject` is the event type or the table that the step works on."""
+        """Begin a span for a part of the run. `subject` is the event type or the table that the step works on."""
         span = self.tracer.begin_part(what, subject, self.run) if self.tracer is not None else None
         try:
             yield
@@ -62,7 +61,7 @@ class Spans(Struct):
 
 
 def open_spans(exporter: str) -> Spans:
-    """Raises `BadSetting`."""
+    """The spans that the settings choose. Raises `BadSetting`."""
     if not exporter:
         return Spans()
     try:

@@ -101,7 +101,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def measure_event_types(work: JobContext) -> None:
     """Measure every event type, store the results, and print them."""
     since, until, length = measured_period(work.options, work.clock.now())
-    # Spark need not plan again after each stage, because little data is left after the first counts.
+    # Spark does not need to plan again after each stage, because little data is left after the first counts.
     work.spark.conf.set("spark.sql.adaptive.enabled", "false")
     work.spark.conf.set("spark.sql.shuffle.partitions", str(work.spark.sparkContext.defaultParallelism))
     consumers = count_consumers(work)
@@ -129,7 +129,7 @@ def measured_period(options: argparse.Namespace, now: datetime) -> tuple[datetim
     until = datetime.fromisoformat(options.until) if options.until else now
     until = until.astimezone(UTC).replace(second=0, microsecond=0)
     if not options.until:
-        # The current minute counts as far as it goes: a first try has just published.
+        # The current minute counts too, because a newcomer may have published events just now.
         until += timedelta(minutes=1)
     return window_start(until - timedelta(hours=options.hours), length), until, length
 
@@ -162,7 +162,9 @@ def _measure_event_type(
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where to count the events of an event type: in its table as far as that goes, and in the archive from there."""
+    """Where to count the events of an event type: in the table as far as it is up to date, and after that in the
+    archive.
+    """
 
     event_type: EventType
     table: Table | None
@@ -218,7 +220,7 @@ def _try_for_event_type(work: JobContext, event_type: EventType, attempt: Callab
 
 
 def _find_active(work: JobContext, since: datetime) -> Sequence[EventType]:
-    """The event types with news. The others cost only a look at their heads in the log index."""
+    """The event types with news. For the others, only their heads in the log index are read."""
     event_types = list(work.selected_event_types())
     places = {
         each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
@@ -235,7 +237,7 @@ def _find_active(work: JobContext, since: datetime) -> Sequence[EventType]:
 
 
 def _find_source(work: JobContext, event_type: EventType, since: datetime, until: datetime) -> Source:
-    """The table as far as it goes, and the archive from there. Nothing older than the period is read."""
+    """The table as far as it is up to date, and after that the archive. Nothing older than the period is read."""
     table = events_table(work.spark, work.database, event_type)
     plan = table.plan_files(TimeRange("nakadi_time", since, until)) if table.exists() else None
     if plan is None or not plan.progress or not {"nakadi_size", "nakadi_publisher"} <= plan.columns:
@@ -303,7 +305,7 @@ def _count_in_files(work: JobContext, source: Source, request: CountRequest, unt
         if found.known != known:
             file_counts.save_counts(work.table_files, folder, found.known)
     except Unreadable:
-        # In a catalog that keeps tables elsewhere.
+        # The catalog may keep tables elsewhere.
         return None
     except (ArchiveObjectGone, Unavailable, OSError, ArrowException, Py4JError, PySparkException) as error:
         work.report.info(name, f"the table is read by Spark: {first_line(error)}")
@@ -368,7 +370,7 @@ def _report_gone(work: JobContext, source: Source) -> None:
 
 
 def count_consumers(work: JobContext) -> Mapping[str, int]:
-    """Event type -> how many applications and groups are subscribed to it."""
+    """The number of subscribed applications and groups, by event type."""
     found: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     after = ""
     while page := work.registry.list(SUBSCRIPTIONS, after=after, limit=1000):

@@ -1,4 +1,5 @@
-"""The registry's document about each table. The broker shows it, and decides by it whether a job has work to do.
+"""The registry's document about each table. The broker shows the document, and uses it to decide whether a job has work
+to do.
 
 A job writes the state after the commit that it describes. If the job is killed in between, the document describes the
 previous commit; the next run writes the right one, but does not know the misfits of the commit in between.
@@ -52,7 +53,9 @@ def store_state(
 
 
 def store_missing_state(work: JobContext, event_type: EventType, table: Table) -> None:
-    """Store what a table has, unless the registry knows it: an earlier run may have been killed before it did so."""
+    """Store the content of a table, unless the registry knows it: an earlier run may have been killed before it stored
+    this.
+    """
     if not (text := table.progress()):
         return
     known = _find_state(work, event_type)
@@ -166,7 +169,7 @@ def _write_state(
     )
 
     def keep_acknowledged(found: TableState | None) -> TableState:
-        """Limit acknowledged events to existing ones: events that were found again may be lost again."""
+        """Limit acknowledged events to existing ones: events that reappeared may get lost again."""
         freshness = count_freshness(event_type, found, added, state.updated_at, is_new=is_new)
         if found is None:
             return replace(state, freshness=freshness)
@@ -184,10 +187,9 @@ def _write_state(
 def count_freshness(
     event_type: EventType, found: TableState | None, added: Iterable[ArchiveRange], now: datetime, *, is_new: bool
 ) -> TableFreshness | None:
-    """What was counted against the objective of the table, with what a commit added; None without an objective.
-
-    The events of a range count as stored when the first of them was. Those from before the objective do not count: it
-    was set by the last update of the event type. Nor do those that come once more into a table that is rebuilt.
+    """Count events against the table's objective, including those that a commit added; None without an objective.  All
+    events of a range count as stored when the first of them was. Events from before the objective do not count; the
+    last update of the event type set it. Events that are added once more while a table is rebuilt do not count either.
     """
     objective = valid_table_objective(event_type)
     if objective is None:

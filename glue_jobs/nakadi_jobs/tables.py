@@ -1,6 +1,6 @@
 """Creates, extends and changes Iceberg tables. A run changes a table completely or not at all.
 
-A run writes to a branch of its own. At its end, the table takes over the branch, unless another run has changed the
+A run writes to its own branch. At its end, the table takes over the branch, unless another run has changed the
 table meanwhile. The commit that stores the rows also stores how far the run has read.
 """
 
@@ -138,7 +138,7 @@ class Table(msgspec.Struct, frozen=True):
         return self.spark.sql(f"SELECT * FROM {self.path} VERSION AS OF {snapshot}")  # noqa: S608  # a number
 
     def plan_files(self, times: TimeRange) -> FilePlan:
-        """The files with rows of a time, and the progress at the same moment."""
+        """The files with rows of a period, and the progress at the same moment."""
         java = self._java()
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         return FilePlan(
@@ -155,7 +155,7 @@ class Table(msgspec.Struct, frozen=True):
         jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         return file_form(self._java(), jvm, "nakadi_time")
 
-    # Making and growing
+    # Creating and extending
 
     def create(self, columns: Sequence[tuple[str, str, str]], properties: Mapping[str, str], clauses: str = "") -> None:
         """Create the table with an empty first snapshot, if it does not exist."""
@@ -185,7 +185,7 @@ class Table(msgspec.Struct, frozen=True):
         update = self._java().updateProperties()
         for name, value in layout_properties(layout, self.columns(), BOUNDED_COLUMNS).items():
             update = update.set(name, value)
-        # The last, since it says that all of this was done.
+        # This comes last, since it records that everything before was done.
         update.set(LAYOUT_PROPERTY, layout.name).commit()
 
     def add(self, columns: Sequence[tuple[tuple[str, ...], str]]) -> None:
@@ -209,7 +209,7 @@ class Table(msgspec.Struct, frozen=True):
     def describe(self, comments: Mapping[str, str], properties: Mapping[str, str]) -> None:
         """Set comments of columns by their paths, and properties. An empty text removes the earlier one.
 
-        Nothing depends on it: if another run changes the table at the same moment, the next run does the rest.
+        Nothing depends on these texts: if another run changes the table at the same moment, the next run sets the rest.
         """
         java, jvm = self._java(), self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
         known = column_comments(java, jvm)
@@ -258,9 +258,8 @@ class Table(msgspec.Struct, frozen=True):
                 java.manageSnapshots().removeBranch(change.branch).commit()
 
     def rewrite(self, times: TimeRange, changed: RewriteRows) -> None:
-        """Replace the files with rows of a time. Raises `ChangedMeanwhile`.
-
-        It is one commit without a branch and without a Spark job, for tables with few rows.
+        """Replace the files with rows of a period. Raises `ChangedMeanwhile`.  This takes one commit without a branch
+        and without a Spark job, for tables with few rows.
         """
         begun = self._retry_on_plain_files(lambda java, jvm: prepare_rewrite(java, jvm, times, changed))
         try:
@@ -272,7 +271,7 @@ class Table(msgspec.Struct, frozen=True):
             raise
 
     def contents(self, times: TimeRange) -> FileContents:
-        """The contents of the files that may have rows of a time, in a table with few rows."""
+        """The contents of the files that may have rows of a period, in a table with few rows."""
         return self._retry_on_plain_files(lambda java, jvm: read_contents(java, jvm, times))
 
     def _retry_on_plain_files(self, work: Callable[[Any, Any], Result]) -> Result:
@@ -295,7 +294,7 @@ class Table(msgspec.Struct, frozen=True):
         self._tag_days(now.date(), keep_days)
         expired = now - keep_snapshots
         if keep_snapshots >= DAY:
-            # Whole days, so that this has something to do once a day, and not each time.
+            # Whole days, so that there is work only once a day, not in each run.
             expired = expired.replace(hour=0, minute=0, second=0, microsecond=0)
         done = {"files made larger": self._merge_small_files(), **self._expire_snapshots(expired)}
         if self._is_tidying_due(now):
@@ -308,7 +307,7 @@ class Table(msgspec.Struct, frozen=True):
             return 0
         options = f"'min-input-files', '2', 'min-file-size-bytes', '{SMALL_BYTES}', 'max-file-size-bytes', '{2**40}'"
         if self._merges_on_read():
-            # Rows that were replaced are not in merged files; a large one is rewritten when it has many such lists.
+            # Merged files do not contain replaced rows. A large file is rewritten when it has many lists of them.
             options += f", 'delete-file-threshold', '{MAX_DELETE_FILES}', {_REWRITE_OPTIONS}"
         done = self._call(
             f"rewrite_data_files(table => '{self.plain_path}', strategy => 'sort', options => map({options}))"
@@ -319,7 +318,7 @@ class Table(msgspec.Struct, frozen=True):
 
     def remove_replaced_rows(self) -> None:
         """Rewrite files with rows that are merely marked as replaced: queries do not find these rows, but the files
-        have them.
+        still contain them.
         """
         if self._merges_on_read() and not self.spark.table(f"{self.path}.delete_files").isEmpty():
             self._write_without_deleted_rows()
@@ -529,7 +528,7 @@ def _is_conflict(error: Py4JJavaError | PySparkException) -> bool:
     return any(each in text for each in _CONFLICTS)
 
 
-# New files have a number of their own, behind which no list of replaced rows is looked for.
+# New files have their own sequence number, so no lists of replaced rows are searched for them.
 _REWRITE_OPTIONS = "'remove-dangling-deletes', 'true', 'use-starting-sequence-number', 'false'"
 
 _CONFLICTS = (
@@ -550,8 +549,8 @@ _DEFAULTS = {
     "write.distribution-mode": "none",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
-    # Manifests outlive the files that they name. They contain no values except places.
+    # Manifests outlive the files that they name, so they contain no values except places.
     "write.metadata.metrics.default": "counts",
-    # A write fails when what it has read was changed meanwhile.
+    # A write fails if the data that it has read was changed meanwhile.
     "write.delete.isolation-level": "serializable",
 }

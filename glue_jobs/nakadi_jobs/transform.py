@@ -1,4 +1,4 @@
-"""Turns the archive's lines into rows of tables. It reads and writes nothing: DataFrames in, DataFrames out."""
+"""Turns the archive's lines into rows of tables. This module only transforms DataFrames, without reading or writing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WANTED_COLUMNS = "topic string, partition int, from long, to long, type string, 
 def make_wanted_frame(
     spark: SparkSession, parts: Iterable[ArchiveRange], types: Mapping[str, tuple[str, bool]]
 ) -> DataFrame:
-    """Return the offsets to take, with the number and the stamping of their event types."""
+    """Return the wanted offsets, with the number of their event type, and whether the broker stamps its events."""
     found = join_ranges((each.topic, each.partition, each.first, each.end) for each in parts)
     return make_frame(spark, ((*each, *types[each[0]]) for each in found), WANTED_COLUMNS)
 
@@ -92,7 +92,7 @@ def select_wanted(lines: DataFrame, chosen: DataFrame) -> DataFrame:
 
 
 def parse_lines(lines: DataFrame, columns: Struct, parts: Sequence[ArchiveRange]) -> DataFrame:
-    """Parse lines: `line` is the whole as a structure, beside the text as it was, and its place.
+    """Parse lines: `line` is the whole line as a structure, beside its original text and its place.
 
     `doubtful` says that Spark may have changed a value, so the line was read exactly. `misfit` says that a value had
     another type than its column, or that the line was unreadable. Each step copies the lines, so there are only two
@@ -181,8 +181,8 @@ def range_condition(ranges: Iterable[tuple[int, int, int, int]]) -> str:
 def table_rows(events: DataFrame, columns: Struct) -> DataFrame:
     """The rows of the table: places, payload, and the text where it is needed.
 
-    If columns hold everything that an event can have, no event is checked for more. Times are in UTC, the zone of the
-    jobs' sessions: for a Z, Spark would compile a regular expression each time.
+    If the columns hold everything that an event can contain, no event is checked for further members. Times are in UTC,
+    the zone of the jobs' sessions. For the suffix Z, Spark would compile a regular expression each time.
     """
     line = _line(columns)
     misfit = F.col("misfit")
@@ -217,7 +217,7 @@ def _publisher_expression(columns: Struct) -> str:
     """The publisher, from the metadata, or from the text of an unreadable event."""
     metadata = next((field.kind for field in columns.fields if field.name == "metadata"), None)
     known = {field.name: field.kind for field in metadata.fields} if isinstance(metadata, Struct) else {}
-    # Where the broker adds no metadata, a publisher may have something else in a property that is called so.
+    # If the broker adds no metadata, a publisher may use a property of this name for something else.
     if known.get("published_by") != STRING:
         return "cast(null as string)"
     in_text = "get_json_object(value, '$.event.metadata.published_by')"
@@ -267,7 +267,7 @@ def _line(columns: Struct) -> Struct:
 
 
 def member_count_expression(text: str) -> str:
-    """An expression for at least the number of members."""
+    """An expression for a lower bound of the number of members."""
     return f"((octet_length({text}) - octet_length(replace({text}, '\":', ''))) div 2)"
 
 
@@ -353,8 +353,8 @@ def _balanced_sum(terms: Sequence[str]) -> str:
 
 
 def _count_json_members(value: str) -> str:
-    """An expression for at most the number of members. A text that is neither object nor array was another value
-    originally.
+    """An expression for an upper bound of the number of members. A text that is neither object nor array was another
+    value originally.
     """
     escaped = f"(octet_length({value}) - octet_length(replace({value}, '\\\\\":', ''))) div 3"
     certain = f"({member_count_expression(value)} - {escaped})"

@@ -11,7 +11,7 @@ from nakadi_jobs.command import JobContext, log_index_url, registry_url
 
 
 def wipe_data_files(work: JobContext, event_log_url: str) -> None:
-    """Wipe the job's data files. The broker does later what is impossible now; the report says so."""
+    """Wipe the job's data files. If that is impossible now, the broker wipes them later; the report says so."""
     urls = (event_log_url, registry_url(work.options), log_index_url(work.options))
     paths = data_file_paths(urls)
     is_done_by_path = {path.name: _is_wiped(path) for path in paths}
@@ -30,5 +30,5 @@ def _is_wiped(path: Path) -> bool:
     try:
         return DataFileWiper(path).run(LOG_PATIENCE_SECONDS)
     except Unavailable:
-        # The request stays in the file.
+        # The request to wipe stays in the file.
         return False

@@ -160,7 +160,7 @@ def _msk_usage(flows: Flows) -> Iterator[UsageItem]:
 
 def _dynamodb_usage(flows: Flows) -> Iterator[UsageItem]:
     batches, partitions = flows.index_batches * SECONDS, flows.partitions_per_index_batch
-    # A head and a segment in one transaction, which counts each twice, and the progress of the shard.
+    # A head and a segment in one transaction, whose writes count twice, and the progress of the shard.
     yield "log index, written", batches * (4 * partitions + 1), "dynamodb-write"
     # A head and, at worst, a topic for each partition, and the progress of the shard.
     yield "log index, read", batches * (2 * partitions + 1), "dynamodb-read"
@@ -172,14 +172,14 @@ def _dynamodb_usage(flows: Flows) -> Iterator[UsageItem]:
     if flows.load.deduplicated:
         events = flows.load.deduplicated * flows.load.events_per_second * SECONDS
         yield "eids, claimed and confirmed", 2 * events, "dynamodb-write"
-    # The offset, and its change notice.
+    # The committed offset, and its change notice.
     yield "commits, written", 2 * flows.commits * SECONDS, "dynamodb-write"
     yield "commits, read", 2 * flows.commits * SECONDS, "dynamodb-read"
     watched = flows.tasks * flows.streamed_types * flows.measured.streamed_type_reads_per_hour
     yield "streams, read", (flows.tasks * flows.measured.task_reads_per_hour + watched) * HOURS, "dynamodb-read"
     yield "streams, written", flows.tasks * flows.measured.task_writes_per_hour * HOURS, "dynamodb-write"
     if flows.deployment.sinks:
-        # Each task looks each second, at the numbers of changes and at the leases of tasks.
+        # Each task reads the change numbers and the leases of tasks every second.
         yield "sinks, looked for", flows.tasks * 2 * SECONDS, "dynamodb-read"
         reports = flows.deployment.sinks * SECONDS / REPORT_SECONDS
         yield "sinks, reported", reports * REPORT_WRITE_UNITS, "dynamodb-write"
@@ -190,7 +190,7 @@ def _s3_usage(flows: Flows) -> Iterator[UsageItem]:
     yield "archive, kept", flows.kept_bytes / GB, "s3-month"
     yield "archive, written", flows.index_batches * SECONDS, "s3-put"
     if flows.deployment.version_days:
-        # All that is written is removed in the end.
+        # Everything that is written is removed eventually.
         removed = flows.archived_bytes * flows.deployment.version_days * 86400
         yield "archive, old versions", removed / GB, "s3-month"
     if flows.deployment.archive_replica:
@@ -234,7 +234,7 @@ def _monitoring_usage(flows: Flows) -> Iterator[UsageItem]:
 
 
 def _count_metrics(flows: Flows) -> int:
-    """The number of metrics with values; AWS does not charge for others."""
+    """The number of metrics with values; AWS does not charge for metrics without values."""
     publishing, streaming = flows.publishes > 0, flows.load.connections > 0
     asked = 0 if flows.deployment.direct else publishing + streaming
     used = IDLE_METRICS + (not flows.deployment.asleep)
@@ -263,7 +263,7 @@ def _glue_usage(flows: Flows) -> Iterator[UsageItem]:
     if deployment.table_stream:
         yield "tables, all the time", WORKERS * SMALL_WORKER_DPU * HOURS, "glue-streaming-dpu-hour"
     elif deployment.table_minutes and flows.load.events_per_second:
-        # Under a constant load, a run of a minute follows each wait.
+        # Under a constant load, a one-minute run follows each wait.
         runs = HOURS * 60 / deployment.table_minutes
         yield "tables, when there is news", runs * WORKERS / 60, "glue-dpu-hour"
 

@@ -131,13 +131,13 @@ class Flows:
 
     @property
     def commits(self) -> float:
-        """One per batch, which the number of events ends at high rates, and the timeout at low rates."""
+        """One per batch. The number of events ends a batch at high rates, and the timeout ends it at low rates."""
         by_time = min(self.load.events_per_second, self.load.all_partitions / self.deployment.flush_seconds)
         return self.load.consumers * max(self.load.events_per_second / self.load.delivered_batch, by_time)
 
     @property
     def streamed_types(self) -> int:
-        """Event types that a task reads again and again to keep its knowledge of them fresh."""
+        """The event types that a task reads again regularly to keep its cache fresh."""
         return self.load.event_types if self.load.connections else 0
 
     @property
@@ -178,7 +178,7 @@ class Flows:
 
 
 def expected_distinct_places(things: float, places: float) -> float:
-    """The expected number of places that get at least one of the things, if each chooses a place at random."""
+    """The expected number of places that get at least one item, if each item chooses a place at random."""
     if things <= 1 or places <= 1:
         return min(things, max(places, 1.0))
     return places * -math.expm1(things * math.log1p(-1 / places))

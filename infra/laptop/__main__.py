@@ -9,6 +9,6 @@ if __name__ == "__main__":
     signals = SignalHandler(before_a_sudden_end=stop_all)
     signals.install()
 
-    from infra.laptop.program import main  # takes a second, in which signals may arrive
+    from infra.laptop.program import main  # the import takes a second, in which signals may arrive
 
     sys.exit(main(signals=signals))

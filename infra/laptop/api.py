@@ -23,7 +23,7 @@ BINARY = "x-amazon-apigateway-binary-media-types"
 
 FUNCTION = re.compile(r":lambda:path/2015-03-31/functions/(.+)/invocations")
 
-# A header that a response template sets.
+# Matches a header that a response template sets.
 HEADER_OVERRIDE = re.compile(r'#set\(\$context\.responseOverride\.header\.([\w-]+) = "([^"]*)"\)')
 
 Values = Mapping[str, Sequence[str]]
@@ -282,7 +282,7 @@ class Api:
         return AuthorizerConfig(function=function[1], header=scheme["name"].lower(), seconds=seconds, form=form)
 
 
-# The gateway's front end refuses these before it knows the API.
+# The gateway's front end refuses these requests before it knows the API.
 HEADERS_TOO_LARGE = "HEADERS_TOO_LARGE"
 
 # The default status codes of the gateway's own responses.

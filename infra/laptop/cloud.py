@@ -23,7 +23,7 @@ from infra.laptop.roles import OWNER, Statement, write_roles
 from infra.laptop.templates import REGION, Deployment, Template
 
 TIMEOUT_SECONDS = 60.0
-HEALTH_PATH = "/healthcheck"  # of the local Kinesis; moto answers every unsigned request
+HEALTH_PATH = "/healthcheck"  # for the local Kinesis; moto answers every unsigned request
 
 # The parameter with the version of the CDK bootstrap stack, which templates check.
 BOOTSTRAP_VERSION_KEY = "/cdk-bootstrap/hnb659fds/version"

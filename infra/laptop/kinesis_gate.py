@@ -239,7 +239,7 @@ class KinesisGate:
         headers = _end_to_end_headers(request.headers)
         answer = await self._upstream.request(request.method, request.url, headers=headers, content=request.body)
         response_headers = _end_to_end_headers(answer.headers)
-        response_headers.pop("content-encoding", None)  # httpx has decompressed it
+        response_headers.pop("content-encoding", None)  # httpx has already decompressed the body
         return Answer(answer.status_code, response_headers, answer.content)
 
 

@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 60
 
 
 def start() -> tuple[str, subprocess.Popen[bytes]]:
-    """Start it; return its address and its process."""
+    """Start the local Kinesis; return its address and its process."""
     if not (PROGRAM / "main.js").exists():
         raise FileNotFoundError(f"{PROGRAM} is not there: `make test` puts it there")
     tls, plain = free_port(), free_port()
@@ -74,7 +74,7 @@ def free_port() -> int:
         except OSError:
             claim.close()
         else:
-            claim.detach()  # it stays open, and is closed with the process
+            claim.detach()  # the socket stays open until the process ends
             return port
 
 

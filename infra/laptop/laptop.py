@@ -92,7 +92,7 @@ class Laptop:
         self.close()
 
     def _define_functions(self, deployment: Deployment) -> Mapping[str, FunctionDefinition]:
-        """The functions by their ARNs, which this also tells the templates."""
+        """The functions by their ARNs, which this also adds to the templates."""
         found = function_definitions(deployment.serving)
         for name, each in found.items():
             deployment.serving.created_names |= {name: each.name, f"{name}.Arn": each.arn}

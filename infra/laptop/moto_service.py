@@ -112,7 +112,7 @@ def _encode_headers(headers: Mapping[str, Any], length: int) -> list[tuple[bytes
 
 def main(port: int, *roles: str) -> None:
     services = Services(Roles(Path(roles[0])) if roles else None)
-    # Functions of others exist, and answer, but run nothing.
+    # Functions of other packages exist and answer, but run nothing.
     with mock_aws(config={"lambda": {"use_docker": False}}), patch_moto():
         uvicorn.run(services, port=port, lifespan="off", log_config=None, timeout_keep_alive=3600)
 

@@ -40,7 +40,7 @@ class OneOf(Struct, frozen=True):
 
 
 class Reference(Struct, frozen=True):
-    """A record or a choice by its name. `is_recursive` if the record contains itself by way of this reference."""
+    """A record or a choice by its name. `is_recursive` means that the record contains itself through this reference."""
 
     name: str
     is_record: bool = True
@@ -123,7 +123,7 @@ def references_in(kind: Type) -> Iterator[Reference]:
 
 
 def parts_of(kind: Type) -> Iterator[Type]:
-    """The type and all types within it, except what records contain."""
+    """The type and all types within it, but not those inside records."""
     waiting = [kind]
     while waiting:
         part = waiting.pop()

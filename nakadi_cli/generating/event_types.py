@@ -43,7 +43,9 @@ class EventTypeSchema(Struct, frozen=True):
 
     @property
     def sample_schema(self) -> dict[str, Any]:
-        """The effective schema for events that the broker would accept: it checks more of metadata than the schema."""
+        """The effective schema for events that the broker would accept: the broker checks metadata more strictly than
+        the schema does.
+        """
         schema = self.effective_schema
         if self.category is Category.UNDEFINED:
             return schema

@@ -23,7 +23,7 @@ _SEED = 20261121
 _TRIES_FOR_EACH = 100
 _MOST_STEPS = 20_000
 _MOST_LEVELS = 40
-# Deeper than that, a value has only its required members.
+# Below this depth, a value has only its required members.
 _GENEROUS_LEVELS = 8
 _LONGEST_TEXT = 100_000
 _MOST_ITEMS = 1_000
@@ -33,14 +33,14 @@ _NAMES = ("more", "note", "x", "id", "a1", "other")
 RawSchema = Mapping[str, Any] | bool
 
 
-class _Impossible(Exception):  # it ends one candidate
-    """Raised if a candidate comes to no end, or nothing is allowed."""
+class _Impossible(Exception):  # it ends only this candidate
+    """Raised if a candidate does not end, or no value is allowed."""
 
 
 def make_examples(schema: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     """Return different events that are valid under an effective schema: the first has all members, the second few.
 
-    There are fewer if no more are found. Raises `BadInput` if there is none.
+    It returns fewer if it finds no more, and raises `BadInput` if it finds none.
     """
     validator = compile_validator(schema)
     found: list[dict[str, Any]] = []
@@ -74,7 +74,7 @@ def is_valid(validator: Validator, event: Any) -> bool:
 def likely_values(document: SchemaDocument, schema: RawSchema, tries: int) -> Iterator[Any]:
     """Values that a part of a document may accept; they are not checked yet."""
     for number in range(tries):
-        # The first has everything, the second as little as possible, and the others follow their luck.
+        # The first value has everything, the second as little as possible, and the others vary at random.
         likelihood = (1.0, 0.0, 0.5)[min(number, 2)]
         try:
             yield _ExampleMaker(document, Random(_SEED + number), likelihood).make(schema, 0)  # noqa: S311
@@ -113,7 +113,7 @@ class _ExampleMaker:
         return self.make_all([schema], level)
 
     def make_all(self, schemas: Sequence[RawSchema], level: int) -> Any:
-        """A value for all of these schemas together."""
+        """Make a value that all of these schemas accept."""
         rules = _Rules()
         for each in schemas:
             self._collect(each, rules)
@@ -252,7 +252,7 @@ class _ExampleMaker:
     def _fill_up(
         self, made: dict[str, Any], least: int, most: int, rules: _Rules, level: int, likelihood: float
     ) -> None:
-        """Add members that no schema names, if there must be more, or the values of a map."""
+        """Add members that no schema names if more are required, or to fill a map."""
         is_map = not rules.members and (rules.named or any(isinstance(each, Mapping) for each in rules.others))
         goal = max(least, min(most, 2) if is_map and likelihood else 0)
         if goal > _MOST_ITEMS:
@@ -273,7 +273,7 @@ class _ExampleMaker:
         return [each for each in found if each is not None]
 
     def _schemas_of(self, name: str, rules: _Rules) -> list[RawSchema]:
-        """The schemas for a member. Whether a pattern knows its name is tried out by the validator."""
+        """The schemas for a member. The validator decides whether a pattern matches its name."""
         named = [schema for pattern, schema in rules.named if pattern.strip("^$") in name]
         if name in rules.members:
             return [*rules.members[name], *named]
@@ -312,7 +312,7 @@ class _ExampleMaker:
             text = text_matching(rules.patterns[0], self._draw)
             if text is None:
                 raise _Impossible
-            # A pattern may match anywhere; whether it allows more before or behind is tried out.
+            # A pattern may match anywhere; the validator decides whether it allows more text before or after the match.
             return text + (text[-1:] or "a") * (least - len(text))
         if rules.form in FORMATS:
             return FORMATS[rules.form](self._draw)
@@ -363,7 +363,7 @@ def _bounds(numbers: Mapping[str, Any]) -> tuple[Decimal | None, Decimal | None]
 
 
 def _number_between(low: Decimal | None, high: Decimal | None) -> Decimal:
-    """A number within bounds that no usual step fits between."""
+    """A number within bounds, between which no usual step fits."""
     if low is None or high is None:
         raise _Impossible
     return (low + high) / 2

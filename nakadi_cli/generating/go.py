@@ -129,7 +129,7 @@ class _Writer:
 
 
 def _can_be_in_tag(member: str) -> bool:
-    """Whether encoding/json takes a name; it silently ignores a tag with any other."""
+    """Whether encoding/json accepts a name; it silently ignores a tag with a name that it does not accept."""
     return all(each in _SIGNS_IN_TAGS or each.isalpha() or each.isdecimal() for each in member)
 
 

@@ -1,4 +1,4 @@
-"""Proposes a schema that all events of a sample are valid under.
+"""Proposes a schema under which all events of a sample are valid.
 
 Each value of the events is counted in an `Observation` of its place. A proposal states properties that hold for all
 of them and probably for others: types, members that are always there, formats, few texts that repeat. It leaves out
@@ -22,8 +22,7 @@ from nakadi_cli.failures import BadInput
 from nakadi_cli.generating.model_schemas import guessed_category, owned_part
 
 _MOST_LEVELS = 30
-# The limit for the places in all events. A member that comes later than that is left to the members that the schema
-# does not name.
+# The limit for the places in all events. A member beyond this limit counts as one that the schema does not name.
 _MOST_OBSERVATIONS = 20_000
 _MOST_MEMBERS = 1_000
 
@@ -44,7 +43,7 @@ _FORMATS = {
 
 
 class Budget:
-    """How many more places may be observed."""
+    """The number of places that may still be observed."""
 
     def __init__(self) -> None:
         self.left = _MOST_OBSERVATIONS
@@ -65,7 +64,7 @@ class Observation:
         self._counts: Counter[str] = Counter()
         self._members: dict[str, Observation] = {}
         self._items: Observation | None = None
-        # Some members were not observed: statements about a name hold here, but not where places are merged.
+        # Some members were not observed, so statements about a name hold here, but not where places are merged.
         self._is_unknown = False
         self._is_merged = False
 
@@ -121,7 +120,7 @@ class Observation:
         self._is_merged = True
 
     def schema(self, levels: int, *, has_enums: bool) -> dict[str, Any]:
-        """The schema that holds for all values; values deeper than `levels` may be anything."""
+        """The schema that holds for all values; values deeper than `levels` are not restricted."""
         if not self._kinds or levels == 0:
             return {}
         kinds = [each for each in self._kinds if each != "integer" or "number" not in self._kinds]
@@ -179,8 +178,8 @@ class Inferred(Struct, frozen=True):
 def infer_from_events(texts: Iterable[bytes], category: Category | None = None, *, has_enums: bool = True) -> Inferred:
     """Infer a schema from events in their original spelling.
 
-    Without a category, it is the one that the events look like. Raises `BadInput` for an event that no broker would
-    accept, and if there is none.
+    Without a category, the members of the events decide it. Raises `BadInput` for an event that no broker would accept,
+    and if there are no events.
     """
     root = Observation(Budget())
     count = 0
@@ -207,7 +206,7 @@ def _parse(text: bytes, number: int) -> dict[str, Any]:
 
 
 def _schema_within_limits(root: Observation, *, has_enums: bool) -> dict[str, Any]:
-    """The schema, with as many levels as one of a permitted size can have."""
+    """The schema, with as many levels as fit into the permitted size."""
     for levels in (_MOST_LEVELS, 10, 6, 4, 3, 2):
         schema = root.schema(levels, has_enums=has_enums)
         if _size(schema) < MAX_SCHEMA_VALUES:

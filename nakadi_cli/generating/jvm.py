@@ -5,7 +5,7 @@ from __future__ import annotations
 from nakadi_cli.failures import BadInput
 from nakadi_cli.generating.declarations import Record
 
-# A method has at most 255 parameters, and constructors that languages add to a class take some for themselves.
+# A method has at most 255 parameters, and the constructors that compilers add to a class use some of them.
 _MOST_MEMBERS = 200
 
 

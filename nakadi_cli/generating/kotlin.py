@@ -37,7 +37,7 @@ _NAMES_OF_CONSTANTS = ("ENTRIES", "NAME", "ORDINAL")
 
 
 def write_kotlin(declarations: Declarations, package: str | None) -> str:
-    """Return a file with a data class for each record. Raises `BadInput` for a record that no JVM can have."""
+    """Return a file with a data class for each record. Raises `BadInput` for a record that is too large for a JVM."""
     lines = [
         "// Types of events. `nakadi types` wrote this file: do not edit it.",
         "// The event types, with versions:",

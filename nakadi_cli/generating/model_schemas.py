@@ -1,7 +1,6 @@
-"""Turns the JSON schemas that pydantic and msgspec make of models into the language of the broker.
-
-They speak draft 2020-12, and the broker drafts 04 to 07: this module converts everything to draft 04, so that an
-event type in mode `compatible` can have it too.
+"""Converts the JSON schemas that pydantic and msgspec make of models into schemas that the broker accepts.  The
+libraries use draft 2020-12, and the broker supports drafts 04 to 07. This module converts everything to draft 04, so
+that an event type in mode `compatible` can use the result too.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def _translate(schema: Any) -> Any:
     if "$ref" not in schema:
         return result
     reference = {"$ref": f"#/definitions/{schema['$ref'].removeprefix('#/$defs/')}"}
-    # Beside a reference nothing counts in draft 04.
+    # In draft 04, members beside a reference are ignored.
     return {**result, "allOf": [reference]} if result else reference
 
 
@@ -131,7 +130,9 @@ def _translated_value(keyword: str, value: Any) -> Any:
 
 
 def _is_known_pattern(text: str) -> bool:
-    """Whether the broker takes a pattern. pydantic looks around in those for decimals, which RE2 does not."""
+    """Whether the broker accepts a pattern. pydantic's patterns for decimals use lookaround, which RE2 does not
+    support.
+    """
     try:
         compile_pattern(text)
     except BadPattern:

@@ -57,7 +57,7 @@ def upper_case(text: str) -> str:
 
 
 def singular(name: str) -> str:
-    """The name for one of many, where English is regular."""
+    """The singular of a noun, if it is regular in English."""
     for ending, replacement in (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x")):
         if name.endswith(ending):
             return name.removesuffix(ending) + replacement
@@ -111,13 +111,13 @@ def _escape_character(character: str, *, wide: bool, also: str) -> str:
 def comment_lines(text: str) -> list[str]:
     """Break a text into lines that are harmless in a comment of any language, and in a docstring.
 
-    No line ends the comment or the docstring, or is an escape: Java reads `\\u002a` as `*`, in comments too. None
-    tells a tool something, as `type: ignore` and `+build` do. Characters that are not printable, line breaks and
+    No line ends the comment or the docstring, or is an escape: Java reads `\\u002a` as `*`, in comments too. No line
+    gives a tool an instruction, as `type: ignore` and `+build` do. Characters that are not printable, line breaks and
     changes of direction among them, become spaces.
     """
     printable = "".join(each if each.isprintable() else " " for each in text[:_MOST_COMMENT_CHARACTERS])
     plain = printable.translate(_HARMLESS_SIGNS)
-    # gofmt makes one sign of two quotes.
+    # gofmt replaces two quotes by one character.
     plain = re.sub(r"'+", "'", " ".join(plain.split()))
     lines = textwrap.wrap(plain, _COMMENT_WIDTH, break_on_hyphens=False)
     return [f"· {each}" if _LIKE_DIRECTIVE.match(each) else each for each in lines]

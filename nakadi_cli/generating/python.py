@@ -132,7 +132,7 @@ class _Writer:
             reserved += _NAMES_OF_PYDANTIC
         names = Identifiers(reserved)
         wanted = {each.member: self._preferred_name(each.member) for each in record.fields}
-        # First those that keep their names: pydantic reads a member into a field of this name or alias.
+        # Members that keep their names come first: pydantic reads a member into a field of this name or alias.
         claimed = {
             member: names.claim(name) for member, name in sorted(wanted.items(), key=lambda pair: pair[0] != pair[1])
         }
@@ -220,7 +220,7 @@ class _Writer:
 
 
 def _can_tell_apart(types: tuple[Type, ...]) -> bool:
-    """Whether msgspec takes a union of these: it has to know by the kind of JSON value which of them to read."""
+    """Whether msgspec accepts a union of these types: the kind of JSON value has to determine the type."""
     kinds = [_json_kind(without_null(each)) for each in types]
     return len(set(kinds)) == len(kinds)
 
@@ -237,6 +237,6 @@ def _json_kind(kind: Type) -> str:
 
 
 def _add_alternative(annotation: str, other: str) -> str:
-    """Add an alternative, unless it is there already, or anything is."""
+    """Add an alternative, unless it or `Any` is there already."""
     parts = annotation.split(" | ")
     return annotation if other in parts or (annotation == "Any" and other == "None") else f"{annotation} | {other}"

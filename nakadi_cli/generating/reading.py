@@ -34,7 +34,7 @@ from nakadi_cli.generating.names import TYPE_NAMES_IN_USE, Identifiers, pascal_c
 
 METADATA = "EventMetadata"
 
-# A schema may refer to one and the same part in many places; each of them is a step.
+# A schema may refer to the same part in many places, each of which counts as a step.
 _MOST_STEPS = 50_000
 _MOST_LEVELS = 100
 _MOST_CHOICES = 200
@@ -82,7 +82,7 @@ def read_declarations(event_types: Sequence[EventTypeSchema], *, reserved: Seque
 
 
 def _metadata_schema() -> dict[str, Any]:
-    """The metadata that consumers read: any event type's, and the broker's additions."""
+    """The metadata that consumers read: the members that any event type has, and those that the broker adds."""
     known = metadata_schema("", CleanupPolicy.COMPACT)
     members = {
         **known["properties"],
@@ -121,7 +121,7 @@ class _Parts(Struct, frozen=True):
 
 
 class _Reader:
-    """Reads one event type. `_name_by_schema` has the records that are begun or finished."""
+    """Reads one event type. `_name_by_schema` contains the records whose declaration has begun."""
 
     def __init__(self, event_type: EventTypeSchema, names: Identifiers, root_name: str) -> None:
         self._event_type = event_type
@@ -246,7 +246,7 @@ class _Reader:
         parts: _Parts | None = None,
         first_field: Field | None = None,
     ) -> str:
-        """Declare a record, before those within it, and return its name."""
+        """Declare a record before the records within it, and return its name."""
         schema, _ = self._follow(schema, name)
         parts = parts or self._parts_of(schema)
         self._name_by_schema[id(schema)] = name
@@ -304,7 +304,7 @@ class _Reader:
         return parts
 
     def _collect_parts(self, schema: RawSchema, parts: _Parts, *, is_certain: bool) -> None:
-        """The rules about schemas see to it that no schema is about the same value without end."""
+        """Collect the schemas. The broker's rules ensure that this ends."""
         if isinstance(schema, bool):
             return
         self._spend(1)
@@ -321,7 +321,7 @@ class _Reader:
                 self._collect_parts(each, parts, is_certain=False)
 
     def _follow(self, schema: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str]:
-        """The schema that a reference means, and the name for it, which the last step of the reference gives."""
+        """The schema that a reference means, and its name, which is the last step of the reference."""
         for _ in range(_MOST_LEVELS):
             if "$ref" not in schema:
                 return schema, name
@@ -345,7 +345,7 @@ class _Reader:
     def _choice_of(self, values: list[Any], name: str) -> Type:
         kinds: list[Type] = [_type_of_value(each) for each in values if each is not None]
         texts = [each for each in values if isinstance(each, str)]
-        # Jackson takes an empty name for none.
+        # Jackson treats an empty name as no name.
         is_short = len(texts) <= _MOST_CHOICES and all(0 < len(each) <= _LONGEST_CHOICE for each in texts)
         if texts and set(kinds) == {Scalar.TEXT} and is_short:
             choice = Choice(self._names.claim(name), tuple(dict.fromkeys(texts)))
@@ -374,8 +374,7 @@ class _Reader:
 
 
 def _used_from(root: str, declared: list[Record | Choice]) -> Iterator[Record | Choice]:
-    """The types that the root refers to, in the order of declaration: a type that another one outweighed is not
-    needed."""
+    """The types that the root refers to, in the order of declaration: a replaced type is not needed."""
     by_name = {each.name: each for each in declared}
     used, waiting = set(), [root]
     while waiting:

@@ -67,7 +67,7 @@ FORMATS: Mapping[str, Callable[[Random], str]] = {
 
 
 def text_matching(pattern: str, draw: Random) -> str | None:
-    """A text in which the pattern is found, as far as this understands it; the caller checks it."""
+    """A text in which the pattern is found, as far as this module supports it; the caller checks the result."""
     try:
         parsed = _parser.parse(_as_python(pattern))
         return "".join(_generate(parsed, draw))[:_LONGEST_TEXT]

@@ -1,8 +1,6 @@
-"""Makes events that are refused for exactly one rule of a schema, one for each rule that can be broken alone.
-
-A rule is a keyword at a place of the schema; for `required` and `dependencies`, each name is one. An event breaks
-exactly this rule if the schema refuses it, and would accept it without the rule. Both questions go to the broker's own
-validator.
+"""Makes events that break exactly one rule of a schema: one event for each rule that can be broken alone.  A rule is a
+keyword at a place of the schema; for `required` and `dependencies`, each name is a rule. An event breaks exactly this
+rule if the schema refuses it, and would accept it without the rule. Both questions go to the broker's own validator.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from nakadi_cli.generating.examples import is_valid, likely_values
 
 _MOST_RULES = 300
 _FEWEST_RULES = 10
-# For each rule, the schema is compiled once more: rules times values.
+# The schema is compiled once for each rule, so the work is rules times values.
 _MOST_WORK = 100_000
 # Events to try for one rule. Each is checked by two validators.
 _MOST_TRIES = 60
@@ -85,7 +83,10 @@ class Violations(Struct, frozen=True):
 
 
 def break_rules(schema: Mapping[str, Any], examples: Sequence[Any]) -> Violations:
-    """Break each rule of an effective schema, the first ones if there are very many. The examples are valid events."""
+    """Break each rule of an effective schema, or the first ones if there are very many.
+
+    The examples are valid events.
+    """
     validator = compile_validator(schema)
     places = [place for each in examples for place in _places(validator.document, each)]
     found: list[Violation] = []
@@ -148,7 +149,7 @@ def _names_in(keyword: str, value: Any, draft: Draft) -> Iterator[tuple[str, ...
     if keyword in _NAMED_KEYWORDS:
         yield from ((each,) for each in value)
     elif keyword in _BOUNDS:
-        # In draft 04 it is a flag, without which the bound itself is still there.
+        # In draft 04, it is a flag; without the flag, the bound itself still applies.
         if value is True or not isinstance(value, bool):
             yield ()
     elif keyword in ("additionalProperties", "additionalItems"):
@@ -167,7 +168,9 @@ Place = tuple[Any, Way, tuple[str, ...]]
 
 
 def _places(document: SchemaDocument, event: Any) -> Iterator[Place]:
-    """Each value of an event with each schema that is about it: the event, the way to the value, and the schema's."""
+    """Each value of an event with each schema that applies to it: the event, the path of the value, and the path of the
+    schema.
+    """
     waiting: list[tuple[Way, tuple[str, ...]]] = [((), ())]
     seen: set[tuple[Way, tuple[str, ...]]] = set()
     while waiting and len(seen) < _MOST_PLACES:

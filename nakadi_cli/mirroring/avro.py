@@ -1,7 +1,7 @@
 """Events of event types with Avro schemas: read as JSON, and published in Avro as they were.
 
-A payload is written by the schema that the event's metadata names. Where JSON does not say all of it, the metadata has
-its bytes. Events that were published as JSON stay JSON.
+A payload is encoded with the schema that the event's metadata names. If JSON does not represent the payload completely,
+the metadata contains its bytes. Events that were published as JSON stay JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AvroForm:
         self._writers: dict[str, Write] = {}
 
     def envelope_of(self, event: bytes) -> Mapping[str, Any] | None:
-        """The event in the form of Avro; None for one that was published as JSON."""
+        """The event in the form of Avro; None for an event that was published as JSON."""
         fields = json.loads(event)
         metadata = fields.pop("metadata", {})
         version = self._versions.get(metadata.get("version"))
@@ -57,7 +57,7 @@ class AvroForm:
             payload = b64decode(kept) if kept is not None else self._write(version, fields)
         except DoesNotFit:
             return None
-        # Bytes are texts of as many characters here.
+        # Here, bytes are strings with one character for each byte.
         return {"metadata": self._metadata_of(metadata, version), "payload": payload.decode("latin-1")}
 
     def batch_of(self, envelopes: Iterable[Mapping[str, Any]]) -> bytes:

@@ -1,4 +1,4 @@
-"""Publishes what is read of an event type with an Avro schema."""
+"""Publishes the events that are read from an event type with an Avro schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BUSY = frozenset({408, 429})
 
 
 class AvroDestination:
-    """Publishes in Avro what was published in Avro, and as JSON what was published as JSON."""
+    """Publishes in Avro the events that were published in Avro, and as JSON those that were published as JSON."""
 
     def __init__(
         self, source: Api, target: Api, definition: Mapping[str, Any], pause: Callable[[float], None] = time.sleep
@@ -53,10 +53,10 @@ class AvroDestination:
         return None
 
     def close(self) -> None:
-        """It has nothing open."""
+        """There is nothing to close."""
 
     def _send(self, body: bytes, media_type: str) -> Problem | None:
-        """Publish until everything is stored, or until the target refuses an event for good."""
+        """Publish until all events are stored, or until the target rejects one permanently."""
         from nakadi_client import NoAnswer
         from nakadi_client.connections import Request
 
@@ -84,7 +84,9 @@ class AvroDestination:
 
 
 def _first_problem(body: bytes) -> tuple[int, str, bool] | None:
-    """The first event that was not stored, why, and whether that is for good: the others were given up for it."""
+    """The first event that was not stored, the reason, and whether that is permanent: the other events were given up
+    because of it.
+    """
     try:
         items = json.loads(body)
         statuses = [each["publishing_status"] for each in items]

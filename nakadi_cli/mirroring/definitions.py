@@ -68,8 +68,8 @@ def prepare_event_type(
 ) -> list[str]:
     """Create an event type in the target, or give it the schemas and partitions that it lacks. Returns the partitions.
 
-    The versions of the schema come in the order in which they were made. The target may refuse an earlier one, for
-    example if the mode has changed since: it is noted, and left out.
+    The versions of the schema are created in their original order. The target may reject an earlier version, for
+    example if the mode has changed since; the mirror then reports and omits it.
     """
     name = definition["name"]
     where = path("event-types", name)
@@ -95,7 +95,7 @@ def prepare_event_type(
 
 
 def _lacking(current: Schema, versions: Sequence[Schema]) -> Sequence[Schema]:
-    """The versions after the current one of the target; the last one, if the target has another schema."""
+    """The versions after the target's current one; only the last version if the target has a different schema."""
     for number in reversed(range(len(versions))):
         if versions[number].is_same_as(current):
             return versions[number + 1 :]

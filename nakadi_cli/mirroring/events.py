@@ -1,8 +1,7 @@
 """Copies the events of an event type, partition by partition in their order.
 
-The position of a partition moves on when the target has acknowledged a batch. After a mirror is killed, the next one
-publishes again the events that were on their way, with the same eids: an event type with `deduplication` stores each
-once.
+The position of a partition advances when the target has acknowledged a batch. After a mirror is killed, the next one
+republishes the unacknowledged events with the same eids, so an event type with `deduplication` stores each event once.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _identities = msgspec.json.Decoder(_WithMetadata)
 
 
 def event_for_target(event: bytes, definition: Mapping[str, Any]) -> bytes:
-    """An event as a publisher would send it. Its values keep each digit."""
+    """An event as a publisher would send it. Its numbers keep every digit."""
     if definition["category"] == "undefined":
         return event
     members = _members.decode(event)
@@ -86,16 +85,15 @@ def is_compacted(definition: Mapping[str, Any]) -> bool:
 
 
 def is_reached(offset: str, copied: str) -> bool:
-    """Whether a copy up to one offset includes another offset. Offsets are ordered like their texts."""
+    """Whether a copy up to one offset includes another offset. Offsets sort like their strings."""
     return offset in (BEGIN, _BEFORE_FIRST) or (copied != BEGIN and offset <= copied)
 
 
 def read_batches(
     broker: Api, name: str, offsets: Mapping[str, str], batch_events: int | None = None
 ) -> Iterator[Batch[Any]]:
-    """The events after these offsets that exist now, as they are stored, and perhaps some that come meanwhile.
-
-    The original Nakadi says that a partition has nothing more while it still fetches events. So the newest offsets
+    """The events after these offsets that exist now, as they are stored, and perhaps some that arrive meanwhile.  The
+    original Nakadi reports that a partition has no more events while it is still fetching some. So the newest offsets
     decide when everything is read. Raises `Failed` if they are not reached.
     """
     at = dict(offsets)
@@ -108,10 +106,10 @@ def read_batches(
     while left := [each for each, end in ends.items() if not is_reached(end, at[each])]:
         attempts += 1
         if attempts == EMPTY_READS_OF_COMPACTED + 1 and is_compacted(broker.get(path("event-types", name))):
-            return  # A partition ends with tombstones, which no stream delivers.
+            return  # The partition may end with tombstones, which no stream delivers.
         if attempts > MAX_EMPTY_READS:
             if all(ends[each].endswith(_NOTHING_YET) for each in left):
-                return  # A timeline has begun, and has no events.
+                return  # A new timeline has begun and has no events yet.
             raise Failed(f"Partition {left[0]} of {name} has events up to {ends[left[0]]}, which do not arrive.")
         for batch in _read_once(broker, name, {each: at[each] for each in left}, batch_events or BATCH_EVENTS):
             attempts = 0
@@ -141,7 +139,9 @@ def copy_events(
     progress: Progress,
     save: Callable[[], None],
 ) -> None:
-    """Copy the events that the source has now and the target has not. Raises `Failed` at one that it cannot publish."""
+    """Copy the events that the source has now and that the target lacks. Raises `Failed` at an event that it cannot
+    publish.
+    """
     for partition in partitions:
         progress.offsets.setdefault(partition, BEGIN)
     saved_at = time.monotonic()
@@ -169,7 +169,7 @@ Problem = tuple[int, str]
 
 class _Destination(Protocol):
     def publish(self, events: Sequence[bytes]) -> Problem | None:
-        """Publish events in their order; returns the first that is refused, and then nothing of the rest is stored."""
+        """Publish events in their order. Returns the first rejected event, after which none of the rest is stored."""
 
     def close(self) -> None: ...
 

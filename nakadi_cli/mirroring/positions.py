@@ -1,9 +1,9 @@
-"""Moves a subscription: it goes on in the target with the first event that is not committed in the source.
+"""Moves a subscription, which continues in the target with the first event that is not committed in the source.
 
 Offsets differ between two brokers, so events are recognized by their eid. In each partition of the target, the
-subscription begins with the first event that is not committed in the source. Committed events after it come again; with
-the partition strategies `hash` and `user_defined`, and with one partition, there are none, because both brokers have
-the same events in the same order.
+subscription begins with the first event that is not committed in the source. Committed events after that one are
+delivered again. With the partition strategies `hash` and `user_defined`, and with one partition, there are no such
+events, because both brokers have the same events in the same order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _KEPT = ("owning_application", "event_types", "consumer_group", "authorization",
 
 @dataclass(frozen=True)
 class Move:
-    """A moved subscription: its id in the target, how many events wait there, and how many come again."""
+    """A moved subscription: its id in the target, the number of events that wait there, and the number of those that
+    are delivered again.
+    """
 
     subscription_id: str
     waiting: int
@@ -31,7 +33,7 @@ class Move:
 
 def move_subscription(source: Api, target: Api, subscription_id: str, state: State) -> Move:
     """Create a subscription in the target with the position that it has in the source, which copied events must have
-    reached. Raises `Conflict` if it is still consumed."""
+    reached. Raises `Conflict` if the subscription is still consumed."""
     where = path("subscriptions", subscription_id)
     subscription = source.get(where)
     _require_still(source, where)
@@ -42,13 +44,13 @@ def move_subscription(source: Api, target: Api, subscription_id: str, state: Sta
             raise Failed(f"{name} is not copied: --event-types leaves it out.")
         copied = state.progress_of(name).offsets
         if name not in committed:
-            continue  # It begins with what comes after its first stream is opened.
+            continue  # The subscription begins with the events after the opening of its first stream.
         offsets = {partition: committed[name].get(partition, BEGIN) for partition in copied}
         _require_copied(name, offsets, copied)
         found = _first_of(target, name, _find_uncommitted_events(source, name, offsets))
         cursors += [{"event_type": name, "partition": each, "offset": at} for each, at in found.cursors.items()]
         waiting, doubled = waiting + found.waiting, doubled + found.doubled
-    # Nobody may have committed meanwhile.
+    # Check that no consumer has committed meanwhile.
     _require_still(source, where)
     body = {key: subscription[key] for key in _KEPT if subscription.get(key) is not None}
     moved = target.post("/subscriptions", {**body, "read_from": "end"})["id"]
@@ -58,8 +60,9 @@ def move_subscription(source: Api, target: Api, subscription_id: str, state: Sta
 
 
 def _read_committed_offsets(source: Api, where: str, subscription: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The offset of each partition by event type. A partition that was never consumed has none, and begins as the
-    subscription says; an event type is missing if that is its end."""
+    """The committed offset of each partition, by event type. A partition that was never consumed has none, and begins
+    as the subscription says; an event type is missing if it begins at its end.
+    """
     items = (source.get(f"{where}/cursors") or {"items": []})["items"]
     if not items and subscription["read_from"] == "cursors":
         items = subscription["initial_cursors"]
@@ -98,7 +101,7 @@ class _Found:
 
 
 def _first_of(target: Api, name: str, left: frozenset[bytes]) -> _Found:
-    """Behind which offset each partition of the target begins with an event that is left."""
+    """The offset for each partition of the target after which an uncommitted event comes first."""
     known = target.get(path("event-types", name, "partitions"))
     found = _Found({each["partition"]: BEGIN for each in known})
     begun: set[str] = set()
@@ -112,7 +115,7 @@ def _first_of(target: Api, name: str, left: frozenset[bytes]) -> _Found:
                 found.cursors[partition] = batch.offset
                 continue
             begun.add(partition)
-            # A batch tells the offset of its last event alone.
+            # A batch contains only the offset of its last event.
             found.cursors[partition] = _offset_before(target, name, partition, found.cursors[partition], first)
             keys = keys[first:]
         new = {key for key in keys if key in left} - met
@@ -123,7 +126,7 @@ def _first_of(target: Api, name: str, left: frozenset[bytes]) -> _Found:
 
 
 def _offset_before(target: Api, name: str, partition: str, before: str, count: int) -> str:
-    """The offset of the event that is `count` events behind another."""
+    """The offset of the event that is `count` events before another."""
     if count == 0:
         return before
     for number, batch in enumerate(read_batches(target, name, {partition: before}, 1), 1):

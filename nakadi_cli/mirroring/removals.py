@@ -1,7 +1,6 @@
-"""Deletes from the target of a compacted event type what the source has removed.
-
-No stream delivers tombstones, so a mirror cannot copy them. But once the source has compacted, it has no event with a
-deleted key any more. A key that only the target has gets a tombstone there.
+"""Deletes the keys of a compacted event type that the source has removed.  No stream delivers tombstones, so a mirror
+cannot copy them. But after compaction, the source has no event with a deleted key. The mirror publishes a tombstone for
+each key that only the target has.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ def compaction_key(event: bytes) -> str:
 
 
 def delete_removed(source: Api, target: Api, definition: Mapping[str, Any], partitions: Sequence[str]) -> int:
-    """Delete the keys that only the target has, and return how many. Raises `Failed` if the target refuses one.
-
-    The target is read first: a key that is copied and then found in the source is there still.
+    """Delete the keys that only the target has, and return their number. Raises `Failed` if the target rejects a
+    deletion.  The target is read before the source, so a key that is copied meanwhile is not mistaken for a deleted
+    one.
     """
     name = definition["name"]
     newest = dict(_events_by_key(target, name, partitions))
@@ -56,7 +55,7 @@ def _events_by_key(broker: Api, name: str, partitions: Sequence[str]) -> Iterato
 
 
 def _tombstone(event: bytes, definition: Mapping[str, Any]) -> bytes:
-    """The deleted event, which has what chooses its partition, under an id of its own."""
+    """A copy of the deleted event with a new id; its members choose the partition."""
     found = _events.decode(event_for_target(event, definition))
     found["metadata"]["eid"] = str(uuid4())
     return msgspec.json.encode(found)

@@ -1,4 +1,4 @@
-"""How far a mirror has come: a file that only one mirror uses at a time."""
+"""The progress of a mirror, in a file that only one mirror uses at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT = 1
 
 @dataclass
 class Progress:
-    """How far an event type is copied: after which offset of the source each partition goes on."""
+    """The progress of an event type: the offset of the source after which each partition continues."""
 
     offsets: dict[str, str] = field(default_factory=dict)
     copied: int = 0
@@ -25,7 +25,7 @@ class Progress:
 
 @dataclass
 class State:
-    """The progress of a mirror. `source` and `target` are the URLs that it belongs to."""
+    """The progress of a mirror. `source` and `target` are the URLs of its brokers."""
 
     file: Path
     source: str
@@ -46,7 +46,7 @@ class State:
 
 @contextmanager
 def open_state(file: Path, source: str, target: str) -> Iterator[State]:
-    """Load the state of a mirror, and keep others away from it; a new one begins with nothing copied."""
+    """Load the state of a mirror, and lock it against other mirrors; a new state begins with nothing copied."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = file.with_name(f"{file.name}.lock").open("w")

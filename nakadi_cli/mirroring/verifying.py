@@ -1,4 +1,4 @@
-"""Compares what two brokers have, by partition and minute: how many events, and whether they are the same."""
+"""Compares the events of two brokers by partition and minute: their number, and whether they are the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nakadi_cli.api import Api
     from nakadi_client import Batch
 
-# In which order events of these strategies arrive is decided by chance, if there are several partitions.
+# With these strategies and several partitions, the order in which events arrive is random.
 _RANDOM = "random"
 _ALL = "all"
 
@@ -55,7 +55,8 @@ def compare_event_type(
 ) -> Comparison:
     """Compare what was copied. Minutes whose beginning the source has removed are left out.
 
-    Of a compacted event type, the newest event of each key is compared: brokers compact at different times.
+    For a compacted event type, only the newest event of each key is compared, because brokers compact at different
+    times.
     """
     by_partition = len(copied) == 1 or definition.get("partition_strategy") != _RANDOM
     name = definition["name"]
@@ -90,7 +91,7 @@ def _missing_versions(source: Api, target: Api, name: str) -> tuple[str, ...]:
 
 
 def _copied_batches(source: Api, name: str, copied: Mapping[str, str]) -> Iterator[Batch[Any]]:
-    """What the source has up to the copied offsets, though it has grown since."""
+    """The events of the source up to the copied offsets, although it may have more by now."""
     at = {partition: BEGIN for partition, offset in copied.items() if offset != BEGIN}
     ended: set[str] = set()
     for batch in read_batches(source, name, dict(at)) if at else ():
@@ -100,7 +101,7 @@ def _copied_batches(source: Api, name: str, copied: Mapping[str, str]) -> Iterat
             at[batch.partition] = batch.offset
             yield batch
             continue
-        # The end is within this batch, which tells the offset of its last event alone.
+        # The end is within this batch, which contains only the offset of its last event.
         ended.add(batch.partition)
         for single in read_batches(source, name, {batch.partition: at[batch.partition]}, 1):
             if not is_reached(single.offset, copied[batch.partition]):

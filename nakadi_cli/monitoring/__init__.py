@@ -1,4 +1,4 @@
 """Alert rules for Prometheus and a dashboard for Grafana, generated from the metrics that a broker reports.
 
-It knows the list of metrics, and nothing else of the broker. Begin with `alerts.py`.
+The package uses only the broker's list of metrics. Begin with `alerts.py`.
 """

@@ -1,6 +1,7 @@
-"""The alerts: when something in a broker needs a person, as an expression over its metrics.
+"""The alerts: expressions over a broker's metrics that are true while a problem needs attention.
 
-docs/operations.md has a section for each alert, with its name: what it means, how to look, and what to do.
+docs/operations.md has a section for each alert, with its name: what the alert means, how to investigate it, and what to
+do.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ Severity = Literal["critical", "warning"]
 class Alert:
     """An expression in PromQL that is true while something is wrong.
 
-    The alert fires after the expression has been true for `minutes`. `summary` and `action` are what the person who
-    is woken reads first; both may use labels of the result as `{{ $labels.event_type }}`.
+    The alert fires after the expression has been true for `minutes`. The person on call reads `summary` and `action`
+    first; both may use labels of the result as `{{ $labels.event_type }}`.
     """
 
     name: str

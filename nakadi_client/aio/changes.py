@@ -1,4 +1,4 @@
-"""A condition for tasks of one loop: who waits looks again after every change."""
+"""A condition variable for tasks of one loop: waiting tasks check again after every change."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import asyncio
 
 
 class Changes:
-    """`await changes.wait(until, now)` returns after the next `tell()`, or when that moment has come.
-
-    Everything runs on one loop, so between a look at the core and the wait nothing can happen: no change is missed.
+    """`await changes.wait(until, now)` returns after the next `tell()`, or at that moment.  Everything runs on one
+    loop, so nothing can happen between checking the core and waiting: no change is missed.
     """
 
     def __init__(self) -> None:

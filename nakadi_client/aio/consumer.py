@@ -1,4 +1,4 @@
-"""The consumer for asyncio: the same core as that for threads, carried out by tasks of one loop."""
+"""The consumer for asyncio: the same core as for threads, driven by tasks of one loop."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Consumer(Generic[Event]):
             async for batch in consumer:
                 await handle(batch.events)
 
-    Everything said about `nakadi_client.Consumer` holds here too. With `stop_on_signals`, the loop handles SIGTERM
+    The description of `nakadi_client.Consumer` applies here too. With `stop_on_signals`, the loop handles SIGTERM
     while it runs, unless something else does.
     """
 
@@ -86,7 +86,7 @@ class Consumer(Generic[Event]):
     ) -> None:
         self._requests = Requests(subscription, options, compressed)
         self._connection = connection_of(broker, token)
-        # First the steps that may refuse its arguments, then those that open something to close.
+        # Steps that may reject the arguments come before those that open resources.
         self._core = ConsumerCore(options, commit, random.random, model, limit=limit, follow=follow, patience=patience)
         self._api = AsyncApi(self._connection)
         self._commits_by_hand = commit.by_hand
@@ -94,7 +94,7 @@ class Consumer(Generic[Event]):
         self._on_rebalance = on_rebalance
         self._on_trouble = on_trouble
         self._stops_on_signals = stop_on_signals
-        # The loop waits for work, the tasks that read and commit for something to do.
+        # The loop waits for events; the reading and committing tasks wait for their next action.
         self._work = Changes()
         self._todo = Changes()
         self._socket: socket.socket | None = None
@@ -120,19 +120,19 @@ class Consumer(Generic[Event]):
             batch.done()
 
     def stop(self) -> None:
-        """End the loop when the batch in hand is done. Call it on the loop's thread."""
+        """End the loop when the current batch is done. Call it on the loop's thread."""
         self._core.stop()
         self._tell()
 
     def abort(self) -> None:
-        """End the loop when the batch in hand is done, and commit nothing more: uncommitted events come again."""
+        """End the loop when the current batch is done, and commit nothing more: uncommitted events come again."""
         self._core.abort()
         for task in self._tasks:
             task.cancel()
         self._tell()
 
     async def close(self) -> None:
-        """Stop, commit finished batches, and give the partitions and connections back."""
+        """Stop, commit finished batches, and release the partitions and connections."""
         await self._finish()
         await self._api.close()
 
@@ -258,7 +258,7 @@ class Consumer(Generic[Event]):
             committing = asyncio.create_task(self._commit())
         await asyncio.wait({committing}, timeout=_SECONDS_TO_END)
         self._break_stream()
-        # A reader that is still connecting has nothing to give back.
+        # A reader that is still connecting holds nothing to release.
         await asyncio.wait({reading}, timeout=_SECONDS_TO_END if self._socket else 0)
         for task in (reading, committing):
             task.cancel()
@@ -356,7 +356,7 @@ class Consumer(Generic[Event]):
     def _break_stream(self) -> None:
         """End the reader's wait for more lines."""
         if self._socket is not None:
-            # It may have just ended.
+            # The stream may have just ended.
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""The producer for asyncio: the same core as that for threads, carried out by tasks of one loop."""
+"""The producer for asyncio: the same core as for threads, driven by tasks of one loop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Event = TypeVar("Event")
 
 
 class Producer(Generic[Event]):
-    """Publishes events of one event type, in batches, from tasks of its own.
+    """Publishes events of one event type, in batches, from its own tasks.
 
         async with Producer("https://events.example.org", "order.placed") as producer:
             await producer.send({"order_number": "A-1"})
 
-    `await send(...)` returns as soon as the buffer has room, with a `Delivery` that can be awaited in its turn. It
+    `await send(...)` returns as soon as the buffer has room, with a `Delivery` that can itself be awaited. It
     takes the keywords of `nakadi_client.Producer`. Leaving the `async with` delivers the remaining events, even if a
     task is cancelled.
     """
@@ -55,7 +55,7 @@ class Producer(Generic[Event]):
         )
         self._request = self._publishing.requests()
         self._on_delivery = on_delivery
-        # First the steps that may refuse its arguments, then those that open something to close.
+        # Steps that may reject the arguments come before those that open resources.
         self._core = ProducerCore(limits, random.random, stops=on_failure == "stop")
         self._api = AsyncApi(connection_of(broker, token))
         self._changes = Changes()
@@ -89,18 +89,21 @@ class Producer(Generic[Event]):
     publish = send
 
     async def send_all(self, events: Iterable[Event]) -> list[Delivery]:
-        """Take events in their order."""
+        """Take several events to deliver, in their order."""
         return [await self.send(event) for event in events]
 
     async def flush(self, timeout: float | None = None) -> bool:
-        """Deliver the events taken until now, without lingering. Returns whether all was settled within `timeout`."""
+        """Deliver the events taken until now, without lingering. Returns whether all of them were settled within
+        `timeout`.
+        """
         flushed = self._core.flush()
         self._changes.tell()
         return await self._wait_until(lambda: self._core.is_flushed(flushed), timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Take no more, and flush. Events without a result after `timeout` seconds are given up. It may be called
-        again."""
+        """Accept no more events, and flush. Events without a result after `timeout` seconds are given up. It may be
+        called again.
+        """
         self._closing = True
         await self.flush(timeout)
         self._announce(self._core.give_up("The producer was closed."))
@@ -115,7 +118,7 @@ class Producer(Generic[Event]):
 
     @property
     def waiting(self) -> int:
-        """How many events were taken and are not settled."""
+        """The number of events that were taken and are not settled."""
         return self._core.kept_events
 
     async def __aenter__(self) -> Producer[Event]:
@@ -130,7 +133,7 @@ class Producer(Generic[Event]):
         return f"<Producer of {self._publishing.event_type}, {self.waiting} waiting>"
 
     def _start(self) -> None:
-        # Here, because only here is it certain that a loop runs.
+        # Created here, because only here is a running loop certain.
         if not self._senders and not self._closing:
             self._senders = [asyncio.create_task(self._send_batches()) for _ in range(self._core.limits.in_flight)]
 
@@ -152,7 +155,7 @@ class Producer(Generic[Event]):
             try:
                 answer = await self._api.send(self._request(batch))
             except asyncio.CancelledError:
-                # `close` waits no longer. Somebody may await these events, and has to learn of their end.
+                # `close` no longer waits. Callers may be awaiting these events, so they must learn the outcome.
                 self._settle(batch, NoAnswer("The producer was closed."))
                 raise
             self._settle(batch, answer)
@@ -163,7 +166,7 @@ class Producer(Generic[Event]):
         self._announce(settled)
 
     async def _next_batch(self) -> Batch | None:
-        """Wait for a batch that is due; None at the end."""
+        """Wait for a batch that is due; None after the last one."""
         while True:
             now = time.monotonic()
             if expired := self._core.expire(now):

@@ -1,4 +1,4 @@
-"""Reading an event type without a subscription, for asyncio: the same core as that for threads."""
+"""Reading an event type without a subscription, for asyncio: the same core as for threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reader(Generic[Event]):
         async for batch in Reader(url, "order.placed", start="begin", follow=False):
             handle(batch.events)
 
-    The keywords are explained at `ReadOptions`. Nothing is committed: when a connection breaks, the next one
+    `ReadOptions` explains the keywords. Nothing is committed: when a connection breaks, the next one
     continues after the last event, and a new reader begins at its own `start`. The end of the loop closes the
     connection.
     """
@@ -79,7 +79,7 @@ class Reader(Generic[Event]):
             await api.close()
 
     async def _read_stream(self, api: AsyncApi, step: OpenStream) -> AsyncGenerator[Batch[Any], None]:
-        """Read one stream to its end, and report the reason of the end to the core."""
+        """Read one stream to its end, and tell the core why it ended."""
         error: NakadiError | None = None
         try:
             async with api.stream(request_of(self._core.event_type, step)) as response:
@@ -116,7 +116,9 @@ def read(
 async def read(
     broker: str | Connection, event_type: str, *, model: Any = None, **options: Any
 ) -> AsyncGenerator[Batch[Any], None]:
-    """Read an event type without a subscription: an iterator over its batches. It takes the keywords of `Reader`."""
+    """Read an event type directly, not through a subscription: an iterator over its batches. It takes the keywords of
+    `Reader`.
+    """
     async with aclosing(Reader[Any](broker, event_type, model=model, **options).__aiter__()) as batches:
         async for batch in batches:
             yield batch

@@ -42,7 +42,7 @@ def test_every_plot_is_drawn():
         assert all(content.startswith(b"\x89PNG") for content in images.values())
 
 
-def test_tables_are_drawn_with_what_they_have():
+def test_a_bar_shows_each_tables_latency_and_counts():
     """A bar shows how long events took, the slowest first; its text names the counts and the missing events."""
     state = TableState(
         table_name="a",

@@ -103,7 +103,7 @@ def test_only_the_folders_of_tables_are_open(run, tmp_path):
             run(f"from read_csv('{path}')", [str(table)])
 
 
-def test_a_table_is_named_as_the_event_type_or_as_its_table():
+def test_a_query_may_name_the_event_type_or_its_table():
     """Both names stand for the event type, whatever the case of the second. (Q3)"""
     for name in ("order_placed", "Order_Placed", '"order.placed"'):
         assert rows(f"select count(*), max(n) from {name}") == [(0, None)]

@@ -44,7 +44,7 @@ def distance(_place: EventTypePartition, first: Position, last: Position) -> int
 
 
 class SessionHarness:
-    """`Table(0, 1)` has a session that owns partitions 0 and 1 without commits, and reads both.
+    """`SessionHarness(0, 1)` has a session that owns partitions 0 and 1 without commits, and reads both.
 
     `lines` are the client's lines: "0:0-4" is a batch with events 0 to 4 of partition 0, "0@4" a keep-alive behind
     event 4, and the text behind a blank is the debug info. `calls` are its other requests.

@@ -1,10 +1,11 @@
-"""A small company's day: published, asked with SQL while it happens, put into tables, read by Spark, erased in part.
+"""A small company's day: its events are published, queried with SQL meanwhile, stored in tables, read by Spark, and
+partly erased.
 
     make run                                                            # in one terminal
     PYTHONPATH=layers/nakadi/python:glue_jobs .venv/bin/python docs/examples/company_day --orders 1000
 
-The truth is known, because the day is made from a seed. Each figure is compared with it, and the first one that differs
-ends the program. What follows `--` are arguments of the jobs, which say where the broker keeps its events.
+The events come from a seed, so all correct results are known. The program compares each figure with the correct one,
+and ends at the first difference. Arguments after `--` go to the jobs, and say where the broker keeps its events.
 """
 
 from __future__ import annotations
@@ -120,10 +121,10 @@ class Company:
             }
             self._api.post("/event-types", json=definition).raise_for_status()
 
-    # Publishing, and asking meanwhile
+    # Publishing, with queries at the same time
 
     def publish_and_ask(self, events: Sequence[Event], truth: Truth) -> None:
-        """Publish events. Queries that run at the same time find no event twice, and none that is not published."""
+        """Publish events. Queries that run at the same time find each event at most once, and only published events."""
         before = len(truth.events_of(PAYMENTS))
         truth.add(events)
         after = len(truth.events_of(PAYMENTS))
@@ -153,10 +154,10 @@ class Company:
                 else:
                     assert not event.is_wrong, event
 
-    # Asking
+    # Queries
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows of a query over tables and log."""
+        """The rows that a query over tables and log returns."""
         tables = FolderTables(str(self._tables), self._database)
         with (
             HttpSource(Connection(self.url), partial(print, file=sys.stderr)) as source,
@@ -165,7 +166,7 @@ class Company:
             return [*answer.rows()]
 
     def open_spark_views(self) -> Ask:
-        """A function that asks Spark, which reads the events that there are now."""
+        """A function that runs a query in Spark, on the events that exist at that moment."""
         broker = nakadi_spark.Broker(self.url, tables=f"nakadi.{self._database}")
         for name in SCHEMAS:
             nakadi_spark.read(self._spark, broker, name).createOrReplaceTempView(table_name(name))
@@ -190,7 +191,7 @@ class Company:
         assert code == 0, messages.getvalue()
 
     def fill_tables(self, truth: Truth) -> None:
-        """Run jobs until the tables have all events: those that are not archived yet are not in them."""
+        """Run jobs until the tables have all events: events that are not archived yet are not in the tables."""
         deadline = time.monotonic() + PATIENCE
         while any(self._event_type(name)["table"]["rows"] < len(truth.events_of(name)) for name in SCHEMAS):
             assert time.monotonic() < deadline, "the tables lack events"
@@ -203,7 +204,7 @@ class Company:
         return found
 
     def compare_reports(self, truth: Truth) -> None:
-        """Compare what the jobs said about the events that they added."""
+        """Compare what the jobs reported about the events that they added."""
         for name in SCHEMAS:
             runs = self._api.get(f"/event-types/{name}/table-runs").raise_for_status().json()["items"]
             unmet = sum(each["unmet"] for run in runs for each in run["expectations"])
@@ -228,8 +229,8 @@ class Company:
         print(f"nothing of {customer} is left in the archive and in tables", flush=True)
 
     def check_streams(self, truth: Truth, customer: str) -> None:
-        """Streams from the beginning deliver what is left, and nothing of the erased customer. A Kafka delivers what it
-        has until it forgets it.
+        """Check that streams from the beginning deliver the remaining events, and none of the erased customer. Kafka
+        still delivers erased events until they expire.
         """
         deadline = time.monotonic() + PATIENCE
         for name, path in CUSTOMER_PATHS.items():
@@ -245,7 +246,7 @@ class Company:
 
 
 def _key(event: Any) -> str:
-    """Orders, their payments and their shipments each stay in order."""
+    """The partition key: it keeps orders, their payments and their shipments each in order."""
     members = json.loads(event) if isinstance(event, bytes) else event
     return str(members.get("data", members)["order_number"])
 

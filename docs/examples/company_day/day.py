@@ -1,7 +1,7 @@
-"""The events of a small company's day, made from a seed, and what is true of them.
+"""Makes the events of a small company's day from a seed, and the correct results of queries over them.
 
-A customer places orders, pays them, perhaps in two parts, and gets shipments. Some events are late, some are wrong and
-refused, and some are published twice. Orders and shipments have personal data.
+A customer places orders, pays for them, perhaps in two parts, and receives shipments. Some events are late, some are
+invalid and rejected, and some are published twice. Orders and shipments have personal data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SCHEMAS: Mapping[str, Any] = {
             "order_number": {"type": "integer"},
             "payer": TEXT,
             "amount": CENTS,
-            # What the provider says, whatever that is.
+            # Data of the payment provider, whose structure is unknown.
             "details": {"type": "object"},
         },
     },
@@ -105,7 +105,7 @@ class Day:
         self.events: Sequence[Event] = [event for _, several in waiting for event in several]
 
     def _order(self, number: int, orders: int) -> list[tuple[float, list[Event]]]:
-        """The events of an order and of what follows from it, each with its moment."""
+        """The events of an order and of its payments and shipments, each with its time."""
         drawn = self._drawn
         customer = {"id": f"c-{drawn.randrange(max(2, orders // 5))}", "email": f"{number}@example.org"}
         prices = [Decimal(drawn.randrange(100, 20_000)) / 100 for _ in range(drawn.randint(1, 4))]
@@ -138,7 +138,7 @@ class Day:
     def _event_with_repetitions(
         self, event_type: str, number: int, customer: str, members: Mapping[str, Any]
     ) -> list[Event]:
-        """An event; perhaps again, because its publisher was not sure; perhaps after one that is wrong."""
+        """An event, perhaps repeated because its publisher got no answer, and perhaps preceded by an invalid one."""
         event = self._event(event_type, number, customer, members)
         before = []
         if self._drawn.random() < 0.03:
@@ -161,7 +161,7 @@ class Day:
 
 
 class Truth:
-    """The events that were published, and what must therefore be found."""
+    """The published events, and the results that queries must therefore return."""
 
     def __init__(self) -> None:
         self._event_with_repetitions: list[Event] = []
@@ -176,7 +176,7 @@ class Truth:
             elif event.event_type != PAYMENTS:
                 self._event_with_repetitions.append(event)
             elif event.eid not in self._paid:
-                # The event type has a window in which the broker stores an event once.
+                # The event type has a deduplication window, within which the broker stores an event once.
                 self._paid.add(event.eid)
                 self._event_with_repetitions.append(event)
 
@@ -190,7 +190,7 @@ class Truth:
     def customer_with_most_orders(self) -> str:
         return Counter(event.customer for event in self.events_of(ORDERS)).most_common(1)[0][0]
 
-    # What the reports of the jobs must say
+    # What the jobs' reports must contain
 
     def count_late(self, event_type: str) -> int:
         return sum(event.is_late for event in self.events_of(event_type))

@@ -1,7 +1,7 @@
 """The books of the shop: python books.py DSN BROKER SUBSCRIPTION
 
-Every order is entered once. A batch is committed when the loop asks for the next one, after its entries are in the
-database. A program that is killed in between gets the batch again, and recognizes its events by their `eid`.
+The program enters every order once. The loop commits a batch when it requests the next one, after the entries are in
+the database. A program that is killed in between receives the batch again, and recognizes its events by their `eid`.
 """
 
 import sys
@@ -17,7 +17,7 @@ ENTER = "INSERT INTO entries (eid, order_number, customer, amount) VALUES (%s, %
 
 
 def main(dsn: str, broker: str, subscription: str) -> None:
-    # A program that was killed has its partitions again at once.
+    # A program that was killed gets its partitions back at once.
     options = StreamOptions(on_disconnect="release")
     with psycopg.connect(dsn, autocommit=True) as database:
         database.execute(TABLE)

@@ -1,6 +1,6 @@
 """A shop that places orders: python orders.py DSN COUNT
 
-Each order and its event are written in one transaction, so there is either both or neither. The program may be killed
+Each order and its event are written in one transaction, so either both exist or neither. The program may be killed
 at any moment; when it starts again, it continues after the last order that it committed.
 """
 

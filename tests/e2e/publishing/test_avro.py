@@ -42,7 +42,7 @@ def publish(api, name, *envelopes, to="events", body=None, **headers):
     return api.post(f"/event-types/{name}/{to}", content=content, headers=AVRO | headers)
 
 
-def read(api, name, events=1, accept="application/x-json-stream", **fields):
+def read_through_new_subscription(api, name, events=1, accept="application/x-json-stream", **fields):
     """What a new subscription gets from the beginning, as bytes."""
     draft = {
         "owning_application": "app",
@@ -66,12 +66,12 @@ def read(api, name, events=1, accept="application/x-json-stream", **fields):
 
 
 def read_json(api, name, events=1):
-    lines = map(json.loads, read(api, name, events).splitlines())
+    lines = map(json.loads, read_through_new_subscription(api, name, events).splitlines())
     return [event for line in lines for event in line.get("events", [])]
 
 
 def read_avro(api, name, events=1):
-    batches = read_batches(read(api, name, events, "application/avro-binary"))
+    batches = read_batches(read_through_new_subscription(api, name, events, "application/avro-binary"))
     return [event for batch in batches for event in batch["events"]]
 
 
@@ -205,7 +205,7 @@ def test_a_body_that_is_no_batch_is_a_bad_request(api, body, reason):
     assert reason in problem(publish(api, create(api), body=body), 400) or reason.startswith("`occurred_at`")
 
 
-def test_a_batch_without_end_is_too_large(api):
+def test_a_batch_that_announces_too_many_events_is_too_large(api):
     """The count of events is checked before the first is read. (P151)"""
     assert problem(publish(api, create(api), body=HEAD + b"\xfe\xff\xff\xff\x0f"), 413)
 
@@ -275,8 +275,8 @@ def test_others_read_the_fields_of_the_record(api):
     payload = encode(schema, {"id": "1", "price": Decimal("10.50"), "name": "Ann"})
     publish(api, name, an_envelope(name, payload)).raise_for_status()
 
-    cut = read(api, name, reads=["id", "price"], projection=True)
-    cloud_events = read(api, name, accept="application/cloudevents-batch+json")
+    cut = read_through_new_subscription(api, name, reads=["id", "price"], projection=True)
+    cloud_events = read_through_new_subscription(api, name, accept="application/cloudevents-batch+json")
 
     assert b'"events":[{"metadata":' in cut
     assert b'"id":"1","price":10.50}' in cut

@@ -11,10 +11,10 @@ SEPARATORS = "a \u2028 b \u2029 c \u0085 d"
 FORMATS = ["application/x-json-stream", "text/event-stream"]
 
 
-def sent_events(text: str) -> list[object]:
+def parse_events(stream_text: str) -> list[object]:
     """The events of a stream whose lines are cut as `str.splitlines` cuts them."""
     found = []
-    for line in text.splitlines():
+    for line in stream_text.splitlines():
         data = line.removeprefix("data: ")
         if data.startswith("{"):
             found += json.loads(data).get("events", [])
@@ -29,7 +29,7 @@ def test_no_line_of_a_stream_can_be_torn(open_stream, publish, accepted):
         "stream_limit=3&batch_limit=3", cursors(_0="BEGIN"), headers={"Accept": accepted}
     ) as open_low_level_stream:
         text = open_low_level_stream.rest().decode()
-    assert [event["v"] for event in sent_events(text)] == [SEPARATORS, "plain", SEPARATORS]
+    assert [event["v"] for event in parse_events(text)] == [SEPARATORS, "plain", SEPARATORS]
     assert not {"\u2028", "\u2029", "\u0085"}.intersection(text)
 
 
@@ -42,4 +42,4 @@ def test_no_line_of_a_subscription_can_be_torn(api, event_type, publish, accepte
     options = {"batch_limit": 2, "batch_flush_timeout": 1, "stream_limit": 2}
     with Consumer(api, subscription, {"Accept": accepted}, **options, commit_timeout=1) as consumer:
         text = consumer.rest().decode()
-    assert [event["v"] for event in sent_events(text)] == [SEPARATORS, "plain"]
+    assert [event["v"] for event in parse_events(text)] == [SEPARATORS, "plain"]

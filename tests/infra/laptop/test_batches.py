@@ -62,7 +62,7 @@ def test_a_single_record_is_tried_as_often_as_it_may_be():
     assert plan_after_failure(batch, RULES) == Plan(abandoned=Batch(records(1), 3))
 
 
-def test_where_nothing_is_split_the_whole_batch_is_tried_again():
+def test_where_nothing_is_split_the_whole_batch_is_set_aside():
     """At the end, the whole batch is set aside."""
     rules = MappingRules.of({**USUAL, "BisectBatchOnFunctionError": False, "MaximumRetryAttempts": 0})
     assert plan_after_failure(Batch(records(1, 2)), rules) == Plan(abandoned=Batch(records(1, 2), 1))

@@ -1,12 +1,12 @@
 """What does a compaction take on a cluster with 1, 2 and 4 workers, and what stays with the driver?
 
-    python benchmarks/cluster.py [--events 10000000] [--workers 1 2 4] [--keep .cache/bench/jobs]
-    python benchmarks/cluster.py --memory
+    python benchmarks/spark_cluster.py [--events 10000000] [--workers 1 2 4] [--keep .cache/bench/jobs]
+    python benchmarks/spark_cluster.py --memory
 
 A worker is a process on this machine with one core. Each number of workers gets a new cluster and a new copy of the
-data. The figures are seconds from the first to the last line of the job, and seconds of CPU of the driver and of the
-executors, Java and Python apart. Executors start before the clock does: a first compaction of an empty event type has
-begun them.
+data. The figures are seconds from the first to the last line of the job, and the CPU seconds of the driver and of the
+executors, separately for Java and Python. The executors are already running when the clock starts, because a compaction
+of an empty event type has started them.
 
 `--memory` shows the greatest memory of a process that makes the files of a share, for shares of 1, 10 and 100 MB, in
 members of 1.5 MB as the broker writes them, and as a single member.
@@ -48,7 +48,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessCpu(Struct, frozen=True):
-    """Seconds of CPU of some processes, and of their children that ended."""
+    """The CPU seconds of some processes, and of their children that have ended."""
 
     java: float
     python: float
@@ -155,11 +155,11 @@ def show_memory() -> None:
             print(f"{megabytes} MB, members of {events_per_member or 'all'} events: {run.stdout.strip()}", flush=True)
 
 
-IN_PROCESS = "import sys; from benchmarks.cluster import make_share; make_share(*sys.argv[1:])"
+IN_PROCESS = "import sys; from benchmarks.spark_cluster import make_share; make_share(*sys.argv[1:])"
 
 
 def make_share(place: str, megabytes: str, events_per_member: str) -> None:
-    """Make the files of a share in this process, and print what it needed."""
+    """Make the files of a share in this process, and print the memory that it needed."""
     data = DataFolder(Path(place))
     event_type = data.event_type("order.placed", SCHEMA, category=Category.BUSINESS)
     events = int(megabytes) * A_MEMBER * 2 // 3
