@@ -62,9 +62,10 @@ class ArchiveWorker:
         self._archiver = Archiver(hot, index, store, directory, self._metrics)
         self._merger = SegmentMerger(index=index, store=store, event_type_name_of=directory.event_type_name_of)
         self._store = store
-        # Partition -> since when it has something to archive. Removing a topic is followed by a look at all its events.
+        # Since when each partition has had something to archive. After the removal of a topic, all its events are
+        # checked.
         self._waiting: dict[TopicPartition, float] = {}
-        # Partition -> since when it has waited, although it was tried: an attempt that fails begins a new wait.
+        # Since when each partition has waited in spite of attempts: a failed attempt begins a new wait.
         self._waiting_in_vain: dict[TopicPartition, float] = {}
         self._trimmable: set[TopicPartition] = set()
         self._archive_lock = threading.Lock()
@@ -91,7 +92,7 @@ class ArchiveWorker:
             raise Unavailable(f"{failed} topics could not be archived")
 
     def archive_partition(self, topic: str, partition: int) -> None:
-        """Archive all there is of a partition."""
+        """Archive all events of a partition."""
         with self._archive_lock:
             while self._archiver.archive_next_object(topic, [partition]):
                 pass
@@ -128,15 +129,16 @@ class ArchiveWorker:
         unreferenced.run(datetime.now(UTC) - timedelta(seconds=self._tiers.unreferenced_grace))
 
     def _evacuate(self) -> None:
-        """Let the sweep find the dead parts of objects that also have live ones, once nothing refers to these
-        objects."""
+        """Move the live parts out of objects that also have dead ones, so that nothing refers to these objects, and the
+        sweep removes them.
+        """
         pause = WorkPacer(self._closing)
         evacuation = Evacuation(self._index, self._store, namespaces=(self._archiver.namespace,))
         with suppress(EvacuationBusy):
             evacuation.move_out_all(datetime.now(UTC), pause)
 
     def merge_segments(self, pause: Callable[[], None] | None = None) -> None:
-        """Make few objects of many small ones, which are read in less time."""
+        """Merge many small objects into few, which take less time to read."""
         pause = pause or WorkPacer(self._closing)
         for topic in self._index.topic_names():
             known = self._index.topic(topic)
@@ -188,7 +190,7 @@ class ArchiveWorker:
         return describe_partition(self._directory, topic, partition)
 
     def _longest_wait(self) -> float:
-        """Seconds. Others add to what waits meanwhile, so it is copied first."""
+        """The longest wait in seconds. Other threads add waiting partitions meanwhile, so they are copied first."""
         since = (*self._waiting.values(), *self._waiting_in_vain.values())
         return max(0.0, self._clock.monotonic() - min(since, default=inf))
 
@@ -220,7 +222,7 @@ class ArchiveWorker:
         )
 
     def _archive_partitions(self, due: list[TopicPartition], pause: Callable[[], None]) -> int:
-        """How many topics could not be archived."""
+        """Archive these partitions, and return how many topics could not be archived."""
         topics: dict[str, list[int]] = {}
         for topic, partition in due:
             topics.setdefault(topic, []).append(partition)
@@ -243,7 +245,7 @@ class ArchiveWorker:
         except UnknownTopic:
             pass
         except BaseException:
-            # It is due for a shorter time than before: an archive that keeps failing must not be retried without a
+            # The partition has now been due for a shorter time, so that a failing archive is not retried without a
             # pause.
             for each, since in waited.items():
                 self._waiting.setdefault(each, self._clock.monotonic())
@@ -268,7 +270,7 @@ class ArchiveWorker:
 
 
 class WorkPacer:
-    """Called in the midst of work, it pauses in proportion to the work since the last pause."""
+    """Pauses work: a call in the middle of work pauses in proportion to the work since the last pause."""
 
     def __init__(self, closing: threading.Event) -> None:
         self._closing = closing

@@ -1,4 +1,4 @@
-"""Archiving: it writes events of the hot half into objects, and advances the index.
+"""Archiving: writes events of the hot half into objects, and advances the index.
 
 An object counts once the index refers to it. If a process dies in between, it leaves an unreferenced object, and the
 next process starts from the index. If two archive the same events, one finds the work done.
@@ -78,8 +78,8 @@ class Archiver:
 
     @cached_property
     def namespace(self) -> str:
-        """The namespace of this log index. Created for the first object: it may have to be stored, which only the
-        archiving process may do.
+        """The namespace of this log index. It is created for the first object, because it may have to be stored, and
+        only the archiving process may do that.
         """
         return self._index.identity()
 
@@ -90,7 +90,7 @@ class Archiver:
 
         `pause` is called now and then. Raises `UnknownTopic`.
         """
-        # The hot half first: it removes nothing that the index, read later, does not have.
+        # Read the hot half first: it removes nothing that is missing in the index, which is read later.
         bounds = self._hot.bounds(topic, sorted(partitions))
         heads = self._index.index_heads([(topic, partition) for partition in bounds])
         behind = {
@@ -169,7 +169,7 @@ class Archiver:
                     topic, partition, offset, limit=EVENTS_PER_HOT_READ, max_bytes=BYTES_PER_HOT_READ
                 )
             except OffsetUnavailable:
-                return None, 0  # removed by retention: the next one begins after it
+                return None, 0  # removed by retention: the next member begins after it
             if not piece.events:
                 break
             packer.add_events(piece.events)

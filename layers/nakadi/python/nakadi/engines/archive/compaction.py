@@ -42,8 +42,7 @@ class ArchiveCompaction:
         self._tiers = tiers
         self._archive = archive
         self._rewriter = ArchiveRewriter(index, store, directory)
-        # The time at which the oldest tombstone in the cold half was stored; if a partition is missing here, nothing
-        # is known.
+        # When the oldest tombstone in the cold half was stored; for a missing partition, this is unknown.
         self._tombstones: dict[TopicPartition, int | None] = {}
 
     def run(
@@ -57,9 +56,9 @@ class ArchiveCompaction:
         tombstones_before: datetime,
     ) -> None:
         if end > bounds.oldest:
-            # Even if nothing is archived yet: an archiver that has begun may have read events that are then removed
-            # from the hot half, without the tombstone behind them. Once everything is archived here, its own writes
-            # do not count.
+            # This applies even if nothing is archived yet: an archiver in progress may have read events that are then
+            # removed from the hot half, without the tombstone after them. Once everything is archived here, that
+            # archiver's writes do not count.
             known = self._index.topic(topic)
             compacted = known.compacted.get(partition, 0) if known else 0
             old = microseconds_since_epoch(tombstones_before)
@@ -75,7 +74,7 @@ class ArchiveCompaction:
         self._archive(topic, partition)
         last = self._hot.bounds(topic, [partition])[partition].next_offset - 1
         if len(self._tombstones) >= MAX_KNOWN_TOMBSTONES:
-            # Topics may be deleted. For the others, the next run learns it again.
+            # Topics may be deleted. For the other topics, the next run finds this time again.
             self._tombstones.clear()
         try:
             self._tombstones[topic, partition] = self._rewriter.compact(
@@ -114,7 +113,7 @@ class ArchiveCompaction:
         return datetime_from_microseconds(segment.first_stored_at) < self._clock.now() - MAX_COMPACTION_INTERVAL
 
     def _compacted_until_microseconds(self, topic: str, partition: int, compacted_until: int) -> int:
-        """Everything that was stored before is compacted in the cold half, too; in microseconds."""
+        """The time before which everything is compacted in the cold half too, in microseconds."""
         segment = self._index.segment_at_or_before(topic, partition, compacted_until)
         if segment is not None and segment.end_offset > compacted_until:
             return segment.first_stored_at

@@ -29,8 +29,8 @@ class DamagedPart(Struct, frozen=True):
 class ArchiveDamage:
     """Remembers damaged parts until they can be read.
 
-    `check_again` is called for each part whenever somebody asks for them: it begins a read, and calls `remove` if that
-    succeeds. So the next answer no longer has a part that was repaired, even if no stream comes there.
+    `check_again` is called for each part whenever somebody asks for the damaged parts: it begins a read, and calls
+    `remove` if that succeeds. So the next answer no longer has a repaired part, even if no stream reads it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ArchiveDamage:
             self._parts.pop(location, None)
 
     def rows(self) -> MetricRows:
-        """How many offsets each part has, by event type, partition, offsets and object."""
+        """The number of offsets in each part, by event type, partition, offsets and object."""
         oldest = self._monotonic() - FORGET_AFTER_SECONDS
         with self._lock:
             parts = [each for each in self._parts.values() if each.found_at >= oldest]

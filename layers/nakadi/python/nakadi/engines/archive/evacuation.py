@@ -1,9 +1,9 @@
-"""Objects of the archive that are partly dead, and how the living are moved out of them.
+"""Partly dead objects of the archive, and how their living members are moved out.
 
 An object has members of several partitions, and on AWS of all event types that were published to within ten seconds.
 When a member is erased, compacted or merged, is too old or was deleted with its event type, its bytes stay in the
 object for as long as a segment refers to any other member. So the other members are copied to a new object, byte for
-byte, and the old one is left without a reference.
+byte, and nothing refers to the old object any longer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PartlyDeadObject(NamedTuple):
 
 
 class EvacuationResult(NamedTuple):
-    """How many objects have no references left, how much in them is dead, and why others could not be moved."""
+    """How many objects have no references left, how many of their bytes are dead, and why others could not be moved."""
 
     moved_count: int
     dead_bytes: int
@@ -62,7 +62,7 @@ class LiveMember(NamedTuple):
 
 
 class Evacuation(Struct, frozen=True):
-    """Moves living members of one log index's archive. `namespaces` are as in `ArchiveSweep`."""
+    """Moves living members of one log index's archive. `namespaces` has the same meaning as in `ArchiveSweep`."""
 
     index: LogIndex
     store: ArchiveStore
@@ -111,7 +111,9 @@ class Evacuation(Struct, frozen=True):
         return EvacuationResult(moved, freed, problems)
 
     def sweep(self, older_than: datetime, now: datetime) -> SweepResult:
-        """Remove every unreferenced object written before this time; a younger one only if it is settled."""
+        """Remove every unreferenced object that was written before this time; a younger object only if it is
+        settled.
+        """
         if older_than <= now - SETTLED_AGE:
             return self._sweep().run(older_than)
         try:
@@ -124,7 +126,7 @@ class Evacuation(Struct, frozen=True):
                     try:
                         return self.is_settled(stored, now)
                     except BadArchive:
-                        return False  # it may be half written
+                        return False  # the object may be incomplete
 
                 return self._sweep(is_settled).run(older_than)
         except EvacuationBusy:
@@ -134,7 +136,7 @@ class Evacuation(Struct, frozen=True):
         return ArchiveSweep(self.index, self.store, self.namespaces, is_settled)
 
     def partly_dead_objects(self) -> Sequence[PartlyDeadObject]:
-        # The references after the objects, so that an object that gets its references meanwhile has all of them.
+        # References are read after the objects, so that all references to an object that gets them meanwhile are known.
         found = list(list_objects_of_index(self.index, self.store, self.namespaces))
         live: Counter[str] = Counter()
         for _, _, segment in self._live_members():
@@ -145,10 +147,10 @@ class Evacuation(Struct, frozen=True):
     def is_settled(self, stored: StoredObject, now: datetime) -> bool:
         """Whether no process is about to refer to a part of an object that was dead when it was listed.
 
-        A young object may belong to a process that has still to refer to it. An indexer adds a segment only at the
-        end of a partition's index, so anything before that end is permanently dead. A process that rewrites events
-        holds the claim to their partition until the segment is replaced: once another process can get it, the claim
-        is lost.
+        A process may not have stored its references to a young object yet. An indexer adds a segment only at the end of
+        a partition's index, so anything before that end is permanently dead. A process that rewrites events holds the
+        claim to their partition until the segment is replaced: once another process can claim it, the first claim is
+        lost.
         """
         if stored.written_at < now - SETTLED_AGE:
             return True
@@ -189,8 +191,8 @@ class Evacuation(Struct, frozen=True):
 
     def _refer_to(self, member: LiveMember, location: ArchiveLocation, renew_claim: Callable[[], None]) -> None:
         topic, partition, segment = member
-        # A process that compacted, merged or erased it meanwhile has moved it out as well; nothing is left of a
-        # deleted topic.
+        # A process that compacted, merged or erased it meanwhile has also moved it out; nothing remains of a deleted
+        # topic.
         current = self.index.segment_at_or_before(topic, partition, segment.first_offset)
         if current != segment or self.index.topic(topic) is None:
             return

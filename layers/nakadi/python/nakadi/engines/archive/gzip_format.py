@@ -20,7 +20,7 @@ GZIP_WINDOW_BITS = 16 + library.MAX_WBITS
 
 
 class BadArchive(Exception):
-    """Raised when bytes are not a member of an archive object, or not whole gzip members."""
+    """Raised when bytes are not a member of an archive object, or not complete gzip members."""
 
 
 def new_compressor() -> Any:
@@ -29,8 +29,7 @@ def new_compressor() -> Any:
 
 
 def decompress_members(content: bytes) -> Iterator[bytes]:
-    """The content of consecutive members. Their checksums and lengths show whether it is the content that was
-    packed."""
+    """The content of consecutive members. Checksums and lengths show whether it is the content that was packed."""
     rest = content
     while True:
         unpacker = library.decompressobj(GZIP_WINDOW_BITS)
@@ -47,7 +46,7 @@ def decompress_members(content: bytes) -> Iterator[bytes]:
 
 
 def decompress_pieces(content: bytes, most_bytes: int) -> Iterator[bytes]:
-    """The same in pieces of at most this many bytes, however long a member is."""
+    """The content in pieces of at most this many bytes, however long a member is."""
     unpacker = library.decompressobj(GZIP_WINDOW_BITS)
     whole = memoryview(content)
     for start in range(0, len(content), most_bytes):

@@ -31,7 +31,7 @@ CLOSING_BRACE = ord("}")
 
 
 class ArchivedLine(msgspec.Struct, gc=False):
-    """One event as it is written. `event` is the published text to the byte; a tombstone has none."""
+    """One event as it is written. `event` is exactly the published text; a tombstone has none."""
 
     topic: str
     partition: int
@@ -45,7 +45,7 @@ class ArchivedLine(msgspec.Struct, gc=False):
 
 
 class MemberPacker:
-    """Writes the events of a partition, some at a time: as one member, or a few when they are many."""
+    """Writes the events of a partition, some at a time, as one member or, if there are many events, as a few."""
 
     def __init__(self, topic: str, partition: int, event_type: str | None = None) -> None:
         self._head = _line_prefix(topic, partition)
@@ -85,7 +85,7 @@ def _line_prefix(topic: str, partition: int) -> bytes:
 
 
 def parse_member(content: bytes, is_wanted: Callable[[ArchivedLine], bool] | None = None) -> Sequence[StoredEvent]:
-    """The events of members, of any topics; `lines` selects some lines."""
+    """The events of members of any topics; `lines` selects some lines."""
     return [
         _event_of_line(line)
         for text in decompress_members(content)
@@ -95,7 +95,7 @@ def parse_member(content: bytes, is_wanted: Callable[[ArchivedLine], bool] | Non
 
 
 def end_offsets(content: bytes) -> Mapping[TopicPartition, int]:
-    """Where the events end that an object has of each partition. Raises `BadArchive`."""
+    """The end offset of an object's events in each partition. Raises `BadArchive`."""
     ends: dict[TopicPartition, int] = {}
     for text in decompress_members(content):
         ends |= {(line.topic, line.partition): line.offset + 1 for line in _decode_lines(text)}
@@ -103,7 +103,7 @@ def end_offsets(content: bytes) -> Mapping[TopicPartition, int]:
 
 
 def parse_partition_member(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
-    """The events of a member, which must be of this partition and in their order."""
+    """The events of a member, which must belong to this partition and be in order."""
     parts: list[Sequence[StoredEvent]] = []
     last = -1
     for text in decompress_members(content):
@@ -118,7 +118,7 @@ def parse_partition_member(content: bytes, topic: str, partition: int) -> Sequen
 
 
 def join_events(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]:
-    """Events that follow each other, as text where all of them are."""
+    """Join adjacent events, as text if all of them are text."""
     if len(parts) == 1:
         return parts[0]
     texts = [each for each in parts if isinstance(each, LazyEvents)]
@@ -131,8 +131,9 @@ def _parse_plain_lines(text: bytes, topic: str, partition: int) -> LazyEvents | 
     """The events of lines in the form that this module writes, without a key or other extras: most members have only
     such lines.
 
-    None when there are others. This creates no events: most of them are sent as their stored text. Neighbours that were
-    stored at one time make one text; their lines begin alike, so that only the first of them has to be understood.
+    None if there are other lines. This creates no event objects, because most events are sent as their stored text.
+    Adjacent events that were stored at the same time form one text; their lines begin alike, so only the first of them
+    is parsed.
     """
     head, pattern = _line_prefix(topic, partition), _plain_line_prefix_pattern(topic, partition)
     found: list[EventTextBlock] = []
@@ -196,7 +197,7 @@ def _decode_lines(text: bytes) -> list[ArchivedLine]:
 
 
 def _line_suffix(record: Record) -> bytes:
-    """The end of a line, behind the time."""
+    """The end of a line, after the time."""
     value, key, owner, directed_to = record
     rest = b"" if value is None else EVENT_FIELD + value
     if directed_to is not None:

@@ -1,4 +1,4 @@
-"""Merging many small neighbouring segments of the archive into few."""
+"""Merges many small neighbouring segments of the archive into few."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class PartitionBusy(Exception):
 
 
 class SegmentGroup(NamedTuple):
-    """Neighbouring segments of a partition, from an offset to another. They sort by the time of their first event."""
+    """Neighbouring segments of a partition, from one offset to another. Groups sort by the time of their first
+    event.
+    """
 
     first_stored_at: int
     topic: str
@@ -57,8 +59,7 @@ class SegmentGroup(NamedTuple):
 
 @contextmanager
 def claim_partition(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], None]]:
-    """Be the only one who rewrites a partition. The yielded function makes sure that this process remains the only one
-    for some more time.
+    """Claim a partition, so that no other process rewrites it. The yielded function extends the claim.
 
     Raises `PartitionBusy`, then or later.
     """
@@ -79,7 +80,7 @@ def claim_partition(index: LogIndex, topic: str, partition: int) -> Iterator[Cal
 def wait_for_partition(
     index: LogIndex, topic: str, partition: int, patience_seconds: float
 ) -> Iterator[Callable[[], None]]:
-    """The same, once nobody else does; raises `PartitionBusy` when that takes too long."""
+    """Claim a partition once no other process rewrites it; raises `PartitionBusy` if that takes too long."""
     give_up = time.monotonic() + patience_seconds
     with ExitStack() as claimed:
         while True:
@@ -94,10 +95,10 @@ def wait_for_partition(
 
 
 class SegmentMerger(Struct, frozen=True, kw_only=True):
-    """`max_small_segment_bytes`: compressed bytes; larger segments stay unchanged. `max_span_microseconds`: how
-    many microseconds may lie between the first and the last event of a piece; a segment is dropped when all its
-    events are too old, so its first events stay that much longer. `read_concurrently`: several objects are read at a
-    time, though others may want the processor.
+    """`max_small_segment_bytes`: compressed bytes; larger segments stay unchanged. `max_span_microseconds`: the longest
+    time between the first and the last event of a group; a segment is dropped when all its events are too old, so its
+    first events stay that much longer. `read_concurrently`: read several objects at a time, even if other work needs
+    the processor.
     """
 
     index: LogIndex
@@ -108,7 +109,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
     read_concurrently: bool = False
 
     def plan_merges(self, topic: str, partition: int) -> list[SegmentGroup]:
-        """The pieces of a partition that are worth merging."""
+        """The groups of segments in a partition that are worth merging."""
         segments = list(self._list_segments(topic, partition, 0, NO_SPAN_LIMIT))
         covered = [
             first for first, following in itertools.pairwise(segments) if following.first_offset < first.end_offset
@@ -129,9 +130,9 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         with claim_partition(self.index, topic, partition) as renew_claim:
             segments = list(self._list_segments(topic, partition, first, end))
             if not segments or segments[0].first_offset != first or self.index.topic(topic) is None:
-                return 0  # another process was faster, or removed it
+                return 0  # another process was faster, or removed the segment
             if segments[0].end_offset >= max(each.end_offset for each in segments):
-                whole = segments[0]  # the others are the remains of a crash
+                whole = segments[0]  # the other segments are the remains of a crash
             elif _are_adjacent(segments) and segments[-1].end_offset == end:
                 whole = self._store_merged(topic, partition, segments)
             else:
@@ -156,7 +157,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
                 yield from (events for _, events in found)
 
     def _list_segments(self, topic: str, partition: int, first: int, end: int) -> Iterator[IndexSegment]:
-        """All segments that begin there, also those that another one covers."""
+        """All segments that begin in this range, including those that another segment covers."""
         while found := self.index.segments_from(topic, partition, first, SEGMENTS_PER_MERGE_QUERY):
             for segment in found:
                 if segment.first_offset >= end:
@@ -165,7 +166,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             first = found[-1].first_offset + 1
 
     def _mergeable_groups(self, segments: Iterable[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
-        """Neighbours that are small enough to be one segment, and old enough to go together."""
+        """Neighbours that are small enough to form one segment, and close enough in time."""
         group: list[IndexSegment] = []
         events = size = 0
         for segment in segments:
@@ -220,8 +221,9 @@ def _are_adjacent(segments: Sequence[IndexSegment]) -> bool:
 
 
 class BlockCachingStore:
-    """A store that reads whole blocks and caches them for a while: an indexer's object has a little of many
-    partitions, each of which is merged separately."""
+    """A store that reads whole blocks and caches them for a while: an indexer's object has a few events of many
+    partitions, each of which is merged separately.
+    """
 
     def __init__(self, store: ArchiveStore, most_bytes: int = MAX_CACHED_BLOCK_BYTES) -> None:
         self._store = store

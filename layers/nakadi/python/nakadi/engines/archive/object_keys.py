@@ -21,7 +21,7 @@ def new_log_key(namespace: str, event_type: str | None, topic: str, first_stored
 
 
 def new_rewritten_key(old_key: str, topic: str, partition: int, first_offset: int) -> str:
-    """A new name for events that so far were in the object `old_key`."""
+    """A new name for events that were in the object `old_key` so far."""
     return new_rewritten_key_in(namespace_of_key(old_key), topic, partition, first_offset)
 
 

@@ -1,4 +1,4 @@
-"""The policy of an archive: when events move, how long they stay, and which topics there are."""
+"""The policy of an archive: when events move, how long they stay, and which topics exist."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nakadi.model.outcomes import Unavailable
 class ArchivePolicy(Struct, frozen=True, kw_only=True):
     """When events move to the archive, and how long they stay where.
 
-    The first three are seconds. `archive_after`: about how long events wait to be archived; an infinite time is for
-    owners that trigger every step themselves. `hot_retention`: how long the hot half keeps archived events.
-    `unreferenced_grace`: how long archive objects without references stay: longer than it takes from writing one to
-    the index entry.
+    The first three values are in seconds. `archive_after`: about how long events wait to be archived; owners that
+    trigger every step themselves set an infinite time. `hot_retention`: how long the hot half keeps archived events.
+    `unreferenced_grace`: how long archive objects without references stay: longer than the time from writing an object
+    to writing its index entry.
 
-    `new_share_to_compact`: the cold part of a compacted partition is rewritten when the newer events are this share
-    of it. `another_process_archives`: another process archives the events that are appended here.
+    `new_share_to_compact`: the cold part of a compacted partition is rewritten once this share of it is new.
+    `another_process_archives`: another process archives the events that are appended here.
     """
 
     archive_after: float = 60.0
@@ -39,7 +39,7 @@ class TopicCatalog(Protocol):
         """The name of the event type that a topic belongs to, if it is known."""
 
     def may_remove_records_from(self, topic: str) -> bool:
-        """Whether archived events may be removed from it: False when another broker uses it, or it is not known."""
+        """Whether archived events may be removed from a topic: False if another broker uses it, or it is unknown."""
 
 
 class EmptyTopicCatalog:

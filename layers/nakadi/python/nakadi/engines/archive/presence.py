@@ -15,7 +15,7 @@ from nakadi.ports.log_index import LogIndex
 
 
 def is_archive_of(index: LogIndex, store: ArchiveStore) -> bool:
-    """Whether the archive has objects where this index has them, or the index refers to none."""
+    """Whether the archive has the objects to which this index refers, or the index refers to none."""
     namespaces = {namespace_of_key(key) for key in index.referenced_archive_keys()}
     return not namespaces or any(True for _ in list_objects_of_index(index, store, namespaces))
 
@@ -23,7 +23,7 @@ def is_archive_of(index: LogIndex, store: ArchiveStore) -> bool:
 def check_mounted(index: LogIndex, store: ArchiveStore) -> None:
     """Raise `Unavailable` if the folder of an archive is not the one that has its objects.
 
-    A marker in the folder shows that it is. An archive gets its marker when it is first used, or has objects.
+    A marker in the folder identifies the right one. An archive gets its marker when it is first used, or has objects.
     """
     if not isinstance(store, FolderStore) or store.is_marked():
         return

@@ -27,8 +27,8 @@ class ArchiveReader:
         self._segment_cache = segment_cache
 
     def read_slice(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice | None:
-        """Events from an offset on: as many as `limit` allows or as the visited segments have; none if compaction
-        left none. None when nothing was ever archived there. Raises `UnreadableSegment`.
+        """Events from an offset on: as many as `limit` allows or as the visited segments have; none if compaction left
+        none. None if nothing was ever archived there. Raises `UnreadableSegment`.
         """
         segment = self._index.segment_at_or_before(topic, partition, start)
         if segment is None or segment.end_offset <= start or segment.location is None:
@@ -36,7 +36,7 @@ class ArchiveReader:
         try:
             return self.read_from_segment(segment, topic, partition, start, limit, max_bytes)
         except UnreadableSegment:
-            # It may have been rewritten, and the old object removed.
+            # The segment may have been rewritten, and the old object removed.
             newer = self._index.segment_at_or_before(topic, partition, start)
             if newer is None or newer.location is None or newer.location == segment.location:
                 raise
@@ -45,7 +45,7 @@ class ArchiveReader:
     def read_from_segment(
         self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> EventSlice:
-        """The same, from an offset in a segment that is archived and loaded."""
+        """Events from an offset in an archived, loaded segment."""
         segments = list(_segments_without_gap(segments_for_read(self._index, segment, topic, partition, start, limit)))
         sequential = self._segment_cache.pop_sequential_read(topic, partition, start)
         parts: list[Events] = []
@@ -59,7 +59,7 @@ class ArchiveReader:
                     break
                 except UnreadableSegment:
                     if following > start:
-                        break  # the events before it are good
+                        break  # the events before the unreadable segment are fine
                     raise
                 begin = bisect_left(more, start, key=_event_offset) if each is segment else 0
                 taken, bytes_taken = _events_that_fit(more, begin, missing, max_bytes - size, at_least_one=not parts)
@@ -84,14 +84,14 @@ class ArchiveReader:
     ) -> None:
         """Read ahead for a reader that has returned for the following events.
 
-        The amount doubles each time that the reader has used up its read-ahead: a reader that stops coming wastes
-        about as much as it took at most.
+        The amount doubles each time that the reader has used up its read-ahead, so a reader that stops wastes at most
+        about as much as it has read.
         """
         end = next((each.end_offset for each in segments if next_offset < each.end_offset), segments[-1].end_offset)
         if sequential is not None and sequential.end_offset <= end:
             wanted = min(max(2 * sequential.segment_count, 1), MAX_OBJECTS_READ_AHEAD)
             behind = self._index.segments_from(topic, partition, end, wanted)
-            # If nothing follows, the next look waits until the reader has left this segment.
+            # If nothing follows, the next attempt waits until the reader has left this segment.
             sequential = SequentialRead(
                 wanted, max(self._segment_cache.begin_reading_ahead(topic, partition, behind), end + 1)
             )
@@ -100,9 +100,10 @@ class ArchiveReader:
     def first_offset_since(
         self, topic: str, partition: int, start: int, end: int, moment: datetime, microseconds: int
     ) -> int | None:
-        """The first event between two offsets that was stored at a moment or later, also given in microseconds.
+        """The first event between two offsets that was stored at a moment or later; the moment is also given in
+        microseconds.
 
-        None when the archive has no such event.
+        None if the archive has no such event.
         """
         offset = first_segment_offset_since(self._index, topic, partition, start, end, microseconds)
         while offset < end:
@@ -143,7 +144,7 @@ def _segments_without_gap(segments: Sequence[IndexSegment]) -> Iterator[IndexSeg
 def _events_that_fit(
     events: Events, begin: int, limit: int, max_bytes: int, *, at_least_one: bool
 ) -> tuple[Events, int]:
-    """The events from an index on that fit, at least one if there must be some, and their bytes."""
+    """The events from an index on that fit into the limits, at least one if required, and their bytes."""
     end = min(len(events), begin + max(limit, 1 if at_least_one else 0))
     if isinstance(events, LazyEvents):
         return _blocks_that_fit(events.blocks_between(begin, end), max_bytes, at_least_one=at_least_one)
@@ -157,11 +158,11 @@ def _events_that_fit(
 
 
 def _blocks_that_fit(blocks: Iterable[EventTextBlock], max_bytes: int, *, at_least_one: bool) -> tuple[LazyEvents, int]:
-    """The same, of events that are a text: their bytes are known without a look at each."""
+    """The events that fit, of events that are a text, whose bytes are known without looking at each event."""
     taken: list[EventTextBlock] = []
     total = 0
     for block in blocks:
-        # These many end before the text gets too long; the commas between them do not count.
+        # This many events end before the text gets too long; the commas between them do not count.
         fitting = bisect_right(range(len(block.ends)), max_bytes - total, key=lambda at: block.ends[at] - at)
         if at_least_one and not taken:
             fitting = max(fitting, 1)

@@ -1,4 +1,4 @@
-"""Rewriting archived segments of a partition so that only some of their events stay."""
+"""Rewrites archived segments of a partition so that only some of their events stay."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ArchiveRewriter:
     def compact(
         self, topic: str, partition: int, *, oldest: int, end: int, last: int, tombstones_before: int
     ) -> int | None:
-        """Compact the archived events before `end`. Answers when the oldest tombstone that stayed was stored."""
+        """Compact the archived events before `end`. Returns when the oldest remaining tombstone was stored."""
         with claim_partition(self._index, topic, partition) as renew_claim:
             segments = [
                 each

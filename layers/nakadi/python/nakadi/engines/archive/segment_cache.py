@@ -1,4 +1,4 @@
-"""Reading segments of archive objects, several at a time, and caching them for a moment."""
+"""Reads segments of archive objects, several at a time, and caches them for a moment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Events = Sequence[StoredEvent]
 
 
 class UnreadableSegment(ArchiveObjectGone):
-    """Raised for events that the archive should have, and lacks or has damaged; the message names offsets."""
+    """Raised for events that the archive should have, but that are missing or damaged; the message names offsets."""
 
     def __init__(self, topic: str, partition: int, segment: IndexSegment, why: str) -> None:
         self.first_offset = segment.first_offset
@@ -57,8 +57,9 @@ class UnreadableSegment(ArchiveObjectGone):
 
 
 class SequentialRead(NamedTuple):
-    """A reader that comes back for the following events: how many segments were read for it the last time, and up to
-    where."""
+    """A reader that returns for the following events: how many segments were read for it the last time, and up to which
+    offset.
+    """
 
     segment_count: int = 0
     end_offset: int = 0
@@ -89,11 +90,11 @@ class SegmentCache:
         self._closed = False
 
     def read_segment(self, topic: str, partition: int, segment: IndexSegment) -> Events:
-        """The events of a segment that is archived. Raises `UnreadableSegment`."""
+        """The events of an archived segment. Raises `UnreadableSegment`."""
         location = _archived_location(segment)
         known, ahead = self._cached_or_pending(location)
         if known is None and ahead is not None:
-            # Its reader may never come back, and leave it.
+            # Its reader may never return for it.
             with suppress(CancelledError):
                 return ahead.result()
         if known is None:
@@ -106,9 +107,9 @@ class SegmentCache:
     ) -> Generator[tuple[IndexSegment, Events], None, None]:
         """Yield the events of these segments in order, while the next segments are read.
 
-        At once, it requests only the segments that a reader probably needs for this number of events, or bytes, from
+        At first, it requests only the segments that a reader probably needs for this number of events, or bytes, from
         `start` on. A reader that needs no more closes the generator: then pending reads do not begin. Raises
-        `UnreadableSegment` where a segment is that cannot be read.
+        `UnreadableSegment` when it reaches an unreadable segment.
         """
         behind = iter(segments)
         waiting: deque[tuple[IndexSegment, Future[Events] | None]] = deque()
@@ -146,7 +147,9 @@ class SegmentCache:
         return fits and more_events and more_bytes
 
     def begin_reading_ahead(self, topic: str, partition: int, segments: Iterable[IndexSegment]) -> int:
-        """Read as many of these ahead as fit, since they will be needed soon. Returns where the last of them ends."""
+        """Read ahead as many of these segments as fit, because they will be needed soon. Returns the end of the last
+        one.
+        """
         end = size = 0
         for segment in segments:
             if segment.location is None or (size and size + segment.location.length > MAX_BYTES_READ_AHEAD):
@@ -159,7 +162,7 @@ class SegmentCache:
     # Readers that come back
 
     def pop_sequential_read(self, topic: str, partition: int, start: int) -> SequentialRead | None:
-        """The run of a reader that continues where one has stopped; None if none stopped there."""
+        """The sequential read that continues at this offset; None if no reader stopped there."""
         with self._lock:
             return self._sequential_reads.pop((topic, partition, start), None)
 
@@ -200,7 +203,7 @@ class SegmentCache:
         return begun
 
     def _threads(self) -> ThreadPoolExecutor:
-        """The threads that read; the lock has to be held."""
+        """The threads that read. The caller holds the lock."""
         self._readers = self._readers or ThreadPoolExecutor(CONCURRENT_READS, thread_name_prefix="archive-reader")
         return self._readers
 

@@ -27,8 +27,9 @@ def archived_segments_from(index: LogIndex, topic: str, partition: int, start: i
 def segments_for_read(
     index: LogIndex, segment: IndexSegment, topic: str, partition: int, start: int, limit: int
 ) -> Sequence[IndexSegment]:
-    """A segment, and if it has fewer events from `start` on than the reader wants, some of those after it: enough
-    segments if they are like this one."""
+    """A segment, and, if it has fewer events from `start` on than the reader wants, some of the following segments:
+    enough of them if they are like this one.
+    """
     missing = limit - count_events_from(segment, start)
     if missing <= 0:
         return [segment]
@@ -37,7 +38,7 @@ def segments_for_read(
 
 
 def count_events_from(segment: IndexSegment, start: int) -> int:
-    """How many events of a segment lie after an offset; at most, where compaction has left holes."""
+    """How many events of a segment lie after an offset; an upper bound if compaction has left holes."""
     behind = segment.end_offset - max(start, segment.first_offset)
     return behind if segment.event_count is None else min(behind, segment.event_count)
 

@@ -41,7 +41,7 @@ def open_archive(url: str) -> ArchiveStore:
 
 
 def folder_of_archive(url: str) -> Path | None:
-    """The folder of the archive at this URL; None if it is in no folder."""
+    """The folder of the archive at this URL; None if the archive is not in a folder."""
     scheme, colon, _ = url.partition(":")
     if not colon:
         return Path(url) if url else None
@@ -164,7 +164,7 @@ class FolderStore:
 
     @contextmanager
     def _check_open(self) -> Iterator[None]:
-        """A disk that is full or missing only counts as unreachable."""
+        """Raises `Unavailable` once closed; a full or missing disk only counts as unreachable."""
         if self._closed:
             raise Unavailable(CLOSED_MESSAGE)
         try:
@@ -173,7 +173,7 @@ class FolderStore:
             raise Unavailable(f"The archive: {error}") from error
 
     def _remove_empty(self, folder: Path) -> None:
-        """Remove folders with the last object in them. One into which an object was just put stays."""
+        """Remove folders that have become empty. A folder that has just received an object stays."""
         while folder != self._folder and self._folder in folder.parents:
             try:
                 folder.rmdir()
@@ -255,14 +255,14 @@ class S3Store:
             objects = [{"Key": self._prefix + key} for key in keys[start : start + KEYS_PER_REMOVAL]]
             wanted = {"Objects": objects, "Quiet": True}
             answer = self._call_s3(partial(self._client.delete_objects, Bucket=self.bucket, Delete=wanted))
-            # Each object is removed or not for itself, and the answer is no error though none of them was.
+            # The request succeeds even if no object was removed, because each object has its own result.
             kept = answer.get("Errors", ())
             if kept:
                 first = f"{kept[0].get('Key')}: {kept[0].get('Code')}"
                 raise Unavailable(f"S3: {len(kept)} of {len(objects)} objects were not removed, the first is {first}")
 
     def list_old_versions(self, prefix: str) -> Iterator[OldVersion]:
-        """The replaced and removed objects whose keys begin so; none where the bucket keeps no versions."""
+        """The replaced and removed objects with this prefix; none if the bucket keeps no versions."""
         place: dict[str, str] = {}
         while True:
             wanted = {"Bucket": self.bucket, "Prefix": self._prefix + prefix, "MaxKeys": KEYS_PER_PAGE}
@@ -317,7 +317,7 @@ def _error_code(error: Any) -> str:
 
 
 class _LazyS3Client:
-    """A client that is created with its first call: publishing, for example, never looks into the archive."""
+    """A client that is created with its first call: publishing, for example, never reads the archive."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""Removing objects from the archive that the log index no longer refers to."""
+"""Removes archive objects to which the log index no longer refers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class SweepResult(Struct, frozen=True):
 class ArchiveSweep(Struct, frozen=True):
     """Sweeps an archive that one log index describes.
 
-    Each object gets a new name and a reference within moments of being written: an old object without a reference
-    will never get one. `namespaces` are those in which everything belongs to the index; without them they are those
-    that the index refers to.
+    Each object gets a new name, and a reference moments after it is written: an old object without a reference will
+    never get one. `namespaces` are those in which everything belongs to the index, by default those to which the index
+    refers.
 
-    `is_settled` says of an object without references whether nobody is about to refer to it. Without it, all objects
-    written before the given moment count as such.
+    `is_settled` says whether nobody is about to refer to an object without references. By default, all objects that
+    were written before the given moment count as settled.
     """
 
     index: LogIndex
@@ -45,10 +45,10 @@ class ArchiveSweep(Struct, frozen=True):
     is_settled: Callable[[StoredObject], bool] | None = None
 
     def run(self, older_than: datetime) -> SweepResult:
-        """Remove every object that was written before, and has no reference."""
+        """Remove every object that was written before this time, and has no reference."""
         listed = list_objects_of_index(self.index, self.store, self.namespaces)
         found = [each for each in listed if each.written_at < older_than]
-        # The references after the objects: references that began in between are seen.
+        # References are read after the objects, so that references that were added in between are seen.
         unused = self._without_references(found)
         if self.is_settled is not None:
             # By now, an archiver may have stored the missing reference to an object, and so settled it.
@@ -73,7 +73,7 @@ class ArchiveSweep(Struct, frozen=True):
 def list_objects_of_index(
     index: LogIndex, store: ArchiveStore, namespaces: Collection[str] | None
 ) -> Iterator[StoredObject]:
-    """The objects of these namespaces, by default of those that the index refers to."""
+    """The objects of these namespaces, by default of those to which the index refers."""
     if namespaces is None:
         namespaces = {object_keys.namespace_of_key(key) for key in index.referenced_archive_keys()}
     for namespace in sorted(namespaces):

@@ -1,7 +1,7 @@
 """A log whose older half is in the archive: one cursor leads from the oldest archived event to the newest.
 
 Publishers append to the hot half, and the archiver reads from there. The hot half removes archived events after some
-time. It answers a read as long as it has the events; otherwise the archive does, which reaches at least to the
+time. It answers a read as long as it has the events; otherwise the archive answers, which reaches at least to the
 beginning of the hot half. Both remove events beyond the retention of the event type.
 
 One thread archives, removes and cleans up, in small steps so that no request waits for it.
@@ -58,7 +58,7 @@ class TieredLog:
         self.create_topic, self.add_partitions, self.seal_topic = hot.create_topic, hot.add_partitions, hot.seal_topic
         self.add_change_listener = hot.add_change_listener
         if isinstance(hot, DeduplicatingLog):
-            # Only then: callers see from a log's methods whether it knows events by their ids.
+            # Only then, because callers see from a log's methods whether it recognizes events by their ids.
             self.append_once = partial(self._append_once, hot)
         self._index = index
         self._store = store
@@ -67,15 +67,15 @@ class TieredLog:
         self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics, catalog=directory))
         self._worker = ArchiveWorker(hot, index, store, clock, directory, tiers, metrics)
         self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive_partition)
-        # From where on the hot half was seen to have something. It only grows: no read needs the archive for anything
-        # before it.
+        # The offset from which the hot half was seen to have events. It only grows, so no later read needs to ask the
+        # hot half for anything before it.
         self._hot_from: dict[TopicPartition, int] = {}
         self._closed = False
 
     # Topics
 
     def delete_topic(self, topic: str) -> None:
-        """Objects are removed later, when no reader can need them."""
+        """Delete the topic. Objects are removed later, when no reader can need them."""
         self._hot.delete_topic(topic)
         self._index.delete_topic(topic)
         for partition in [partition for partition in list(self._hot_from) if partition[0] == topic]:
@@ -116,7 +116,7 @@ class TieredLog:
                 found = self._read_hot(topic, partition, offset, limit, max_bytes, wait)
             if found is None or found.events or found.next_offset == offset:
                 break
-            # Compaction has left nothing there, so continue after it.
+            # Compaction has left nothing in this range, so continue after it.
             offset = found.next_offset
         if found is None:
             raise OffsetUnavailable(f"{start} is neither in the archive nor behind it")
@@ -153,9 +153,9 @@ class TieredLog:
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         offset = self.first_offset_since(topic, partition, stored_before)
         self._hot.trim(topic, partition, stored_before)
-        # The archive second: an archiver makes the topic known before it reads events, so one that is unknown by now
-        # can only read the events that remained. In the other order, it could meanwhile archive events that are
-        # trimmed here.
+        # The archive comes second: an archiver registers the topic before it reads events, so one that registers it
+        # later can only read the remaining events. In the other order, it could archive events that are being trimmed
+        # here.
         known = self._index.topic(topic)
         if known is not None and offset > known.oldest.get(partition, 0):
             self._index.drop_segments_before(topic, partition, offset)
@@ -196,7 +196,7 @@ class TieredLog:
     def _read_hot(
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int, wait: float
     ) -> EventSlice | None:
-        """The answer of the hot half, or of the archive if the hot half has removed the event; else None."""
+        """The answer of the hot half, or of the archive if the hot half has removed the event; otherwise None."""
         try:
             return self._hot.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
         except OffsetUnavailable:
@@ -236,8 +236,8 @@ class TieredLog:
             ) from error
 
     def _oldest_offset(self, known: Topic, topic: str, partition: int, hot: OffsetBounds) -> int:
-        """The oldest offset that either half has. The archive has nothing to offer if it ends before the hot half
-        begins: then it was switched off for so long that its content is useless.
+        """The oldest offset that either half has. The archive does not count if it ends before the hot half begins:
+        then it was switched off for so long that its content is useless.
         """
         oldest = known.oldest.get(partition, 0)
         if oldest >= hot.oldest:
@@ -251,7 +251,7 @@ class TieredLog:
 
 @contextmanager
 def _unavailable_when_closed() -> Iterator[None]:
-    """A context for requested chores: closing the log meanwhile ends them with `Unavailable`."""
+    """A context for requested chores: if the log is closed meanwhile, they end with `Unavailable`."""
     try:
         yield
     except ChoreStopped as stopped:

@@ -1,4 +1,4 @@
-"""Removing events from the hot half once they are archived."""
+"""Removes events from the hot half once they are archived."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nakadi.ports.log_index import LogIndex
 
 
 def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int) -> None:
-    """Let the hot half forget all archived events, including its last ones, unless others were stored at the same
-    time."""
+    """Have the hot half remove all archived events, including its last ones, unless unarchived ones were stored at the
+    same time.
+    """
     state = index.index_heads([(topic, partition)])[topic, partition].state
     behind = datetime_from_microseconds(state.latest_stored_at + 1)
-    # Among events of the same moment, some may not be archived. Later events are stored later, also those that come
-    # now.
+    # Some events of the same moment may not be archived. All later events, even those arriving now, have a later time.
     if hot.first_offset_since(topic, partition, behind) <= state.next_offset:
         hot.trim(topic, partition, behind)
     else:

@@ -1,4 +1,4 @@
 """Parts that engines share: frames of records, listeners, and documents as text.
 
-It knows the model and the ports, and no technology except AWS sessions. Begin reading with `frames`.
+This package depends on the model and the ports, and on no technology except AWS sessions. Begin reading with `frames`.
 """

@@ -35,7 +35,7 @@ _NOTHING_ASKED = list(Session.__struct_defaults__[1:])
 
 
 def assignment_json(assignment: Assignment) -> str:
-    """Everything but the revision, which is kept beside it."""
+    """An assignment as text, without the revision, which is stored separately."""
     reset = assignment.reset
     body = {
         "initialised": assignment.initialised,
@@ -72,7 +72,9 @@ def assignment_from_json(text: str | bytes, revision: int) -> Assignment:
 
 
 def _session_row(session: Session) -> Sequence[Any]:
-    """Without members that nobody has requested: so it equals the row that older versions of the broker write."""
+    """A session as a row. Members that nobody has requested are omitted, so that the row equals that of older versions
+    of the broker.
+    """
     row: list[Any] = to_builtins(session)
     return row if row[_SESSION_FIELDS:] != _NOTHING_ASKED else row[:_SESSION_FIELDS]
 

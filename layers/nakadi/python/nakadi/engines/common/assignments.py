@@ -51,7 +51,7 @@ def owner_sessions_of_changed_offsets(
 
 
 def partitions_consumed_again(new: Assignment, positions: PositionsByPartition) -> frozenset[EventTypePartition]:
-    """The partitions that get another position, behind which no event counts as consumed any longer."""
+    """The partitions that get another position, after which no event counts as consumed any longer."""
     return frozenset(entry.partition for entry in new.entries if entry.partition in positions and entry.replay is None)
 
 
@@ -82,7 +82,7 @@ def offset_after_commit(
 def offset_after_change(
     old: CommittedOffset | None, owner: str | None, position: Position | None, now: datetime
 ) -> CommittedOffset:
-    """The offset after a write gave it this owner, and perhaps this position. Events done ahead play no role."""
+    """The offset after a write gave it this owner, and perhaps this position. Events done ahead are ignored."""
     at = position if position is not None else old.position if old is not None else None
     assert at is not None, "a new entry has a position"
     return CommittedOffset(at, owner, now)

@@ -1,4 +1,6 @@
-"""botocore sessions that share everything slow: its descriptions of services and endpoints, and its own handlers."""
+"""botocore sessions that share everything that is slow to create: descriptions of services and endpoints, and
+botocore's own handlers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def new_session() -> Session:
 
 @cache
 def _builtin_hooks() -> HierarchicalEmitter:
-    """The hooks that botocore otherwise registers one by one, equal for every session."""
+    """The hooks that botocore otherwise registers one by one, the same for every session."""
     hooks = HierarchicalEmitter()
     Session(event_hooks=hooks)
     return hooks
@@ -37,7 +39,7 @@ def _botocore_loader(data_path: str | None) -> Loader:
 
 
 class _OrjsonLoader(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
-    """Botocore builds ordered dictionaries of them, which takes three times as long."""
+    """Loads descriptions with orjson; botocore builds ordered dictionaries, which takes three times as long."""
 
     def load_file(self, file_path: str) -> Any:
         for ending, opened in ((".json", open), (".json.gz", gzip.open)):

@@ -44,7 +44,7 @@ class PartitionListeners:
     def wait_for_events(
         self, topic: str, partition: int, read_now: Callable[[], EventSlice], wait: float
     ) -> EventSlice:
-        """The result of `read_now`, once it finds something or this number of seconds has passed."""
+        """The result of `read_now`, once that finds something or this number of seconds has passed."""
         found = read_now()
         if found.events or wait <= 0:
             return found
@@ -90,7 +90,7 @@ SubscriptionListener = Callable[[SubscriptionChangeNotice], None]
 class SubscriptionListeners:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Tuples are replaced as a whole, so that telling needs no lock.
+        # Tuples are replaced as a whole, so that calling listeners needs no lock.
         self._of: dict[str, tuple[tuple[object, SubscriptionListener], ...]] = {}
 
     def add_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
@@ -131,7 +131,7 @@ def callable_once(end: Callable[[], None]) -> Callable[[], None]:
 class ChangePoller(ABC):
     """A thread that polls a store for changes by other processes, while this process has watchers.
 
-    It begins with the first of them, and rests while there are none.
+    It begins with the first watcher, and rests while there are none.
     """
 
     def __init__(self, store: str, *, thread_name: str) -> None:
@@ -165,7 +165,7 @@ class ChangePoller(ABC):
     def close(self) -> None:
         with self._lock:
             self._closed.set()
-        # A resting thread must see that the end has come.
+        # A resting thread must notice the end.
         self._wanted.set()
         if self._thread is not None:
             self._thread.join()

@@ -46,7 +46,7 @@ def check_changes_of_one_write(changes: Sequence[DocumentChange]) -> None:
 
 
 def document_after_change(change: DocumentChange, revision: int) -> Document | None:
-    """The document that a `PutDocument` makes of one at this revision, None for other changes.
+    """The document that a `PutDocument` makes of one at this revision; None for other changes.
 
     Raises `ChangedMeanwhile`.
     """

@@ -1,4 +1,4 @@
-"""Leaves duplicates out of an append, and says so in its fates."""
+"""Leaves duplicates out of an append, and reports them in its fates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 def without_duplicates(
     batches: Mapping[int, Sequence[Record]], duplicates: PlacesByPartition
 ) -> Mapping[int, Sequence[Record]]:
-    """The records that are left; partitions with none are left out."""
+    """The remaining records; partitions without any are omitted."""
     kept = {
         partition: without_indices(records, duplicates[partition]) if partition in duplicates else records
         for partition, records in batches.items()

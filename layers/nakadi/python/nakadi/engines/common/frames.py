@@ -2,8 +2,8 @@
 
     magic 2 · version 1 · flags 1 · number of records 4 · length of the notes 4 · notes · lines
 
-The lines are the events as newline-delimited JSON, an empty one for a tombstone or a record that is gone. The notes are
-a JSON object with everything that the lines do not contain; a frame of plain events has none. Notes and lines are
+The lines are the events as newline-delimited JSON, with an empty line for a tombstone or a removed record. The notes
+are a JSON object with everything that the lines do not contain; a frame of plain events has none. Notes and lines are
 compressed together if that makes them much smaller.
 """
 
@@ -47,7 +47,7 @@ class BadFrame(Exception):
 
 
 def encode(records: Sequence[Record | None]) -> bytes:
-    """A frame of these records; None keeps the place of one that is gone."""
+    """A frame of these records; None keeps the place of a removed record."""
     if isinstance(records, RecordLines):
         joined, notes = records.text, b"" if records.keys is None else orjson.dumps({"keys": records.keys})
     else:
@@ -69,7 +69,7 @@ def check_no_line_breaks(records: Sequence[Record]) -> None:
 
 
 def decode(frame: bytes, selection: slice = ALL_RECORDS) -> list[Record | None]:
-    """The records, or a part of them, with None in the places of those that are gone."""
+    """The records, or a part of them, with None in the places of removed ones."""
     count, notes, joined = _split_frame(frame)
     lines = joined.split(b"\n") if count else []
     if len(lines) != count:
@@ -97,7 +97,7 @@ def text_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
 
 
 def has_metadata(frame: bytes) -> bool:
-    """Whether the lines do not tell everything: some of the records may have been removed, or have keys."""
+    """Whether the lines are not everything: some records may have been removed, or have keys."""
     return bool(HEADER_FORMAT.unpack_from(frame)[2] & HAS_METADATA_FLAG)
 
 
@@ -177,8 +177,8 @@ def _split_frame(frame: bytes) -> tuple[int, bytes, bytes]:
 
 
 class _ZstdPerThread(threading.local):
-    """The compressor and decompressor of a thread: two threads must not share them, and making one takes as long as a
-    frame.
+    """The compressor and decompressor of a thread: two threads must not share them, and creating one takes as long as
+    compressing a frame.
     """
 
     @cached_property

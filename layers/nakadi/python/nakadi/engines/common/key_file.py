@@ -1,4 +1,4 @@
-"""A secret box whose key is in memory, or in a file beside the data that only its owner may read."""
+"""A secret box whose key is in memory, or in a file next to the data; only the file's owner may read it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VERSION = "1."
 
 
 class AesSecretBox:
-    """AES-256-GCM. `read_key` is called with the first secret: a broker without one needs no key."""
+    """Encrypts with AES-256-GCM. It calls `read_key` for the first secret: a broker without secrets needs no key."""
 
     def __init__(self, read_key: Callable[[], bytes]) -> None:
         self._read_key = read_key
@@ -63,7 +63,7 @@ def read_or_make_key(path: Path) -> bytes:
 
 
 def _write_key(path: Path) -> None:
-    """Another process may make the key at the same time: the first complete file stays, and both read that one."""
+    """Write a new key. Another process may do so at the same time: the first complete file stays, and both read it."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # only its owner may read it
     try:
         with os.fdopen(descriptor, "wb") as file:

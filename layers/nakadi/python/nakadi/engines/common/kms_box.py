@@ -1,8 +1,8 @@
 """A secret box whose key is in AWS KMS, which never gives it away.
 
-Each secret is sealed with its own data key, which KMS creates, and which is stored beside it, encrypted by KMS: KMS
-itself encrypts at most 4 KiB, and headers may be longer. The context is known to KMS, so that its log says which
-secret was opened, and so that nobody opens one as another's.
+Each secret is sealed with its own data key, which KMS creates, and which is stored with the secret, encrypted by KMS:
+KMS itself encrypts at most 4 KiB, and headers may be longer. KMS gets the context, so that its log says which secret
+was opened, and nobody can open a secret as that of another subscription.
 """
 
 from __future__ import annotations

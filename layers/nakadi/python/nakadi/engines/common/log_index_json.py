@@ -36,12 +36,12 @@ def latest_plausible_expiry(now: float, seconds: float) -> float:
 
 
 def shard_progress_text(progress: ShardProgress) -> str:
-    """As long as every other, so that later progress is the greater text."""
+    """Progress as a text of constant length, so that later progress is the greater text."""
     return f"{progress.last_sequence:0{SEQUENCE_DIGITS}d} {progress.ended:d} {progress.complete_until or 0:020d}"
 
 
 def shard_progress_from_text(body: str) -> ShardProgress:
-    """Bodies of earlier versions have only the sequence number, and sort before bodies of the same number."""
+    """Texts of earlier versions have only the sequence number, and sort before newer texts with the same number."""
     sequence, *more = body.split()
     if not more:
         return ShardProgress(int(sequence))
@@ -69,7 +69,7 @@ def with_changes_of_continued_topic(continued: Topic, continuing: Topic) -> Topi
 
 
 def placeholder_of_deleted_topic(topic: Topic) -> Topic:
-    """The placeholder of a deleted topic that another one continues: it says where its records are counted."""
+    """The placeholder of a deleted topic that another one continues: it says where its records are indexed."""
     return Topic(partitions=0, continues=topic.continues, continued_in=topic.continued_in)
 
 

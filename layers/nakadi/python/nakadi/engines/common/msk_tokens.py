@@ -22,7 +22,7 @@ IAM_SERVICE = "kafka-cluster"
 
 
 class NoCredentials(Exception):
-    """Raised where the process has no credentials of AWS."""
+    """Raised if the process has no AWS credentials."""
 
 
 def new_token_and_expiry(region: str) -> tuple[str, float]:

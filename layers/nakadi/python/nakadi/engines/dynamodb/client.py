@@ -21,14 +21,14 @@ CONNECT_TIMEOUT_SECONDS = 1.0
 READ_TIMEOUT_SECONDS = 2.0
 RETRY_PAUSES_SECONDS = (0.05, 0.2, 0.8)
 
-# For transactions that invalidate caches: all of them count in one item, so they meet, however different their
-# changes are. One that met another was refused at once.
+# For transactions that invalidate caches: all of them count in one item, so they conflict, however different their
+# changes are. DynamoDB rejects one of two conflicting transactions at once.
 CONFLICT_RETRY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4)
 
 CONDITION_FAILED_CODE = "ConditionalCheckFailed"
 TRANSACTION_CANCELLED_CODE = "TransactionCanceledException"
 
-# Refused before anything was done, and likely to be accepted soon.
+# Errors of calls that were rejected before anything was done, and will probably be accepted soon.
 BUSY_ERROR_CODES = frozenset(
     {
         "LimitExceededException",
@@ -60,10 +60,10 @@ class CallRetryPolicy:
         self._pauses = pauses
 
     def call_with_retries(self, call: Callable[[bool], T], conflict_pauses: Sequence[float] = ()) -> T:
-        """Call until there is an answer. The call gets whether an attempt before it may have had its effect.
+        """Call until there is an answer. The call is told whether an earlier attempt may have taken effect.
 
-        `conflict_pauses` are further pauses for a transaction that met another one, before those for everything.
-        Raises `Unavailable` when attempts are used up, or when another one would end the same.
+        `conflict_pauses` are additional pauses for a transaction that conflicted with another one, before the usual
+        ones. Raises `Unavailable` when attempts are used up, or when another attempt would end the same way.
         """
         in_doubt = False
         pauses, waiting = iter(self._pauses), iter(conflict_pauses)
@@ -76,7 +76,7 @@ class CallRetryPolicy:
                 if seconds is None or not _can_be_retried(error):
                     raise Unavailable(f"DynamoDB: {error}") from error
                 in_doubt = in_doubt or _may_have_taken_effect(error)
-            # Spread, so that those who were refused together do not come back together.
+            # Randomized, so that callers that were rejected together do not retry together.
             self._sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311  # nothing to guess here
 
 
@@ -88,7 +88,7 @@ def _can_be_retried(error: Exception) -> bool:
 
 
 def _may_have_taken_effect(error: Exception) -> bool:
-    """No answer, or the answer of something that broke in the middle."""
+    """Whether a call without an answer, or with an error in the middle, may have taken effect."""
     cause = _underlying_error(error)
     if isinstance(cause, ClientError):
         return _http_status(cause) >= 500
@@ -104,7 +104,7 @@ def _is_transaction_conflict(error: Exception) -> bool:
 
 
 def _error_codes(error: Exception) -> set[str]:
-    """Why a call was refused; of a transaction, the reasons of all its changes."""
+    """Why a call was rejected; for a transaction, the reasons for all its changes."""
     code = _error_code(_underlying_error(error))
     return (
         {str(reason.code) for reason in cancellation_reasons(error) if reason}
@@ -131,7 +131,7 @@ def _error_code(cause: BaseException | None) -> str:
 
 
 def _http_status(error: ClientError) -> int:
-    """PynamoDB passes on an error with little more than its code; the rest is in the original error."""
+    """The HTTP status of an error. PynamoDB passes on little more than the code; the rest is in the original error."""
     answer = error.__cause__ if isinstance(error.__cause__, ClientError) else error
     return int(answer.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
@@ -139,7 +139,7 @@ def _http_status(error: ClientError) -> int:
 def transaction_attempt(add_changes: Callable[[TransactWrite], None], connection: Connection) -> Callable[[bool], bool]:
     """An attempt to make all added changes; it returns False if a condition does not hold.
 
-    DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
+    DynamoDB recognizes a transaction by its token for ten minutes, and does not execute it twice.
     """
     token = uuid4().hex
 

@@ -1,7 +1,7 @@
 """Coordination in DynamoDB, for any number of processes.
 
-An offset's item has its owner, and the transaction that changes the assignment changes the owners: so a commit is one
-update under a condition that a former owner does not meet.
+An offset's item has its owner, and the transaction that changes the assignment also changes the owners. So a commit is
+one update with a condition that a former owner does not meet.
 
 The description of a parked event is an item, which includes the value if that is small. A larger value is in pieces
 elsewhere, so that listing parked events does not read their contents.
@@ -72,20 +72,20 @@ from nakadi.ports.coordination import AssignmentChanged, CommitResultByPartition
 
 Item = CoordinationItem
 
-# Partitions of one commit that are written at the same time.
+# The number of partitions of one commit that are written at the same time.
 COMMIT_THREADS = 8
 
-# Reports of changes are worth a second attempt, and no more: the committer waits for it.
+# Reports of changes get only a second attempt, because the committer waits for it.
 REPORT_RETRY_PAUSES_SECONDS = (0.1,)
 
 
 class DynamoDbCoordination:
-    """Every change is a conditional write, which DynamoDB judges and makes in one step. So nothing is locked here,
-    and no thread or process waits for another: if two decide on the same state, one is refused, and reads again.
+    """Every change is a conditional write, which DynamoDB checks and executes in one step. So nothing is locked here,
+    and no thread or process waits for another: if two decide on the same state, one is rejected, and reads again.
 
-    A write whose answer is lost may have taken effect, and is repeated. Each is safe to repeat: DynamoDB recognises the
-    token of a transaction, a commit recognises itself, a lease has the moment of its request, and putting or removing
-    an item twice has the same effect as once.
+    A write whose answer is lost may have taken effect, and is repeated. Each write is safe to repeat: DynamoDB
+    recognises the token of a transaction, a commit recognises itself, a lease has the time of its request, and putting
+    or removing an item twice has the same effect as once.
     """
 
     def __init__(self, address: TableAddress, attempts: CallRetryPolicy | None = None) -> None:
@@ -137,8 +137,8 @@ class DynamoDbCoordination:
     def remove_subscription_state(self, subscription: str) -> None:
         """Remove the assignment first: offsets without an assignment are harmless.
 
-        A commit that comes in between moves an offset that is about to go. One that comes later finds none, for an
-        update that asks for an owner makes no item.
+        A commit in between moves an offset that is about to be removed. A later commit finds none, because an update
+        that requires an owner creates no item.
         """
         key = subscription_key(subscription)
         self._table.remove_items(key, [ASSIGNMENT_SORT_KEY])
@@ -149,8 +149,8 @@ class DynamoDbCoordination:
     # Offsets
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        # Each offset is from its own moment: while pages are read, others may change. Readers have taken the assignment
-        # before, and recognise by its owner an offset that is newer.
+        # Each offset is from a different moment: while pages are read, others may change. Readers have already read the
+        # assignment, and recognise a newer offset by its owner.
         found = self._table.list_items(subscription_key(subscription), Item.sort_key.startswith(OFFSET_SORT_KEY_PREFIX))
         return {partition_in_sort_key(each.sort_key): offset_from_item(each) for each in found}
 
@@ -206,7 +206,7 @@ class DynamoDbCoordination:
         now: datetime,
         added: Sequence[OffsetRange],
     ) -> tuple[CommitResult, bool]:
-        """The outcome, and whether other processes have to learn that this partition moves."""
+        """Commit a partition; returns the outcome, and whether other processes have to learn of the move."""
         item = self._table.items(subscription_key(subscription), offset_sort_key(partition))
         changed_at, token = microseconds_since_epoch(now), uuid4().hex[:12]
         ahead = self._actions_to_add_done_ahead(item, position, added) if added else []
@@ -224,8 +224,8 @@ class DynamoDbCoordination:
                 return self._why_commit_was_refused(item, session, position, token if in_doubt else None)
             return CommitResult.COMMITTED
 
-        # The reason for a refusal may have disappeared by the time of this look, for example when the partition was
-        # handed over and back. Then the commit is repeated, because the result must have been true at some moment
+        # The reason for a refusal may have disappeared by the time of this read, for example when the partition was
+        # handed over and back. Then the commit is repeated, because its result must have been true at some moment
         # during this call.
         for _ in range(MAX_COMMIT_ATTEMPTS):
             found = self._table.attempts.call_with_retries(attempt)
@@ -265,9 +265,9 @@ class DynamoDbCoordination:
     def _why_commit_was_refused(
         self, item: CoordinationItem, session: str, position: Position, token: str | None
     ) -> CommitResult | None:
-        """Why it was refused; None if now it would not be.
+        """Why a commit was refused; None if it would succeed now.
 
-        With a token, an earlier attempt may have had its effect: then its token is there. It cannot be known whether
+        With a token, an earlier attempt may have taken effect: then the item has its token. It cannot be known whether
         the position was committed later by another process.
         """
         found = self._table.find_item(item.partition_key, item.sort_key)
@@ -317,7 +317,7 @@ class DynamoDbCoordination:
     # Leases
 
     def renew_lease(self, holder: str, until: datetime) -> None:
-        """A request that arrives late, after another that was made later, changes nothing."""
+        """Renew a lease. A request that arrives after a later one changes nothing."""
         self._table.check_open()
         requested_at = time.monotonic_ns()
         item = self._table.items(LEASES_KEY, holder, **coordination_table.lease_attributes(until, requested_at))
@@ -343,7 +343,7 @@ class DynamoDbCoordination:
     # Changes
 
     def add_change_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
-        # In this order: when the caller comes to read, later changes by others are already watched.
+        # The order matters: when the caller reads, later changes by others are already watched.
         self._change_poller.add_watcher()
         end = self._listeners.add_listener(subscription, on_change)
 
@@ -360,7 +360,7 @@ class DynamoDbCoordination:
 
     @contextmanager
     def _report_change_if_in_doubt(self, subscription: str, changed: SubscriptionChange) -> Iterator[None]:
-        """Report a failed change too: it may have been made, and then a repeated call reports nothing."""
+        """Report a change even if it failed: it may have been made, and then a repeated call reports nothing."""
         try:
             yield
         except Unavailable:
@@ -368,8 +368,8 @@ class DynamoDbCoordination:
             raise
 
     def close(self) -> None:
-        # Refuse first: later calls raise, in any thread. Commits that have begun are waited for, and
-        # the clients that they use are closed last.
+        # Refuse first: later calls raise, in any thread. Then wait for commits that have begun, and close the clients
+        # that they use last.
         self._table.refuse_calls()
         self._change_poller.close()
         if "_commit_threads" in vars(self):

@@ -1,6 +1,6 @@
-"""Noticing changes by other processes in the coordination table.
+"""Notices changes by other processes in the coordination table.
 
-Each change leaves an item that is named by the time, and watchers ask for the items after the last one that they know:
+Each change leaves an item that is named by the time, and watchers query the items after the last one that they know:
 one small query, however many subscriptions there are, and none without watchers.
 
 A subscription in which something changed a moment ago need not be reported again: each watcher looks once more, a
@@ -43,13 +43,13 @@ ChangeCallback = Callable[[str, SubscriptionChange], None]
 
 
 def in_same_report_interval(first: int, second: int) -> bool:
-    """Whether two changes, in microseconds, are reported once."""
+    """Whether two changes, at times in microseconds, share one report."""
     length = int(REPORT_INTERVAL_SECONDS * 1_000_000)
     return first // length == second // length
 
 
 class TableChangeReader:
-    """Known changes by other processes; one thread at a time uses it."""
+    """Reads changes by other processes; only one thread at a time may use it."""
 
     def __init__(self, items: type[CoordinationItem], own_name: str, now: Callable[[], float] = time.time) -> None:
         self._items = items
@@ -60,7 +60,7 @@ class TableChangeReader:
         self._rechecks: deque[tuple[float, str]] = deque()
 
     def skip_to_now(self) -> None:
-        """Earlier changes are of no interest."""
+        """Skip all earlier changes."""
         self._start_key, self._seen_keys = _time_key(self._now() - MAX_REPORT_LATENESS_SECONDS), frozenset()
 
     def read_changes(self, now: float) -> Sequence[tuple[str, SubscriptionChange]]:
@@ -74,8 +74,8 @@ class TableChangeReader:
         return [(each.subscription, SubscriptionChange(each.change)) for each in new if each.reporter != self._own_name]
 
     def _advance_start_key(self, newest: str) -> None:
-        """The next look begins a little before the newest, for some arrive late; no clock of another process that is
-        ahead makes us deaf to the rest.
+        """The next look begins a little before the newest change, because some arrive late. So a process whose clock is
+        ahead does not hide the changes of others.
         """
         seconds = min(int(newest[:TIME_DIGITS]) / 1_000_000, self._now())
         self._start_key = max(self._start_key, _time_key(seconds - MAX_REPORT_LATENESS_SECONDS))
@@ -124,7 +124,7 @@ class TableChangePoller(ChangePoller):
             _log.warning("Reporting a change of subscription %s to other processes failed", subscription, exc_info=True)
 
     def _skip_past_changes(self) -> None:
-        # Makes no call. A resting thread starts again by itself: only one thread at a time asks the feed.
+        # Makes no call. A resting thread starts again by itself, because only one thread at a time may read the feed.
         if self._thread is None:
             self._change_reader.skip_to_now()
 

@@ -1,8 +1,8 @@
 """Items of a table that hold the shared state of subscriptions: calls that are repeated until their outcome is known,
 and changes.
 
-Each change leaves an item that is named by the time, and watchers ask for the items after the last one that they know:
-one small question, however many subscriptions there are, and none without watchers.
+Each change leaves an item that is named by the time, and watchers query the items after the last one that they know:
+one small query, however many subscriptions there are, and none without watchers.
 
 A subscription in which something changed a moment ago need not be reported again: each watcher looks once more, a
 little later. Many commits are therefore as cheap as few.
@@ -47,15 +47,15 @@ MAX_BYTES_STORED_UNCOMPRESSED = 900
 # DynamoDB accepts items of up to 400 KB, including all names and keys.
 MAX_ITEM_BYTES = 390_000
 
-# News have been heard by then, and a lease that ran out says nothing any more, also by a clock that was set back by an
-# hour or two. DynamoDB removes them when it gets round to it.
+# By then, watchers have read the reports of changes, and an expired lease means nothing, even by a clock that was set
+# back by an hour or two. DynamoDB removes these items some time later.
 CHANGE_RETENTION_SECONDS = 3600
 LEASE_RETENTION_SECONDS = 24 * 3600
 
 
 class CoordinationItem(Model):
     """The place of a subscription holds its assignment and its offsets; separate places hold its parked events and
-    their large values, by position; the leases, by holder; and the news, by time.
+    their large values, by position; the leases, by holder; and the reports of changes, by time.
     """
 
     Meta = model_meta(COORDINATION_TABLE)  # every engine has a model with the full name of its table
@@ -68,7 +68,7 @@ class CoordinationItem(Model):
     body = UnicodeAttribute(null=True)
     packed = BinaryAttribute(null=True, legacy_encoding=False)
 
-    # An offset. `previously_changed_at` is when it changed the time before the last; by its token a commit is known.
+    # An offset. `previously_changed_at` is the time of the last change but one; the token identifies a commit.
     timeline = NumberAttribute(null=True)
     position = NumberAttribute(null=True)
     owner = UnicodeAttribute(null=True)
@@ -81,7 +81,7 @@ class CoordinationItem(Model):
     # A parked event: its description in `body`, its value in `packed`, or in this number of `pieces` with its token.
     pieces = NumberAttribute(null=True)
 
-    # A lease, and when in the life of its holder it was asked for.
+    # A lease, and when its holder requested it, by the holder's steady clock.
     leased_until = NumberAttribute(null=True, attr_name="until")
     requested_at = NumberAttribute(null=True, attr_name="asked")
 
@@ -179,7 +179,7 @@ def assignment_change_actions(
 
 
 class CoordinationTable:
-    """Reads see every write that returned before they began."""
+    """The table; reads see every write that returned before they began."""
 
     def __init__(self, address: TableAddress, attempts: CallRetryPolicy) -> None:
         self.items = address.bind_model(CoordinationItem, COORDINATION_TABLE)
@@ -206,14 +206,14 @@ class CoordinationTable:
     def list_items(
         self, partition_key: str, condition: Condition | None = None, *, limit: int | None = None
     ) -> Iterator[CoordinationItem]:
-        """One by one, trying again for a page that did not come."""
+        """List items one by one, and retry each page that fails."""
         self.check_open()
         results = self.items.query(partition_key, range_key_condition=condition, consistent_read=True, limit=limit)
         while (item := self.attempts.call_with_retries(lambda _: next(results, None))) is not None:
             yield item
 
     def remove_items(self, partition_key: str, sort_keys: Iterable[str]) -> None:
-        """Remove items, also those that are not there."""
+        """Remove items, whether they exist or not."""
         self.check_open()
         rest = iter(sort_keys)
         while some := list(islice(rest, 100)):

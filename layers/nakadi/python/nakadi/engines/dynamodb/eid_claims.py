@@ -1,7 +1,7 @@
 """Claims on ids of events, as items of the coordination's table, which DynamoDB removes when nobody needs them.
 
-Each claim is a separate item, and each change of it one conditional write. A write whose answer is lost is repeated,
-and finds its own result.
+Each claim is a separate item, and each change of a claim is one conditional write. A write whose answer is lost is
+repeated, and finds its own result.
 """
 
 from __future__ import annotations

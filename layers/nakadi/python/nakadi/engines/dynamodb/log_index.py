@@ -76,7 +76,7 @@ class LogIndexItem(Model):
 TOPIC_SORT_KEY = "topic"
 CLAIM_SORT_KEY = "claim"
 
-# One attempt more than there can be others who write to a topic at the same moment and are not housekeeping.
+# One more than the number of simultaneous writers to a topic, without housekeeping.
 MAX_CHANGE_ATTEMPTS = 20
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class DynamoDbLogIndex:
         for head in heads:
             partition_key = segments_key(topic, int(head.rpartition("#")[2]))
             self._remove_items(partition_key, [each.sort_key for each in self._list_items(partition_key)])
-        # They say where segments are, so they are removed last.
+        # Heads say where segments are, so they are removed last.
         self._remove_items(topic_key(topic), heads)
 
     def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
@@ -210,7 +210,9 @@ class DynamoDbLogIndex:
         return [segment_from_json(each.body) for each in found]
 
     def replace_segments(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
-        """The new ones first, the greatest last offset first: at no moment does one end before the next begins."""
+        """New segments are written first, in descending order of their last offsets, so that there is never a gap
+        between two segments.
+        """
         partition_key = segments_key(topic, partition)
         within = LogIndexItem.sort_key.between(segment_sort_key(segments[0].first_offset), segment_sort_key(end - 1))
         old = {each.sort_key for each in self._list_items(partition_key, within)}
@@ -267,14 +269,17 @@ class DynamoDbLogIndex:
 
     @cached_property
     def _registry_connection(self) -> Connection:
-        """Most processes never need it: where the registry has the same numbers, they ask the registry."""
+        """The connection to the registry. Most processes never need it: if the registry has the same numbers, they ask
+        the registry.
+        """
         return connect(self._registry_items)
 
     # Items
 
     def _open_connection(self) -> Connection:
-        """The connection, made with the first call: a function that only publishes opens the index and sends no
-        query."""
+        """The connection, opened at the first call: a function that only publishes opens the index and sends no
+        query.
+        """
         with self._connection_lock:
             if self._closed:
                 raise Unavailable("The log index is closed.")
@@ -287,7 +292,7 @@ class DynamoDbLogIndex:
         return self._attempts.call_with_retries(attempt, conflict_pauses)
 
     def _change_topic(self, topic: str, change: Callable[[Topic], Topic], *, count_change: bool = False) -> Topic:
-        """Change a topic, again from the beginning when another process changed it."""
+        """Change a topic; start again if another process changed it."""
         for _ in range(MAX_CHANGE_ATTEMPTS):
             found = self._find_item(topic_key(topic), TOPIC_SORT_KEY)
             if found is None:
@@ -325,8 +330,8 @@ class DynamoDbLogIndex:
         return self._call_with_retries(attempt)
 
     def _write_item(self, item: LogIndexItem, condition: Condition | None) -> bool:
-        """Write an item if a condition holds. An attempt whose answer was lost may make the next one find it broken:
-        the caller looks again, or only needed the result.
+        """Write an item if a condition holds. After an attempt whose answer was lost, the next one may find the
+        condition false: the caller looks again, or only needed the result.
         """
 
         def attempt(_: bool) -> bool:
@@ -341,7 +346,7 @@ class DynamoDbLogIndex:
         return self._call_with_retries(attempt)
 
     def _change_and_count(self, topic: str, add_change: Callable[[TransactWrite], None]) -> bool:
-        """Make a change of a topic, and count it in the same step, if its condition holds."""
+        """Change a topic and count the change in the same step, if its condition holds."""
 
         def add_both(transaction: TransactWrite) -> None:
             add_change(transaction)
@@ -377,7 +382,7 @@ class DynamoDbLogIndex:
             yield item
 
     def _remove_items(self, partition_key: str, items: Sequence[str]) -> None:
-        """Remove items, also those that are not there."""
+        """Remove items, whether they exist or not."""
         remaining = iter(items)
         while some := list(islice(remaining, 100)):
 

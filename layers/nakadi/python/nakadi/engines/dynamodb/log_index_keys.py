@@ -1,4 +1,4 @@
-"""The keys of items in the log index: for the engine, and for the deployment, which permits jobs some of them.
+"""The keys of items in the log index: for the engine, and for the deployment, which gives jobs access to some of them.
 
 As in `tables`, nothing here imports the clients of AWS.
 """

@@ -44,12 +44,12 @@ from nakadi.model.subscription import (
 Item = CoordinationItem
 
 
-# A value of this size stays with its description; if a transaction would have too many items, more of them do.
+# Values up to this size stay with their descriptions; if a transaction would have too many items, larger ones stay too.
 SMALL_VALUE_BYTES, MAX_INLINE_VALUE_BYTES = 2_000, 61_000
 MAX_TRANSACTION_ITEMS = 100
 PARKED_VALUE_PIECE_BYTES = 350_000
 
-# Beyond any continuation of a key.
+# Greater than any continuation of a key.
 HIGHEST_CHARACTER = "\U0010ffff"
 
 
@@ -108,7 +108,7 @@ class ParkedEventItems:
             return zlib.decompress(found.packed)
         its_own = Item.sort_key.startswith(f"{found.sort_key}#{found.token}#")
         pieces = [each.packed for each in self._table.list_items(_large_values_key(subscription), its_own)]
-        # Missing ones are being removed.
+        # Missing events are being removed.
         return zlib.decompress(b"".join(pieces)) if len(pieces) == found.pieces else None
 
     def remove_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
@@ -133,7 +133,9 @@ class ParkedEventItems:
 
 
 def _items_to_park(subscription: str, events: Sequence[ParkedEvent]) -> Sequence[Mapping[str, Any]]:
-    """So few that they fit a transaction: of three million bytes, no fifty events have 61 thousand each."""
+    """The items for these events, few enough for one transaction: in three million bytes, there are no fifty events
+    with 61 thousand bytes each.
+    """
     for max_inline_bytes in (SMALL_VALUE_BYTES, MAX_INLINE_VALUE_BYTES):
         items = [item for each in events for item in _event_items(subscription, each, max_inline_bytes)]
         if len(items) < MAX_TRANSACTION_ITEMS:
@@ -151,7 +153,7 @@ def _event_items(subscription: str, event: ParkedEvent, max_inline_bytes: int) -
     }
     if len(packed) <= max_inline_bytes:
         return [{**head, "packed": packed}]
-    # Pieces of an event that was there before stay apart from these.
+    # Pieces of an earlier event stay separate from these.
     token = uuid4().hex[:8]
     values, item = _large_values_key(subscription), f"{head['sort_key']}#{token}"
     pieces = [

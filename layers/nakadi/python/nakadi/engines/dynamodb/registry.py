@@ -48,7 +48,9 @@ MAX_KEY_BYTES = 1024
 
 
 class DocumentItem(Model):
-    """The body is JSON, in `body` or `packed`. `written_by` is new with every write: by it, a writer knows its own."""
+    """The body is JSON, in `body` or `packed`. `written_by` is new with every write: a writer recognizes its own writes
+    by it.
+    """
 
     Meta = model_meta(DOCUMENTS_TABLE)  # every registry has a model with the full name of its table
 
@@ -167,12 +169,12 @@ class DynamoDbRegistry:
             return None
 
     def _retry_each_page(self, results: Iterator[DocumentItem]) -> Iterator[DocumentItem]:
-        """One by one, trying again for a page that did not come."""
+        """List documents one by one, and retry each page that fails."""
         while (item := self._attempts.call_with_retries(lambda _: next(results, None))) is not None:
             yield item
 
     def _put_document(self, put: PutDocument) -> None:
-        """A single conditional change costs half as much as a transaction of one."""
+        """Write one document: a single conditional change costs half as much as a transaction of one."""
         token = uuid4().hex
         item = self._item_to_put(put, token)
 
@@ -189,19 +191,21 @@ class DynamoDbRegistry:
         self._attempts.call_with_retries(attempt)
 
     def _check_written_by_token(self, put: PutDocument, token: str) -> None:
-        """An earlier attempt may have written, and another process after it: then the outcome cannot be known."""
+        """Check whether an earlier attempt has written. If another process has written since, the outcome cannot be
+        known.
+        """
         item = self._find_item(put.kind, put.key)
         if item is None or item.written_by != token:
             raise Unavailable(f"It is not known whether {put.key} was written")
 
     def _transact(self, changes: Sequence[DocumentChange], buckets: Collection[int]) -> None:
-        """DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
+        """DynamoDB recognizes a transaction by its token for ten minutes, and does not execute it twice.
 
         Changes are counted in the same step: otherwise, a writer that dies in between would leave others with
         outdated caches.
         """
         token = uuid4().hex
-        # PynamoDB sends changes kind by kind, and the reasons for a refusal come in the order in which they were sent.
+        # PynamoDB sends changes grouped by kind, and the reasons for a refusal come in the order of sending.
         sent = sorted(changes, key=_order_in_transaction)
 
         def attempt(_: bool) -> None:
@@ -267,7 +271,7 @@ def _order_in_transaction(change: DocumentChange) -> int:
 
 
 def _refused_changes(sent_changes: Sequence[DocumentChange], error: TransactWriteError) -> list[DocumentChange]:
-    # Behind the reasons for changes there may be one for their count, which has no condition.
+    # After the reasons for changes, there may be one for their count, which has no condition.
     return [
         change
         for change, reason in zip(sent_changes, cancellation_reasons(error), strict=False)
@@ -276,7 +280,7 @@ def _refused_changes(sent_changes: Sequence[DocumentChange], error: TransactWrit
 
 
 def _unconditional_put_actions(put: PutDocument, token: str) -> list[Action]:
-    """The current revision plus one; one if the document does not exist."""
+    """Set the revision to the current one plus one, or to one if the document does not exist."""
     contents = document_attributes(put)
     return [
         DocumentItem.revision.add(1),

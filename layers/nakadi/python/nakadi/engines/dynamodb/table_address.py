@@ -24,7 +24,7 @@ def model_meta(table: Table) -> Any:
 
 
 class TableAddress(Struct, frozen=True):
-    """The tables with a prefix, in a region, perhaps behind an endpoint of one's own."""
+    """The tables with a prefix, in a region, perhaps at a custom endpoint."""
 
     prefix: str
     region: str | None = None

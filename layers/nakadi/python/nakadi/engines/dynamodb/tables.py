@@ -1,4 +1,4 @@
-"""The tables in DynamoDB, described once: for the engines that use them, and for the deployment that makes them.
+"""The tables in DynamoDB, described once: for the engines that use them, and for the deployment that creates them.
 
 Nothing here calls AWS or imports its clients, which a machine that only synthesizes templates does not have.
 """

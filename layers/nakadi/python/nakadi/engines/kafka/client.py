@@ -68,7 +68,7 @@ class RepeatedLineFilter(logging.Filter):
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        # Without the parts that differ from line to line: durations and numbers of repetitions.
+        # The text without the parts that differ from line to line: durations and numbers of repetitions.
         line, now = record.getMessage().split(" (after ")[0], time.monotonic()
         if now - self._last.get(line, -REPEATED_LINE_INTERVAL_SECONDS) < REPEATED_LINE_INTERVAL_SECONDS:
             return False
@@ -85,10 +85,9 @@ class ClusterAddress(Struct, frozen=True):
     """Where a cluster is: `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&properties=/etc/kafka.properties`.
 
     `prefix` begins the names of topics. `replication_factor` is the number of copies, by default the cluster's own
-    default. `timeout_seconds` is the number of seconds that a request may take, and after which an append counts as
-    failed. `iam` is a region of AWS, where the process signs in to a cluster of MSK by its role. The file
-    `properties` holds settings of librdkafka, one `name=value` a line: secrets belong there, because URLs appear in
-    logs.
+    default. `timeout_seconds` is how long a request may take, and after which an append counts as failed. `iam` is an
+    AWS region, where the process signs in to an MSK cluster by its role. The file `properties` has settings of
+    librdkafka, one `name=value` per line: secrets belong there, because URLs appear in logs.
     """
 
     servers: str
@@ -124,7 +123,7 @@ class ClusterAddress(Struct, frozen=True):
             "socket.timeout.ms": int(self.timeout_seconds * 1000),
             "socket.keepalive.enable": True,
             "reconnect.backoff.max.ms": 2000,
-            # A topic that was deleted meanwhile is reported after so long.
+            # A deleted topic is reported after this time.
             "topic.metadata.propagation.max.ms": 2000,
             **(_iam_settings(self.iam_region) if self.iam_region else {}),
             **self.properties,
@@ -158,7 +157,9 @@ def new_admin_client(address: ClusterAddress) -> AdminClient:
 
 
 def new_consumer(address: ClusterAddress, **settings: object) -> Consumer:
-    """A consumer that is given its partitions. It joins no group and stores no offsets; the library wants an id."""
+    """A consumer with assigned partitions. It joins no group and stores no offsets, but the library requires a group
+    id.
+    """
     return Consumer(
         address.client_settings(
             group_id="nakadi",
@@ -174,7 +175,7 @@ def new_consumer(address: ClusterAddress, **settings: object) -> Consumer:
 def look_up_topic(client: Consumer | Producer, name: str) -> bool:
     """Tell a client where the partitions of a topic are. Returns False if the client does not learn it at once.
 
-    The library looks once a second for topics that it was given and does not know, and until then fetches nothing.
+    Once a second, the library looks up topics that it does not know, and until then it fetches nothing from them.
     """
     try:
         client.list_topics(name, timeout=LOOK_UP_TIMEOUT_SECONDS)
@@ -191,7 +192,7 @@ def discard_client(client: object) -> None:
 
 
 def _destroy_after_delay(clients: list[object]) -> None:
-    # The library's client ends with the last reference, which shall be the one here.
+    # The library's client ends with its last reference, which should be this one.
     time.sleep(DISCARD_DELAY_SECONDS)
     clients.clear()
 

@@ -1,4 +1,4 @@
-"""Requests to a Kafka cluster beside writing and reading records: its topics, and their offsets."""
+"""Requests to a Kafka cluster other than writing and reading records: about its topics and their offsets."""
 
 from __future__ import annotations
 
@@ -66,26 +66,32 @@ TOPIC_CONFIGURATION = {
 
 
 def compaction_settings(age: timedelta, tombstones_age: timedelta) -> Mapping[str, str]:
-    """Settings of a topic that Kafka compacts once events have this age. Rounded, so that they seldom change."""
+    """Settings of a topic that Kafka compacts once events have this age. The age is rounded, so that it seldom
+    changes.
+    """
     lag = _rounded_up_ms(age)
     return {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(lag),
-        # Without this bound the newest segment would be left alone for a week.
+        # Without this bound, Kafka would not touch the newest segment for a week.
         "max.compaction.lag.ms": str(lag + HOUR_MILLISECONDS),
         "delete.retention.ms": str(_rounded_up_ms(tombstones_age)),
     }
 
 
 def _rounded_up_ms(time: timedelta) -> int:
-    """Milliseconds: whole minutes up to an hour, and whole hours above, since an age that waits for tables grows."""
+    """Round up to whole minutes, or above an hour to whole hours, because an age that depends on waiting tables
+    grows.
+    """
     hour = timedelta(hours=1)
     unit = timedelta(minutes=1) if time <= hour else hour
     return max(-(-time // unit), 0) * (unit // timedelta(milliseconds=1))
 
 
 def is_refused_setting(error: Unavailable) -> bool:
-    """Whether the cluster does not let this be set. MSK Serverless has few settings, and some only for new topics."""
+    """Whether the error means that the cluster does not allow this setting. MSK Serverless has few settings, and some
+    only for new topics.
+    """
     return kafka_error_code(error) in {
         KafkaError.INVALID_CONFIG,
         KafkaError.POLICY_VIOLATION,
@@ -94,7 +100,7 @@ def is_refused_setting(error: Unavailable) -> bool:
 
 
 class Cluster:
-    """Topics by the names that the broker gives them; how many partitions each has is remembered."""
+    """Topics by the names that the broker gives them. It caches the number of partitions of each."""
 
     def __init__(self, address: ClusterAddress) -> None:
         self.address = address
@@ -134,7 +140,7 @@ class Cluster:
         self._sealed.discard(topic)
 
     def drop_cached_topic_if_deleted(self, topic: str) -> None:
-        """Ask the cluster whether the topic is still there."""
+        """Ask the cluster whether the topic still exists, and drop it from the cache if not."""
         if self._count_partitions(topic) is None:
             self.forget_topic(topic)
 
@@ -148,7 +154,7 @@ class Cluster:
         return topic in self._sealed
 
     def is_sealed(self, topic: str) -> bool:
-        """Ask the cluster, if need be."""
+        """Whether the topic is sealed; asks the cluster if necessary."""
         if (
             topic not in self._sealed
             and self.read_topic_configuration(topic).get("max.message.bytes") == SEALED_BATCH_BYTES
@@ -219,7 +225,7 @@ class Cluster:
         return {number: (oldest[number][0], following[number][0]) for number in partitions}
 
     def read_partition_bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """The same of one partition, by the shortest way."""
+        """The bounds of one partition, with the fewest requests."""
         kafka_partition = KafkaPartition(self.kafka_name(topic), partition)
 
         def ask() -> tuple[int, int]:
@@ -233,7 +239,7 @@ class Cluster:
         return self._call_with_retries(topic, ask)
 
     def fetch_latest_record_time_ms(self, topic: str, partition: int) -> int:
-        """The greatest time that any record of the partition has, in milliseconds; 0 when there is no record."""
+        """The greatest time that any record of the partition has, in milliseconds; 0 if there is no record."""
         try:
             return max(self._request_offsets(topic, [partition], OffsetSpec.max_timestamp())[partition][1], 0)
         except Unavailable as error:
@@ -242,8 +248,8 @@ class Cluster:
         return self._search_latest_record_time_ms(topic, partition)
 
     def _search_latest_record_time_ms(self, topic: str, partition: int) -> int:
-        """The same for clusters older than Kafka 3.0, which are not asked for it: the last moment at or after which
-        there is a record.
+        """The greatest time in clusters older than Kafka 3.0, which cannot report it: searches for the last moment at
+        or after which there is a record.
         """
         beyond = self.read_partition_bounds(topic, partition)[1]
         lowest, highest = 0, LATEST_SEARCHED_TIME_MS
@@ -266,8 +272,8 @@ class Cluster:
 
         if (offset := self._call_with_retries(topic, ask)) >= 0:
             return offset
-        # No event is as late as that, so it leads to the end. Events that arrive meanwhile may be late enough, and
-        # would be trimmed with the earlier ones: so this looks for the end first, and then for the event once more.
+        # No event is that late, so the search leads to the end. Events that arrive meanwhile may be late enough, and
+        # would be trimmed with the earlier ones, so this reads the end first, and then searches for the event again.
         end = self.read_partition_bounds(topic, partition)[1]
         return found if (found := self._call_with_retries(topic, ask)) >= 0 else end
 
@@ -296,7 +302,7 @@ class Cluster:
     # Requests
 
     def _call_with_retries(self, topic: str, call: Callable[[], T]) -> T:
-        """An answer of the cluster, which may have to find the leader of a partition first."""
+        """The answer of the cluster. The library may first have to find the leader of a partition."""
         end = time.monotonic() + self._timeout
         while True:
             try:
@@ -337,14 +343,14 @@ class Cluster:
         if found.error.code() not in UNKNOWN_TOPIC_ERRORS:
             raise as_port_error(found.error, topic)
         if not answer.brokers:
-            # The server does not know itself either: it has started, and has not read the cluster's state yet.
+            # The server does not list itself either: it has started, but has not read the cluster's state yet.
             raise Unavailable(f"Kafka: {topic}: the server that was asked is starting")
         return None
 
     @contextmanager
     def _translate_errors_and_replace_clients(self, topic: str) -> Iterator[None]:
-        """Use new clients from now on if there was no answer: after an outage of its servers, the library may not find
-        them again, however long they have been back.
+        """Use new clients from now on if there was no answer: after an outage of its servers, the library may never
+        find them again.
         """
         used = self._admin, self._offset_consumer
         try:
@@ -360,7 +366,7 @@ class Cluster:
     def _replace_clients(self, used: AdminClient) -> None:
         with self._replacing:
             if self._admin is not used:
-                return  # another thread was first
+                return  # another thread was faster
             replaced = self._admin, self._offset_consumer
             self._admin, self._offset_consumer = new_admin_client(self.address), new_consumer(self.address)
         for client in replaced:
@@ -375,7 +381,7 @@ class Cluster:
             raise self.confirmed_unknown_topic_error(topic, error) from error
 
     def _await_answers(self, topic: str, answers: Mapping[Any, Future[Any]], already_done: int | None = None) -> None:
-        """Wait for the answer of the cluster; the error `already_done` says that there is nothing left to do."""
+        """Wait for the answer of the cluster; the error `already_done` means that there is nothing left to do."""
         try:
             with self._translate_errors_and_confirm(topic):
                 for answer in answers.values():
@@ -386,7 +392,7 @@ class Cluster:
                 raise
 
     def _wait_until_visible(self, topic: str, condition: Callable[[], bool]) -> None:
-        """Wait until servers show a change that the cluster has made: they learn of it a moment later."""
+        """Wait until the servers show a change that the cluster has made, because they learn of it a moment later."""
         end = time.monotonic() + self._timeout
         while not condition():
             if time.monotonic() > end:
@@ -395,9 +401,10 @@ class Cluster:
 
 
 def _flush_client_log_lines(clients: Iterable[AdminClient | Consumer]) -> None:
-    """The library hands out its lines for the log when a client is polled, which no answer to a question needs. Until
-    then it keeps them: only these lines say why a cluster refuses its clients."""
+    """Poll clients, because the library hands out its log lines only then, and answers to requests need no poll. Only
+    these lines say why a cluster refuses its clients.
+    """
     for client in clients:
-        # A consumer that was closed meanwhile says nothing more.
+        # A consumer that was closed meanwhile has no more lines.
         with suppress(RuntimeError):
             client.poll(0)

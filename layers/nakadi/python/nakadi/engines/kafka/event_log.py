@@ -48,7 +48,7 @@ MAX_KNOWN_TOPIC_SETTINGS = 10_000
 
 
 class KafkaLog:
-    """Compaction is Kafka's own, and happens some time after `compact` has asked for it.
+    """Kafka itself compacts, some time after a call of `compact`.
 
     Appends of other processes are announced for partitions that this process has read to their end.
     """
@@ -78,10 +78,10 @@ class KafkaLog:
         self._cluster_unless_closed().add_partitions(topic, partitions)
 
     def seal_topic(self, topic: str) -> None:
-        """Have the leaders of all partitions refuse records, and see that they do.
+        """Have the leaders of all partitions refuse records, and check that they do.
 
-        A server learns of a new setting a moment after the cluster has it. Until a partition refuses it, a record is
-        written there that readers step over. After a refusal, the log also refuses every append that begins later.
+        A server learns of a new setting a moment after the cluster has it. Test records are written to a partition
+        until it refuses one; readers skip them. After a refusal, the log also refuses every append that begins later.
         """
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [])
@@ -98,7 +98,9 @@ class KafkaLog:
         cluster.remember_sealed(topic)
 
     def adopt_topic(self, topic: str) -> int:
-        """Let the topic take batches as large as other topics do. All else stays as its owner has set it."""
+        """Let the topic accept batches as large as other topics do. All other settings stay as its owner has set
+        them.
+        """
         cluster = self._cluster_unless_closed()
         cluster.forget_topic(topic)
         cluster.check_partitions(topic, [])
@@ -117,7 +119,7 @@ class KafkaLog:
     # Events in
 
     async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        """Needs no thread, unless it must first, or afterwards, read something from the cluster."""
+        """Append records. This needs no thread, unless it must read something from the cluster first or afterwards."""
         if (
             self._closed
             or not self._cluster.is_known_writable(topic, batches)
@@ -152,7 +154,7 @@ class KafkaLog:
         return {number: _append_result(outcome) for number, outcome in outcomes.items()}
 
     def _handle_failures(self, topic: str, failures: Sequence[KafkaError], *, all_failed: bool) -> None:
-        """Raise an error that says more than that each partition failed."""
+        """Raise an error that explains why the partitions failed."""
         codes = {error.code() for error in failures}
         try:
             if codes & UNKNOWN_TOPIC_ERRORS:
@@ -168,9 +170,8 @@ class KafkaLog:
         _log.warning("Append to the Kafka topic %s failed, outcome unknown: %s", topic, failures[0].str())
 
     def _check_topic_in_background(self, topic: str) -> None:
-        """Find out, while appends continue, whether others have deleted the topic: if records time out first, a
-        producer never comes to believe it. While the cluster does not answer, there is one request, not one for each
-        append.
+        """Check, while appends continue, whether others have deleted the topic: if records time out first, a producer
+        never notices. While the cluster does not answer, there is only one such request, not one for each append.
         """
         with self._looking_lock:
             if topic in self._looking_for:
@@ -214,7 +215,7 @@ class KafkaLog:
         known_end = self._catch_up.known_end(topic_partition, start)
         if known_end is not None:
             return self._read_from_cluster(topic_partition, start, limit, max_bytes, known_end)
-        # The tail may be a moment behind. It sees events that were stored before this read began.
+        # The tail may be a moment behind, but a read must see all events that were stored before it began.
         oldest, end = self._cluster_unless_closed().read_partition_bounds(*topic_partition)
         if not oldest <= start <= end:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {end}")
@@ -265,7 +266,7 @@ class KafkaLog:
             self._catch_up.discard_reader_positions(topic, partition)
 
     def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
-        """Have Kafka compact the topic. It does so in its own time, after events have reached this age."""
+        """Have Kafka compact the topic. Kafka does so at a time of its choice, once events have reached this age."""
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [partition])
         now = self._clock.now()
@@ -277,7 +278,7 @@ class KafkaLog:
             if not wanted.items() <= found.items():
                 self._configure_compaction(topic, wanted)
             if len(self._compaction_settings) >= MAX_KNOWN_TOPIC_SETTINGS:
-                self._compaction_settings.clear()  # some are of topics that are deleted; the others are read again
+                self._compaction_settings.clear()  # some belong to deleted topics; the others are read again
             self._compaction_settings[topic] = wanted
 
     def _configure_compaction(self, topic: str, settings: Mapping[str, str]) -> None:

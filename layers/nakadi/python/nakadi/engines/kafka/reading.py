@@ -1,4 +1,4 @@
-"""Finding records again: at the end of a partition from memory, anywhere else from the cluster.
+"""Reads records: from memory at the end of a partition, from the cluster anywhere else.
 
 Most readers are at the end. For them, a process has one consumer, the *tail*: it follows each partition that was read
 to its end, keeps new records in a window in memory, and announces them. Any number of readers share a window. A
@@ -64,7 +64,7 @@ EVENT_OVERHEAD_BYTES = 200
 
 
 class _EventWindow(Struct):
-    """The events of a partition from `start_offset` up to `end_offset`, the offset that comes next."""
+    """The events of a partition from `start_offset` up to, but not including, `end_offset`."""
 
     start_offset: int
     end_offset: int
@@ -95,7 +95,7 @@ class _EventWindow(Struct):
 
 
 class TailReader:
-    """`changed` is called with the topic and the partition when events arrived."""
+    """It calls `changed` with the topic and the partition when events have arrived."""
 
     def __init__(self, address: ClusterAddress, changed: Callable[[str, int], None]) -> None:
         self._address = address
@@ -103,8 +103,8 @@ class TailReader:
         self._arrived = threading.Condition()
         self._windows: dict[TopicPartition, _EventWindow] = {}
         self._size = 0
-        # The tasks of the tail's thread: only that thread uses the consumer, whose calls wait for each other. A
-        # change is added with the lock, in one step with its window's change, and that thread takes it without the
+        # The tasks of the tail's thread: only that thread uses the consumer, whose calls wait for each other. A change
+        # is added under the lock, in the same step as the change of its window, and that thread takes it without the
         # lock.
         self._assignment_changes: deque[KafkaPartition] = deque()
         self._thread: threading.Thread | None = None
@@ -112,7 +112,7 @@ class TailReader:
         self._closed = False
 
     def slice(self, partition: TopicPartition, start: int, limit: int, max_bytes: int) -> EventSlice | None:
-        """Events in memory; None if the window begins after them or does not have them yet."""
+        """The events in memory; None if the window begins after them or does not have them yet."""
         with self._arrived:
             window = self._windows.get(partition)
             if window is None or not window.start_offset <= start < window.end_offset:
@@ -132,7 +132,7 @@ class TailReader:
                 self._thread.start()
 
     def wait_for_event(self, partition: TopicPartition, start: int, seconds: float) -> None:
-        """Wait until the event at `start` is in the window, if it will ever be."""
+        """Wait until the event at `start` is in the window, as long as it may still arrive there."""
         end = time.monotonic() + seconds
         with self._arrived:
             while (
@@ -147,7 +147,7 @@ class TailReader:
                     return
 
     def _mark_window_late(self, window: _EventWindow) -> None:
-        """After its servers were away the library may not find them again, however long they have been back."""
+        """Replace a consumer that is late: after an outage of its servers, the library may never find them again."""
         window.late_since = window.late_since or time.monotonic()
         self._is_lost = self._is_lost or time.monotonic() - window.late_since > self._address.timeout_seconds
 
@@ -157,8 +157,9 @@ class TailReader:
                 self._drop_window(partition)
 
     def _drop_all_windows(self) -> None:
-        """Begin again. Otherwise, events that were received and not kept would be missing within a window, and would
-        look like events that compaction removed."""
+        """Begin again. Otherwise, events that were received but not kept would be missing within a window, and would
+        look as if compaction had removed them.
+        """
         with self._arrived:
             for partition in list(self._windows):
                 self._drop_window(partition)
@@ -184,7 +185,7 @@ class TailReader:
                     discard_client(consumer)
                     consumer = self._restart_consumer()
                 self._change_assignment(consumer)
-                # `consume` would wait for as many as it may return, so the first one is waited for alone.
+                # `consume` would wait for as many messages as it may return, so this waits for the first one alone.
                 first = consumer.poll(TAIL_POLL_TIMEOUT_SECONDS)
                 if first is not None:
                     self._add_to_windows([first, *consumer.consume(1000, 0)])
@@ -205,14 +206,14 @@ class TailReader:
     def _new_consumer(self) -> Consumer:
         return new_consumer(
             self._address,
-            # A partition that is followed from now on waits for the answer to the request before.
+            # A newly followed partition waits for the answer to the previous request.
             fetch_wait_max_ms=50,
             queued_max_messages_kbytes=16_384,
             fetch_queue_backoff_ms=QUEUE_BACKOFF_MILLISECONDS,
         )
 
     def _change_assignment(self, consumer: Consumer) -> None:
-        """Follow partitions from an offset on, and end following those whose change has no offset."""
+        """Follow partitions from an offset on, and stop following those whose change has no offset."""
         looked_up: set[str] = set()
         can_look_up = True
         while self._assignment_changes:
@@ -229,13 +230,13 @@ class TailReader:
     def _add_to_windows(self, messages: Sequence[Any]) -> None:
         grown_windows: dict[TopicPartition, _EventWindow] = {}
         with self._arrived:
-            # While these were waited for, a window may have been dropped and another one begun in front of them. Then
-            # they were fetched for the earlier one, and the events between are still to come: the next round assigns
-            # the partition once more, and gets all of them.
+            # During the wait for these messages, a window may have been dropped, and another one begun before them.
+            # Then they were fetched for the earlier window, and the events in between are still to come: the next round
+            # assigns the partition again, and gets all of them.
             changing = {(change.topic, change.partition) for change in self._assignment_changes}
             for message in messages:
                 if message.topic() is None or (message.topic(), message.partition()) in changing:
-                    continue  # without a topic it is an error of a connection, which the library opens again
+                    continue  # an error without a topic is that of a connection, which the library opens again
                 partition = (message.topic().removeprefix(self._address.prefix), message.partition())
                 if message.error() is not None:
                     self._drop_failed_window(partition, message.error())
@@ -251,7 +252,7 @@ class TailReader:
                 self._changed(*partition)
 
     def _limit_memory(self, grown_windows: Mapping[TopicPartition, _EventWindow]) -> None:
-        """Keep to the limits: windows without readers go, and then those that were not read for longest shrink."""
+        """Keep within the limits: drop windows without readers, then shrink those that have been unread the longest."""
         now = time.monotonic()
         for partition, window in grown_windows.items():
             if now - window.last_read_at > UNREAD_WINDOW_TIMEOUT_SECONDS:
@@ -287,7 +288,7 @@ class _PositionedReader(Struct, eq=False):
     """A consumer that has read a partition up to `next_offset`; `unread` are the messages that it has fetched and not
     returned.
 
-    The partition went up to `known_end` when its end was last asked for.
+    The partition reached up to `known_end` when its end was last read.
     """
 
     consumer: Consumer
@@ -309,9 +310,9 @@ class CatchUpReader:
         self._closer: threading.Thread | None = None
 
     def known_end(self, partition: TopicPartition, start: int) -> int | None:
-        """Where the partition ends as far as a reader at this place knows, if it has not come there yet.
+        """The last known end of the partition, if a reader at this position has not reached it yet.
 
-        Such a reader need not ask the cluster: the events that it will find existed before its read began.
+        Such a reader need not ask the cluster, because the events that it will find existed before its read began.
         """
         with self._lock:
             ends = [each.known_end for each in self._idle if (each.partition, each.next_offset) == (partition, start)]
@@ -325,7 +326,7 @@ class CatchUpReader:
                     each.partition = None
 
     def read(self, partition: TopicPartition, start: int, limit: int, max_bytes: int, end: int) -> EventSlice:
-        """Events from `start` on, of which at least one lies before `end`, or else a hole."""
+        """Events from `start` on, at least one of them before `end`, or otherwise a hole."""
         with self._borrow_reader(partition, start) as reader, translate_errors(partition[0]):
             if (reader.partition, reader.next_offset) != (partition, start):
                 reader.unread = ()
@@ -370,7 +371,7 @@ class CatchUpReader:
                 if error is None:
                     found.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # the library's own name
-                    # Behind the last event there may be empty places: the markers of transactions.
+                    # After the last event there may be empty places: the markers of transactions.
                     reader.next_offset = max(reader.next_offset, message.offset())
                 elif not error.retriable():
                     raise as_port_error(error, str(reader.partition))
@@ -409,13 +410,13 @@ class CatchUpReader:
                 self._idle.append(reader)
                 self._begin_closing_unused_readers()
         if reader.is_lost:
-            # Perhaps its servers are away, and perhaps it would not find them when they are back.
+            # Its servers may be unavailable, and it may not find them when they return.
             discard_client(reader.consumer)
         elif not kept:
             reader.consumer.close()
 
     def _begin_closing_unused_readers(self) -> None:
-        """Have a thread that lives as long as there are idle readers. The caller holds the lock."""
+        """Ensure that a thread runs as long as there are idle readers. The caller holds the lock."""
         if self._closer is None:
             self._closer = threading.Thread(target=self._close_unused_readers, name="kafka-unused-readers", daemon=True)
             self._closer.start()
@@ -428,7 +429,7 @@ class CatchUpReader:
                 self._idle = [each for each in self._idle if each.last_used > unused_since]
                 is_last = not self._idle
                 if is_last:
-                    # In one step with the look: a reader that is returned from now on begins another thread.
+                    # In the same step as the check: a reader that is returned from now on begins another thread.
                     self._closer = None
             for each in unused:
                 each.consumer.close()
@@ -439,7 +440,7 @@ class CatchUpReader:
         return new_consumer(
             self._address,
             enable_partition_eof=True,
-            # A partition that is given to this consumer waits for the answer to the request before.
+            # A partition that is assigned to this consumer waits for the answer to the previous request.
             fetch_wait_max_ms=10,
             queued_max_messages_kbytes=8_192,
             fetch_queue_backoff_ms=QUEUE_BACKOFF_MILLISECONDS,
@@ -447,7 +448,7 @@ class CatchUpReader:
 
 
 def _slice_to_fit(events: Sequence[StoredEvent], max_bytes: int, end: int) -> EventSlice:
-    """The first events, as many as fit; when there is none, an empty slice that leads to `end`."""
+    """The first events, as many as fit; if there is none, an empty slice that leads to `end`."""
     total = 0
     for count, event in enumerate(events):
         total += len(event.record.value or b"")

@@ -56,8 +56,8 @@ def events_from_messages(messages: Sequence[Any]) -> Sequence[StoredEvent]:
     values = [message.value() for message in messages]
     keys = [message.key() for message in messages]
     headers = [message.headers() for message in messages]
-    # Other programs may have written the topic. Text is for events in the form in which brokers store them, without
-    # line breaks.
+    # Other programs may have written the topic. Only events in the form in which brokers store them, without line
+    # breaks, are passed on as text.
     if None not in values and keys.count(None) == len(keys) and not any(headers) and b"\n" not in b"".join(values):
         return LazyEvents(list(_text_blocks(messages, values)))
     return tuple(event for event in map(event_from_message, messages) if event.record != SEAL_MARKER)
@@ -96,7 +96,7 @@ def to_milliseconds(moment: datetime) -> int:
 
 
 def _owner_and_addressee(headers: Sequence[tuple[str, bytes | None]]) -> tuple[Attribute | None, str | None]:
-    # Among headers with the same name the last one counts, as in Kafka itself.
+    # Among headers with the same name, the last one counts, as in Kafka itself.
     found = {name: value.decode(errors="replace") for name, value in headers if value is not None}
     owner = None
     if OWNER_TYPE_HEADER in found and OWNER_VALUE_HEADER in found:

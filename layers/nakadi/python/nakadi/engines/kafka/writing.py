@@ -1,9 +1,9 @@
-"""Storing records: the events of one append and partition travel in one record batch, which Kafka stores whole.
+"""Stores records: the events of one append and partition form one record batch, which Kafka stores as a whole.
 
-The library collects records and decides by itself where a batch ends. Here, it cannot: a producer holds back its
-records until a flush, which sends everything that waits for a partition as one batch, as long as it is smaller than
-the largest batch. So events that were appended together are adjacent, even if other processes append meanwhile, and
-are stored together or not at all. Only an append of more than `MAX_BATCH_BYTES` to one partition is stored in several
+The library collects records and decides by itself where a batch ends. This module prevents that: a producer holds back
+its records until a flush, which sends everything that waits for a partition as one batch, as long as it is smaller than
+the largest batch. So events that were appended together are adjacent, even if other processes append meanwhile, and are
+stored together or not at all. Only an append of more than `MAX_BATCH_BYTES` to one partition is stored in several
 batches, each after the previous one was acknowledged.
 """
 
@@ -69,7 +69,7 @@ OnWriteDone = Callable[[Mapping[int, WriteOutcome]], None]
 class _PendingBatch(Struct, eq=False):
     """Records that are stored in one batch. `on_completed` is called once.
 
-    As soon as it waits, only the thread of its producer changes it: the library calls `on_delivery` within a flush.
+    As soon as the batch waits, only its producer's thread changes it: the library calls `on_delivery` within a flush.
     """
 
     partition: TopicPartition
@@ -116,7 +116,7 @@ class _PendingWrite:
             self._outcomes[number] = outcome
             self._missing -= 1
             is_last = self._missing == 0
-        # Without the lock. One of several threads is the last, and nothing changes the outcomes after it.
+        # This needs no lock: one of several threads is the last, and nothing changes the outcomes after it.
         if is_last:
             self._done(self._outcomes)
 
@@ -141,13 +141,15 @@ class RecordWriter:
         return failures | dict(written.result())
 
     def can_write_without_asking(self, topic: str, partitions: Collection[int]) -> bool:
-        """Whether records can be written without a request to the cluster before. A topic that is forgotten after
-        this look is still written: its times continue from the clock, and the cluster refuses a deleted topic."""
+        """Whether records can be written without a prior request to the cluster. A topic that is dropped from the cache
+        after this check is still written: its times continue from the clock, and the cluster refuses a deleted topic.
+        """
         return all(self._producer_thread((topic, number)).knows_latest_time((topic, number)) for number in partitions)
 
     def begin_write(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnWriteDone) -> None:
         """Begin to store records. `done` is called with the outcome of each partition, mostly by a producer thread,
-        which cannot serve others before it returns."""
+        which cannot serve others until `done` returns.
+        """
         if not batches:
             done({})
             return
