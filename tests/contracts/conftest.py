@@ -1,4 +1,4 @@
-"""Fixtures of the contract suites: every engine of a port."""
+"""Fixtures of the contract suites: every engine of each port."""
 
 import pytest
 

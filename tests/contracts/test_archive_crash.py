@@ -1,4 +1,4 @@
-"""The data that survive in both halves of a log when a process is killed."""
+"""The data that survive in both halves of a log when its process is killed."""
 
 from collections import defaultdict
 from contextlib import closing
@@ -23,12 +23,12 @@ SCRIPT = "archive_until_killed.py"
 
 
 def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path, record_property):
-    """Killed at random moments while events move to the archive, the log keeps every acknowledged event, once, in
-    order, without gaps; objects that the index does not know are cleared away."""
+    """If it is killed at random moments while events move to the archive, the log keeps every acknowledged event, once,
+    in order, and without gaps; objects that the index does not know are removed."""
     acknowledged: dict[int, list[str]] = defaultdict(list)
     lines = [line for run in range(KILLS) for line in lines_until_killed(SCRIPT, tmp_path, run, between=(0.05, 0.5))]
-    # A process archives what waits as one object. On a busy machine, the lives may have been too short for that, and
-    # each of them made the object larger: one more life lasts for as long as it needs.
+    # A process archives waiting events as one object. On a busy machine, each process may have lived too briefly for
+    # that, and made the object larger for the next: one more process lives for as long as it needs.
     lines += lines_until_condition(SCRIPT, tmp_path, KILLS, condition=lambda: count_archived_only(tmp_path))
     for line in lines:
         partition, *names = line.split()
@@ -53,7 +53,7 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
 
 
 def count_archived_only(folder) -> int:
-    """How many events the hot half has removed."""
+    """The number of events that the hot half has removed."""
     with closing(open_event_log(log_url(folder), SystemClock())) as hot:
         return sum(each.oldest for each in hot.bounds(TOPIC, range(PARTITIONS)).values())
 
@@ -75,7 +75,7 @@ def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
 
 
 def names_in(log, partition: int) -> list[str]:
-    """The names in the order of their offsets, which leave no gap."""
+    """The names in the order of their offsets, which have no gap."""
     names: list[str] = []
     bounds = log.bounds(TOPIC, [partition])[partition]
     assert bounds.oldest == 0

@@ -58,7 +58,7 @@ class TestAssignment:
         assert coordination.committed_offsets(SUBSCRIPTION) == {}
 
     def test_comes_back_as_it_was_written(self, coordination: Coordination):
-        """Everything in an assignment is kept, and every write adds one to its revision."""
+        """Everything in an assignment is stored, and every write increments its revision."""
         full = Assignment(
             initialised=True,
             entries=(
@@ -118,7 +118,7 @@ class TestAssignment:
         assert coordination.committed_offsets("another") == {}
 
     def test_is_written_only_as_it_was_read(self, coordination: Coordination):
-        """A write over another process's change leaves nothing behind. (S249, S319)"""
+        """A write that would overwrite another process's change is refused, and leaves nothing behind. (S249, S319)"""
         first = begin_assignment(coordination, "", "")
         second = coordination.replace_assignment(
             SUBSCRIPTION, first, replace(first, entries=entries("a", "")), A_MOMENT
@@ -136,7 +136,7 @@ class TestAssignment:
         assert position(coordination) == at(-1)
 
     def test_only_one_of_many_writers_succeeds(self, coordination: Coordination):
-        """Many that add themselves by reading and writing lose none. (S249, S319)"""
+        """If many processes add sessions by reading and writing, none is lost. (S249, S319)"""
         begin_assignment(coordination, "")
 
         def add_sessions(number: int) -> None:
@@ -183,14 +183,14 @@ class TestAssignment:
         ids=["entry without position", "entry gone", "position without entry", "entry twice", "too many"],
     )
     def test_refuses_what_no_engine_could_do(self, coordination: Coordination, new, positions):
-        """Entries without offsets, offsets without entries and too many moves are mistakes of the caller."""
+        """Entries without offsets, offsets without entries and too many moves are errors of the caller."""
         old = begin_assignment(coordination, "")
         with pytest.raises(ValueError, match=r"partition|position"):
             coordination.replace_assignment(SUBSCRIPTION, old, new, A_MOMENT, positions)
         assert coordination.assignment(SUBSCRIPTION) == old
 
     def test_moves_as_many_as_fit(self, coordination: Coordination):
-        """Ninety-nine partitions come into being, and change their owner, in one write."""
+        """One write can create ninety-nine partitions, or change their owners."""
         old = begin_assignment(coordination, *[""] * MAX_PARTITIONS_PER_WRITE)
         coordination.replace_assignment(
             SUBSCRIPTION, old, replace(old, entries=entries(*["a"] * MAX_PARTITIONS_PER_WRITE)), LATER
@@ -200,7 +200,8 @@ class TestAssignment:
 
 class TestOffsets:
     def test_are_there_with_their_entries(self, coordination: Coordination):
-        """An entry's offset comes back as written, with its owner, and since when. (S95)"""
+        """An entry's offset is read as it was written, with its owner and the time of the last change of owner.
+        (S95)"""
         new = an_assignment("a", "", "b>a")
         positions = {a_place(0): at(-1), a_place(1): at(7, 3), a_place(2): at(2**62)}
         coordination.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
@@ -211,7 +212,7 @@ class TestOffsets:
         }
 
     def test_keep_their_place_when_owners_change(self, coordination: Coordination):
-        """A partition that changes hands stays where it is committed; one that does not is not touched. (S244)"""
+        """A partition that changes hands keeps its offset; a partition that does not is not changed. (S244)"""
         old = begin_assignment(coordination, "a", "a")
         commit(coordination, "a", 5)
         new = replace(old, entries=entries("b", "a>b"))
@@ -222,7 +223,7 @@ class TestOffsets:
         }
 
     def test_are_set_by_a_write_in_any_direction(self, coordination: Coordination):
-        """A write puts offsets where it says, back and forth, and may add partitions. (S134, S137, S293)"""
+        """A write sets offsets as it says, forwards and backwards, and may add partitions. (S134, S137, S293)"""
         old = begin_assignment(coordination, "", "")
         old = coordination.replace_assignment(SUBSCRIPTION, old, old, LATER, {a_place(0): at(9)})
         new = replace(old, entries=(*old.entries, PartitionAssignment(a_place(2))))
@@ -233,7 +234,8 @@ class TestOffsets:
 
 class TestCommit:
     def test_moves_forward_only(self, coordination: Coordination):
-        """Greater positions are committed, the same and smaller ones are outdated; nothing moves back. (S120, S314)"""
+        """A greater position is committed, and the same or a smaller one is outdated; nothing moves back. (S120,
+        S314)"""
         begin_assignment(coordination, "a")
         steps = [(5, 1), (5, 1), (4, 1), (6, 1), (-1, 2), (900, 1), (0, 2), (-1, 2)]
         verdicts = [commit(coordination, "a", offset, timeline=timeline) for offset, timeline in steps]
@@ -245,21 +247,21 @@ class TestCommit:
         ("owned", "session"), [("", "a"), ("b", "a"), ("b>a", "a"), ("a", "")], ids=["nobody", "other", "next", "no id"]
     )
     def test_is_for_the_owner_alone(self, coordination: Coordination, owned, session):
-        """A session that does not own the partition commits nothing, not even the one that it is promised to. (S118,
-        S312)"""
+        """A session that does not own the partition cannot commit, not even the session to which the partition is
+        promised. (S118, S312)"""
         begin_assignment(coordination, owned)
         assert commit(coordination, session, 5) is CommitResult.NOT_OWNED
         assert position(coordination) == at(-1)
 
     def test_is_for_the_owner_while_it_hands_over(self, coordination: Coordination):
-        """Until it has released a partition, its owner commits in it, though it is promised to another session. (S118,
-        S312)"""
+        """Until it has released a partition, its owner can commit, even though the partition is promised to another
+        session. (S118, S312)"""
         begin_assignment(coordination, "a>b")
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
 
     def test_remembers_what_is_done_ahead(self, coordination: Coordination):
-        """Positions done ahead are added to earlier ones, whether the position moves or not, and disappear once it
-        has passed them. (X61)"""
+        """Positions that are done ahead are added to earlier ones, whether the offset moves or not, and are removed
+        once the offset has passed them. (X61)"""
         begin_assignment(coordination, "a")
         commit_ahead(coordination, "a", 1, OffsetRange(1, 3, 4))
         commit_ahead(coordination, "a", 0, OffsetRange(1, 5, 5), OffsetRange(2, 0, 7))
@@ -272,21 +274,21 @@ class TestCommit:
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == offset.done_ahead
 
     def test_remembers_so_many_ranges(self, coordination: Coordination):
-        """If there are too many, the first ones are kept. (X61)"""
+        """If there are too many ranges, the first ones are kept. (X61)"""
         begin_assignment(coordination, "a")
         many = [OffsetRange(1, 2 * each, 2 * each) for each in range(1, MAX_OFFSET_RANGES + 10)]
         commit_ahead(coordination, "a", 0, *many)
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == tuple(many[:MAX_OFFSET_RANGES])
 
     def test_only_the_owner_can_report_what_is_done_ahead(self, coordination: Coordination):
-        """A former owner's positions come too late. (X61)"""
+        """Positions from a former owner come too late. (X61)"""
         begin_assignment(coordination, "b", "a")
         assert commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7)) is CommitResult.NOT_OWNED
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == ()
 
     def test_done_ahead_is_kept_until_a_position_is_set(self, coordination: Coordination):
-        """A partition that changes hands keeps it, and so does one whose parked events are sent again; a reset does
-        not. (X61)"""
+        """A partition keeps them when it changes hands, and when its parked events are sent again; a reset clears them.
+        (X61)"""
         old = begin_assignment(coordination, "a", "a", "a")
         for each in (0, 1, 2):
             commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7), partition=each)
@@ -297,13 +299,13 @@ class TestCommit:
         assert [len(found[each].done_ahead) for each in places(0, 1, 2)] == [1, 1, 0]
 
     def test_a_partition_without_an_entry_has_no_owner(self, coordination: Coordination):
-        """A partition without an entry has no owner, and does not come into being. (S116)"""
+        """A partition without an entry has no owner, and a commit does not create it. (S116)"""
         begin_assignment(coordination, "a")
         assert commit(coordination, "a", 5, partition=3) is CommitResult.NOT_OWNED
         assert set(coordination.committed_offsets(SUBSCRIPTION)) == {a_place(0)}
 
     def test_is_judged_partition_by_partition(self, coordination: Coordination):
-        """A commit of several partitions moves each one independently. (S119, S120)"""
+        """In a commit of several partitions, each one is judged independently. (S119, S120)"""
         begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
         found = run_blocking(coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(3) for n in range(4)}, LATER))
@@ -316,7 +318,8 @@ class TestCommit:
         assert [position(coordination, n) for n in range(3)] == [at(3), at(-1), at(5)]
 
     def test_goes_with_ownership(self, coordination: Coordination):
-        """From the write that gives a partition away, its former owner commits no more, and the new one does. (S312)"""
+        """From the write that gives a partition away, its former owner can no longer commit, and the new one can.
+        (S312)"""
         old = begin_assignment(coordination, "a")
         assert commit(coordination, "a", 1) is CommitResult.COMMITTED
         coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), LATER)
@@ -325,9 +328,8 @@ class TestCommit:
         assert position(coordination) == at(2)
 
     def test_loses_nothing_among_many(self, coordination: Coordination):
-        """If many commit at the same time, the greatest position stays, and every number is committed once or outdated.
-        (S120, S314)
-        """
+        """If many processes commit at the same time, the greatest position stays, and every number is either committed
+        once or outdated. (S120, S314)"""
         begin_assignment(coordination, "a", "a")
 
         def count_committed(number: int) -> int:
@@ -340,8 +342,8 @@ class TestCommit:
         assert position(coordination, 1) == at(7 + 8 * 19)
 
     def test_never_comes_from_two_sessions(self, coordination: Coordination):
-        """While a partition goes back and forth between two sessions that both commit, no commit is behind those that
-        the other had made before. (S312, S315)"""
+        """While a partition moves back and forth between two sessions that both commit, no commit is behind the commits
+        that the other session made before. (S312, S315)"""
         begin_assignment(coordination, "a")
         done = threading.Event()
         seen: list[tuple[str, int]] = []
@@ -367,7 +369,7 @@ class TestCommit:
 
 class TestCommitSoon:
     def test_does_what_a_commit_does(self, coordination: Coordination):
-        """Without waiting: the outcome of each partition comes later, and commits are stored by then."""
+        """The call does not wait: the outcome of each partition comes later, when the commit is stored."""
         begin_assignment(coordination, "a", "b", "a")
         commit(coordination, "a", 5, partition=2)
         outcome = commit_async(coordination, "a", {a_place(n): at(3) for n in range(4)})
@@ -380,7 +382,7 @@ class TestCommitSoon:
         assert [position(coordination, n) for n in range(3)] == [at(3), at(-1), at(5)]
 
     def test_is_reported_before_its_outcome(self, coordination: Coordination):
-        """A caller that learns of a commit can rely on it that the streams have learned of it."""
+        """When a caller learns of its commit, the streams have already learnt of it."""
         begin_assignment(coordination, "a")
         heard: list[SubscriptionChangeNotice] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
@@ -392,8 +394,8 @@ class TestCommitSoon:
         assert first in (SubscriptionChange.OFFSETS, OffsetsCommitted("a", ((a_place(), at(3)),)))
 
     def test_many_at_once_are_judged_one_after_the_other(self, coordination: Coordination):
-        """If many commits of several partitions meet, each number is committed once or outdated, and the greatest
-        stays."""
+        """If many commits of several partitions compete, each number is either committed once or outdated, and the
+        greatest stays."""
         begin_assignment(coordination, *["a"] * 20)
         outcomes = [
             commit_async(coordination, "a", {a_place(number % 20): at(number), a_place(7): at(number)})
@@ -406,7 +408,7 @@ class TestCommitSoon:
         assert [position(coordination, each) for each in range(20)] == expected
 
     def test_what_was_begun_is_made_before_closing(self, coordination: Coordination):
-        """Each gets its outcome, also if it was still waiting for its turn."""
+        """Every commit gets its outcome, even if it was still waiting for its turn."""
         begin_assignment(coordination, "a")
         outcomes = [commit_async(coordination, "a", {a_place(): at(number)}) for number in range(50)]
         coordination.close()
@@ -421,14 +423,14 @@ def park_events(coordination, session: str, *events, upto: int | None = None) ->
 
 class TestLeases:
     def test_are_what_they_were_renewed_to(self, coordination: Coordination):
-        """A process has one lease, the last one it asked for, also if it is shorter. (S318)"""
+        """A process has one lease: the last one that it asked for, even if that is shorter. (S318)"""
         coordination.renew_lease("one", LATER)
         coordination.renew_lease("two", LATER)
         coordination.renew_lease("two", A_MOMENT + timedelta(microseconds=3))
         assert coordination.lease_expiries() == {"one": LATER, "two": A_MOMENT + timedelta(microseconds=3)}
 
     def test_end_when_they_are_released(self, coordination: Coordination):
-        """A released lease is gone; releasing it again changes nothing. (S224)"""
+        """A released lease no longer exists; releasing it again changes nothing. (S224)"""
         coordination.renew_lease("one", LATER)
         coordination.release_lease("one")
         coordination.release_lease("one")
@@ -437,8 +439,8 @@ class TestLeases:
 
 class TestWatch:
     def test_reports_of_changes_at_once(self, coordination: Coordination):
-        """A watcher hears of writes, commits and forgetting before they return, of that subscription alone. A report
-        of a commit may contain its positions."""
+        """A watcher is notified of writes, commits and forgetting before they return, for its subscription only. A
+        report of a commit may contain its positions."""
         committed = OffsetsCommitted("a", ((a_place(), at(3)),))
         heard: list[SubscriptionChangeNotice] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
@@ -459,7 +461,7 @@ class TestWatch:
         assert heard == []
 
     def test_survives_listeners_that_fail(self, coordination: Coordination):
-        """A failing listener affects neither the committer nor the other listeners."""
+        """A listener that fails affects neither the process that commits nor the other listeners."""
         heard: list[SubscriptionChange] = []
         coordination.add_change_listener(SUBSCRIPTION, lambda _: 1 / 0)
         coordination.add_change_listener(SUBSCRIPTION, heard.append)
@@ -469,7 +471,7 @@ class TestWatch:
 
 class TestClose:
     def test_refuses_what_comes_later(self, coordination: Coordination):
-        """Nothing pretends to work after closing, and no listener is called; closing again changes nothing."""
+        """After closing, calls fail and no listener is called; closing again changes nothing."""
         begin_assignment(coordination, "a")
         heard: list[SubscriptionChange] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)

@@ -55,11 +55,11 @@ coordination.close()
 
 @pytest.fixture(params=["sqlite", "dynamodb", *DYNAMODB_LOCAL])
 def shared_url(request, tmp_path):
-    """The place that two processes share."""
+    """The URL of a store that two processes share."""
     if request.param == "sqlite":
         yield SQLITE.format(folder=tmp_path)
         return
-    # Loading it takes seconds.
+    # Importing the package takes seconds.
     from tests.support.dynamodb_service import a_dynamodb, start_dynamodb_local  # noqa: PLC0415
 
     with a_dynamodb() if request.param == "dynamodb" else start_dynamodb_local() as url:
@@ -68,7 +68,7 @@ def shared_url(request, tmp_path):
 
 @pytest.fixture
 def two_processes(shared_url):
-    """A coordination here, and a function that has another process on the same one do something."""
+    """A coordination in this process, and a function that makes another process call the same one."""
     with (
         closing(open_coordination(shared_url)) as here,
         subprocess.Popen(
@@ -109,7 +109,7 @@ class TestTwoProcesses:
         assert ask("commit b 6") == "not_owned"
 
     def test_lose_no_update(self, two_processes):
-        """Two processes that count up one entry at the same time lose no count. (S249, S319)"""
+        """Two processes that increment one entry at the same time lose no increment. (S249, S319)"""
         here, ask = two_processes
         begin_assignment(here, "a")
 

@@ -1,4 +1,4 @@
-"""The data that survive a process that is killed."""
+"""The data that survive when a process is killed."""
 
 from collections import defaultdict
 
@@ -12,7 +12,8 @@ KILLS = choose_by_suite(8, 22)
 
 
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, record_property):
-    """Killed at random moments under load, the log keeps every acknowledged event, once, in order, without gaps."""
+    """If it is killed at random moments under load, the log keeps every acknowledged event, once, in order, and without
+    gaps."""
     url = f"sqlite:///{tmp_path}/nakadi.db"
     acknowledged: dict[int, list[str]] = defaultdict(list)
     for run in range(KILLS):
@@ -33,12 +34,12 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, recor
         for publisher in {tuple(name.split(".")[:2]) for name in names}:
             mine = [tuple(map(int, name.split(".")[2:])) for name in names if tuple(name.split(".")[:2]) == publisher]
             assert mine == sorted(mine)
-            # An append is there whole: the last of its events has their number.
+            # The events of an append are stored together: the last one contains their number.
             assert dict(mine) == {number: number % 3 for number, _ in mine}
 
 
 def names_in(log, partition: int) -> list[str]:
-    """The names in the order of their offsets, which leave no gap."""
+    """The names in the order of their offsets, which have no gap."""
     names: list[str] = []
     end = log.bounds(TOPIC, [partition])[partition].next_offset
     while len(names) < end:

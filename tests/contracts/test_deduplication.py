@@ -1,4 +1,4 @@
-"""The promises of every log that knows events by their ids: the sentences of `nakadi.ports.deduplication`."""
+"""The promises of every log that recognizes events by their ids: the sentences of `nakadi.ports.deduplication`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def eid_of(name: str) -> uuid.UUID:
 
 
 def an_event(name: str, padding: str = "") -> Record:
-    """An event whose id follows from its name."""
+    """An event whose id is derived from its name."""
     return Record(json.dumps({"metadata": {"eid": str(eid_of(name))}, "name": name, "padding": padding}).encode())
 
 
@@ -63,7 +63,7 @@ def ids_of(
 def append_once(
     log: LogUnderTest, topic: str, *names: str, only: Sequence[int] | None = None, **how: object
 ) -> AppendResultByPartition:
-    """Append events whose texts are the names of their ids."""
+    """Append events whose ids are derived from their texts, which are names."""
     ids = ids_of(*names, **how)  # type: ignore[arg-type]
     return run_blocking(log.deduplicating.append_once(topic, records_of(names, ids.partitions, only), ids))
 
@@ -91,7 +91,8 @@ def test_stores_what_is_new(log):
 
 
 def test_leaves_out_what_is_there(log):
-    """An event whose id was stored is not stored again, and its fate has the place of the first. (P157)"""
+    """An event whose id is already stored is not stored again, and the outcome contains the place of the first one.
+    (P157)"""
     topic = log.a_topic()
     log.store(topic, *map(an_event, ["without an id"]))
     append_once(log, topic, "a", "b")
@@ -100,7 +101,7 @@ def test_leaves_out_what_is_there(log):
 
 
 def test_leaves_out_a_whole_batch(log):
-    """A batch that is sent again as a whole stores nothing."""
+    """If a whole batch is sent again, nothing is stored."""
     topic = log.a_topic(partitions=2)
     append_once(log, topic, "a", "b", partitions=[0, 1])
     again = append_once(log, topic, "a", "b", partitions=[0, 1])
@@ -119,7 +120,7 @@ def test_finds_the_first_in_another_partition(log):
 
 
 def test_finds_the_first_in_the_same_batch(log):
-    """If several events of a batch have one id, the first is stored, whatever their partitions. (P157)"""
+    """If several events of a batch have the same id, the first one is stored, whatever their partitions. (P157)"""
     topic = log.a_topic(partitions=2)
     fates = append_once(log, topic, "a", "a", "b", "a", partitions=[1, 0, 0, 1])
     assert fates == {1: stored_except_duplicates(_1=(1, 1, 0)), 0: stored_except_duplicates(_0=(1, 1, 0))}
@@ -127,7 +128,7 @@ def test_finds_the_first_in_the_same_batch(log):
 
 
 def test_finds_the_first_in_another_topic(log):
-    """Ids belong to the event type: ids of the earlier timeline count, too. (P158)"""
+    """Ids belong to the event type: those in its earlier timelines count, too. (P158)"""
     before, after = log.a_topic(), log.a_topic()
     append_once(log, before, "a")
     log.log.seal_topic(before)
@@ -145,7 +146,7 @@ def test_keeps_scopes_apart(log):
 
 
 def test_ends_with_the_window(log):
-    """When the window has passed, an id is new, and an event stored then begins another window. (P158)"""
+    """When the window has passed, the id is new, and an event that is stored then starts another window. (P158)"""
     topic = log.a_topic()
     append_once(log, topic, "a")
     log.passes(WINDOW - timedelta(seconds=1))
@@ -157,7 +158,7 @@ def test_ends_with_the_window(log):
 
 
 def test_goes_by_the_window_of_now(log):
-    """A shortened window counts for existing events. (P158)"""
+    """A shortened window applies to existing events. (P158)"""
     topic = log.a_topic()
     append_once(log, topic, "a")
     log.passes(timedelta(minutes=2))
@@ -177,7 +178,7 @@ def test_remembers_nothing_of_a_refused_append(log):
 
 
 def test_passes_over_ids_of_partitions_that_are_missing(log):
-    """Ids of partitions outside the append are neither looked up nor remembered."""
+    """Partitions that are not part of the append are neither searched nor changed."""
     topic = log.a_topic(partitions=2)
     assert append_once(log, topic, "a", "b", partitions=[0, 1], only=[1]) == {1: AppendStored()}
     assert append_once(log, topic, "a", "b", partitions=[0, 1]) == {
@@ -187,7 +188,7 @@ def test_passes_over_ids_of_partitions_that_are_missing(log):
 
 
 def test_takes_lines_of_text(log):
-    """The log also removes duplicates from records that were never built one by one."""
+    """The log also removes duplicates if records come as lines that were never built one by one."""
     topic = log.a_topic()
     append_once(log, topic, "b")
     fates = run_blocking(
@@ -217,7 +218,7 @@ def test_takes_long_records(log):
 
 
 def test_stores_once_what_many_append(log):
-    """When many processes append the same events at once, one of them stores each. (P158)"""
+    """If many processes append the same events at once, one of them stores each event. (P158)"""
     topic = log.a_topic(partitions=4)
     names = [f"event {number}" for number in range(60)]
 
@@ -241,7 +242,7 @@ def test_stores_once_what_many_append(log):
 
 
 def test_mixes_with_appends_without_ids(log):
-    """The reported places are right, whatever else is appended at the same time."""
+    """The reported places are correct, whatever else is appended at the same time."""
     topic = log.a_topic()
 
     def publish(thread: int) -> None:
@@ -263,7 +264,7 @@ def test_mixes_with_appends_without_ids(log):
 
 
 def test_begins_without_waiting(log):
-    """An append that is not waited for has the same fates, and the same errors."""
+    """An append for which nobody waits has the same outcomes and the same errors."""
     topic = log.a_topic()
     append_once(log, topic, "a")
     assert begin_append(log, topic, "a", "b").result(PATIENCE) == {0: stored_except_duplicates(_0=(1, 0, 0))}

@@ -1,4 +1,4 @@
-"""Data folders of earlier versions, each written by the last commit with its format, go on with today's broker."""
+"""Data folders of earlier versions, each written by the last commit with its format, work with today's broker."""
 
 import sqlite3
 import subprocess
@@ -18,7 +18,7 @@ from tests.support.subscriptions import publish
 
 NAME = "kept.thing"
 
-# It needs the HTTP API alone, and the class that has started a broker since the first version.
+# The program uses only the HTTP API, and the class that has started a broker since the first version.
 OLD_PROGRAM = """
 import json, sys
 import httpx
@@ -50,7 +50,7 @@ def file_version(path):
 
 
 def run_old(commit, folder, data_file):
-    """Run the program with the package as it was at a commit."""
+    """Run the program with the package of an earlier commit."""
     environment = plain_environment(PYTHONPATH=str(package_at(commit, folder)))
     return subprocess.run(
         [sys.executable, "-c", OLD_PROGRAM, str(data_file)],
@@ -65,8 +65,8 @@ def run_old(commit, folder, data_file):
 @pytest.mark.long("tests/unit/engines/sqlite/test_file.py::test_a_file_from_an_older_version_is_brought_up_to_date")
 @pytest.mark.parametrize("version", COMMIT_BY_FORMAT)
 def test_a_data_file_of_an_earlier_version_goes_on(version, tmp_path):
-    """Today's broker has the events and the cursors of an earlier one, and stores more; the earlier one then refuses
-    the file in a sentence, and changes nothing."""
+    """Today's broker reads the events and the cursors of an earlier one, and stores more; the earlier one then refuses
+    the file with a message, and does not change it."""
     path = tmp_path / "nakadi.db"
     done = run_old(COMMIT_BY_FORMAT[version], tmp_path / "old", path)
     assert done.returncode == 0, done.stderr

@@ -43,7 +43,7 @@ def a_claim(name: str, token: str = "one", since: datetime = NOON) -> EidClaim:
 
 
 def standing_claims(claims: EidClaims, *names: str) -> list[EidClaim | None]:
-    """The existing claims, as another attempt finds them; free keys stay free."""
+    """The existing claims for these keys, as another attempt finds them; free keys stay free."""
     wanted = [a_claim(name, "somebody who looks") for name in names]
     found = claims.claim(wanted)
     claims.remove(wanted)
@@ -59,13 +59,14 @@ def test_one_attempt_has_a_claim(claims):
 
 
 def test_an_attempt_may_ask_again(claims):
-    """An attempt that got no answer asks once more, and its own claims are not in its way."""
+    """An attempt that got no answer calls again, and its own claims do not count as conflicts."""
     claims.claim([a_claim("a")])
     assert claims.claim([a_claim("a"), a_claim("b")]) == {}
 
 
 def test_a_claim_is_replaced_as_it_was_seen(claims):
-    """Only the claim that was read is replaced, so one of many succeeds; repeating the call is harmless."""
+    """Only the claim that was read is replaced, so only one of many attempts succeeds; repeating the call is
+    harmless."""
     old, new, late = a_claim("a"), a_claim("a", "two"), a_claim("a", "three")
     claims.claim([old])
     assert list(claims.replace([(old, new), (a_claim("nothing"), a_claim("nothing", "two"))])) == [old.key]
@@ -78,7 +79,7 @@ def test_a_claim_is_replaced_as_it_was_seen(claims):
 
 
 def test_a_claim_is_removed_by_its_token(claims):
-    """An attempt removes its own claims, and nobody else's."""
+    """An attempt removes its own claims, but not those of others."""
     claims.claim([a_claim("a"), a_claim("b")])
     claims.remove([a_claim("a"), a_claim("b", "two"), a_claim("c")])
     assert standing_claims(claims, "a", "b", "c") == [None, a_claim("b"), None]
@@ -92,7 +93,7 @@ def test_nothing_is_claimed_of_nothing(claims):
 
 
 def test_many_claims_at_once(claims):
-    """More claims than a call to the store takes are all made."""
+    """All claims are made, even if there are more than fit into one call to the store."""
     names = [f"event {number}" for number in range(130)]
     claims.claim([a_claim(name) for name in names[::3]])
     assert len(claims.claim([a_claim(name, "two") for name in names])) == len(names[::3])
@@ -102,7 +103,7 @@ def test_many_claims_at_once(claims):
 
 
 def test_only_one_of_many_attempts_gets_a_claim(claims):
-    """When several attempts claim the same events at the same time, each event has one of them."""
+    """When several attempts claim the same events at the same time, each event is claimed by one of them."""
     names = [f"event {number}" for number in range(20)]
 
     def attempt(number: int) -> list[str]:
@@ -115,7 +116,7 @@ def test_only_one_of_many_attempts_gets_a_claim(claims):
 
 
 def test_closed_claims_refuse_every_call(claims):
-    """A closed store raises `Unavailable`, rather than letting an event through."""
+    """A closed store raises `Unavailable` rather than permitting an append."""
     claims.close()
     for call in (lambda: claims.claim([a_claim("a")]), lambda: claims.replace([(a_claim("a"), a_claim("a"))])):
         with pytest.raises(Unavailable):

@@ -21,7 +21,8 @@ from tests.support.patience import PATIENCE, run_in_threads, until
 
 class TestAppend:
     def test_stores_what_it_is_given(self, log: LogUnderTest):
-        """Events come back to the byte, with key, owner and addressee; a tombstone has a key and no value. (P137)"""
+        """Events are read byte for byte as they were appended, with key, owner and addressee; a tombstone has a key and
+        no value. (P137)"""
         records = [
             Record(b'{"name":"\xc3\xa9\\u0000"}', "k1", Attribute("team", "shop"), "subscription"),
             Record(b"1"),
@@ -36,21 +37,21 @@ class TestAppend:
 
     @pytest.mark.parametrize("size", [1, 100, 5_000, 70_000, 1_000_000])
     def test_stores_values_of_any_size(self, log: LogUnderTest, size):
-        """Small and large events come back to the byte."""
+        """Small and large events are read byte for byte as they were appended."""
         topic = log.a_topic()
         values = [b'"%s"' % (bytes([97 + number]) * size) for number in range(3)]
         run_blocking(log.log.append(topic, {0: [Record(value) for value in values]}))
         assert [event.record.value for event in read_everything(log.log, topic, 0, 0)] == values
 
     def test_numbers_events_from_zero_in_their_order(self, log: LogUnderTest):
-        """In a partition events are numbered 0, 1, 2, … in the order of the log."""
+        """In a partition, events are numbered 0, 1, 2, … in the order of the log."""
         topic = log.a_topic()
         log.store(topic, "a", "b")
         log.store(topic, "c")
         assert log.events(topic) == [(0, "a"), (1, "b"), (2, "c")]
 
     def test_reports_the_fate_of_each_partition(self, log: LogUnderTest):
-        """Every partition of an append has its own fate, and its own numbers."""
+        """Every partition of an append has its own outcome, and its own offsets."""
         topic = log.a_topic(partitions=3)
         fates = run_blocking(log.log.append(topic, {2: [a_record("x")], 0: [a_record("y"), a_record("z")]}))
         assert fates == {2: AppendStored(), 0: AppendStored()}
@@ -64,7 +65,7 @@ class TestAppend:
         assert log.log.bounds(topic, [0]) == {0: OffsetBounds(0, 0)}
 
     def test_to_an_unknown_place_stores_nothing(self, log: LogUnderTest):
-        """A topic that was never created is unknown, and so is a partition it does not have."""
+        """A topic that was never created is unknown, and so is a partition that the topic does not have."""
         with pytest.raises(UnknownTopic):
             run_blocking(log.log.append("nowhere", {0: [a_record("a")]}))
         topic = log.a_topic(partitions=2)
@@ -73,7 +74,7 @@ class TestAppend:
         assert log.values(topic) == []
 
     def test_keeps_together_what_was_appended_together(self, log: LogUnderTest):
-        """The records of one append lie next to each other in their order, however many append at once."""
+        """The records of one append are stored consecutively in their order, however many appends run at once."""
         topic = log.a_topic(partitions=2)
 
         def publish(writer: int) -> None:
@@ -92,7 +93,7 @@ class TestAppend:
             assert all(len({name.rsplit("/", 1)[0] for name in group}) == 1 for group in groups)
 
     def test_keeps_the_order_of_each_appender(self, log: LogUnderTest):
-        """An append that begins after another one of the same thread has returned has a greater offset."""
+        """An append that begins after another append of the same thread has returned has greater offsets."""
         topic = log.a_topic()
         run_in_threads(lambda writer: [log.store(topic, f"{writer}/{number}") for number in range(50)], 8)
         for writer in range(8):
@@ -100,7 +101,7 @@ class TestAppend:
             assert mine == list(range(50))
 
     def test_leaves_no_gap_and_gives_no_number_twice(self, log: LogUnderTest):
-        """Offsets are dense also when many append at once."""
+        """Offsets have no gaps, even when many processes append at once."""
         topic = log.a_topic()
         run_in_threads(lambda writer: [log.store(topic, *"abc"[: 1 + writer % 3]) for _ in range(50)], 8)
         offsets = [offset for offset, _ in log.events(topic)]
@@ -119,7 +120,7 @@ class TestAppend:
         run_in_threads(store_and_look, 4)
 
     def test_stamps_events_with_a_time_that_never_decreases(self, log: LogUnderTest):
-        """Within a partition no event was stored before the one in front of it, also when the clock is put back."""
+        """Within a partition, no event is stored earlier than the one before it, even if the clock is set back."""
         topic = log.a_topic()
         log.store(topic, "a")
         log.an_hour_passes()
@@ -134,7 +135,7 @@ class TestAppend:
 
 class TestRead:
     def test_answers_from_the_start_on(self, log: LogUnderTest):
-        """A read starts at the offset it is given, wherever an append began or ended."""
+        """A read starts at the offset that it is given, wherever an append began or ended."""
         topic = log.a_topic()
         log.store(topic, "a", "b", "c")
         log.store(topic, "d", "e")
@@ -145,7 +146,7 @@ class TestRead:
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 100])
     def test_answers_no_more_than_the_limit(self, log: LogUnderTest, limit):
-        """At most `limit` events are in a slice, and reading on from its end misses none."""
+        """A slice has at most `limit` events, and reading on from its end misses none."""
         topic = log.a_topic()
         for names in ("ab", "c", "defgh", "i", "jk"):
             log.store(topic, *names)
@@ -153,24 +154,24 @@ class TestRead:
         assert [text for _, text in log.events(topic, limit=limit)] == list("abcdefghijk")
 
     def test_answers_about_as_many_bytes_as_asked(self, log: LogUnderTest):
-        """A slice ends near `max_bytes`, and the next one has the rest."""
+        """A slice ends near `max_bytes`, and the next slice has the rest."""
         topic = log.a_topic()
         for number in range(40):
             log.store(topic, str(number % 10) * 10_000)
-        # A log of two halves may answer with less where one of them ends.
+        # A log of two halves may return less where one half ends.
         until(lambda: len(log.log.read(topic, 0, 0, max_bytes=100_000).events) >= 9)
         assert len(log.log.read(topic, 0, 0, max_bytes=100_000).events) <= 20
         assert len(log.events(topic, max_bytes=100_000)) == 40
 
     def test_answers_at_least_one_event_if_there_is_one(self, log: LogUnderTest):
-        """An event that is larger than `max_bytes` is read nevertheless."""
+        """An event that is larger than `max_bytes` is still read."""
         topic = log.a_topic()
         log.store(topic, "x" * 10_000, "y" * 10_000)
         assert len(log.log.read(topic, 0, 1, max_bytes=1).events) == 1
         assert len(log.events(topic, max_bytes=1)) == 2
 
     def test_shows_every_reader_the_same(self, log: LogUnderTest):
-        """An event's offset never changes: many who read while events are stored find the same ones."""
+        """An event's offset never changes: all readers find the same events, even while more are stored."""
         topic = log.a_topic()
         seen: list[list[tuple[int, str | None]]] = []
 
@@ -189,14 +190,16 @@ class TestRead:
         assert all(each == seen[0] for each in seen)
 
     def test_a_read_at_the_end_is_empty(self, log: LogUnderTest):
-        """At the place of the next event a read without waiting answers an empty slice, to be read on from there."""
+        """At the end of a partition, a read that does not wait returns an empty slice, after which reading can
+        continue."""
         topic = log.a_topic()
         assert log.found(topic, 0) == ([], 0)
         log.store(topic, "a")
         assert log.found(topic, 1) == ([], 1)
 
     def test_says_that_nothing_follows_only_at_the_end(self, log: LogUnderTest):
-        """A read that does not go to the end of the partition does not say that it does; one that does may say so."""
+        """A read that does not reach the end of the partition never claims that it does; one that reaches the end may
+        say so."""
         topic = log.a_topic()
         log.store(topic, "a", "b")
         log.store(topic, "c")
@@ -205,7 +208,7 @@ class TestRead:
         assert not any(each.at_end for each in found if each.next_offset < 3)
 
     def test_reading_an_unknown_place_is_refused(self, log: LogUnderTest):
-        """A topic that was never created is unknown, and so is a partition it does not have."""
+        """A topic that was never created is unknown, and so is a partition that the topic does not have."""
         topic = log.a_topic()
         for place in (("nowhere", 0), (topic, 1), (topic, -1)):
             with pytest.raises(UnknownTopic):
@@ -213,14 +216,14 @@ class TestRead:
 
     @pytest.mark.parametrize("start", [-1, 3, 1000])
     def test_reading_outside_of_the_log_is_refused(self, log: LogUnderTest, start):
-        """A read before the oldest event, or beyond the place of the next one, is refused."""
+        """A read before the oldest event, or beyond the next offset, is refused."""
         topic = log.a_topic()
         log.store(topic, "a", "b")
         with pytest.raises(OffsetUnavailable):
             log.log.read(topic, 0, start)
 
     def test_waits_for_the_first_event(self, log: LogUnderTest):
-        """A waiting read answers as soon as an event is stored, long before its time ends."""
+        """A read that waits returns as soon as an event is stored, long before its time ends."""
         topic = log.a_topic()
         with ThreadPoolExecutor(1) as reader:
             reading = reader.submit(log.log.read, topic, 0, 0, wait=10 * PATIENCE)
@@ -241,7 +244,7 @@ class TestRead:
 
 class TestBounds:
     def test_say_where_partitions_begin_and_end(self, log: LogUnderTest):
-        """Bounds are the oldest event's offset and the one that the next event will get."""
+        """The bounds are the offset of the oldest event and the offset that the next event will get."""
         topic = log.a_topic(partitions=3)
         log.store(topic, "a", "b", partition=1)
         assert log.log.bounds(topic, [1, 2]) == {1: OffsetBounds(0, 2), 2: OffsetBounds(0, 0)}
@@ -249,7 +252,7 @@ class TestBounds:
         assert log.log.bounds(topic, []) == {}
 
     def test_bounds_of_an_unknown_place_are_refused(self, log: LogUnderTest):
-        """A topic that was never created is unknown, and so is a partition it does not have."""
+        """A topic that was never created is unknown, and so is a partition that the topic does not have."""
         topic = log.a_topic()
         for place in (("nowhere", [0]), ("nowhere", []), (topic, [0, 1])):
             with pytest.raises(UnknownTopic):
@@ -258,7 +261,7 @@ class TestBounds:
 
 class TestFirstOffsetSince:
     def test_finds_the_first_event_stored_at_or_after_a_moment(self, log: LogUnderTest):
-        """A moment leads to the first event stored at or after it, or to the place of the next one."""
+        """For a point in time, the result is the first event that was stored then or later, or the next offset."""
         topic = log.a_topic()
         began = log.now()
         for names in ("ab", "c", "def"):
@@ -270,7 +273,7 @@ class TestFirstOffsetSince:
         assert log.log.first_offset_since(topic, 0, began + 9 * HOUR) == 6
 
     def test_agrees_with_reading_in_a_long_partition(self, log: LogUnderTest):
-        """In a partition of many appends each moment leads to the event that reading finds."""
+        """In a partition with many appends, the search for any time finds the event that reading finds."""
         topic = log.a_topic()
         began = log.now()
         for number in range(100):
@@ -285,11 +288,11 @@ class TestFirstOffsetSince:
             assert log.log.first_offset_since(topic, 0, moment) == expected
 
     def test_in_an_empty_partition_it_is_the_next_offset(self, log: LogUnderTest):
-        """Without events every moment leads to the place of the next one."""
+        """Without events, the search for any time returns the next offset."""
         assert log.log.first_offset_since(log.a_topic(), 0, log.now()) == 0
 
     def test_searching_an_unknown_place_is_refused(self, log: LogUnderTest):
-        """A topic that was never created is unknown, and so is a partition it does not have."""
+        """A topic that was never created is unknown, and so is a partition that the topic does not have."""
         for place in (("nowhere", 0), (log.a_topic(), 1)):
             with pytest.raises(UnknownTopic):
                 log.log.first_offset_since(*place, log.now())
@@ -306,7 +309,7 @@ class TestTopics:
             log.log.bounds(topic, [2])
 
     def test_created_at_once_by_many_are_made_once(self, log: LogUnderTest):
-        """If many create a topic and append to it at once, none loses an event."""
+        """If many processes create a topic and append to it at once, none loses an event."""
 
         def create_and_store(_: int) -> None:
             log.log.create_topic("shared", 1)
@@ -316,7 +319,7 @@ class TestTopics:
         assert log.values("shared") == ["a"] * 8
 
     def test_grow_by_empty_partitions(self, log: LogUnderTest):
-        """New partitions start empty at offset 0; those there were keep their events."""
+        """New partitions start empty at offset 0; existing partitions keep their events."""
         topic = log.a_topic()
         log.store(topic, "a")
         log.log.add_partitions(topic, 3)
@@ -325,13 +328,13 @@ class TestTopics:
 
     @pytest.mark.parametrize("partitions", [0, 1, 2])
     def test_never_shrink(self, log: LogUnderTest, partitions):
-        """Asking for as many partitions as there are, or fewer, changes nothing."""
+        """A request for as many partitions as there are, or fewer, changes nothing."""
         topic = log.a_topic(partitions=2)
         log.log.add_partitions(topic, partitions)
         assert log.log.bounds(topic, [0, 1]) == {0: OffsetBounds(0, 0), 1: OffsetBounds(0, 0)}
 
     def test_that_are_sealed_take_no_more(self, log: LogUnderTest):
-        """A sealed topic refuses appends, and is read as before; sealing it again changes nothing."""
+        """A sealed topic refuses appends, and can be read as before; sealing it again changes nothing."""
         topic = log.a_topic()
         log.store(topic, "a")
         log.log.seal_topic(topic)
@@ -341,7 +344,8 @@ class TestTopics:
         assert log.values(topic) == ["a"]
 
     def test_take_nothing_once_sealing_returned(self, log: LogUnderTest):
-        """While many append, none of the events acknowledged is behind the end that is seen after sealing."""
+        """While many processes append, no acknowledged event is after the end that is visible once the topic is
+        sealed."""
         topic = log.a_topic()
         acknowledged: list[str] = []
 
@@ -379,7 +383,7 @@ class TestTopics:
 
 class TestWatch:
     def test_reports_what_was_stored_where(self, log: LogUnderTest):
-        """A watcher is called with topic and partition soon after events were stored."""
+        """A watcher is called with the topic and the partition soon after events were stored."""
         topic = log.a_topic(partitions=2)
         told: list[tuple[str, int]] = []
         end = log.log.add_change_listener(lambda *place: told.append(place))
@@ -390,7 +394,7 @@ class TestWatch:
         end()
 
     def test_ends_when_ordered(self, log: LogUnderTest):
-        """A watcher that has ended is not called any more, while others are."""
+        """A watcher that has ended is no longer called, while others are."""
         topic = log.a_topic()
         mine: list[object] = []
         others: list[object] = []
@@ -403,7 +407,7 @@ class TestWatch:
         end_others()
 
     def test_misses_nothing_between_a_read_and_the_next(self, log: LogUnderTest):
-        """A reader that looks again whenever it is called reads everything, without ever asking in between."""
+        """A reader that reads again whenever it is notified gets everything, without ever polling in between."""
         topic = log.a_topic()
         told = threading.Event()
         end = log.log.add_change_listener(lambda *_: told.set())
@@ -418,7 +422,7 @@ class TestWatch:
         end()
 
     def test_does_not_hurt_any_client_that_appends(self, log: LogUnderTest, caplog):
-        """A failing watcher is logged, and affects neither the append nor the other watchers."""
+        """A watcher that fails is logged, and affects neither the append nor the other watchers."""
         topic = log.a_topic()
         told: list[object] = []
 
@@ -445,7 +449,7 @@ class TestClose:
                 reading.result(PATIENCE)
 
     def test_refuses_what_comes_later(self, log: LogUnderTest):
-        """Nothing pretends to work after closing, and no watcher is called; closing again changes nothing."""
+        """After closing, calls fail and no watcher is called; closing again changes nothing."""
         topic = log.a_topic()
         told = []
         end = log.log.add_change_listener(lambda *place: told.append(place))
@@ -458,7 +462,7 @@ class TestClose:
         end()
 
     def test_finishes_what_was_begun(self, log: LogUnderTest):
-        """Every append that is under way while the log is closed either succeeds or says that it did not."""
+        """Every append that is in progress when the log is closed either succeeds or reports that it did not."""
         topic = log.a_topic()
         acknowledged: list[str] = []
 

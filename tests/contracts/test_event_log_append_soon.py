@@ -1,4 +1,5 @@
-"""The promises of every event log for appends that no thread waits for: `append` of the port `EventLog`, begun."""
+"""The promises of every event log for appends for which no thread waits: `append` of the port `EventLog`, begun as a
+task."""
 
 import threading
 from collections import Counter
@@ -16,7 +17,8 @@ from tests.support.patience import PATIENCE, run_in_threads
 
 
 def test_it_stores_what_append_would(log: LogUnderTest):
-    """The fates are the same as from `append`, and every read after the call of `done` sees the stored events."""
+    """The outcomes are the same as those of `append`, and every read after the call of `done` sees the stored
+    events."""
     topic = log.a_topic(partitions=2)
     fates = append_async(log.log, topic, {1: [a_record("x")], 0: [a_record("y"), a_record("z")]})
     assert fates.result(PATIENCE) == {1: AppendStored(), 0: AppendStored()}
@@ -25,7 +27,7 @@ def test_it_stores_what_append_would(log: LogUnderTest):
 
 
 def test_what_append_would_raise_is_handed_on(log: LogUnderTest):
-    """A topic that is unknown or sealed is an outcome like any other, and is not raised by the call itself."""
+    """An unknown or sealed topic is an outcome like any other, and is not raised by the call itself."""
     topic = log.a_topic()
     for place, error in (("nowhere", UnknownTopic), (topic, SealedTopic)):
         log.log.seal_topic(topic)
@@ -36,7 +38,7 @@ def test_what_append_would_raise_is_handed_on(log: LogUnderTest):
 
 
 def test_one_that_fails_leaves_the_others_alone(log: LogUnderTest):
-    """Each of several appends that run together has its own outcome."""
+    """Each of several appends that run at the same time has its own outcome."""
     topic, sealed = log.a_topic(), log.a_topic()
     log.log.seal_topic(sealed)
     waiting = [
@@ -48,7 +50,7 @@ def test_one_that_fails_leaves_the_others_alone(log: LogUnderTest):
 
 
 def test_done_is_called_once_for_each(log: LogUnderTest):
-    """However many are begun at once, each has its own outcome, and every event its own offset."""
+    """However many appends are begun at once, each has its own outcome, and every event its own offset."""
     topic = log.a_topic(partitions=2)
     calls: Counter[str] = Counter()
     submitted = threading.Event()
@@ -73,7 +75,8 @@ def test_done_is_called_once_for_each(log: LogUnderTest):
 
 
 def test_records_are_stored_to_the_byte(log: LogUnderTest):
-    """Large, small and empty values, keys and tombstones, all in one append that shares its commit with others."""
+    """Large, small and empty values, keys and tombstones are stored by one append that shares its commit with
+    others."""
     topic = log.a_topic()
     records = [Record(b'"%s"' % (b"x" * size), f"k{size}") for size in (1, 70_000, 10)] + [Record(None, "k1")]
     waiting = [append_async(log.log, topic, {0: records}) for _ in range(5)]
@@ -83,13 +86,13 @@ def test_records_are_stored_to_the_byte(log: LogUnderTest):
 
 
 def test_a_log_that_closes_completes_every_append(log: LogUnderTest):
-    """When the log closes, every append that has begun gets its outcome; later ones are refused."""
+    """When the log closes, every append that has begun gets its outcome; later appends are refused."""
     topic = log.a_topic()
     waiting = [append_async(log.log, topic, {0: [a_record(str(number))]}) for number in range(10)]
     log.log.close()
     for each in waiting:
         with suppress(Unavailable):
-            # `Refused` is one too: a service that is slow may not have answered in time.
+            # `Refused` is an outcome, too: a slow service may not have answered in time.
             assert each.result(PATIENCE).keys() == {0}
     late: Future = append_async(log.log, topic, {0: [a_record("late")]})
     with pytest.raises(Unavailable, match=r"\bclosed\b"):
@@ -97,7 +100,8 @@ def test_a_log_that_closes_completes_every_append(log: LogUnderTest):
 
 
 def test_lines_are_records(log: LogUnderTest):
-    """Events that come as lines are stored as others are: few or many, alone, beside others, and at the same time."""
+    """Records that come as lines are stored like others: few or many, alone, together with others, and at the same
+    time."""
     topic = log.a_topic(partitions=2)
     few = [b'{"n":%d}' % number for number in range(3)]
     many = [b'{"n":%d,"x":"%b"}' % (number, b"x" * 700) for number in range(300)]
@@ -115,7 +119,8 @@ def test_lines_are_records(log: LogUnderTest):
 
 
 def test_lines_with_keys_are_records(log: LogUnderTest):
-    """Events that come as lines with their keys are stored as others are: few or many, and beside those without."""
+    """Records that come as lines with keys are stored like others: few or many, and together with those without
+    keys."""
     topic = log.a_topic(partitions=2)
     few = [b'{"n":%d}' % number for number in range(3)]
     many = [b'{"n":%d,"x":"%b"}' % (number, b"x" * 700) for number in range(300)]

@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE, run_in_threads
 
 class TestTrim:
     def test_releases_what_was_stored_before(self, log: LogUnderTest):
-        """Deleting old events moves the oldest offset; a read before it is refused, and newer events stay."""
+        """Deleting old events moves the oldest offset; reads before it are refused, and newer events stay."""
         topic = log.a_topic()
         began = log.now()
         for names in ("ab", "cd", "ef"):
@@ -25,7 +25,7 @@ class TestTrim:
             log.log.read(topic, 0, 1)
 
     def test_may_remove_everything(self, log: LogUnderTest):
-        """A partition without events continues with the next number, and no earlier moment comes after a later one."""
+        """A partition without events continues with the next offset, and times still do not decrease."""
         topic = log.a_topic()
         log.store(topic, "a", "b")
         log.an_hour_passes()
@@ -44,7 +44,7 @@ class TestTrim:
         assert log.events(topic) == [(0, "a")]
 
     def test_while_events_arrive_loses_none_of_them(self, log: LogUnderTest):
-        """Trimming during appends removes only old events, and leaves the numbers dense."""
+        """Trimming during appends removes only old events, and leaves no gaps in the offsets."""
         topic = log.a_topic()
         old = 500
         for _ in range(old // 10):
@@ -64,7 +64,7 @@ class TestCompact:
             yield opened
 
     def test_keeps_the_newest_of_each_key_and_those_without(self, log: LogUnderTest):
-        """A later event replaces earlier ones with its key, and the offsets of the remaining events do not change.
+        """A later event replaces earlier ones with the same key, and the offsets of the remaining events do not change.
         (P97)"""
         topic = log.a_topic()
         log.store(topic, a_record("a1", "a"), a_record("b1", "b"), "x")
@@ -75,7 +75,7 @@ class TestCompact:
         assert log.events(topic) == [(2, "x"), (4, "y"), (5, ""), (6, "b2"), (7, "a3"), (8, "c1")]
 
     def test_leaves_partitions_apart(self, log: LogUnderTest):
-        """The same key in another partition is another one. (P97)"""
+        """The same key in different partitions counts as different keys. (P97)"""
         topic = log.a_topic(partitions=2)
         for partition in range(2):
             log.store(topic, a_record(f"{partition}", "k"), "end", partition=partition)
@@ -97,7 +97,7 @@ class TestCompact:
         assert log.values(topic) == ["2", "3", "4"]
 
     def test_leaves_holes_that_reads_step_over(self, log: LogUnderTest):
-        """A read that starts in a hole returns the next event after it; the bounds stay the same."""
+        """A read that starts in a gap returns the next event after it; the bounds stay the same."""
         topic = log.a_topic()
         for number in range(10):
             log.store(topic, a_record(f"{number}", "k"))
@@ -111,7 +111,7 @@ class TestCompact:
         assert log.log.bounds(topic, [0]) == {0: OffsetBounds(0, 11)}
 
     def test_leaves_the_newest_event_whatever_its_key_says(self, log: LogUnderTest):
-        """The newest event of a partition stays, even a tombstone that has done its work."""
+        """The newest event of a partition stays, even if it is a tombstone that is no longer needed."""
         topic = log.a_topic()
         log.store(topic, a_record("1", "k"), Record(None, "k"))
         log.an_hour_passes()
@@ -123,7 +123,7 @@ class TestCompact:
         assert log.events(topic) == [(2, "end")]
 
     def test_lets_a_tombstone_go_with_what_it_covers(self, log: LogUnderTest):
-        """A tombstone removes the key's events at once, and itself once it is old enough. (P144)"""
+        """A tombstone removes the key's events at once, and is itself removed once it is old enough. (P144)"""
         topic = log.a_topic()
         log.store(topic, a_record("1", "k"), a_record("2", "k"))
         log.an_hour_passes()
@@ -136,7 +136,7 @@ class TestCompact:
         assert log.events(topic) == [(3, "end")]
 
     def test_keeps_what_came_after_a_tombstone(self, log: LogUnderTest):
-        """A key that was deleted and used again has its newest event."""
+        """A key that was deleted and used again keeps its newest event."""
         topic = log.a_topic()
         log.store(topic, a_record("1", "k"), Record(None, "k"), a_record("2", "k"), "end")
         log.an_hour_passes()
@@ -154,7 +154,7 @@ class TestCompact:
         assert log.values(topic) == ["end 0", "end 1", "end 2", "a3", "b3", "c3", "end 3"]
 
     def test_and_trim_work_on_the_same_partition(self, log: LogUnderTest):
-        """Compacted events can be trimmed, and finding a moment skips the holes."""
+        """Compacted events can be trimmed, and the search for a time skips the gaps."""
         topic = log.a_topic()
         began = log.now()
         for number in range(6):
@@ -168,7 +168,8 @@ class TestCompact:
         assert log.events(topic) == [(5, "b2"), (9, "b4"), (10, "a5"), (11, "b5")]
 
     def test_beside_appends_and_reads_loses_nothing(self, log: LogUnderTest):
-        """While events arrive and are compacted, a reader meets the newest of every key, and offsets only grow."""
+        """While events are appended and compacted, a reader gets the newest event of every key, and offsets only
+        increase."""
         topic = log.a_topic()
         total = 80
         with ThreadPoolExecutor(2) as others:

@@ -1,4 +1,4 @@
-"""After any operations, an event log shows the same as the one in memory."""
+"""After any operations, an event log returns the same as the one in memory."""
 
 import tempfile
 from pathlib import Path
@@ -32,7 +32,7 @@ hours = st.integers(0, 8)
 
 
 class TwoLogs(RuleBasedStateMachine):
-    """Two logs, one in memory, with the same clock and the same orders."""
+    """Two logs, one of them in memory, with the same clock and the same calls."""
 
     @initialize()
     def open(self):
@@ -51,7 +51,7 @@ class TwoLogs(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def do_to_both(self, work):
-        """Do it to both, and insist on the same answer or the same refusal."""
+        """Call both logs, and require the same result or the same refusal."""
         answers = []
         for log in (self.memory, self.sqlite):
             try:
@@ -83,7 +83,7 @@ class TwoLogs(RuleBasedStateMachine):
 
     @rule(topic=topics, partition=partitions, start=st.integers(-1, 60), limit=st.integers(1, 5))
     def read(self, topic, partition, start, limit):
-        """A slice may be shorter than it could be, though not empty."""
+        """A slice may be shorter than possible, but not empty."""
 
         def look(log):
             events = log.read(topic, partition, start, limit=limit).events
@@ -121,7 +121,7 @@ class TwoLogs(RuleBasedStateMachine):
                 self.do_to_both(lambda log, place=(topic, partition): read_all(log, *place))
 
     def moment(self, back):
-        """Some time between the beginning and now."""
+        """A time between the beginning and now."""
         return self.clock.now() - min(back, self.hours) * HOUR
 
 

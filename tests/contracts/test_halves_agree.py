@@ -1,4 +1,4 @@
-"""After any operations, a log of two halves shows the same as a log of one half."""
+"""After any operations, a log of two halves returns the same as a log of one half."""
 
 import random
 from collections import Counter
@@ -52,7 +52,7 @@ WEIGHTS = {
 
 
 def comparable_answer(answer):
-    """Readable where two answers differ."""
+    """A form of the result that shows where two results differ."""
     if isinstance(answer, list | tuple):
         return [
             (each.offset, each.stored_at, each.record._replace(value=(each.record.value or b"-")[:3]))
@@ -62,7 +62,7 @@ def comparable_answer(answer):
 
 
 class RandomWalk:
-    """Two logs with the same clock and the same orders: one in memory, and one of two halves."""
+    """Two logs with the same clock and the same calls: one in memory, and one of two halves."""
 
     def __init__(self, seed: str, folder: Path, hot: str, tiers: ArchivePolicy) -> None:
         self.dice = random.Random(seed)
@@ -94,7 +94,7 @@ class RandomWalk:
         self.halves.close()
 
     def do_to_both(self, work):
-        """Do it to both, and insist on the same answer or the same refusal."""
+        """Call both logs, and require the same result or the same refusal."""
         answers = []
         for log in (self.plain, self.halves):
             try:
@@ -140,7 +140,7 @@ class RandomWalk:
         self.worker.merge_segments(lambda: None)
 
     def read(self) -> None:
-        """A slice may be shorter than it could be, though not empty."""
+        """A slice may be shorter than possible, but not empty."""
         topic, partition = self.place()
         bounds = self.do_to_both(lambda log: log.bounds(topic, [partition]))
         end = bounds[partition].next_offset if isinstance(bounds, dict) else 0
@@ -236,8 +236,8 @@ def read_all(log, topic, partition):
 
 @pytest.mark.parametrize(("hot", "walks"), [("memory", seeds(10, 60)), ("sqlite", seeds(3, 12))])
 def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
-    """In any order of appends, archiving, trimming, compaction and restarts both logs return the same, event by
-    event; the objects that the index refers to exist, and no others."""
+    """After any sequence of appends, archiving, trimming, compaction and restarts, both logs return the same events;
+    the objects to which the index refers exist, and no others do."""
     seen: Counter[str] = Counter()
     for number in walks:
         walk = RandomWalk(f"{hot} {number}", tmp_path / str(number), hot, ARCHIVE_MANUALLY)
@@ -250,14 +250,14 @@ def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
         finally:
             walk.close()
         seen += walk.seen
-    # The test would show little if hardly any event had been cold.
+    # The test would show little if few events had been cold.
     assert seen["read"] > len(walks) / 2
     assert seen["found"] > len(walks) / 2
 
 
 @pytest.mark.parametrize(("hot", "walks"), [("memory", seeds(10, 60)), ("sqlite", seeds(2, 12))])
 def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tmp_path):
-    """However seldom the cold half is compacted, a reader of all of it ends with the newest event of every key."""
+    """However seldom the cold half is compacted, a reader of the whole log ends with the newest event of every key."""
     for number in walks:
         walk = RandomWalk(f"{hot} {number}", tmp_path / str(number), hot, RELUCTANT)
         walk.read = walk.find_a_moment = walk.trim = lambda: None  # as for event types that are only compacted
@@ -272,6 +272,6 @@ def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tm
 
 
 def final_state(log, topic, partition):
-    """The final knowledge of a reader that forgets deleted keys."""
+    """What a reader that removes deleted keys knows at the end."""
     newest = {event.record.key: event for event in read_all(log, topic, partition)}
     return {key: event.offset for key, event in newest.items() if key is not None and event.record.value is not None}

@@ -1,4 +1,5 @@
-"""Properties of an event log in Kafka beyond the contract: for processes that share a cluster, and for its topics."""
+"""Properties of an event log in Kafka that go beyond the contract: for processes that share a cluster, and for its
+topics."""
 
 import threading
 import time
@@ -45,7 +46,7 @@ def log(url):
 
 @pytest.fixture
 def other_process_log(url, log):  # noqa: ARG001  # it makes the topic
-    """The log in another process: the two share only the cluster."""
+    """The log of another process: the two share only the cluster."""
     opened = open_event_log(url, SystemClock())
     yield opened
     opened.close()
@@ -72,8 +73,8 @@ class TestArchive:
             assert values(second, "t") == names
 
     def test_has_everything_once_when_several_processes_write_it(self, url, tmp_path):
-        """Two workers that have opened the same storage archive it while events arrive, and remove archived events
-        from Kafka: the archive has no gap and nothing twice, and each worker reads every event once and in order."""
+        """Two workers that have opened the same storage archive it while events arrive, and remove archived events from
+        Kafka: the archive has neither a gap nor a duplicate, and each worker reads every event once and in order."""
         first, second = (self._open_log(url, tmp_path, hot_retention=0.0) for _ in range(2))
         appended = threading.Event()
 
@@ -113,7 +114,8 @@ class TestArchive:
 
 class TestTwoProcesses:
     def test_keep_together_what_each_appended_together(self, log, other_process_log):
-        """Records of one append lie next to each other, however much two processes append to the same partition."""
+        """The records of one append are stored consecutively, however much two processes append to the same
+        partition."""
 
         def publish(writer: int) -> None:
             mine = (log, other_process_log)[writer % 2]
@@ -130,8 +132,7 @@ class TestTwoProcesses:
         assert all(len({name.rsplit("/", 1)[0] for name in group}) == 1 for group in groups)
 
     def test_show_each_other_at_once_what_they_stored(self, log, other_process_log):
-        """A read sees the events that another process stored before it began, at the end of a partition and behind
-        it."""
+        """A read sees the events that another process stored before the read began, up to the end of a partition."""
         for number in range(20):
             run_blocking(other_process_log.append("t", {0: [a_record(f"{number}")]}))
             assert log.bounds("t", [0])[0].next_offset == number + 1
@@ -139,7 +140,7 @@ class TestTwoProcesses:
             assert log.read("t", 0, number + 1) == EventSlice((), number + 1)
 
     def test_tell_each_other_of_appends(self, log, other_process_log):
-        """A watcher is notified soon of another process's appends to a partition that was read to its end."""
+        """A watcher is soon notified of another process's appends to a partition that was read to its end."""
         log.read("t", 1, 0)
         told = threading.Event()
         end = log.add_change_listener(lambda *place: told.set() if place == ("t", 1) else None)
@@ -151,7 +152,7 @@ class TestTwoProcesses:
         end()
 
     def test_miss_nothing_of_each_other_when_following_fails(self, log, other_process_log, monkeypatch):
-        """When events that have come cannot be kept in memory, readers find them in the cluster."""
+        """If new events do not fit into memory, readers fetch them from the cluster."""
         failures = iter([True, False, True])
         original = reading.event_from_message
 
@@ -168,7 +169,7 @@ class TestTwoProcesses:
         assert values(log, "t") == [f"{number}" for number in range(20)]
 
     def test_wake_each_others_readers(self, log, other_process_log):
-        """A read that waits answers when another process appends."""
+        """A read that waits returns when another process appends."""
         with ThreadPoolExecutor(1) as reader:
             for number in range(5):
                 reading = reader.submit(log.read, "t", 0, number, wait=10 * PATIENCE)
@@ -176,7 +177,7 @@ class TestTwoProcesses:
                 assert len(reading.result(PATIENCE).events) == 1
 
     def test_take_nothing_once_one_of_them_has_sealed(self, log, other_process_log):
-        """No event is stored after the end that a process sees after another one has sealed the topic."""
+        """No event is stored after the end that a process sees once another process has sealed the topic."""
 
         def append_until_sealed(writer: int) -> int:
             stored = 0
@@ -197,7 +198,7 @@ class TestTwoProcesses:
         assert acknowledged == len(values(log, "t", 0)) + len(values(log, "t", 1))
 
     def test_learn_that_a_topic_was_deleted(self, log, other_process_log):
-        """A topic that another process deleted is unknown, also to a process that has used it."""
+        """A topic that another process has deleted is unknown, even to a process that has used it."""
         run_blocking(other_process_log.append("t", {0: [a_record("a")]}))
         assert len(log.read("t", 0, 0).events) == 1
         other_process_log.delete_topic("t")
@@ -211,7 +212,7 @@ class TestTwoProcesses:
                 attempt()
 
     def test_keep_what_comes_while_they_trim(self, url, log, monkeypatch):
-        """An event that another process appends during the search for the end of the old ones is not among them."""
+        """An event that another process appends during the search for the end of the old events is not removed."""
         run_blocking(log.append("t", {0: [a_record("old")]}))
         before = SystemClock().now() + timedelta(hours=1)
         ends = log._cluster.read_partition_bounds
@@ -226,7 +227,7 @@ class TestTwoProcesses:
             assert log.first_offset_since("t", 0, before) == 1
 
     def test_learn_of_events_that_are_removed_while_they_read(self, log, other_process_log, monkeypatch):
-        """A read whose events another process removes at that moment says so: an archive may have them."""
+        """A read whose events another process removes at that moment reports it: an archive may have them."""
         run_blocking(other_process_log.append("t", {0: [a_record("a")]}))
         ask = log._cluster.read_partition_bounds
 
@@ -240,7 +241,7 @@ class TestTwoProcesses:
             log.read("t", 0, 0)
 
     def test_learn_of_new_partitions(self, log, other_process_log):
-        """Partitions that another process added can be written and read."""
+        """Partitions that another process has added can be written and read."""
         assert other_process_log.bounds("t", [0]) == {0: OffsetBounds(0, 0)}
         log.add_partitions("t", 4)
         run_blocking(other_process_log.append("t", {3: [a_record("a")]}))
@@ -249,7 +250,7 @@ class TestTwoProcesses:
 
 class TestAppend:
     def test_that_is_larger_than_a_batch_keeps_its_order(self, log):
-        """An append of more than the largest batch is stored in parts, all of it in its order."""
+        """An append that is larger than the largest batch is stored in parts, all in order."""
         records = [Record(b'"%07d%s"' % (number, b"x" * 50_000)) for number in range(400)]
         run_blocking(log.append("t", {0: records}))
         found = []
@@ -258,7 +259,7 @@ class TestAppend:
         assert found == records
 
     def test_an_event_larger_than_kafka_accepts_is_refused(self, log):
-        """A single event that no batch can hold is refused, and the topic does not count as sealed."""
+        """A single event that is too large for any batch is refused, and the topic does not count as sealed."""
         assert run_blocking(log.append("t", {0: [Record(b'"%s"' % (b"x" * 9_000_000))]})) == {
             0: AppendRefused("internal error")
         }
@@ -268,7 +269,7 @@ class TestAppend:
 
 class TestTopics:
     def test_are_read_as_the_original_nakadi_has_written_them(self, url, log):
-        """Records with the headers of the original are events with their key, owner and subscription."""
+        """Records with the original's headers are events with key, owner and subscription."""
         producer = Producer({"bootstrap.servers": kafka.servers()})
         name = url.partition("prefix=")[2] + "t"
         headers = [("X-AuthParam-Name", b"team"), ("X-AuthParam-Value", b"shop"), ("CONSUMER_SUBSCRIPTION_ID", b"s1")]
@@ -283,7 +284,7 @@ class TestTopics:
         ]
 
     def test_topics_with_transactions_are_read_to_their_end(self, url, log):
-        """Readers skip the markers that a transaction leaves between the events, also at the end, and events of
+        """Readers skip the markers that a transaction leaves between the events and at the end, and the events of
         aborted transactions."""
         name = url.partition("prefix=")[2] + "t"
         producer = Producer({"bootstrap.servers": kafka.servers(), "transactional.id": name})
@@ -298,7 +299,7 @@ class TestTopics:
         assert values(log, "t") == ["a", "c"]
 
     def test_are_compacted_by_kafka(self, url, log):
-        """Events that newer ones replaced go in Kafka's own time; the newest ones and all offsets stay."""
+        """Kafka removes replaced events in its own time; the newest ones and all offsets stay."""
         now = SystemClock().now()
         run_blocking(log.append("t", {0: [a_record("0", "k0")]}))
         log.compact("t", 0, stored_before=now + timedelta(minutes=1), tombstones_before=now - timedelta(days=1))
@@ -321,7 +322,7 @@ class TestTopics:
         assert found == sorted(found, key=int)
 
     def test_stay_where_the_cluster_takes_no_settings_of_compaction(self, log, caplog):
-        """A cluster that permits few changes of settings gets one attempt, and the log says that nothing is
+        """If a cluster does not permit the setting, there is one attempt, and the log says that nothing is
         compacted."""
         run_blocking(log.append("t", {0: [a_record("a", "k"), a_record("b", "k")]}))
         now = SystemClock().now()
@@ -340,7 +341,7 @@ class TestTopics:
         assert values(log, "t") == ["a", "b"]
 
     def test_have_a_latest_time_in_clusters_that_do_not_know_it(self, log):
-        """A cluster older than Kafka 3.0 is searched for the latest time of a partition."""
+        """In a cluster older than Kafka 3.0, the latest time of a partition is found by a search."""
         assert log._cluster._search_latest_record_time_ms("t", 0) == 0
         run_blocking(log.append("t", {0: [a_record("a"), a_record("b")]}))
 
@@ -349,7 +350,8 @@ class TestTopics:
         )
 
     def test_topics_with_events_without_a_key_are_not_compacted(self, url, log):
-        """Kafka would remove events without a key, so it does not begin as long as the oldest events have none."""
+        """Kafka would remove events without a key, so compaction does not begin as long as the oldest events have
+        none."""
         now = SystemClock().now()
         run_blocking(log.append("t", {0: [a_record("a"), a_record("b", "k")]}))
         log.compact("t", 0, stored_before=now, tombstones_before=now)
@@ -362,7 +364,7 @@ class TestTopics:
 
 class TestFaults:
     def test_a_cluster_that_is_down_is_reported_in_bounded_time(self, tmp_path):
-        """While no server answers, appends are refused and reads are unavailable, none waits forever."""
+        """While no server answers, appends are refused and reads are unavailable, and no call waits for ever."""
         with kafka.a_server(tmp_path) as server:
             log = open_event_log(f"kafka://{server.address}", SystemClock())
             log.create_topic("t", 1)
@@ -392,7 +394,7 @@ def values(log, topic: str, partition: int = 0) -> list[str]:
 
 
 def topic_setting(url: str, name: str) -> str:
-    """A setting of the topic `t`, as Kafka itself has it."""
+    """A setting of the topic `t`, as Kafka reports it."""
     with open_cluster(url) as cluster:
         return cluster.read_topic_configuration("t")[name]
 

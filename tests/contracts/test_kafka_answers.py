@@ -1,4 +1,4 @@
-"""Kafka's answers are errors, come late, or never come: acknowledged events are stored, once and in order.
+"""Kafka's answers are errors, come late, or never come: acknowledged events are stored once and in order.
 
 A proxy in front of a real server spoils its answers while events are published and read. The summary of the run shows
 how many events each test published, and their fates.
@@ -52,7 +52,7 @@ SPOILED_READS = {
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory):
-    """A server that sends its clients to the proxy in front of it."""
+    """A server that directs its clients to the proxy in front of it."""
     made = KafkaProxy()
     advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{made.port}"}
     server = kafka.OwnServer(tmp_path_factory.mktemp("kafka"), settings=advertised)
@@ -74,7 +74,7 @@ def a_log(proxy, timeout):
 
 
 def assert_nothing_waits(log):
-    """No append and no record is kept in memory once all of them have their outcome."""
+    """No append and no record stays in memory once all of them have an outcome."""
     threads = log._writer._threads
     until(lambda: not any(thread._waiting or thread._under_way for thread in threads))
     return all(not thread._waiting_bytes and not len(thread._producer or ()) for thread in threads)
@@ -82,7 +82,7 @@ def assert_nothing_waits(log):
 
 @pytest.mark.parametrize("spoiled", [*NOT_STORED.values(), *STORED.values()], ids=[*NOT_STORED, *STORED])
 def test_publishers_do_not_see_an_error_that_passes(proxy, spoiled, record_property):
-    """The library sends a request again, and Kafka recognizes stored records: all are acknowledged, once."""
+    """The library sends a request again, and Kafka recognizes stored records: every event is acknowledged once."""
     with a_log(proxy, timeout=60) as log, NumberedLoad(log, record_property) as load:
         with proxy.spoiling(ProxyFault(PRODUCE, times=3, **spoiled)) as fault:
             until(lambda: fault.seen == fault.times)
@@ -93,9 +93,10 @@ def test_publishers_do_not_see_an_error_that_passes(proxy, spoiled, record_prope
 
 @pytest.mark.parametrize("spoiled", NOT_STORED.values(), ids=NOT_STORED)
 def test_an_error_that_lasts_is_told_in_time(proxy, spoiled, record_property):
-    """Events are refused when the time is over, are not stored later, and are published again when the error is over.
+    """Events are refused when their time is over, and are not stored later; new ones are accepted when the error is
+    over.
 
-    At most the request that is on its way at the end of the error may still be carried out.
+    At most the request that is being sent when the error ends may still be carried out.
     """
     with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         with proxy.spoiling(ProxyFault(PRODUCE, **spoiled)):
@@ -109,7 +110,7 @@ def test_an_error_that_lasts_is_told_in_time(proxy, spoiled, record_property):
     "spoiled", [*STORED.values(), {"reaches_server": True, "held_back": True}], ids=[*STORED, "answer late"]
 )
 def test_events_without_an_answer_have_an_unknown_outcome(proxy, spoiled, record_property):
-    """Events that Kafka has stored without an answer are refused when the time is over, and are still stored only
+    """Events that Kafka has stored without an answer are refused when their time is over, and are still stored only
     once."""
     with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         with proxy.spoiling(ProxyFault(PRODUCE, **spoiled)):
@@ -120,7 +121,7 @@ def test_events_without_an_answer_have_an_unknown_outcome(proxy, spoiled, record
 
 
 def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_property):
-    """Events are refused at once, and none of them is stored when publishing is allowed again."""
+    """Events are refused at once, and none of them is stored later, when publishing is allowed again."""
     with a_log(proxy, timeout=240) as log, NumberedLoad(log, record_property) as load:
         with proxy.spoiling(ProxyFault(PRODUCE, TOPIC_AUTHORIZATION_FAILED)):
             load.is_refused()
@@ -132,7 +133,7 @@ def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_propert
 
 @pytest.mark.parametrize("spoiled", SPOILED_READS.values(), ids=SPOILED_READS)
 def test_readers_go_on_after_an_error(proxy, spoiled, record_property):
-    """Whether the error passes at once or lasts until reads fail, no event is missing or read twice."""
+    """Whether the error ends soon or lasts until reads fail, no event is missing or read twice."""
     with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         with proxy.spoiling(ProxyFault(FETCH, times=3, **spoiled)) as fault:
             until(lambda: fault.seen == fault.times)
@@ -145,7 +146,7 @@ def test_readers_go_on_after_an_error(proxy, spoiled, record_property):
 
 
 def test_readers_go_on_after_slow_answers_about_ends(proxy, record_property):
-    """A reader that does not learn where the partition ends fails in time, and continues where it was."""
+    """A reader that does not learn where the partition ends fails in time, and later continues where it was."""
     with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         with proxy.spoiling(ProxyFault(LIST_OFFSETS, reaches_server=True, held_back=True)):
             failed = load.failed_reads
@@ -155,7 +156,7 @@ def test_readers_go_on_after_slow_answers_about_ends(proxy, record_property):
 
 
 def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_property):
-    """Known topics need no request; unknown ones are refused in time, and are there when the answers are."""
+    """Known topics need no request; unknown ones are refused in time, and are found once there are answers."""
     with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
         log.create_topic("other", 1)
         with proxy.spoiling(ProxyFault(METADATA, reaches_server=True, held_back=True)):
@@ -172,7 +173,7 @@ def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_proper
 def test_a_topic_that_a_starting_server_does_not_know_is_used_again(proxy, record_property):
     """Neither writers nor readers treat the topic as deleted, and both continue when the server knows it."""
     with a_log(proxy, timeout=2) as log, NumberedLoad(log, record_property) as load:
-        # A reader at the end asks only how far the partition goes, which a server that it knows would answer.
+        # A reader at the end only asks for the partition's end, which a server that it knows would answer.
         not_leading = ProxyFault(PRODUCE, NOT_LEADER), ProxyFault(FETCH, NOT_LEADER), ProxyFault(LIST_OFFSETS)
         with proxy.spoiling(ProxyFault(METADATA, UNKNOWN_TOPIC), *not_leading):
             failed = load.failed_reads

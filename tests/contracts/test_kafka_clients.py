@@ -1,7 +1,7 @@
 """Clients of the library that no longer find their servers: the log uses others, and continues.
 
-The library may lose a cluster for good when all its servers were away for a while. Here a client of a cluster that is
-not there takes the place of one that has.
+The library may lose a cluster for good when all its servers were away for a while. Here, a client of a cluster that
+does not exist takes the place of such a client.
 """
 
 from contextlib import closing
@@ -55,7 +55,7 @@ def lose_next_client(make, module, name, monkeypatch):
 
 
 def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(other_process_log, url, monkeypatch):
-    """The log refuses it when its time expires, and stores the next one once."""
+    """The log refuses the append when its time expires, and stores the next one once."""
     made = lose_next_client(client.new_producer, writing, "new_producer", monkeypatch)
     with closing(open_event_log(url, SystemClock())) as log:
         assert run_blocking(log.append("t", {0: [a_record("b")]})) == {0: AppendRefused("timed out")}
@@ -73,7 +73,7 @@ def test_a_read_that_a_consumer_cannot_make_is_the_last_one_that_fails(log, monk
 
 
 def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, other_process_log, monkeypatch):
-    """Meanwhile each reader looks for itself."""
+    """Meanwhile, each reader reads for itself."""
     lose_next_client(client.new_consumer, reading, "new_consumer", monkeypatch)
     place = 1
 
@@ -90,7 +90,7 @@ def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, other_pro
 
 
 def test_a_question_that_a_client_cannot_ask_is_its_last_one(log):
-    """From then on, other clients ask."""
+    """From then on, other clients make the requests."""
     nowhere = ClusterAddress("127.0.0.1:9", timeout_seconds=2)
     for ask in (
         lambda: log.bounds("t", [0])[0],
@@ -103,5 +103,5 @@ def test_a_question_that_a_client_cannot_ask_is_its_last_one(log):
             ask()
         assert log._cluster._admin is not unconnected[0]
         assert log._cluster._offset_consumer is not unconnected[1]
-        # On a busy machine a new client may not be connected within the two seconds of a question.
+        # On a busy machine, a new client may not be connected within the two seconds that a request may take.
         assert retry_until_available(ask) == OffsetBounds(0, 1)

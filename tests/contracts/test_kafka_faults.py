@@ -1,7 +1,7 @@
-"""Servers of Kafka fail while events are published and read: acknowledged events are stored, once and in order.
+"""Kafka servers fail while events are published and read: acknowledged events are stored once and in order.
 
-The tests wait two seconds for the cluster's answers instead of ten, so that unknown outcomes are known soon.
-The summary of the run shows how many events each test published, and their fates.
+The tests wait two seconds for the cluster's answers instead of ten, so that unknown outcomes are soon reported. The
+summary of the run shows how many events each test published, and their fates.
 """
 
 import random
@@ -26,7 +26,7 @@ pytestmark = kafka.NOT_IN_EVERY_RUN
 
 class TestOneServer:
     def test_is_killed_and_restarted(self, tmp_path, record_property):
-        """Publishers see refusals while it is away, and continue with it; so does the reader."""
+        """Publishers get refusals while the server is down, and continue when it is back; so does the reader."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             with NumberedLoad(log, record_property) as load:
@@ -36,7 +36,7 @@ class TestOneServer:
                 load.figures()
 
     def test_is_shut_down_and_restarted(self, tmp_path, record_property):
-        """A server that shuts down in order loses nothing either."""
+        """A server that shuts down properly loses nothing either."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log:
             log.create_topic("t", 1)
             with NumberedLoad(log, record_property) as load:
@@ -48,9 +48,8 @@ class TestOneServer:
 
     @pytest.mark.parametrize("timeout", [2, 10], ids=["for six seconds", "for thirty seconds, as the default is"])
     def test_is_paused(self, tmp_path, timeout, record_property):
-        """Events that a paused server has not acknowledged are refused in time. At most the requests on their way may
-        be stored later: one of each writer, and nothing that was appended after those.
-        """
+        """Events that a paused server has not acknowledged are refused in time. At most the requests that were already
+        sent may be stored later: one of each writer, and nothing that was appended after those."""
         with kafka.a_server(tmp_path) as server, open_log([server], timeout) as log:
             log.create_topic("t", 1)
             with NumberedLoad(log, record_property) as load:
@@ -77,7 +76,7 @@ class TestOneServer:
             server.pause()
             try:
                 appends = [threads.submit(append_and_wait, log, "t", {0: [big]}) for _ in range(40)]
-                # Sixteen of them fill the queue, and a few are on their way.
+                # Sixteen of them fill the queue, and a few have already been sent.
                 until(lambda: sum(each.done() for each in appends) >= 20)
             finally:
                 server.go_on()
@@ -87,7 +86,7 @@ class TestOneServer:
             assert log.bounds("t", [0])[0].next_offset == 1 + stored
 
     def test_that_is_paused_keeps_no_append_for_long(self, tmp_path):
-        """An append that waits behind others is refused when its own time expires, and is never sent."""
+        """An append that waits behind others is refused when its time expires, and is never sent."""
         with (
             kafka.a_server(tmp_path) as server,
             open_log([server], timeout=6) as log,
@@ -97,7 +96,7 @@ class TestOneServer:
             run_blocking(log.append("t", {0: [a_record("a")]}))
             server.pause()
             try:
-                # Each needs a separate batch. In sequence, they would take longer than this test waits.
+                # Each append needs a separate batch. One after another, they would take longer than this test waits.
                 big = Record(b'"%s"' % (b"x" * 5_000_000))
                 appends = [threads.submit(append_and_wait, log, "t", {0: [big]}) for _ in range(12)]
                 fates = [each.result(PATIENCE)[0] for each in appends]
@@ -109,7 +108,7 @@ class TestOneServer:
             assert log.bounds("t", [0])[0].next_offset <= 2 + 2
 
     def test_has_no_room_left(self, tmp_path, record_property):
-        """Without room a server refuses and ends; with room it starts again, with all acknowledged events."""
+        """Without disk space, a server refuses and ends; with space, it starts again, with all acknowledged events."""
         limited = ("/bin/sh", "-c", 'ulimit -f 20480; exec "$0" "$@"')
         with kafka.a_server(tmp_path, limited) as server, open_log([server]) as log:
             log.create_topic("t", 1)
@@ -131,9 +130,8 @@ class TestOneServer:
 
     @pytest.mark.parametrize("timeout", [2, 10], ids=["records time out first", "the library finds out first"])
     def test_forgets_a_topic_that_others_delete(self, tmp_path, timeout, record_property, caplog):
-        """A topic that another process deletes becomes unknown soon, and others continue. The log says so in single
-        lines, and does not repeat them.
-        """
+        """A topic that another process deletes soon becomes unknown, and other topics continue. The log reports it in
+        single lines, and does not repeat them."""
 
         def delete_and_find_unknown(topic):
             log.create_topic(topic, 1)
@@ -168,7 +166,7 @@ class TestOneServer:
         assert len(lines) == len(set(lines))
 
     def test_that_does_not_answer_is_asked_once_for_a_topic(self, tmp_path, monkeypatch):
-        """While appends time out, one question is under way about their topic, however many there are."""
+        """While appends time out, one request for their topic is in progress, however many appends there are."""
         with kafka.a_server(tmp_path) as server, open_log([server]) as log, ThreadPoolExecutor(30) as threads:
             log.create_topic("t", 1)
             run_blocking(log.append("t", {0: [a_record("a")]}))
@@ -201,8 +199,7 @@ class TestOneServer:
 class TestThreeServers:
     def test_lead_in_turn(self, tmp_path, record_property):
         """When the server that leads a partition is killed, another one leads, with all acknowledged events; with too
-        few copies in sync every append is refused, and succeeds when there are enough again.
-        """
+        few in-sync replicas, every append is refused, and appends succeed when there are enough again."""
         with kafka.three_servers(tmp_path) as servers, open_log(servers.values(), timeout=4) as log:
             until(lambda: are_copies_possible(log))
             with NumberedLoad(log, record_property, partitions=3) as load:
@@ -222,7 +219,7 @@ class TestThreeServers:
 
 
 def are_copies_possible(log):
-    """Three copies are possible once all servers have joined."""
+    """Three replicas are possible once all servers have joined."""
     try:
         log.create_topic("t", 3)
     except Unavailable:

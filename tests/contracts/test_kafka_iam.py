@@ -1,4 +1,4 @@
-"""Signing in to MSK: the messages of the client library, and when it asks for another token."""
+"""Signing in to MSK: the messages of the client library, and when it requests another token."""
 
 import logging
 import socket
@@ -16,13 +16,13 @@ from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.outcomes import Unavailable
 from tests.support.patience import PATIENCE, until
 
-SECRET = "never/to+be+seen"  # of nobody
+SECRET = "never/to+be+seen"  # not real credentials
 METADATA, HANDSHAKE, VERSIONS, AUTHENTICATE = 3, 17, 18, 36
 REFUSED = 58
 
 
 class FakeIamServer:
-    """Requires clients to sign in, keeps their tokens, and answers nothing else."""
+    """Requires clients to sign in, records their tokens, and answers no other request."""
 
     def __init__(self, error=0):
         self.tokens = []
@@ -43,7 +43,7 @@ class FakeIamServer:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection):
-        # A client that gives up closes its connection at any moment, also within a request.
+        # A client that gives up closes its connection at any moment, even within a request.
         with suppress(OSError, struct.error), connection, connection.makefile("rb") as incoming:
             while size := incoming.read(4):
                 body = incoming.read(struct.unpack(">i", size)[0])
@@ -83,7 +83,7 @@ def server():
 
 
 def address_of(server):
-    # MSK uses TLS, this server does not.
+    # MSK uses TLS, but this server does not.
     return ClusterAddress(
         server.address, timeout_seconds=2, iam_region="eu-central-1", properties={"security.protocol": "sasl_plaintext"}
     )
@@ -97,13 +97,13 @@ def test_msk_is_asked_over_tls():
 
 
 def test_clusters_without_iam_are_asked_as_ever():
-    """The engine generates a token only if the URL asks for it."""
+    """The engine generates a token only if the URL asks for IAM."""
     assert "oauth_cb" not in ClusterAddress.parse("kafka://b-1.example:9092").client_settings()
 
 
 @pytest.mark.parametrize("kind", ["cluster", "producer", "consumer"])
 def test_every_client_signs_in_by_itself(server, kind):
-    """Each client sends a token, before its first request."""
+    """Each client sends a token before its first request."""
     client = {"cluster": Cluster, "producer": new_producer, "consumer": new_consumer}[kind](address_of(server))
 
     until(lambda: server.tokens)
@@ -113,7 +113,7 @@ def test_every_client_signs_in_by_itself(server, kind):
 
 
 def test_a_token_is_replaced_before_it_expires(server, monkeypatch):
-    """The library asks for the next token while the last one is valid, and signs in with it again."""
+    """The library requests the next token while the last one is still valid, and signs in with it."""
     asked = threading.Semaphore(0)
     made = msk_tokens.new_token_and_expiry
 
@@ -133,7 +133,7 @@ def test_a_token_is_replaced_before_it_expires(server, monkeypatch):
 
 
 def test_a_server_that_refuses_costs_bounded_time_and_shows_no_secret(caplog):
-    """Requests end with `Unavailable`; the log says that signing in failed, without the key and without a token."""
+    """Requests end with `Unavailable`; the log says that signing in failed, without the key or a token."""
     caplog.set_level(logging.INFO)
     with closing(FakeIamServer(REFUSED)) as server:
         with closing(Cluster(address_of(server))) as cluster:
@@ -143,7 +143,7 @@ def test_a_server_that_refuses_costs_bounded_time_and_shows_no_secret(caplog):
                     cluster.check_partitions("t", [0])
                 return "SASL authentication error" in caplog.text
 
-            # On a busy machine a client may not have got as far as to sign in when the first question ends.
+            # On a busy machine, a client may not have signed in yet when the first request ends.
             until(failure_is_logged)
 
         assert server.tokens

@@ -1,6 +1,6 @@
-"""Roles of functions in front of a Kafka that checks permissions: they are enough for the work, and none is too many.
+"""The roles of functions with a Kafka that checks permissions: their actions are sufficient, and each is needed.
 
-IAM's actions are translated into ACLs, which a server of MSK without IAM would have instead.
+IAM's actions are translated into ACLs, which an MSK server without IAM would have instead.
 """
 
 from contextlib import closing, contextmanager
@@ -41,8 +41,8 @@ AN_AGE = timedelta(hours=1)
 
 
 class SecuredServer:
-    """A server that knows some users, who may do nothing before they are given ACLs; without signing in one may do
-    everything."""
+    """A server that knows some users, who have no permissions before they are given ACLs; clients that do not sign in
+    may do everything."""
 
     def __init__(self, folder):
         plain, signed, inner = free_port(), free_port(), free_port()
@@ -69,7 +69,7 @@ class SecuredServer:
 
     @contextmanager
     def log_of(self, actions, prefix=STAGE):
-        """The event log as a role with these actions has it."""
+        """The event log of a role with these actions."""
         number = next(self._users)
         properties = self._folder / f"{number}.properties"
         properties.write_text(
@@ -112,7 +112,7 @@ names = count()
 
 @pytest.fixture
 def topic(secured_server):
-    """A topic with an event; the log of one who may do everything makes it."""
+    """A topic with an event, created by a log with all permissions."""
     name = f"t{next(names)}"
     with closing(open_event_log(f"kafka://{secured_server.open}?prefix={STAGE}", SystemClock())) as log:
         log.create_topic(name, 1)
@@ -138,7 +138,7 @@ def append_event(log, topic):
 
 
 def find_end(log, topic):
-    """Events for a topic that another process has sealed are refused because it is sealed."""
+    """Events for a topic that another process has sealed are refused because the topic is sealed."""
     seal = log._cluster.read_topic_configuration(topic)
     assert seal["max.message.bytes"] != "1"
 
@@ -194,7 +194,7 @@ def is_refused(work, log, topic):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_is_enough(secured_server, topic, role):
-    """A function does all of its work in topics of its stage, and nothing in other topics."""
+    """A function does all its work in the topics of its stage, and nothing in other topics."""
     with secured_server.log_of(ROLES[role]) as log:
         for work in WORK[role]:
             work(log, topic)

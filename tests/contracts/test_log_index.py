@@ -47,7 +47,7 @@ def a_segment(first: int, count: int = 10, archived: str | None = "object") -> I
 
 
 def add_segments(index: LogIndex, topic: str, counts: list[int], partition: int = 0) -> list[IndexSegment]:
-    """Segments of these sizes, one after the other."""
+    """Consecutive segments with these numbers of events."""
     added = []
     for revision, count in enumerate(counts):
         segment = a_segment(sum(counts[:revision]), count)
@@ -59,7 +59,7 @@ def add_segments(index: LogIndex, topic: str, counts: list[int], partition: int 
 
 class TestIdentity:
     def test_is_its_own(self, index: LogIndex):
-        """An index has a name, always the same, and short enough for the name of an archive object."""
+        """An index has a name that never changes, and is short enough for the name of an archive object."""
         assert index.identity() == index.identity()
         assert 8 <= len(index.identity()) <= 64
 
@@ -93,7 +93,7 @@ class TestTopics:
         assert index.topic("t") == Topic(partitions=5)
 
     def test_are_sealed_for_ever(self, index: LogIndex):
-        """A note about a topic stays when another note is added."""
+        """Sealing is kept when something else is noted about the topic."""
         index.create_topic("t", 1)
         index.seal_topic("t")
         index.grow_topic("t", 2)
@@ -109,13 +109,14 @@ class TestTopics:
         ],
     )
     def test_that_are_unknown_cannot_be_changed(self, index: LogIndex, change):
-        """An unknown topic cannot have notes."""
+        """Nothing can be noted about an unknown topic."""
         with pytest.raises(UnknownTopic):
             change(index)
         assert index.topic("t") is None
 
     def test_that_are_deleted_leave_nothing(self, index: LogIndex):
-        """Heads and segments are deleted with their topic, and nothing of another; deleting again changes nothing."""
+        """Heads and segments are deleted with their topic, but nothing of other topics; deleting again changes
+        nothing."""
         for topic in ("t", "other"):
             index.create_topic(topic, 2)
             add_segments(index, topic, [10, 10])
@@ -127,7 +128,7 @@ class TestTopics:
         assert index.segment_at_or_before("other", 0, 15) == a_segment(10)
 
     def test_changed_by_many_at_once_keep_every_change(self, index: LogIndex):
-        """If many processes note different things about a topic at once, all succeed."""
+        """If many processes change different things about a topic at once, all succeed."""
         index.create_topic("t", 8)
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(lambda partition: index.drop_segments_before("t", partition, 1 + partition), range(8)))
@@ -146,14 +147,14 @@ class TestChanges:
         ],
     )
     def test_that_end_a_lease_are_counted(self, index: LogIndex, change):
-        """The number of a topic grows when it is sealed, when it is continued, and when it is deleted."""
+        """The change number of a topic grows when it is sealed, when it is continued, and when it is deleted."""
         index.create_topic("t", 1)
         before = index.change_counters().count_of_bucket(change_bucket(TOPICS_KIND, "t"))
         change(index)
         assert index.change_counters().count_of_bucket(change_bucket(TOPICS_KIND, "t")) > before
 
     def test_that_are_made_often_are_not_counted(self, index: LogIndex):
-        """Notes by the indexer and the housekeeping about a topic end no lease."""
+        """What the indexer and the housekeeping note about a topic ends no lease."""
         before = index.change_counters()
         index.create_topic("t", 1)
         add_segments(index, "t", [10])
@@ -165,7 +166,8 @@ class TestChanges:
 
 class TestContinuedTopics:
     def test_are_continued_by_one_that_is_like_them(self, index: LogIndex):
-        """The following topic has as many partitions, and is as open; each names the other. Doing it again is well."""
+        """The topic that continues another one has the same partitions, and is open if the other is open; each refers
+        to the other. Continuing again changes nothing."""
         index.create_topic("t", 3)
         index.seal_topic("t")
         for _ in range(2):
@@ -177,7 +179,7 @@ class TestContinuedTopics:
             index.create_next_topic("missing", "missing~2", [])
 
     def test_leave_a_signpost_when_they_are_deleted_first(self, index: LogIndex):
-        """The way to where records are counted exists as long as the last topic that counts them."""
+        """The reference to the topic that counts the records exists as long as the last topic in the chain."""
         for name, following in [("t", "t~2"), ("t~2", "t~3")]:
             index.create_topic(name, 2)
             index.advance_head(name, 0, 0, IndexHead(IndexingState(next_offset=4)), a_segment(0, 4))
@@ -195,7 +197,7 @@ class TestContinuedTopics:
         assert [index.topic(name) for name in ("t", "t~2", "t~3")] == [None, None, None]
 
     def test_are_gone_when_they_are_deleted_last(self, index: LogIndex):
-        """Without a topic that continues it, a deleted topic leaves nothing."""
+        """If no other topic continues it, a deleted topic leaves nothing behind."""
         index.create_topic("t", 2)
         index.create_next_topic("t", "t~2", [])
         index.delete_topic("t~2")
@@ -205,12 +207,13 @@ class TestContinuedTopics:
 
 class TestHeads:
     def test_heads_of_uncounted_partitions_are_empty(self, index: LogIndex):
-        """A partition without any count begins at zero."""
+        """A partition of which nothing is indexed begins at zero."""
         assert index.index_heads([]) == {}
         assert index.index_heads([("t", 0)]) == {("t", 0): IndexHead(NOTHING_INDEXED, 0)}
 
     def test_are_kept_to_the_digit(self, index: LogIndex):
-        """All values that counting depends on come back unchanged, including long sequence numbers and open parts."""
+        """All values on which counting depends are read as they were written, including long sequence numbers and open
+        parts."""
         counted = IndexingState(
             last_position=RecordPosition("shard-1", FAR),
             next_offset=12,
@@ -227,7 +230,7 @@ class TestHeads:
         assert segment.state_before == counted
 
     def test_heads_of_more_than_a_hundred_partitions_are_found(self, index: LogIndex):
-        """Any number of heads can be read."""
+        """Any number of heads can be read at once."""
         for partition in range(0, 130, 10):
             index.advance_head("t", partition, 0, IndexHead(IndexingState(next_offset=partition)), None)
         found = index.index_heads([("t", partition) for partition in range(130)])
@@ -236,7 +239,7 @@ class TestHeads:
         ]
 
     def test_move_on_only_from_where_they_were(self, index: LogIndex):
-        """A process that counted on from a head that moved meanwhile changes nothing, and adds no segment."""
+        """A process that starts from a head that has moved meanwhile changes nothing, and adds no segment."""
         assert index.advance_head("t", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0))
         assert not index.advance_head("t", 0, 0, IndexHead(IndexingState(next_offset=99)), a_segment(50))
         assert not index.advance_head("t", 0, 7, IndexHead(IndexingState(next_offset=99)), None)
@@ -244,7 +247,7 @@ class TestHeads:
         assert index.segments_from("t", 0, 0, 10) == [a_segment(0)]
 
     def test_moved_by_many_at_once_move_once(self, index: LogIndex):
-        """If several processes count on from the same head, exactly one succeeds."""
+        """If several processes start from the same head, exactly one succeeds."""
         with ThreadPoolExecutor(6) as threads:
             won = list(
                 threads.map(
@@ -260,7 +263,7 @@ class TestHeads:
 
 class TestSegments:
     def test_are_found_by_any_offset_in_them(self, index: LogIndex):
-        """The segment of an offset is the last that begins at or before it."""
+        """The segment with an offset is the last one that begins at or before it."""
         first, second, third = add_segments(index, "t", [10, 1, 89])
         add_segments(index, "t", [1000], partition=1)
         add_segments(index, "t1", [1000])
@@ -273,14 +276,14 @@ class TestSegments:
         ]
 
     def test_are_listed_in_their_order(self, index: LogIndex):
-        """The segments that begin at or after an offset, up to a number."""
+        """The segments that begin at or after an offset are listed in order, up to a maximum number."""
         added = add_segments(index, "t", [10, 1, 89, 5])
         assert index.segments_from("t", 0, 0, 10) == added
         assert index.segments_from("t", 0, 1, 2) == added[1:3]
         assert index.segments_from("t", 0, 101, 2) == []
 
     def test_are_replaced_by_fewer(self, index: LogIndex):
-        """Segments can be replaced by ones that cover the same offsets; later ones stay."""
+        """Segments can be replaced by others that cover the same offsets; later segments stay."""
         add_segments(index, "t", [10, 10, 10, 10])
         merged = [a_segment(10, 20, "new")]
         index.replace_segments("t", 0, merged, 30)
@@ -289,7 +292,8 @@ class TestSegments:
         assert index.segments_from("t", 0, 0, 10) == [a_segment(0, 40, "newer")]
 
     def test_before_the_low_water_mark_are_dropped(self, index: LogIndex):
-        """`drop_before` drops segments that lie wholly before, returns where their events were, and never goes back."""
+        """`drop_before` drops segments that lie entirely before the mark, returns the locations of their events, and
+        never moves back."""
         index.create_topic("t", 1)
         add_segments(index, "t", [10, 10, 10])
         assert index.drop_segments_before("t", 0, 15) == [ArchiveLocation("object", 0, 10)]
@@ -300,7 +304,7 @@ class TestSegments:
         assert index.segments_from("t", 0, 0, 10) == [a_segment(10), a_segment(20)]
 
     def test_that_are_compacted_are_noted(self, index: LogIndex):
-        """How far a partition is compacted only ever grows."""
+        """The offset up to which a partition is compacted only ever grows."""
         index.create_topic("t", 2)
         index.set_compacted_until("t", 1, 20)
         index.set_compacted_until("t", 1, 10)
@@ -311,7 +315,7 @@ class TestSegments:
 
 class TestReferences:
     def test_are_the_objects_of_all_segments(self, index: LogIndex):
-        """Every object that holds a segment of a topic is referred to, once or often."""
+        """Every object that holds a segment of a topic is referred to, however many segments it holds."""
         assert list(index.referenced_archive_keys()) == []
         for topic in ("t", "other"):
             index.create_topic(topic, 2)
@@ -329,7 +333,7 @@ class TestReferences:
         assert set(index.referenced_archive_keys()) == {"t0", "t1", "t2", "other"}
 
     def test_end_with_the_segment(self, index: LogIndex):
-        """Objects of replaced, removed or deleted segments are no longer referenced."""
+        """Objects of replaced, removed or deleted segments are no longer referred to."""
         for topic in ("t", "other"):
             index.create_topic(topic, 1)
         for revision in range(3):
@@ -348,14 +352,14 @@ class TestReferences:
         assert set(index.referenced_archive_keys()) == {"other"}
 
     def test_references_of_a_deleted_topic_do_not_count(self, index: LogIndex):
-        """Segments added to a topic that is deleted at the same time keep no object."""
+        """Segments that are added to a topic while it is deleted keep no object."""
         index.advance_head("gone", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="orphan"))
         assert list(index.referenced_archive_keys()) == []
 
 
 class TestClaims:
     def test_have_one_owner(self, index: LogIndex):
-        """A name has one owner at a time, who may claim it again and release it."""
+        """A name has one owner at a time, who may claim it again, and may release it."""
         assert index.claim("n", "ann", 60)
         assert not index.claim("n", "bob", 60)
         assert index.claim("n", "ann", 60)
@@ -367,12 +371,12 @@ class TestClaims:
         assert index.claim("another", "ann", 60)
 
     def test_end_with_their_time(self, index: LogIndex):
-        """An owner who never comes back does not keep a name forever."""
+        """An owner that never comes back does not keep a name for ever."""
         assert index.claim("n", "ann", -1)
         assert index.claim("n", "bob", 60)
 
     def test_that_go_on_for_ever_do_not_count(self, index: LogIndex):
-        """A claim counts as expired if it lasts longer than possible because a clock was set back."""
+        """A claim that lasts longer than possible, because a clock was set back, counts as expired."""
         assert index.claim("n", "ann", 4000)
         assert index.claim("n", "bob", 60)
         assert not index.claim("n", "ann", 60)
@@ -380,7 +384,7 @@ class TestClaims:
 
 class TestProgress:
     def test_is_kept_per_shard_and_only_grows(self, index: LogIndex):
-        """Each shard's progress is the furthest that was ever noted, however many digits it has."""
+        """Each shard's progress is the greatest that was ever noted, however many digits it has."""
         assert index.shard_progresses("s") == {}
         index.advance_shard_progress("s", "shard-0", ShardProgress(9, complete_until=99))
         index.advance_shard_progress("s", "shard-0", ShardProgress(FAR, complete_until=1))
@@ -400,7 +404,7 @@ class TestProgress:
 
 class TestClose:
     def test_refuses_what_comes_later(self, index: LogIndex):
-        """Nothing pretends to work after closing; closing again changes nothing."""
+        """After closing, calls fail; closing again changes nothing."""
         index.create_topic("t", 1)
         [segment] = add_segments(index, "t", [10])
         index.close()

@@ -1,4 +1,4 @@
-"""A new engine is a folder and a line in two tables: docs/architecture.md. Then the contract suite judges it."""
+"""A new engine is a folder and a line in two tables (docs/architecture.md). Then the contract suite tests it."""
 
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ OPENER = """def _open_json_file_registry(url: str) -> Registry:
 
 
 def follow_recipe(root: Path, name: str) -> None:
-    """Add an engine of this name to a copy of the package and its tests, which serves registries alone."""
+    """Add an engine with this name, which only has registries, to a copy of the package and its tests."""
     unneeded = shutil.ignore_patterns("__pycache__")
     for part in (PACKAGE, Path("tests")):
         shutil.copytree(ROOT / part, root / part, ignore=unneeded)
@@ -42,7 +42,7 @@ def follow_recipe(root: Path, name: str) -> None:
 
 
 def insert_beside_line(path: Path, *, text: str, before: str = "", after: str = "") -> None:
-    """Add a text to a file before, or after, its only line that begins like this."""
+    """Insert a text before or after the only line in a file that begins like this."""
     lines = path.read_text().splitlines(keepends=True)
     [index] = [number for number, line in enumerate(lines) if line.startswith(before or after)]
     lines.insert(index if before else index + 1, text)
@@ -56,7 +56,8 @@ def run_tests(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_new_engine_that_keeps_the_promises_passes(tmp_path):
-    """A registry in a JSON file, of 60 lines, passes the contract suite, and no suite of another port runs on it."""
+    """A registry in a JSON file, with 60 lines of code, passes the contract suite, and no suite of another port runs on
+    it."""
     follow_recipe(tmp_path, "JsonFileRegistry")
     result = run_tests(tmp_path, *SUITES, TABLES, "-k", "json-file or test_engines")
     assert result.returncode == 0, result.stdout
@@ -65,7 +66,7 @@ def test_a_new_engine_that_keeps_the_promises_passes(tmp_path):
 
 @pytest.mark.long("tests/contracts/test_new_engine.py::test_a_new_engine_that_keeps_the_promises_passes")
 def test_the_suite_objects_to_an_engine_that_breaks_a_promise(tmp_path):
-    """A registry that keeps documents that it should remove fails, by the name of the promise."""
+    """If a registry keeps documents that it should remove, the suite fails at the test of that promise."""
     follow_recipe(tmp_path, "ForgetfulRegistry")
     result = run_tests(tmp_path, SUITES[0], "-k", "json-file")
     assert result.returncode == 1

@@ -25,10 +25,10 @@ from tests.support.patience import run_in_threads
 
 
 class TestParkedEvents:
-    """Parked events: those that consumers could not process, until an operator skips or redrives them."""
+    """Parked events are those that consumers could not process; they stay until an operator skips or redrives them."""
 
     def test_takes_events_and_moves_the_cursor_in_one_step(self, coordination: Coordination):
-        """An event is stored as parked and consumed, or neither; parking it again is outdated."""
+        """An event is either parked and consumed, or neither; parking it again is outdated."""
         begin_assignment(coordination, "a")
         event = a_parked_event(3, b'{"n":3}', failed_streams=4, replay="r", owner=Attribute("team", "checkout"))
         assert park_events(coordination, "a", event, upto=3) is CommitResult.COMMITTED
@@ -41,13 +41,13 @@ class TestParkedEvents:
     @pytest.mark.parametrize("upto", [5, None])
     @pytest.mark.parametrize("owned", ["", "b", "b>a"])
     def test_is_for_the_owner_alone(self, coordination: Coordination, owned, upto):
-        """A session that does not own the partition parks nothing, and leaves the cursor where it is. (S312)"""
+        """A session that does not own the partition cannot park events, and does not move the cursor. (S312)"""
         begin_assignment(coordination, owned)
         assert park_events(coordination, "a", a_parked_event(5), upto=upto) is CommitResult.NOT_OWNED
         assert (coordination.list_parked_events(SUBSCRIPTION), position(coordination)) == ([], at(-1))
 
     def test_takes_events_without_moving_the_cursor(self, coordination: Coordination):
-        """Events can be parked before the cursor passes them, also behind it; each is there once."""
+        """Events can be parked before the cursor passes them, or after it; each is parked once."""
         begin_assignment(coordination, "a")
         commit(coordination, "a", 7)
         for _ in range(2):
@@ -56,7 +56,7 @@ class TestParkedEvents:
         assert list_parked_offsets(coordination) == [5, 9]
 
     def test_keeps_the_last_of_what_is_parked_twice(self, coordination: Coordination):
-        """An event that is parked again has its new description, and the value it comes with."""
+        """If an event is parked again, the later description and value are kept."""
         begin_assignment(coordination, "a")
         park_events(coordination, "a", a_parked_event(5, b"{}" * 400_000))
         again = a_parked_event(5, b"[]", key="another", failed_streams=3)
@@ -65,7 +65,8 @@ class TestParkedEvents:
         assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(5)) == b"[]"
 
     def test_is_listed_in_order_page_by_page(self, coordination: Coordination):
-        """Pages go by event type, partition and position, and begin after the named event, whether it exists or not."""
+        """Pages are sorted by event type, partition and position, and begin after the given event, whether it exists or
+        not."""
         order = [
             *(a_parked_event(9, partition=a_place(10, "order")), a_parked_event(99, partition=a_place(2, "order"))),
             *(
@@ -95,7 +96,8 @@ class TestParkedEvents:
         assert coordination.list_parked_events("another") == []
 
     def test_releases_events(self, coordination: Coordination):
-        """Taken out, events are gone with their values, others stay, and doing it again changes nothing."""
+        """Events that are released are removed with their values, others stay, and releasing them again changes
+        nothing."""
         begin_assignment(coordination, "a")
         park_events(coordination, "a", *map(a_parked_event, range(MAX_PARKED_EVENTS_PER_CALL)))
         for _ in range(2):
@@ -106,7 +108,8 @@ class TestParkedEvents:
         assert position(coordination) == at(-1)
 
     def test_takes_as_much_as_it_says(self, coordination: Coordination):
-        """The most events, the most bytes and the largest event fit one step, and come out as they went in."""
+        """The maximum number of events, the maximum number of bytes and the largest event fit into one step, and are
+        read as they were written."""
         begin_assignment(coordination, "a")
         size = MAX_PARKED_BYTES_PER_CALL // MAX_PARKED_EVENTS_PER_CALL
         many = [a_parked_event(each, b"%d" % (each % 10) * size) for each in range(MAX_PARKED_EVENTS_PER_CALL)]
@@ -128,14 +131,14 @@ class TestParkedEvents:
         ids=["none", "two partitions", "one position", "too many", "too much"],
     )
     def test_refuses_what_no_engine_could_do(self, coordination: Coordination, events):
-        """More than fits one atomic step is a mistake of the caller."""
+        """More events than fit into one atomic step are an error of the caller."""
         begin_assignment(coordination, "a", "a")
         with pytest.raises(ValueError, match=r"partitions|position|too many"):
             park_events(coordination, "a", *events, upto=99)
         assert position(coordination) == at(-1)
 
     def test_goes_with_its_subscription(self, coordination: Coordination):
-        """A subscription that is forgotten has no parked events any more. (S72)"""
+        """When a subscription is forgotten, its parked events are removed. (S72)"""
         begin_assignment(coordination, "a")
         park_events(coordination, "a", a_parked_event(1))
         coordination.remove_subscription_state(SUBSCRIPTION)
@@ -144,7 +147,7 @@ class TestParkedEvents:
         assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(1)) is None
 
     def test_never_comes_from_two_sessions(self, coordination: Coordination):
-        """While a partition changes hands, each event is parked by its owner of the moment, and none is left out."""
+        """While a partition changes hands, each event is parked by the owner at that moment, and none is left out."""
         begin_assignment(coordination, "a")
         done = threading.Event()
 

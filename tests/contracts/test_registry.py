@@ -33,24 +33,24 @@ def registry(request, tmp_path):
 
 class TestDocuments:
     def test_are_kept_as_they_were_written(self, registry: Registry):
-        """A document's body comes back with every kind of JSON value in it."""
+        """A document's body is read as it was written, with every kind of JSON value."""
         body = {"text": 'é "\n\u0000', "number": 1.5, "large": 2**63 - 1, "list": [1, None, True], "object": {"a": {}}}
         registry.write(PutDocument(KIND, "a", body))
         assert registry.get(KIND, "a") == Document("a", body, 1)
 
     def test_that_are_not_there_are_none(self, registry: Registry):
-        """Getting a document that was never written, or is of another kind, returns nothing."""
+        """Reading a document that was never written, or that is of another kind, returns nothing."""
         registry.write(PutDocument("other", "a", {}))
         assert registry.get(KIND, "a") is None
 
     def test_count_their_writes(self, registry: Registry):
-        """A document's revision is 1 when it is created and grows by one with every write."""
+        """A document's revision is 1 when it is created, and grows by one with every write."""
         for revision in range(1, 4):
             registry.write(PutDocument(KIND, "a", {"revision": revision}))
             assert registry.get(KIND, "a") == Document("a", {"revision": revision}, revision)
 
     def test_begin_anew_after_they_were_removed(self, registry: Registry):
-        """A removed document is gone, and one created later under its key begins at revision 1."""
+        """A removed document no longer exists, and a later one with the same key begins at revision 1."""
         registry.write(PutDocument(KIND, "a", {}))
         registry.write(PutDocument(KIND, "a", {}))
         registry.write(RemoveDocument(KIND, "a"))
@@ -60,7 +60,7 @@ class TestDocuments:
         assert registry.get(KIND, "a") == Document("a", {}, 1)
 
     def test_cannot_be_changed_by_any_client_that_holds_them(self, registry: Registry):
-        """A caller's changes to a body, before or after, change no stored document."""
+        """If a caller changes a body before or after the call, the stored document stays the same."""
         body = {"list": [1]}
         registry.write(PutDocument(KIND, "a", body))
         body["list"].append(2)
@@ -94,14 +94,14 @@ class TestList:
         return registry
 
     def test_is_in_the_order_of_code_points(self, filled_registry: Registry):
-        """All documents of a kind are listed by key, as code points compare."""
+        """All documents of a kind are listed in the order of their keys, compared by code points."""
         assert [document.key for document in filled_registry.list(KIND)] == sorted(self.KEYS)
         assert all(
             document == Document(document.key, {"key": document.key}, 1) for document in filled_registry.list(KIND)
         )
 
     def test_finds_what_begins_so_and_comes_after(self, filled_registry: Registry):
-        """A list holds the keys that begin with `prefix` and are greater than `after`, up to the limit."""
+        """A list contains the keys that begin with `prefix` and are greater than `after`, up to the limit."""
         prefixes = ("", "a", "a.", "a.b", "b", "c", "\ud7ff", "\U0010ffff", "\U0010ffff\U0010ffff")
         for prefix, after in product(prefixes, ("", "A", "a.", "a.b.c", "aa", "\U0010ffff")):
             expected = [key for key in sorted(self.KEYS) if key.startswith(prefix) and key > after]
@@ -110,11 +110,11 @@ class TestList:
                 assert [document.key for document in found] == expected[:limit], (prefix, after, limit)
 
     def test_the_list_of_an_unknown_kind_is_empty(self, registry: Registry):
-        """A kind to which nothing was written has no documents."""
+        """A kind of which nothing was written has no documents."""
         assert list(registry.list("unheard of")) == []
 
     def test_a_very_long_list_is_read_page_by_page(self, registry: Registry):
-        """Megabytes of documents are listed whole, and in pages that leave none out and repeat none."""
+        """Megabytes of documents are listed completely, and in pages that leave out none and repeat none."""
         keys = [f"key-{number:05}" for number in range(1_500)]
         for start in range(0, len(keys), 99):
             registry.write(
@@ -145,7 +145,8 @@ class TestWrite:
         ids=repr,
     )
     def test_makes_no_change_when_one_condition_fails(self, registry: Registry, change):
-        """A write is all or nothing, and names the first change whose condition does not hold."""
+        """A write takes effect completely or not at all, and the error names the first change whose condition does not
+        hold."""
         registry.write(PutDocument(KIND, "there", {"n": 1}), PutDocument(KIND, "goes", {}))
         registry.write(PutDocument(KIND, "there", {"n": 2}))
         with pytest.raises(ChangedMeanwhile) as raised:
@@ -174,7 +175,7 @@ class TestWrite:
         assert registry.get("other", "c") == Document("c", {}, 1)
 
     def test_a_write_without_conditions_always_succeeds(self, registry: Registry):
-        """Without an expected revision, a put writes and a removal removes unconditionally."""
+        """Without an expected revision, a put and a removal always take effect."""
         registry.write(RemoveDocument(KIND, "a"))
         registry.write(PutDocument(KIND, "a", {"n": 1}))
         registry.write(PutDocument(KIND, "a", {"n": 2}))
@@ -185,7 +186,7 @@ class TestWrite:
         registry.write()
 
     def test_refuses_what_no_engine_could_do(self, registry: Registry):
-        """More than 99 changes, or two of one document, are a mistake of the caller and change nothing."""
+        """More than 99 changes, or two of one document, are an error of the caller, and change nothing."""
         with pytest.raises(ValueError, match="99"):
             registry.write(*[PutDocument(REMEMBERED_KIND, f"{number}", {}) for number in range(100)])
         with pytest.raises(ValueError, match="two changes"):
@@ -194,7 +195,7 @@ class TestWrite:
         registry.write(*[PutDocument(REMEMBERED_KIND, f"{number}", {}) for number in range(99)])
 
     def test_loses_no_update(self, registry: Registry):
-        """Many who count up one document by reading and writing it under a condition lose no count."""
+        """If many processes increment a number in a document with conditional writes, no increment is lost."""
         registry.write(PutDocument(KIND, "counter", {"count": 0}))
 
         def count_up(_: int) -> None:
@@ -230,7 +231,7 @@ class TestWrite:
         }
 
     def test_shows_itself_whole_or_not_at_all(self, registry: Registry):
-        """A reader that finds one of two documents changed, that are changed together, then finds the other changed
+        """If two documents are changed together, a reader that finds one of them changed then finds the other changed,
         too."""
         registry.write(PutDocument(KIND, "a", {"n": 0}), PutDocument(KIND, "b", {"n": 0}))
 
@@ -276,7 +277,7 @@ class TestChanges:
         ids=["put", "put of whatever is there", "removal", "removal of whatever is there"],
     )
     def test_changes_of_cached_documents_are_counted(self, registry: Registry, kind, change):
-        """The number of a document grows with each of its changes, alone or among others."""
+        """The change number of a document grows with each of its changes, whether alone or together with others."""
         registry.write(PutDocument(kind, "a", {}, expected_revision=ABSENT_REVISION))
         for others in ([], [CheckRevision(KIND, "b", ABSENT_REVISION), PutDocument(KIND, "c", {})]):
             before = change_count(registry, kind, "a")
@@ -286,7 +287,7 @@ class TestChanges:
             registry.write(PutDocument(kind, "a", {}, expected_revision=ABSENT_REVISION))
 
     def test_that_are_not_made_are_not_counted(self, registry: Registry):
-        """A change whose condition fails changes no number, and neither does a check."""
+        """A change whose condition fails changes no change number, and neither does a check."""
         registry.write(PutDocument(REMEMBERED_KIND, "a", {}))
         before = registry.change_counters()
         with pytest.raises(ChangedMeanwhile):
@@ -297,7 +298,8 @@ class TestChanges:
         assert registry.change_counters() == before
 
     def test_changes_of_uncached_documents_are_not_counted(self, registry: Registry):
-        """Documents that change often leave caches of others valid, and so do new ones unless absence is remembered."""
+        """Documents that change often leave other processes' caches valid, and so do new documents, unless their
+        absence is cached."""
         before = registry.change_counters()
         for _ in range(3):
             registry.write(PutDocument(KIND, "a", {}))
@@ -310,7 +312,7 @@ class TestChanges:
         assert registry.change_counters() != before
 
     def test_a_change_of_one_document_leaves_most_numbers_alone(self, registry: Registry):
-        """After one change, caches need not read everything again."""
+        """After one change, caches need not read all documents again."""
         keys = [f"key-{each}" for each in range(50)]
         before = registry.change_counters()
         registry.write(PutDocument(REMEMBERED_KIND, keys[0], {}))
@@ -325,7 +327,7 @@ class TestChanges:
         assert [each.key for each in registry.list(REMEMBERED_KIND)] == ["a"]
 
     def test_simultaneous_changes_are_all_counted(self, registry: Registry):
-        """Writers that change different documents at the same time do not refuse each other, and each is counted."""
+        """Writers that change different documents at the same time are not refused, and each change is counted."""
         writers = [str(each) for each in range(8)]
         before = registry.change_counters()
         run_in_threads(
@@ -335,7 +337,8 @@ class TestChanges:
         assert all(change_count_in(after, each) - change_count_in(before, each) >= 5 for each in writers)
 
     def test_are_seen_whenever_a_change_is(self, registry: Registry):
-        """A process that finds an old number before it reads a document has read the document of that time."""
+        """If a process finds an old change number before it reads a document, the document is at least as new as that
+        number."""
         registry.write(PutDocument(REMEMBERED_KIND, "a", {"n": 0}))
 
         def change() -> None:
@@ -363,7 +366,7 @@ def change_count_in(changes: ChangeCounters, key: str) -> int:
 
 class TestClose:
     def test_refuses_what_comes_later(self, registry: Registry):
-        """Nothing pretends to work after closing; closing again changes nothing."""
+        """After closing, calls fail; closing again changes nothing."""
         registry.close()
         registry.close()
         attempts = {

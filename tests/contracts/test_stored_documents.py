@@ -1,6 +1,6 @@
-"""Documents as stores have them: another version of the broker, before or after this one, reads them too.
+"""Documents as they are stored: earlier and later versions of the broker read them, too.
 
-They are written from the values of the model, by the names of its fields. A field that is renamed keeps its stored
+They are written from the values of the model, under the names of its fields. A field that is renamed keeps its stored
 name.
 """
 
@@ -166,13 +166,12 @@ BROUGHT_BACK = {
 
 @pytest.mark.parametrize(("stored", "read_and_written"), BROUGHT_BACK.values(), ids=BROUGHT_BACK)
 def test_what_is_stored_keeps_its_names_and_its_form(stored, read_and_written):
-    """A document that is read and written again stays unchanged: no name of a field and no form of a value has
-    changed."""
+    """A document that is read and written again stays unchanged: no field name and no format of a value has changed."""
     assert json.loads(json.dumps(read_and_written(stored))) == stored
 
 
 @pytest.mark.parametrize(("stored", "read_and_written"), BROUGHT_BACK.values(), ids=BROUGHT_BACK)
 def test_times_with_an_offset_are_read(stored, read_and_written):
-    """Earlier versions wrote +00:00 where Z stands now."""
+    """Earlier versions wrote +00:00 in place of Z."""
     earlier = json.loads(json.dumps(stored).replace('Z"', '+00:00"'))
     assert json.loads(json.dumps(read_and_written(earlier))) == stored

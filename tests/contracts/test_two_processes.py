@@ -1,4 +1,4 @@
-"""Properties of a data file that two processes have open."""
+"""Properties of a data file that two processes use at the same time."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +44,8 @@ def registry(url):
 
 class TestEventLog:
     def test_gives_no_offset_twice(self, log, neighbour):
-        """Two processes that append to one partition from many threads leave dense offsets, and lose nothing."""
+        """If two processes append to one partition from many threads, the offsets have no gaps, and no event is
+        lost."""
         neighbour.begin("append_in_threads", "t", "theirs", 4, 50)
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(lambda thread: append(log, f"mine{thread}", 50), range(4)))
@@ -60,14 +61,14 @@ class TestEventLog:
         assert moments == sorted(moments)
 
     def test_shows_at_once_what_the_other_stored(self, log, neighbour):
-        """A read sees the events that another process stored before it began."""
+        """A read sees the events that another process stored before the read began."""
         for number in range(10):
             neighbour.ask("append", "t", f"{number}", 1)
             assert log.bounds("t", [0])[0].next_offset == number + 1
             assert record_text(log.read("t", 0, number).events[0].record) == f"{number}/0"
 
     def test_wakes_readers_soon(self, log, neighbour):
-        """A read that waits returns when another process has appended, which it checks many times a second."""
+        """A read that waits returns when another process has appended; it checks many times a second."""
         assert APPEND_CHECK_INTERVAL_SECONDS <= 0.05
         with ThreadPoolExecutor(1) as reader:
             for number in range(10):
@@ -76,7 +77,7 @@ class TestEventLog:
                 assert len(reading.result(PATIENCE).events) == 1
 
     def test_notifies_watchers_soon(self, log, neighbour):
-        """A watcher is notified of an append by another process, and of a later one again."""
+        """A watcher is notified of an append by another process, and again of a later one."""
         told = threading.Event()
         places = set()
         end = log.add_change_listener(lambda *place: (places.add(place), told.set()))
@@ -88,7 +89,7 @@ class TestEventLog:
         end()
 
     def test_notifies_watchers_that_come_later(self, log, neighbour):
-        """A watcher that comes after others have left is notified of events stored from then on."""
+        """A watcher that begins after others have ended is notified of events that are stored from then on."""
         log.add_change_listener(lambda *_: None)()
         neighbour.ask("append", "t", "unwatched", 3)
         told = threading.Event()
@@ -98,7 +99,7 @@ class TestEventLog:
         end()
 
     def test_takes_nothing_once_the_other_sealed(self, log, neighbour):
-        """After another process has sealed a topic, nothing is stored after its visible end."""
+        """After another process has sealed a topic, nothing is stored after the visible end."""
         with ThreadPoolExecutor(2) as threads:
             publishing = [threads.submit(append_until_sealed, log) for _ in range(2)]
             assert log.read("t", 0, 0, wait=PATIENCE).events
@@ -107,7 +108,7 @@ class TestEventLog:
         assert log.bounds("t", [0])[0].next_offset == end == acknowledged
 
     def test_refuses_what_the_other_trimmed(self, log, neighbour):
-        """A read of events that another process removed is refused."""
+        """A read of events that another process has removed is refused."""
         append(log, "a", 5)
         neighbour.ask("trim", "t")
         with pytest.raises(OffsetUnavailable):
@@ -131,7 +132,7 @@ class TestRegistry:
         assert {each.key for each in registry.list("thing") if each.body["by"] == "mine"} == set(mine)
 
     def test_loses_no_update(self, registry, neighbour):
-        """Two processes that count up one document from several threads lose no count."""
+        """If two processes increment a number in a document from several threads, no increment is lost."""
         registry.write(PutDocument("thing", "counter", {"n": 0}))
         neighbour.begin("count_up", 50)
 
@@ -153,7 +154,8 @@ class TestRegistry:
         assert registry.get("thing", "counter") == Document("counter", {"n": 100}, 101)
 
     def test_is_written_while_the_other_publishes(self, log, registry, neighbour):
-        """A process that publishes without pause does not keep another from writing: it gets a turn each time."""
+        """A process that publishes without pause does not keep another one from writing: the other one gets a turn each
+        time."""
         neighbour.begin("append_in_threads", "t", "theirs", 4, 250)
         assert log.read("t", 0, 0, wait=PATIENCE).events
         for number in range(50):

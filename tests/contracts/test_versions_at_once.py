@@ -1,4 +1,5 @@
-"""Two versions of the broker at once, as in a deployment: on tables in DynamoDB and a stream in Kinesis, emulated."""
+"""Two versions of the broker at the same time, as during a deployment: with tables in DynamoDB and a stream in Kinesis,
+emulated."""
 
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tests.support.subscriptions import create_subscription
 
 NAME = "rolling"
 
-# It needs the class that has started a broker since the first version.
+# The program needs the class that has started a broker since the first version.
 SERVER = """
 import sys
 from nakadi.local import Broker
@@ -42,7 +43,7 @@ print(indexer.catch_up("shardId-000000000000").event_count)
 
 
 class SharedStores:
-    """Tables, a stream with one shard and a bucket, which processes of any version reach."""
+    """Tables, a stream with one shard and a bucket, which processes of any version use."""
 
     def __init__(self, cloud):
         self._variables = cloud.environment()
@@ -96,7 +97,7 @@ class SharedStores:
 
 @pytest.fixture
 def versions(tmp_path):
-    """The stores, and the package before and now."""
+    """The stores, and the package of the earlier and of this version."""
     before = package_at(VERSION_BEFORE, tmp_path / "before")
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -126,7 +127,7 @@ def consume(api, subscription, count):
 
 @pytest.mark.long("tests/contracts/test_stored_documents.py::test_what_is_stored_keeps_its_names_and_its_form")
 def test_two_versions_share_event_types_events_and_subscriptions(versions):
-    """While a version is rolled out, either reads what the other has written: event types, schemas, events in the
+    """While a version is rolled out, each version reads what the other has written: event types, schemas, events in the
     stream and in the archive, cursors, ids of events and assignments."""
     stores, before, now = versions
     with stores.broker(before) as old, stores.broker(now) as new:

@@ -1,5 +1,5 @@
-"""Run many worlds: `python -m tests.simulation SEEDS [FIRST]`. The first seed whose world breaks is printed, and can be
-run again alone: `python -m tests.simulation 1 SEED`."""
+"""Run many worlds: `python -m tests.simulation SEEDS [FIRST]`. The first seed whose world breaks a promise is printed,
+and can be run again alone: `python -m tests.simulation 1 SEED`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEDS_PER_SINK_WORLD = 10
 
 def failures(first: int, count: int) -> list[str]:
     logging.disable(logging.CRITICAL)
-    gc.disable()  # a world is small, and its end is the end of all of it
+    gc.disable()  # a world is small, and all of it is discarded at its end
     found = []
     for seed in range(first, first + count):
         try:
@@ -39,14 +39,15 @@ def failures(first: int, count: int) -> list[str]:
 
 
 def run_sink_world(seed: int) -> None:
-    """Raises `AssertionError`. Half of these worlds deliver by key, and half of each have a policy."""
+    """Run the world of a seed; raises `AssertionError`. Half of these worlds deliver by key, and half of each kind have
+    a policy."""
     number = seed // SEEDS_PER_SINK_WORLD
     parallel = Parallel.KEY if number % 2 else Parallel.PARTITION
     SinkWorld(seed, has_policy=number % 4 < 2, parallel=parallel).run()
 
 
 def first_failure(count: int) -> int:
-    """Stop at the first seed that breaks."""
+    """The first seed whose world breaks a promise, after which no more are run."""
     logging.disable(logging.CRITICAL)
     for seed in range(count):
         try:

@@ -1,4 +1,4 @@
-"""Time that moves when the simulation moves it, and clocks that show it a little wrong."""
+"""Time that the simulation moves, and clocks that show it with an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 @dataclass(slots=True)
 class SimulatedTime:
-    """`behind` is by how much the time of day has been set back, everywhere at once; steady clocks do not notice."""
+    """The true time. `behind` is by how much the time of day has been set back, on all machines at once; steady clocks
+    are not affected."""
 
     seconds: float = 0.0
     behind: float = 0.0
@@ -21,7 +22,7 @@ class SimulatedTime:
 
 @dataclass(frozen=True, slots=True)
 class SkewedClock:
-    """A machine's clock: its time of day is off by `skew` seconds, its steady clock began whenever it liked."""
+    """A machine's clocks: its time of day is off by `skew` seconds, and its steady clock began at any time."""
 
     time: SimulatedTime
     skew: float = 0.0

@@ -13,7 +13,7 @@ Place = EventTypePartition
 
 
 class PromiseBroken(AssertionError):
-    """Raised when a promise was broken; the message says which, and how."""
+    """Raised when a promise is broken; the message says which, and how."""
 
 
 def check_promise(name: str, holds: bool, how: str) -> None:
@@ -33,35 +33,35 @@ MOST_SKEW = timedelta(seconds=2)
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """The truth, which no process in the world can see: the stored events, and who received which.
+    """The truth, which no process in the world can see: the stored events, and which session received which.
 
-    `able` says whether a session's process could send something for it, had it a turn right now.
+    `able` says whether a session's process could send something for the session if it had a turn now.
     """
 
     able: Callable[[str], bool]
-    # The time of day, and the time that has really passed.
+    # The time of day, and the true time.
     now: Callable[[], datetime]
     steady: Callable[[], float]
-    # Since when offsets are being set, by marker.
+    # The times since when offsets are being set, by marker.
     marked: dict[str, float] = field(default_factory=dict)
     events: dict[Place, list[Event]] = field(default_factory=dict)
     oldest: dict[Place, int] = field(default_factory=dict)
     offsets: dict[Place, CommittedOffset] = field(default_factory=dict)
     assignment: Assignment = field(default_factory=Assignment)
     delivered: dict[Place, set[int]] = field(default_factory=dict)
-    # Events that consumers decided not to get: by committing further than they were sent, by setting offsets forward,
-    # by failing at them so often, or by coming after they had expired.
+    # Events that consumers chose not to get: because they committed beyond the sent events, set offsets forward, failed
+    # at the events often enough, or came after the events had expired.
     excused: dict[Place, set[int]] = field(default_factory=dict)
-    # Content of the lot
+    # The contents of all of them
     parked: dict[Place, set[int]] = field(default_factory=dict)
     sent: dict[tuple[str, Place], int] = field(default_factory=dict)
     begun: dict[tuple[str, Place], int] = field(default_factory=dict)
-    # How far partitions are committed as far as their owners have heard.
+    # Up to where partitions are committed, as their owners have learnt.
     heard: dict[tuple[str, Place], int] = field(default_factory=dict)
     deleted: bool = False
 
     def grow(self, places: Iterable[Place]) -> None:
-        """Note the present number of partitions."""
+        """Record the current number of partitions."""
         for place in places:
             self.events.setdefault(place, [])
             self.oldest.setdefault(place, 0)
@@ -72,7 +72,7 @@ class History:
     # Sending
 
     def note_heard_offsets(self, session: str, offsets: Mapping[Place, CommittedOffset]) -> None:
-        """A session has heard how far its partitions are committed."""
+        """A session has learnt up to where its partitions are committed."""
         for place, offset in offsets.items():
             if offset.owner == session:
                 self.heard[session, place] = offset.position.offset
@@ -106,7 +106,7 @@ class History:
         self.delivered[place].update(offsets)
 
     def _check_parked_keys(self, session: str, place: Place, offsets: list[int]) -> None:
-        """No event of a key is sent while an earlier one of it is parked."""
+        """No event of a key is sent while an earlier event of the key is parked."""
         events = self.events[place]
         waiting = {events[each].key: each for each in sorted(self.parked[place], reverse=True)}
         for each in offsets:
@@ -121,7 +121,7 @@ class History:
     def check_written_assignment(
         self, actor: str, new: Assignment, offsets: Mapping[Place, CommittedOffset], *, handing_over: bool
     ) -> None:
-        """An assignment was stored by a process, perhaps as a hand-over of the session that is called `actor`."""
+        """A process has stored an assignment, perhaps as a hand-over by the session `actor`."""
         old = self.assignment
         check_promise("deletion", not self.deleted, "something is written of a subscription that is gone")
         self._check_owners(actor, old, new, handing_over=handing_over)
@@ -143,7 +143,7 @@ class History:
             self.marked.setdefault(new.reset.id, self.steady())
 
     def _check_beginning(self, place: Place, position: Position, *, initialised: bool) -> None:
-        """A partition has its first offset: the subscription begins there, unless the partition is newer."""
+        """The first offset of a partition is where the subscription begins, unless the partition is newer."""
         check_promise(
             "I8", not initialised or position.offset == -1, f"{place} is new, and begins at {position.offset}"
         )
@@ -186,8 +186,8 @@ class History:
             check_promise("I6", len(sharing) <= room, f"{len(sharing)} sessions share {room} partitions")
 
     def _is_being_reset(self, reset: Reset | None) -> bool:
-        """Whether offsets are being set. One that began in the future did so before the clock was set back: they do not
-        count any more."""
+        """Whether offsets are being set. A reset whose time is in the future began before the clock was set back, and
+        does not count any more."""
         if reset is None or reset.began_at is None or reset.began_at > self.now():
             return False
         lasts = (reset.expires_at - reset.began_at - MOST_SKEW).total_seconds()
@@ -208,16 +208,16 @@ class History:
         self.offsets[place] = offset
 
     def record_parked(self, place: Place, offsets: Iterable[int]) -> None:
-        """Consumers fail at these, or they have the keys of such."""
+        """Consumers have failed at these events, or the events have the keys of such events."""
         self.parked[place].update(offsets)
         self.excused[place].update(offsets)
 
     def excuse_from_delivery(self, place: Place, first: Position, last: Position) -> None:
-        """No one wanted the events after the first position, up to the second."""
+        """Events after the first position, up to the second, need not be delivered any more."""
         self.excused[place].update(range(first.offset + 1, last.offset + 1))
 
     def count_left(self) -> dict[Place, int]:
-        """How many events are still there and not committed, where there are any."""
+        """The number of events that still exist and are not committed, by partition, where there are any."""
         ends = {place: max(self._committed_offset(place) + 1, self.oldest[place]) for place in self.events}
         return {place: len(events) - ends[place] for place, events in self.events.items() if len(events) > ends[place]}
 

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Mutant:
-    """`was` in a file of the package becomes `becomes`; `breaks` is the promise that goes with it."""
+    """A fault: `was` in a file of the package is replaced by `becomes`; `breaks` is the promise that is broken by
+    this."""
 
     breaks: str
     what: str
@@ -282,14 +283,14 @@ MUTANTS = (
 
 
 def apply_mutation(mutant: Mutant) -> str:
-    """The text of its file with the fault in it."""
+    """The text of the mutant's file, with the fault in it."""
     text = (PACKAGE / mutant.file).read_text()
     assert text.count(mutant.was) == 1, f"{mutant.what}: the code has changed"
     return text.replace(mutant.was, mutant.becomes)
 
 
 def find_symptom(mutant: Mutant, seeds: int) -> str:
-    """The simulation's finding about a mutant, in a line."""
+    """What the simulation finds out about a mutant, in one line."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "nakadi"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))

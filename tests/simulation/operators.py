@@ -1,4 +1,4 @@
-"""Operators that set offsets and add partitions, step by step, and the common knowledge about the event type."""
+"""Operators that set offsets and add partitions, step by step, and what all processes know about the event type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_subscription(read_from: ReadFrom) -> Subscription:
 
 
 class SimulatedEventType:
-    """The event type, as `EventTypes` and `CursorResolver` show it."""
+    """The event type as `EventTypes` and `CursorResolver` return it."""
 
     def __init__(self, history: History, partitions: int) -> None:
         self._history = history
@@ -68,7 +68,7 @@ def _place(partition: str) -> Place:
 
 
 class ResetOperator:
-    """A reset, or the end of all streams when there are no positions. Some callers leave before its end."""
+    """A reset, or the end of all streams if there are no positions. Some callers leave before the reset ends."""
 
     def __init__(
         self, wire: UnreliableCoordination, clock: SkewedClock, positions: dict[Place, Position], *, stays: bool = True
@@ -110,7 +110,7 @@ def make_reset_execution(wire: UnreliableCoordination, clock: SkewedClock) -> Re
 
 
 class RepartitioningOperator:
-    """One more partition. The operator asks again until there is an answer."""
+    """Adds one partition. The operator repeats the request until there is an answer."""
 
     def __init__(
         self, subscription: Subscription, topic: SimulatedEventType, wire: UnreliableCoordination, clock: SkewedClock

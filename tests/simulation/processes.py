@@ -1,4 +1,4 @@
-"""Processes that serve streams: hosts, and for each stream the work of the driver, without sockets and threads."""
+"""Processes that serve streams: hosts, and for each stream the work of its driver, without sockets and threads."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ MOST_EVENTS_READ = 4
 
 
 class SimulatedStream:
-    """A stream as the driver carries it. `received` are the events that its client has got and can commit, and
-    `client_is_there` until it leaves."""
+    """A stream as its driver runs it. `received` has the events that the client has received and can commit;
+    `client_is_there` holds until the client leaves."""
 
     def __init__(
         self, process: SimulatedProcess, session_id: str, limits: SubscriptionStreamLimits, lease: ProcessLease
@@ -77,10 +77,10 @@ class SimulatedStream:
         self.calls: deque[SessionCall] = deque()
         self.reads: dict[Place, int] = {}
         self.received: dict[Place, list[int]] = {}
-        # Partitions that others wait for: since when the session knows, and since when it was late at a turn.
+        # Partitions for which others wait: since when the session knows, and since when it was late at a turn.
         self.wanted: dict[Place, float] = {}
         self.late: dict[Place, float] = {}
-        # Until when the client was promised time to commit.
+        # The time until which the client was promised that it may commit.
         self.granted_until = -inf
         self.left = False
 
@@ -110,10 +110,12 @@ class SimulatedStream:
             check_promise("extension", early <= 0, f"{self.session.id} ends {early:.1f} s before what it has granted")
 
     def _check_nothing_is_due(self, now: float) -> None:
-        """A tick before the session asked for it finds nothing to do; so `next_tick_at` leaves no deadline out.
+        """A tick before the time that the session requested finds nothing to do, so `next_tick_at` leaves out no
+        deadline.
 
-        But batches: a batch of one partition leaves less room for events that are not committed, so the waiting events
-        of another partition may be as many as it may send now. They go with the next tick, whenever that is.
+        Batches are the exception: a batch of one partition leaves less room for uncommitted events, so the waiting
+        events of another partition may now fill the room that is left. They are sent with the next tick, whenever that
+        is.
         """
         if not self.is_able:
             return
@@ -124,7 +126,8 @@ class SimulatedStream:
         self._carry_out_actions(early)
 
     def _check_hand_overs(self, now: float) -> None:
-        """Whatever the client commits, others get a partition after two commit timeouts, or the session is over."""
+        """Whatever the client commits, other sessions get a partition after two commit timeouts, or the session has
+        ended."""
         patience = self.limits.commit_seconds
         for place, since in self.wanted.items():
             if now >= since + patience:
@@ -135,14 +138,14 @@ class SimulatedStream:
                 )
 
     def _check_time_to_commit(self, now: float) -> None:
-        """A session closes for others only when its client had a whole commit timeout for the events that they wait
-        for."""
+        """A session closes for others only if its client had a whole commit timeout for the events for which they
+        wait."""
         since = min(self.wanted.values(), default=inf)
         had = f"its client had {now - since:.1f} s to commit what others wait for"
         check_promise("time to commit", now >= since + self.limits.commit_seconds, f"{self.session.id} closes; {had}")
 
     def call(self) -> None:
-        """One call of the clerk; without an answer, it is tried again the next time."""
+        """One call of the clerk; if there is no answer, the call is repeated the next time."""
         call, wire = self.calls[0], self.process.wire
         try:
             wire.actor, wire.letting_go = self.session.id, not isinstance(call, OpenPartition)
@@ -160,7 +163,7 @@ class SimulatedStream:
         self.calls.popleft()
 
     def leave(self) -> None:
-        """The work of the door after the driver."""
+        """What the door does after the driver."""
         wire = self.process.wire
         self.left = True
         try:
@@ -173,7 +176,7 @@ class SimulatedStream:
 
     def handle_state(self, shared: SharedState, now: float) -> Sequence[SessionAction]:
         actions = self.session.handle_state(shared, now)
-        # A state older than the session's last action is not believed, and so not heard.
+        # A state that is older than the session's last action is ignored, so it does not count as known.
         if self.session._seen == shared.assignment.revision:
             own = shared.assignment.session(self.session.id)
             leaves = own is not None and own.is_leaving
@@ -264,7 +267,7 @@ class SimulatedProcess:
 
     @property
     def takes_lease(self) -> bool:
-        """Whether a call is under way: others wait."""
+        """Whether a call is in progress, for which others wait."""
         return self.host._lock.locked()
 
     @property
@@ -273,13 +276,13 @@ class SimulatedProcess:
 
     @property
     def should_read_state(self) -> bool:
-        """Whether there are news, or have been none for so long that some may have been lost."""
+        """Whether there are news, or none for so long that some may have been lost."""
         return bool(self.news) or self.clock.monotonic() >= self.looked_at + FULL_READ_INTERVAL_SECONDS
 
     def open(
         self, subscription: Subscription, session_id: str, limits: SubscriptionStreamLimits, requested: Sequence[Place]
     ) -> SimulatedStream | None:
-        """The work of the door before the driver; returns the stream, if one began."""
+        """What the door does before the driver; returns the stream, if one was opened."""
         try:
             make_offset_initialisation(self.topic, self.wire, self.clock).ensure_initialised(subscription)
         except Unavailable:
@@ -333,7 +336,7 @@ class SimulatedProcess:
         return PartitionStart(event_type, start, start.offset - stored.offset)
 
     def handle(self, drop: Any) -> None:
-        """A consumer failed at an event often enough that it need not get it."""
+        """A consumer failed at an event often enough that the event need not be delivered."""
         self.history.excused[drop.partition].add(drop.event.end.offset)
 
     def crash(self) -> None:

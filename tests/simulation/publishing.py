@@ -1,10 +1,9 @@
 """Worlds of publishers that send the same events: `python -m tests.simulation.publishing [WORLDS] [FIRST]`.
 
-A world has a log, claims, publishers and a time that the world moves; the clock of each publisher is somewhat wrong,
-and is set now and then, after which it is wrong by something else.
-Each step of an append is one move: others move in between, processes die there, calls fail before or after their
-effect, and an append whose answer is lost may come into the log later. The event type moves to other timelines
-meanwhile. One seed determines everything.
+A world has a log, claims, publishers and a time that the world moves. The clock of each publisher is somewhat wrong,
+and is set now and then, after which its error is different. Each step of an append is one move: others move in between,
+processes die, calls fail before or after their effect, and an append whose answer is lost may be stored in the log
+later. The event type moves to other timelines meanwhile. One seed determines everything.
 
 These must hold: an event is stored once within its window, and a publisher that hears that an event is stored, or is a
 duplicate, finds it in the log. In the end, when nothing fails any more, every publisher hears that its event is stored.
@@ -46,7 +45,7 @@ MAX_CONFIRMATION_DELAY = timedelta(seconds=120)
 
 
 class SkewedClock(Struct):
-    """A machine's clock: its time of day is off and may be set, its steady clock is right."""
+    """A machine's clocks: its time of day is off and may be set, its steady clock is right."""
 
     time: HandMovedClock
     skew: timedelta
@@ -66,11 +65,10 @@ class PromiseBroken(AssertionError):
 
 
 class World:
-    """With `max_skew`, clocks are wrong by at most this number of seconds; otherwise some worlds have clocks that are
-    right.
+    """With `max_skew`, clocks are wrong by at most this number of seconds; otherwise, in some worlds, clocks are right.
 
-    In a tight world, four publishers send one event repeatedly, slow steps take nearly as long as they may, and
-    clocks are as wrong as they may be: only there does it often matter that clocks differ.
+    In a tight world, four publishers send one event repeatedly, slow steps take nearly as long as they may, and clocks
+    are as wrong as they may be: only there does it often matter that clocks differ.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class World:
     def for_storage(self, _storage_id: str) -> World:
         return self
 
-    # Calls of the append
+    # The calls of an append
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Any:
         return self.log.bounds(topic, partitions)
@@ -117,7 +115,7 @@ class World:
         return self.log.read(topic, partition, offset, limit=self.drawn.choice([1, 1000]))
 
     async def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
-        """Some partitions are refused, and still come into the log, now or later, or never."""
+        """Some partitions are refused, and yet may be stored in the log, now, later, or never."""
         self.has_grown = True
         refused = {each for each in batches if self.fails()}
         fates = dict(await self.log.append(topic, {each: batches[each] for each in batches if each not in refused}))
@@ -135,7 +133,7 @@ class World:
         return not self.is_calm and self.drawn.random() < self.faults
 
     def call(self, step: Callable[[], Any]) -> Any:
-        """A call that may fail before its effect, or after it."""
+        """A call that may fail before or after its effect."""
         if self.fails():
             raise Unavailable("It did not arrive.")
         result = step()
@@ -168,7 +166,7 @@ class World:
                 continue
 
     def pass_time(self) -> None:
-        """In small steps, so that late effects come when they are due."""
+        """Time passes in small steps, so that late effects come when they are due."""
         left = self.drawn.expovariate(1 / self.pace)
         while left > 0:
             self.clock.move(min(left, 1.0))
@@ -223,7 +221,7 @@ class World:
 
 
 class Publisher:
-    """Sends a batch until all of it is reported as stored, and then another one."""
+    """Sends a batch until all of it is reported as stored, and then sends another one."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -301,7 +299,7 @@ class Publisher:
         self.append_seconds = self.world.drawn.choice([0.0, 0.0, self.world.draw_delay(MAX_APPEND_SECONDS)])
 
     def _append_is_due(self) -> bool:
-        """An append may take long, but the log gives it up at last; then its process counts as dead."""
+        """An append may take long, but eventually the log gives it up; then its process counts as dead."""
         took = self.world.clock.monotonic() - self.step_taken_at
         if took > MAX_APPEND_SECONDS:
             self.begin_attempt()

@@ -1,4 +1,4 @@
-"""Worlds of publishers keep their promises, and break one as soon as a step of the append is wrong."""
+"""Worlds of publishers keep their promises, and break one as soon as any step of the append is wrong."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def _silence_logs():
 
 
 def test_worlds_keep_their_promises():
-    """Whatever fails and whoever dies, each event is stored once, and a publisher that hears so finds it. (P158)"""
+    """Whatever fails and whichever process dies, each event is stored once, and a publisher that is told so finds it.
+    (P158)"""
     for seed in range(everything.choose_by_suite(80, 5000)):
         try:
             World(seed).run()
@@ -121,7 +122,8 @@ def test_worlds_keep_their_promises():
 @pytest.mark.long("tests/simulation/test_publishing_worlds.py::test_worlds_keep_their_promises")
 @pytest.mark.parametrize("what", CLOCK_MUTANTS)
 def test_a_step_that_trusts_the_clocks_of_others_is_found(what):
-    """Clocks that are wrong break a promise then, and clocks that are right do not: they are the reason."""
+    """With clocks that are wrong, a promise is broken, and with clocks that are right, none is: the clocks are the
+    cause."""
     module = load_mutant(*CLOCK_MUTANTS[what])
     with pytest.raises(PromiseBroken, match="again"):
         run_tight_worlds(MAX_WORLDS, module, MAX_SKEW_SECONDS)
@@ -131,7 +133,7 @@ def test_a_step_that_trusts_the_clocks_of_others_is_found(what):
 @pytest.mark.long("tests/simulation/test_publishing_worlds.py::test_worlds_keep_their_promises")
 @pytest.mark.parametrize("what", MUTANTS)
 def test_a_wrong_step_is_found(what):
-    """Each step of an append has a reason: without it, a world breaks a promise."""
+    """Each step of an append is needed: without it, a world breaks a promise."""
     module = load_mutant(*MUTANTS[what])
     known = [] if everything.WANTED else [seed for name, seed in KNOWN_WORLDS.items() if name == what]
     for seed in (*known, *range(MAX_WORLDS)):

@@ -1,4 +1,4 @@
-"""A hundred worlds, each from its seed; `make simulate SEEDS=100000` runs many."""
+"""A hundred worlds, each from its own seed; `make simulate SEEDS=100000` runs many."""
 
 import re
 from pathlib import Path
@@ -18,14 +18,14 @@ README = Path(__file__).with_name("README.md").read_text()
 
 @pytest.mark.parametrize("first", seeds(100, 600)[::SEEDS_IN_A_TEST])
 def test_worlds_keep_their_promises(first):
-    """For any sessions, crashes, pauses, resets and lost answers: one owner, nothing lost, nothing out of order,
-    nothing committed sent again, and everything comes to its end. (S168, S239, S245, S312, S313, S314, S315, S316,
-    S317, S318, S319, S206, S219, S249, S324, S329, S331)"""
+    """For any sessions, crashes, pauses, resets and lost answers, there is one owner, nothing is lost, nothing is out
+    of order, nothing committed is sent again, and all work is completed. (S168, S239, S245, S312, S313, S314, S315,
+    S316, S317, S318, S319, S206, S219, S249, S324, S329, S331)"""
     run_many(SEEDS_IN_A_TEST, first)
 
 
 def test_a_world_can_be_lived_through_again():
-    """A seed determines everything: the same seed is the same world."""
+    """A seed determines everything: the same seed gives the same world."""
     trails = []
     for _ in range(2):
         world = World(4711)
@@ -54,7 +54,8 @@ def test_worlds_in_dynamodb_keep_their_promises(tmp_path):
 
 
 def test_broken_promises_are_found(monkeypatch):
-    """A session that continues without a lease is found, and its seed is reported with the events before. (S318)"""
+    """A session that continues without a lease is detected, and its seed is reported with the preceding events.
+    (S318)"""
     monkeypatch.setattr(SubscriptionSession, "_is_over", lambda self, _: self.end is not None)
     with pytest.raises(PromiseBroken, match=r"(?s)seed (\d+): (?:I[17]|hand-over): .* SEEDS=1 FIRST=\1$"):
         run_many(500)
@@ -67,12 +68,12 @@ def run_many(count, first=0):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[each.what for each in MUTANTS])
 def test_every_mutant_still_fits(mutant):
-    """Each of the faults that the simulation was shown to find is still one that can be put into the code."""
+    """Each of the faults that the simulation was shown to detect can still be put into the code."""
     assert apply_mutation(mutant) != (PACKAGE / mutant.file).read_text()
 
 
 def test_every_promise_was_broken_once():
-    """Each invariant has a mutant, and so has each promise beyond them."""
+    """For each invariant, and for each promise beyond them, there is a mutant that breaks it."""
     promises = {f"I{number}" for number in range(1, 9)} | {
         "at least once",
         "order",
@@ -89,7 +90,7 @@ def test_every_promise_was_broken_once():
 
 
 def test_the_readme_lists_the_mutants():
-    """Its table names each fault with the promise that it breaks and its file."""
+    """The table in the README names each fault with the promise that it breaks and its file."""
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in README.splitlines()]
     rows = {(each[0], each[1], each[2].strip("`")) for each in cells if len(each) == 5}
     wanted = {(each.breaks, each.what, each.file) for each in MUTANTS}
@@ -98,7 +99,7 @@ def test_the_readme_lists_the_mutants():
 
 
 def test_the_readme_names_classes_that_exist():
-    """Each class that the README names as code under test is in the package."""
+    """Each class that the README names as code under test exists in the package."""
     sentence = next(line for line in README.splitlines() if line.startswith("The code under test is"))
     sources = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
     for name in re.findall(r"`(\w+)`", sentence):

@@ -1,4 +1,4 @@
-"""The way of a process to the store: calls get lost, answers get lost, calls arrive twice, others are faster, and
+"""The path from a process to the store: calls get lost, answers get lost, calls arrive twice, others are faster, and
 changes are not always reported."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class Faults:
-    """How likely things are to go wrong with a call; `others_move` is how likely others do something meanwhile."""
+    """How likely a call is to fail in each way; `others_move` is how likely others are to act meanwhile."""
 
     call_lost: float = 0.03
     answer_lost: float = 0.03
@@ -45,12 +45,12 @@ class Faults:
 
 
 class ProcessCrashed(BaseException):
-    """Raised within any work of a process that crashes; it cannot be caught there."""
+    """Raised within any work of a process that crashes; it must not be caught there."""
 
 
 class UnreliableCoordination:
-    """A `Coordination`. `meanwhile` lets the rest of the world make moves; `actor` is the session that is calling, if
-    one is, and `letting_go` whether it hands over. The owner of the wire sets `alive`."""
+    """A `Coordination` with faults. `meanwhile` lets the rest of the world make moves; `actor` is the session that is
+    calling, if any, and `letting_go` is whether it hands over partitions. The owner of the wire sets `alive`."""
 
     def __init__(
         self, store: Any, history: History, faults: Faults, random: Random, meanwhile: Callable[[], None]
@@ -60,7 +60,7 @@ class UnreliableCoordination:
         self._history = history
         self._faults = faults
         self._random = random
-        # A separate source of chance: an engine's thread may report, too.
+        # A separate random generator: an engine's thread may report, too.
         self._hearing = Random(random.random())
         self.meanwhile = meanwhile
         self.actor = ""
@@ -143,10 +143,10 @@ class UnreliableCoordination:
     def add_change_listener(
         self, subscription: str, changed: Callable[[SubscriptionChangeNotice], None]
     ) -> Callable[[], None]:
-        """For commits through other processes, it only reports that there was one.
+        """For commits through other processes, the report only says that there was one.
 
-        A store may report its own change once more, from a thread that reads its file. No seed determines
-        when that is, so it is not heard.
+        A store may report its own change again, from a thread that reads its file. No seed determines when that
+        happens, so the report is ignored.
         """
         thread = threading.get_ident()
 
@@ -176,6 +176,6 @@ class UnreliableCoordination:
         if fate > 1 - faults.answer_lost:
             raise Unavailable("the answer was lost")
         if fate > 1 - faults.answer_lost - faults.sent_twice:
-            # A repeated call gets the answer of the second one.
+            # A repeated call returns the answer of the second call.
             return call()
         return answer

@@ -1,4 +1,4 @@
-"""A world: a store, processes with streams, clients, publishers, and operators that set offsets and adds partitions.
+"""A world: a store, processes with streams, clients, publishers, and operators that set offsets and add partitions.
 
 One seed determines every move. While one process waits for the store, others move, even in the same process, as threads
 do. After some hundred moves, the world stops causing faults, and then every process must finish its work.
@@ -39,13 +39,13 @@ MOST_SKEW_SECONDS = 0.9
 MOST_PROCESSES = 3
 MOST_PARTITIONS = 5
 
-# How long it may take until something more is committed, or all is at rest, once nothing goes wrong any more: leases
-# and markers run out first, and events that nobody can digest are found one by one.
+# How long it may take, once there are no more faults, until something more is committed or all work is done: leases and
+# markers expire first, and events that no consumer can process are found one by one.
 PATIENCE_SECONDS = 240.0
 
-# The time that a session may wait for a partition while nothing goes wrong: two of the commit timeouts that are
-# drawn, until the owner has looked, and a lease that may have to run out first; and the number of half seconds for
-# which this is watched.
+# How long a session may wait for a partition while there are no faults: two of the commit timeouts that are drawn, the
+# time until the owner has looked, and a lease that may have to expire first; and the number of half seconds for which
+# this is observed.
 HAND_OVER_SECONDS = 13.0
 NEGLECTED_ROUNDS = 80
 
@@ -80,7 +80,8 @@ class World:
         self._moves, self._weights = list(drawn), list(accumulate(drawn.values()))
 
     def _drawn_moves(self) -> dict[Callable[[], None], float]:
-        """How often each event happens in this world: worlds that differ in that show more than many of one kind."""
+        """How often each kind of move happens in this world: worlds that differ in this show more than many similar
+        ones."""
         usual = {
             self._publish: 8,
             self._open: 5,
@@ -120,7 +121,7 @@ class World:
         move()
 
     def _let_others_move(self, process: SimulatedProcess | None = None) -> None:
-        """The actions of others while a call is under way, which takes long if its process is paused."""
+        """The moves of others during a call, which takes long if its process is paused."""
         if self._depth < 2:
             self._depth += 1
             for _ in range(self.random.randint(1, 2)):
@@ -151,8 +152,8 @@ class World:
                 end, left = self.time.seconds + PATIENCE_SECONDS, less
 
     def _neglect_waiting_sessions(self) -> None:
-        """Clients commit one event at a time, always before their time is over, and nothing in a partition that
-        another session waits for. It changes hands nevertheless."""
+        """Clients commit one event at a time, always before their time is over, but nothing in a partition for which
+        another session waits. The partition changes hands nevertheless."""
         self._note("nobody commits what others wait for")
         asked: dict[tuple[Place, str], float] = {}
         for number in range(NEGLECTED_ROUNDS):
@@ -169,7 +170,7 @@ class World:
                 )
 
     def _wanted_partitions(self) -> set[tuple[Place, str]]:
-        """The partitions that others wait for, and who has them."""
+        """The partitions for which others wait, and their owners."""
         entries = self.store.assignment(SUBSCRIPTION).entries
         return {
             (each.partition, each.owner)
@@ -178,7 +179,7 @@ class World:
         }
 
     def _commit_one(self, stream: SimulatedStream) -> None:
-        """Commit the next event of a partition that no other session waits for."""
+        """Commit the next event of a partition for which no other session waits."""
         offsets, wanted = self.history.offsets, {place for place, _ in self._wanted_partitions()}
         latest = max(
             (each.changed_at for each in offsets.values() if each.owner == stream.session.id), default=self._now()
@@ -229,7 +230,7 @@ class World:
             self._commit_all(stream, place)
 
     def _delete(self) -> None:
-        """The subscription is deleted: its streams end, and none of its state is left."""
+        """Delete the subscription: its streams end, and none of its state is left."""
         self._note("the subscription is deleted")
         self.store.remove_subscription_state(SUBSCRIPTION)
         self.history.deleted = True
@@ -254,7 +255,7 @@ class World:
         left = {place.partition: count for place, count in self.history.count_left().items()}
         return f"{left} events are left, {self._describe()}"
 
-    # Possible events
+    # Possible moves
 
     def _publish(self) -> None:
         place = self.random.choice(list(self.history.events))
@@ -343,7 +344,7 @@ class World:
             self._commit_unsent(stream, place)
 
     def _commit_all(self, stream: SimulatedStream, place: Place) -> None:
-        """Commit everything before the first event that this consumer cannot digest."""
+        """Commit everything before the first event that this consumer cannot process."""
         got = stream.received[place]
         bad = [
             each for each in got if (place, each) in self.poison and each not in self.history.excused.get(place, set())
@@ -387,7 +388,7 @@ class World:
         self._ask("asks for more time", assignments.with_extension_requested)
 
     def _ask(self, what: str, request: Callable[[Assignment, str], Assignment]) -> None:
-        """A client asks something of a stream, wherever that is served, through any process."""
+        """A client makes a request about a stream, whichever process serves it, through any process."""
         sessions = self.store.assignment(SUBSCRIPTION).sessions
         if sessions:
             session_id = self.random.choice(sessions).id
@@ -467,7 +468,7 @@ class World:
     # Choosing
 
     def _do_exclusively(self, what: str, move: Callable[[], None]) -> None:
-        """No one does the same thing twice at a time; and who crashes does not come to the end of it."""
+        """Nobody does the same thing twice at a time, and a process that crashes does not complete it."""
         if what in self._busy:
             return
         self._busy.add(what)
@@ -503,7 +504,7 @@ class World:
 
 
 def run(seed: int) -> None:
-    """Live through the world of a seed; raises `Broken` with its trail."""
+    """Run the world of a seed; raises `PromiseBroken` with its trail."""
     world = World(seed)
     try:
         world.run()

@@ -70,13 +70,13 @@ def test_bad_patterns(pattern, words):
 
 @pytest.mark.parametrize("pattern", ["a{1000}", "^[A-Za-z ]{1,255}$", ".{0,1000}", r"^[\p{L}\p{N} .'-]{1,80}$"])
 def test_repeats(pattern):
-    """Counted repeats up to 1000 are fine, also of large classes of characters. (R155)"""
+    """Counted repeats of up to 1000 are accepted, even of large character classes. (R155)"""
     assert compile_pattern(pattern).instruction_count > 500
 
 
 @pytest.mark.parametrize("pattern", [r"\pL{1000}", "x{0,1000}" * 60, r"\pL" * 3000, "(?:a?){1000}" * 50])
 def test_patterns_that_are_too_large(pattern):
-    """A pattern that takes too much memory or too long to make ready is refused. (R155)"""
+    """A pattern that takes too much memory, or too long to compile, is refused. (R155)"""
     with pytest.raises(BadPattern, match="pattern too large"):
         compile_pattern(pattern)
 
@@ -89,7 +89,7 @@ def test_patterns_of_a_schema():
 
 
 def test_too_many_large_patterns():
-    """A schema may have a few large patterns."""
+    """A schema may have only a few large patterns."""
     ours = SchemaPatterns()
     for number in range(MAX_LARGE_PATTERNS):
         ours.compile_once(rf"\pL{{{20 + number}}}")
@@ -110,7 +110,7 @@ def test_too_many_usual_patterns():
 
 
 def test_searches_cost_steps():
-    """A search takes steps: a few for a short text, its real cost for a long one. (R155)"""
+    """A search takes steps: a few for a short string, and its real cost for a long one. (R155)"""
     short, long = [MAX_EVENT_STEPS], [MAX_EVENT_STEPS]
     compile_pattern("^[a-z]+$").is_found_in("abc", short)
     compile_pattern("^[a-z]{1,1000}$").is_found_in("a" * 10_000, long)
@@ -120,13 +120,13 @@ def test_searches_cost_steps():
 
 
 def test_searches_that_could_take_too_long():
-    """A search is not begun when its worst case takes more steps than are left."""
+    """A search is not begun if its worst case takes more steps than are left."""
     with pytest.raises(StepsExhausted):
         is_found("(?:a?){500}b", "a" * 1_000_000)
 
 
 def test_nothing_is_left_in_the_cache_of_the_library():
-    """Patterns go when their schema goes: the library that runs them keeps none."""
+    """Patterns are freed with their schema: the library that runs them keeps none."""
     compile_pattern("^something-that-nobody-else-uses$")
 
     assert re2._Regexp._make.cache_info().currsize == 0
@@ -140,7 +140,7 @@ def test_nothing_is_written_about_bad_patterns(capfd):
 
 
 def test_memory_for_instructions():
-    """A large pattern does not fit the usual memory."""
+    """A large pattern does not fit into the usual memory."""
     with pytest.raises(re2.error):
         re2.compile(r"\pL{20}", formats._re2_options(formats._RE2_MEMORY_BYTES))
     assert compile_pattern(r"\pL{20}").instruction_count > formats._MAX_INSTRUCTIONS_OF_USUAL_PATTERN

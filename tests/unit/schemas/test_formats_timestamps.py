@@ -1,4 +1,4 @@
-"""Moments in RFC 3339, and the messages for other texts."""
+"""Times in RFC 3339, and the messages about other strings."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from nakadi.schemas.formats import timestamp_problem
     ],
 )
 def test_moments(text):
-    """A date that exists, a time with seconds and an offset make a moment, T and Z in either case. (P67, R181)"""
+    """An existing date, a time with seconds and an offset are a valid time, with T and Z in either case. (P67, R181)"""
     assert timestamp_problem(text) is None
 
 
@@ -62,7 +62,7 @@ def test_oddities(text):
     ],
 )
 def test_places_of_faults(text, reason):
-    """A text of another form is refused with the place where it goes wrong. (P66, P68, R181)"""
+    """A string in another format is refused with the position of the fault. (P66, P68, R181)"""
     assert timestamp_problem(text) == f"must be a valid date-time Text '{text}' could not be parsed {reason}"
 
 
@@ -78,7 +78,7 @@ def test_places_of_faults(text, reason):
     ],
 )
 def test_trailing_text(text, at):
-    """No text may follow an offset, above all no minutes without a colon. (P68, P72)"""
+    """No text may follow an offset, in particular no minutes without a colon. (P68, P72)"""
     assert timestamp_problem(text) == (
         f"must be a valid date-time Text '{text}' could not be parsed, unparsed text found at index {at}"
     )
@@ -95,7 +95,8 @@ def test_trailing_text(text, at):
     ],
 )
 def test_what_is_too_short_or_too_long(text):
-    """A time without seconds, and an offset without minutes or with seconds, are refused in a few words. (P68, P72)"""
+    """A time without seconds, and an offset without minutes or with seconds, are refused with a short message. (P68,
+    P72)"""
     assert timestamp_problem(text) == "must be a valid date-time"
 
 
@@ -117,12 +118,12 @@ def test_what_is_too_short_or_too_long(text):
     ],
 )
 def test_values_that_do_not_exist(text, reason):
-    """Days, hours, seconds and offsets that do not exist are refused, and the reason says which. (P66, P68, R181)"""
+    """Days, hours, seconds and offsets that do not exist are refused, and the message says which. (P66, P68, R181)"""
     assert timestamp_problem(text) == f"must be a valid date-time Text '{text}' could not be parsed: {reason}"
 
 
 def test_long_texts_are_cut():
-    """A long text is not repeated in full. (P66)"""
+    """A long string is not repeated in full. (P66)"""
     problem = timestamp_problem("x" * 100_000)
 
     assert problem == f"must be a valid date-time Text '{'x' * 64}...' could not be parsed at index 0"

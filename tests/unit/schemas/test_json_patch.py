@@ -19,7 +19,7 @@ VALUES = st.recursive(
 @settings(max_examples=choose_by_suite(100, 5000), derandomize=True, deadline=None, database=None)
 @given(VALUES, VALUES)
 def test_a_patch_leads_from_one_value_to_the_other(before, after):
-    """A library that knows RFC 6902 makes the second value of the first. (R297)"""
+    """A library that implements RFC 6902 turns the first value into the second. (R297)"""
     assert json.dumps(jsonpatch.apply_patch(before, patch_between(before, after)), sort_keys=True) == json.dumps(
         after, sort_keys=True
     )
@@ -27,12 +27,12 @@ def test_a_patch_leads_from_one_value_to_the_other(before, after):
 
 @pytest.mark.parametrize("value", [1, 1.0, True, None, "a", [1, {"a": []}], {"a": {"b": 1}}])
 def test_nothing_changes_without_a_difference(value):
-    """A value that stays needs no operation. (R297)"""
+    """Equal values need no operation. (R297)"""
     assert patch_between(value, json.loads(json.dumps(value))) == []
 
 
 def test_a_patch_touches_no_more_than_it_must():
-    """Members that are the same on both sides are not named. (R297)"""
+    """Members that are equal on both sides are not named. (R297)"""
     before = {"type": "object", "properties": {"a": {"type": "string"}, "b/c": {"type": "string"}}}
     after = {"type": "object", "properties": {"a": {"type": "string"}, "b/c": {"type": "null"}, "d": True}}
 

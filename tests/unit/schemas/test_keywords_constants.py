@@ -1,10 +1,10 @@
-"""The values that generated code works with."""
+"""The constants that generated code uses."""
 
 from nakadi.schemas.keywords import CodeConstants
 
 
 def test_names():
-    """A value gets a generated name, and code sees only the given values. (P56)"""
+    """A value gets a generated name, and the code sees only the given values. (P56)"""
     constants = CodeConstants({"len": len})
     name = constants.add_constant("__import__")
 
@@ -13,7 +13,7 @@ def test_names():
 
 
 def test_texts():
-    """A text has one name, however often it comes. (P56)"""
+    """A string has one name, however often it is used. (P56)"""
     constants = CodeConstants({})
 
     assert constants.add_text_once("a") == constants.add_text_once("a") != constants.add_text_once("b")

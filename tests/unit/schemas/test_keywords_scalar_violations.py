@@ -1,4 +1,4 @@
-"""Reasons that need no look inside."""
+"""Violations that can be found without looking inside a value."""
 
 import pytest
 
@@ -16,14 +16,14 @@ def reason(schema, value, steps=MAX_EVENT_STEPS):
 @pytest.mark.parametrize("keyword", [*REASON_FINDERS_FOR_ALLOWED_VALUES, *REASON_FINDERS_BY_KEYWORD])
 @pytest.mark.parametrize("value", [None, True])
 def test_values_that_a_keyword_is_not_about(keyword, value):
-    """Keywords about texts, numbers, arrays and objects are no matter to other values. (P56)"""
+    """Keywords about strings, numbers, arrays and objects do not apply to other values. (P56)"""
     told = {"enum": [None, True], "const": value, "pattern": "x", "format": "ipv4"}
 
     assert reason({keyword: told.get(keyword, 1)}, value) is None
 
 
 def test_types():
-    """A truth value is no number, and an integer is one. (P72)"""
+    """A truth value is not a number, and an integer is one. (P72)"""
     assert has_json_schema_type(1, "integer")
     assert has_json_schema_type(1, "number")
     assert not any(has_json_schema_type(True, each) for each in ("integer", "number", "string"))
@@ -34,6 +34,6 @@ def test_types():
     [({"enum": list(range(100))}, 5), ({"format": "uri"}, "a" * 1_000), ({"uniqueItems": True}, [1] * 1_000)],
 )
 def test_steps(schema, value):
-    """Reasons that take long to find take steps. (P71)"""
+    """Finding a violation takes steps if it takes long. (P71)"""
     with pytest.raises(StepsExhausted):
         reason(schema, value, steps=100)

@@ -1,4 +1,4 @@
-"""Expressions for the part of a schema that needs no look inside."""
+"""Expressions for the part of a schema that does not look inside a value."""
 
 import pytest
 
@@ -28,17 +28,17 @@ def expression(schema, draft=Draft.FOUR) -> str:
     ],
 )
 def test_expressions(schema, expected):
-    """A schema's check of a value is one expression, the shorter the better. (P56)"""
+    """The check of a value is one expression, which is as short as possible. (P56)"""
     assert expression(schema) == expected
 
 
 def test_const():
-    """A constant counts since draft 06. (P56)"""
+    """A constant counts from draft 06 on. (P56)"""
     assert expression({"const": "a"}, Draft.SIX) == "(x == k1)"
 
 
 def test_the_pattern_of_identifiers():
-    """The one pattern that each event has is checked without RE2. (P65)"""
+    """The pattern of ids, which every event is checked for, does not use RE2. (P65)"""
     constants = CodeConstants({})
 
     assert scalar_check({"pattern": EID_PATTERN, "type": "string"}, Draft.FOUR, "x", constants).valid_if == (

@@ -1,4 +1,4 @@
-"""The faults of an event, in words."""
+"""The messages about the faults of an event."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_one():
 
 
 def test_several():
-    """Several are counted with everything inside them, each with its place. (P71)"""
+    """Several violations are counted together with those inside them, each with its location. (P71)"""
     inside = combined_violation("#/b", (SchemaViolation("#/b/c", "is wrong"), SchemaViolation("#/b/d", "is wrong")))
     outside = combined_violation("#", (SchemaViolation("#/a", "is wrong"), inside))
 
@@ -37,7 +37,7 @@ def test_several():
 
 
 def test_very_many():
-    """Counting stops at a bound. (P71)"""
+    """Counting stops at a limit. (P71)"""
     many = combined_violation(
         "#", tuple(SchemaViolation(f"#/{each}", "is wrong") for each in range(MAX_VIOLATION_LINES + 1))
     )
@@ -46,7 +46,7 @@ def test_very_many():
 
 
 def test_quoting():
-    """Texts are quoted unchanged, other values as JSON, and both up to a limited length. (P72)"""
+    """Strings are quoted unchanged, other values as JSON, and both up to a limited length. (P72)"""
     steps = [100_000]
     assert quoted_value("a", steps) == "a"
     assert quoted_value(None, steps) == "null"
@@ -66,24 +66,24 @@ LARGE = [
 
 @pytest.mark.parametrize("value", LARGE)
 def test_a_large_value_is_quoted_by_its_beginning(value):
-    """If a value is too large for a message, only the part that the message shows is written. (P72)"""
+    """If a value is too large for a message, only the quoted part is converted to JSON. (P72)"""
     steps = [1_000_000]
     assert quoted_value(value, steps) == truncated_text(java_text(value))
     assert steps[0] > 1_000_000 - 6_000 - 5 * len(value)
 
 
 def test_quoting_is_work():
-    """Quoted values count as work, and a batch may exceed its work limit by them. (P71)"""
+    """Quoting a value takes steps, which may exceed the batch's work limit. (P71)"""
     with pytest.raises(StepsExhausted):
         quoted_value({str(number): 1 for number in range(1_000)}, [1_000])
 
 
 def test_types():
-    """Types have the names that Java has for them. (P72)"""
+    """Types have their Java names. (P72)"""
     assert type_mismatch_message("string", 1) == "expected type: String, found: Integer"
     assert type_mismatch_message("object", 2**40) == "expected type: JSONObject, found: Long"
 
 
 def test_places():
-    """A member's name is escaped in its pointer. (P71)"""
+    """A member's name is escaped in the JSON Pointer. (P71)"""
     assert member_pointer("#/a", "b/~c") == "#/a/b~1~0c"

@@ -1,4 +1,4 @@
-"""How much a schema may say."""
+"""The limits on a schema's size."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def refusal(schema: dict, **added: int) -> str:
 
 
 def test_text():
-    """A text of 256 KiB is long enough for a schema; the answer names limit and length."""
+    """A schema may have up to 256 KiB of text; the answer names the limit and the length."""
     check_schema_length("x" * limits.MAX_SCHEMA_CHARACTERS)
     with pytest.raises(Invalid) as refused:
         check_schema_length("x" * (limits.MAX_SCHEMA_CHARACTERS + 1))
@@ -36,7 +36,7 @@ def test_depth():
 
 
 def test_nodes():
-    """Everything in a schema counts, wherever it stands."""
+    """Every node of a schema counts, wherever it is."""
     check_schema_size({"title": [0] * 9_998})
 
     assert refusal({"title": [0] * 9_999}) == "schema is too large: at most 10000 values are possible, found 10001"
@@ -61,7 +61,7 @@ def test_number_of_patterns():
 
 
 def test_length_of_patterns():
-    """The patterns of a schema are at most 10000 characters long together."""
+    """The patterns of a schema have at most 10000 characters in total."""
     check_schema_size({"pattern": "a" * 6_000, "not": {"pattern": "b" * 4_000}})
 
     detail = refusal({"pattern": "a" * 6_000, "not": {"pattern": "b" * 4_001}})
@@ -69,7 +69,7 @@ def test_length_of_patterns():
 
 
 def test_what_was_added():
-    """The additions of an envelope to a schema do not count against its owner."""
+    """What an envelope adds to a schema does not count towards the limits."""
     check_schema_size(nested_schema(102), added_levels=2)
     check_schema_size({"title": [0] * 10_008}, added_values=10)
 
@@ -77,7 +77,7 @@ def test_what_was_added():
 
 
 def test_words_that_are_no_keywords():
-    """A property may be called pattern or enum."""
+    """A property may be called `pattern` or `enum`."""
     check_schema_size(
         {"properties": {"pattern": {"type": "string"}, "enum": {"type": "string"}, "patternProperties": True}}
     )

@@ -1,4 +1,4 @@
-"""Schemas and events that are designed to take much time or memory are refused with little of both."""
+"""Schemas and events that are designed to take much time or memory are refused at a low cost."""
 
 import json
 import os
@@ -24,7 +24,8 @@ from tests.support.patience import measure_cpu
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
 
-# A case that takes a second, and differs from the others of its test in its large part: the bound is the same.
+# A case that takes a second, and differs from the other cases of its test only in its large part: the limit is the
+# same.
 long_case = partial(
     pytest.param,
     marks=pytest.mark.long(
@@ -36,11 +37,12 @@ long_case = partial(
 
 
 def split_off(long_ones: tuple[str, ...], bombs: Iterable[str]) -> list[Any]:
-    """The names of bombs, some of them as long cases."""
+    """The names of the bombs; those that take long are marked as long cases."""
     return [long_case(name) if name in long_ones else name for name in bombs]
 
 
-# Bombs in schemas. Each process of a run imports this module, and the process that runs a test makes its bomb.
+# Bombs in schemas. Each process of a test run imports this module, and the process that runs a test makes the test's
+# bomb.
 
 
 def _property_names(number: int) -> list[str]:
@@ -55,7 +57,7 @@ def _deep_schema(keyword: str) -> dict[str, Any]:
 
 
 def _referred_at_each_level() -> dict[str, Any]:
-    """The innermost schema is part of all others, and each of them is referred to."""
+    """The innermost schema is part of all others, and each of the schemas is referred to."""
     levels, way = 40, "#/definitions/a"
     schema: dict[str, Any] = {"properties": {name: {"items": {}} for name in _property_names(4_000)}}
     references = {}
@@ -143,7 +145,7 @@ def test_the_worst_schemas_within_the_limits(name):
     ),
 )
 def test_schemas_at_the_limits(name):
-    """Schemas that are as large as possible are compiled or refused quickly, and judge events quickly. (R157)"""
+    """Schemas of the maximum size are compiled or refused quickly, and check events quickly. (R157)"""
     schema = SCHEMA_BOMBS[name]()
     check_schema_length(json.dumps(schema))
     check_schema_size(schema)
@@ -169,7 +171,7 @@ def test_schemas_at_the_limits(name):
     ],
 )
 def test_schemas_beyond_the_limits(schema):
-    """Schemas beyond the limits are refused, quickly. (R157)"""
+    """Schemas beyond the limits are refused quickly. (R157)"""
 
     def refuse():
         with pytest.raises(Invalid):
@@ -234,7 +236,7 @@ EVENT_BOMBS: dict[str, Callable[[], tuple[dict[str, Any], Any]]] = {
     ),
 )
 def test_events_that_take_too_long(name):
-    """The work that one event can cause is bounded: it gets an answer in the time that it is worth. (P56, P71)"""
+    """The work for one event is limited: within the limit, it gets an answer. (P56, P71)"""
     schema, event = EVENT_BOMBS[name]()
     validator = compile_validator(schema)
 
@@ -285,7 +287,7 @@ EXPLANATION_BOMBS: dict[str, Callable[[], tuple[dict[str, Any], Any]]] = {
 
 @pytest.mark.parametrize("name", split_off(("large values to quote",), EXPLANATION_BOMBS))
 def test_explanations_that_take_too_long(name):
-    """The faults of an event are reported with bounded effort and in a text of bounded length. (P71)"""
+    """The faults of an event are reported with limited work and in a text of limited length. (P71)"""
     schema, event = EXPLANATION_BOMBS[name]()
     document = SchemaDocument.from_root(schema)
     told: list[str] = []
@@ -300,7 +302,7 @@ def test_explanations_that_take_too_long(name):
 
 
 def test_large_events():
-    """The largest events of an ordinary type are far from any bound. (P56)"""
+    """The largest events of an ordinary event type stay far below every limit. (P56)"""
     line = {"type": "object", "properties": {"sku": {"type": "string", "pattern": "^[a-z]+$"}}, "required": ["sku"]}
     validator = compile_validator({"properties": {"lines": {"type": "array", "items": line, "uniqueItems": True}}})
     names = ["".join(chr(97 + int(digit)) for digit in str(each)) for each in range(40_000)]
@@ -309,7 +311,7 @@ def test_large_events():
 
 
 def test_values_that_collide():
-    """No one can choose values that look alike to us but are not, to slow a comparison of all with all down. (P56)"""
+    """Nobody can choose different values with the same hash to slow down a comparison of all with all. (P56)"""
     validator = compile_validator({"uniqueItems": True})
     multiples = [[float(2**61 - 1) * each] for each in range(50_000)]
 

@@ -23,7 +23,7 @@ SEVEN = "http://json-schema.org/draft-07/schema#"
 
 
 def levels(number: int, level: Any, **more: Any) -> dict[str, Any]:
-    """Definitions that each contain the one before."""
+    """Definitions that each contain the previous one."""
     definitions = {f"d{each}": level({"$ref": f"#/definitions/d{each - 1}"}) for each in range(1, number)}
     return {
         "$schema": SEVEN,
@@ -64,19 +64,19 @@ def submit(schema, category=Category.UNDEFINED):
 @pytest.mark.parametrize("category", Category)
 @pytest.mark.parametrize("kind", [each for each in DOUBLING if each != "names"])
 def test_a_schema_that_doubles_with_each_of_its_levels_is_refused(kind, category):
-    """Twenty-two levels that each occur twice are refused, with any content. (R153)"""
+    """Twenty-two levels that each occur twice are refused, whatever they contain. (R153)"""
     with pytest.raises(Invalid, match=r"^schema expands too far: at most 10000 schemas can be about one value, found"):
         submit(levels(22, DOUBLING[kind]), category)
 
 
 @pytest.mark.parametrize("kind", DOUBLING)
 def test_a_few_doubled_levels_are_taken(kind):
-    """Five levels of the same are no danger. (R153)"""
+    """Five such levels do no harm. (R153)"""
     submit(levels(5, DOUBLING[kind]))
 
 
 def test_a_schema_that_expands_without_references_is_refused_for_its_size():
-    """Written out, twenty-two levels are beyond the limits of a text."""
+    """Twenty-two levels that are written out exceed the limits on the text."""
     schema: dict[str, Any] = {}
     for _ in range(14):
         schema = {"allOf": [schema, schema]}
@@ -120,12 +120,12 @@ def test_a_schema_that_contains_itself_twice_at_once_is_refused(schema):
     ],
 )
 def test_a_schema_may_contain_itself_where_one_way_is_taken(schema):
-    """Trees and expressions are taken: of several alternatives, mostly one looks further. (R153)"""
+    """Trees and expressions are accepted: usually only one of several alternatives is followed. (R153)"""
     submit({"$schema": SEVEN, "definitions": {"d": schema}, "properties": {"x": ITSELF}})
 
 
 def a_large_schema() -> dict[str, Any]:
-    """A schema like a generator's for the model of a whole company."""
+    """A schema as generated from the data model of a whole company."""
     text = {"type": "string", "minLength": 1, "maxLength": 100}
     shared: dict[str, Any] = {
         "Money": {"type": "object", "properties": {"amount": {"type": "number"}, "currency": {"format": "iso-4217"}}},
@@ -145,13 +145,13 @@ def a_large_schema() -> dict[str, Any]:
 
 
 def test_large_honest_schemas_are_taken():
-    """Hundreds of properties, types that share others, and a choice between a hundred of them are fine. (R153)"""
+    """Hundreds of properties, types that share others, and a choice between a hundred of them are accepted. (R153)"""
     submit(a_large_schema())
 
 
 @pytest.mark.parametrize("path", sorted(Path("events/event_types").glob("*.json")), ids=lambda path: path.stem)
 def test_the_samples_are_taken(path):
-    """Every sample event type is far within the bound."""
+    """Every sample event type stays far below the limit."""
     schema = json.loads(json.loads(path.read_text())["schema"]["schema"])
     document = SchemaDocument.from_root(schema)
     check_loadable(document)
@@ -159,7 +159,7 @@ def test_the_samples_are_taken(path):
 
 
 def test_counting_has_an_end_itself(monkeypatch):
-    """A schema that would take too long to count is also refused."""
+    """A schema whose expansion would take too long to count is refused, too."""
     names = [{"properties": {f"{part}.{number}": {} for number in range(30)}} for part in range(30)]
     definitions = {f"d{level}": {"allOf": [*names, {"$ref": f"#/definitions/d{level - 1}"}]} for level in range(1, 5)}
     schema = {"definitions": {"d0": {}, **definitions}, "allOf": [{"$ref": "#/definitions/d4"}]}
@@ -170,11 +170,11 @@ def test_counting_has_an_end_itself(monkeypatch):
         submit(schema)
 
 
-# The count, compared with the real checks.
+# The count, compared with the number of real checks.
 
 
 class _SchemaUseCounter:
-    """Holds a value and all within it against a schema, without ever taking a short cut, and counts how often."""
+    """Checks a value, and all values inside it, against a schema without any short cut, and counts the checks."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
@@ -222,7 +222,7 @@ class _SchemaUseCounter:
 @settings(max_examples=choose_by_suite(40, 100), deadline=None, derandomize=True, database=None)
 @given(st.sampled_from([4, 6, 7]).flatmap(schemas), VALUES)
 def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
-    """For any schema and event, the count is never exceeded, unless the schema contains itself."""
+    """For any schema and event, there are never more checks than counted, unless the schema contains itself."""
     document = SchemaDocument.from_root(schema)
     try:
         check_loadable(document)
@@ -240,7 +240,7 @@ def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
 
 
 def _contains_itself(schema: Any) -> bool:
-    """Whether one of the two definitions leads to itself, perhaps through the other."""
+    """Whether one of the two definitions leads back to itself, perhaps through the other."""
     definitions = schema["definitions"]
     leads = {
         name: {each for each in definitions if f"#/definitions/{each}" in json.dumps(definitions[name])}
@@ -250,7 +250,7 @@ def _contains_itself(schema: Any) -> bool:
 
 
 def test_the_count_is_exact_for_a_plain_schema():
-    """A schema of three parts about one value counts four."""
+    """A schema with three parts that apply to one value counts as four."""
     document = SchemaDocument.from_root({"properties": {"a": {"allOf": [{}, {"not": {}}]}}})
     check_expansion(document)
     assert limits._SchemaExpansion(document).max_schemas_per_value() == 4

@@ -1,4 +1,4 @@
-"""Kinds of schemas."""
+"""The kinds of schema nodes."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def kind_of(node):
     ],
 )
 def test_every_schema_is_of_one_kind(schema, kind):
-    """The first of a fixed list of signs determines a schema's kind. (R195)"""
+    """The first match in a fixed list of keywords determines the kind of a schema. (R195)"""
     assert kind_of(classify_schema(schema, Draft.FOUR)) == kind
 
 
@@ -65,13 +65,13 @@ def test_every_schema_is_of_one_kind(schema, kind):
     ],
 )
 def test_some_signs_are_of_later_drafts(schema, since, kind):
-    """A keyword is a sign only in drafts that know it. (R195)"""
+    """A keyword determines the kind only in drafts that define it. (R195)"""
     for draft in Draft:
         assert (kind_of(classify_schema(schema, draft)) == kind) is (draft >= since)
 
 
 def test_keywords_beside_a_combinator_are_a_schema_of_their_own():
-    """A combinator with company is all of the company and the combinator. (R195)"""
+    """A combinator with other keywords becomes an `allOf` of these keywords and the combinator. (R195)"""
     schema = {"title": "t", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}], "definitions": {}}
 
     assert classify_schema(schema, Draft.FOUR) == nodes.CombinationNode(
@@ -84,7 +84,7 @@ def test_keywords_beside_a_combinator_are_a_schema_of_their_own():
 
 
 def test_several_types_are_a_choice():
-    """Each of several types makes a schema with all other keywords. (R195)"""
+    """Each of several types becomes a schema with all the other keywords. (R195)"""
     assert classify_schema(
         {"description": "d", "type": ["string", "null"], "maxLength": 5}, Draft.FOUR
     ) == nodes.CombinationNode(
@@ -93,7 +93,7 @@ def test_several_types_are_a_choice():
 
 
 def test_the_identifier_is_spelt_as_the_draft_says():
-    """Draft 4 has `id`, later drafts have `$id`. (R196)"""
+    """Draft 4 uses `id`, later drafts use `$id`. (R196)"""
     schema = {"id": "old", "$id": "new"}
     assert classify_schema(schema, Draft.FOUR).annotations.id == "old"
     assert classify_schema(schema, Draft.SIX).annotations.id == "new"

@@ -1,4 +1,4 @@
-"""The places of an event that a schema describes."""
+"""The paths in an event that a schema describes."""
 
 import pytest
 
@@ -60,7 +60,8 @@ def test_finds_properties(path):
     ],
 )
 def test_finds_nothing_else(path):
-    """Paths do not lead into arrays or undeclared properties, and patterns have to match the whole name. (R83)"""
+    """Paths lead neither into arrays nor into undeclared properties, and patterns have to match the whole name.
+    (R83)"""
     assert not defines_path(ORDER, path)
 
 
@@ -87,13 +88,13 @@ A, B, AB = {"properties": {"a": {}}}, {"properties": {"b": {}}}, {"properties": 
     ],
 )
 def test_combinations_define_what_their_criterion_says(schema, found):
-    """All of allOf, exactly one of oneOf, at least one of anyOf; keywords beside them count as one more of all.
-    (R83)"""
+    """All members of allOf, exactly one of oneOf, or at least one of anyOf must define the path; keywords beside them
+    count as one more member of allOf. (R83)"""
     assert defines_path(schema, "a") is found
 
 
 def test_only_undefined_paths_are_returned():
-    """The check reports only the missing ones of several paths, in order. (R82)"""
+    """Of several paths, the check reports only the missing ones, in order. (R82)"""
     assert undefined_paths(ORDER, ["zebra", "id", "apple", "customer.name"]) == ("zebra", "apple")
 
 
@@ -112,7 +113,7 @@ def test_only_undefined_paths_are_returned():
     ],
 )
 def test_paths_are_those_of_whole_events(category, path, found):
-    """Paths are looked up in the effective schema, where data is in its envelope. (R81)"""
+    """Paths are looked up in the effective schema, in which `data` is part of the envelope. (R81)"""
     effective = effective_schema(
         ORDER,
         event_type="e",
@@ -124,7 +125,7 @@ def test_paths_are_those_of_whole_events(category, path, found):
 
 
 def test_a_schema_may_contain_itself():
-    """Through a recursive schema a path may be long, within reason. (R83)"""
+    """Through a recursive schema, a path may be long, up to a limit. (R83)"""
     tree = {"properties": {"child": {"$ref": "#"}, "leaf": {}}}
 
     assert defines_path(tree, ".".join(["child"] * (MAX_PATH_SEGMENTS - 1) + ["leaf"]))
@@ -145,7 +146,7 @@ def test_a_schema_may_contain_itself():
     ],
 )
 def test_a_search_comes_to_an_end(schema):
-    """However a schema refers to itself, a search ends soon. (R83)"""
+    """However a schema refers to itself, the search ends soon. (R83)"""
 
     def search():
         with pytest.raises(Invalid, match="too entangled"):

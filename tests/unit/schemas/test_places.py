@@ -1,4 +1,4 @@
-"""The places of changes in the documents."""
+"""The values at the locations of changes in both schemas."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_property_that_is_gone_has_an_old_value_alone():
 
 
 def test_added_properties_are_shown_without_the_others():
-    """Only new properties are shown. (R296)"""
+    """Only the new properties are shown. (R296)"""
     old, new = values({"properties": {"a": S}}, {"properties": {"a": S, "b": INT}})
     assert new == {"b": INT}
     assert old != S
@@ -35,19 +35,19 @@ def test_added_properties_are_shown_without_the_others():
     ],
 )
 def test_a_change_of_a_keyword_shows_both_values(old, new, expected):
-    """A change of a keyword shows its two values. (R296)"""
+    """Both values of the changed keyword are shown. (R296)"""
     assert values(old, new) == expected
 
 
 def test_references_lead_to_definitions():
-    """The value in a definition is found in each document by its own reference. (R296)"""
+    """The value in a definition is found in each schema by that schema's own reference. (R296)"""
     old = {"properties": {"a": {"$ref": "#/definitions/x~1y"}}, "definitions": {"x/y": S | {"minLength": 1}}}
     new = {"properties": {"a": {"$ref": "#/definitions/z"}}, "definitions": {"z": S | {"minLength": 2}}}
     assert values(old, new) == (1, 2)
 
 
 def test_several_types_have_one_place():
-    """Members of a choice that stands nowhere as such are the schema itself. (R296)"""
+    """For a choice that is not written as such in the text, the location of each member is the schema itself. (R296)"""
     old = {"properties": {"a": {"type": ["string", "null"], "maxLength": 3}}}
     new = {"properties": {"a": {"type": ["string", "null"], "maxLength": 4}}}
     assert values(old, new) == (3, 4)

@@ -1,4 +1,4 @@
-"""Cutting the members that are read out of the text of events."""
+"""Reduces the text of events to the members that a reader needs."""
 
 import json
 
@@ -19,7 +19,7 @@ def cut(text, *paths):
 
 
 def model(value, paths):
-    """The same on parsed values, slowly."""
+    """The same projection of parsed values, in a slow and simple way."""
     if isinstance(value, list):
         return [model(each, paths) for each in value]
     if not isinstance(value, dict):
@@ -44,7 +44,7 @@ paths = st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tu
 
 @given(values, paths, st.booleans(), st.sampled_from([None, 1, "\t"]))
 def test_what_is_cut_is_what_a_parser_would_keep(value, paths, ascii_only, indent):
-    """For any event in any spelling, its projection has the same values as a slow one. (D11)"""
+    """For any event in any spelling, the projection has the same values as the slow one. (D11)"""
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     found = Projection(paths).cut(text.encode("utf-8", "surrogatepass"))
     assert json.loads(found) == model(value, paths)
@@ -69,26 +69,26 @@ def test_kept_values_are_copied_byte_for_byte():
     ],
 )
 def test_names_are_found_however_they_are_written(text, path, kept):
-    """Escapes in names, and text that looks like a member, mislead nobody. (D11)"""
+    """Neither escapes in names nor text that looks like a member misleads the projection. (D11)"""
     assert cut(text, path) == kept
 
 
 @pytest.mark.parametrize("name", ["a", 'q"'])
 def test_the_last_of_repeated_members_counts(name):
-    """The last one counts, as in parsers, even if its name is escaped differently. (D11)"""
+    """The last one counts, as in JSON parsers, even if its name is escaped differently. (D11)"""
     first, again = json.dumps(name), json.dumps(name).replace("a", r"\u0061")
     text = f'{{{first}:{{"x":1}},"z":0,{again}:{{"y":2,"x":3}}}}'
     assert cut(text, [name, "x"]) == {name: {"x": 3}}
 
 
 def test_lists_are_transparent():
-    """The items of lists are cut, also of lists in lists. (D11)"""
+    """The items of lists are projected, including those of nested lists. (D11)"""
     text = '{"items":[{"sku":1,"x":2},[{"sku":3},{}],[]]}'
     assert cut(text, ["items", "sku"]) == {"items": [{"sku": 1}, [{"sku": 3}, {}], []]}
 
 
 def test_what_is_no_object_where_a_path_goes_on_is_not_sent():
-    """Another value becomes null, since nobody declared to read it. (D11)"""
+    """Any other value becomes null, because nobody has declared to read it. (D11)"""
     assert cut('{"customer":"Ann","items":[1,{"sku":2}]}', ["customer", "id"], ["items", "sku"]) == {
         "customer": None,
         "items": [None, {"sku": 2}],
@@ -96,7 +96,7 @@ def test_what_is_no_object_where_a_path_goes_on_is_not_sent():
 
 
 def test_an_object_that_is_read_is_kept_whole():
-    """Paths inside it add nothing. (D11)"""
+    """Further paths inside the object have no effect. (D11)"""
     assert cut('{"a":{"b":1,"c":2}}', ["a", "b"], ["a"]) == {"a": {"b": 1, "c": 2}}
 
 
@@ -105,21 +105,21 @@ def test_an_object_that_is_read_is_kept_whole():
     ["", "nonsense", '{"a":', '{"a":1}}', '{"x":' + "[" * 100_000 + "]" * 100_000 + ',"a":1}', '{"a":1,"x":"\x00"}'],
 )
 def test_what_cannot_be_read_is_not_sent(text):
-    """Text that is not JSON, or nested too deep, becomes null. (D11)"""
+    """Text that is not JSON, or that is nested too deeply, becomes null. (D11)"""
     assert cut(text, ["a"]) is None
 
 
 @given(values, paths)
 def test_both_ways_lead_to_the_same_text(value, paths):
-    """Whether an event fits the type of its projection makes no difference. (D11)"""
+    """The result does not depend on whether an event matches the type of its projection. (D11)"""
     text = json.dumps(value).encode()
     projection = Projection(paths)
     assert projection.cut(text) == projection.cut_slowly(text)
 
 
 def test_paths_make_no_more_types_than_they_have_objects(monkeypatch):
-    """The event loop creates types, so a deep path creates one for each of its objects, not one for each pair of them.
-    (D11)"""
+    """The event loop creates the types, so a deep path creates one type for each of its objects, not one for each pair
+    of objects. (D11)"""
     made = []
     make = msgspec.defstruct
     monkeypatch.setattr(msgspec, "defstruct", lambda *rest, **named: made.append(rest) or make(*rest, **named))
@@ -129,7 +129,7 @@ def test_paths_make_no_more_types_than_they_have_objects(monkeypatch):
 
 
 def test_very_many_objects_need_no_types(monkeypatch):
-    """A subscription with the maximal number of paths and steps begins a stream without a pause. (D11)"""
+    """A subscription with the maximum number of paths and steps starts a stream without delay. (D11)"""
     made = []
     make = msgspec.defstruct
     monkeypatch.setattr(msgspec, "defstruct", lambda *rest, **named: made.append(rest) or make(*rest, **named))
@@ -147,7 +147,7 @@ def cut_all(projection, texts):
 @settings(max_examples=30)
 @given(st.lists(values, min_size=1, max_size=4), paths, st.sampled_from(["", "]", "1,2", '{"a":']))
 def test_many_events_are_cut_like_one(events, paths, broken):
-    """Whether all of them fit, one does not, or one is no JSON. (D11)"""
+    """This holds if all events match, if one does not, and if one is not JSON. (D11)"""
     projection = Projection(paths)
     for texts in (
         [json.dumps(each).encode("utf-8", "surrogatepass") for each in events],
@@ -158,7 +158,7 @@ def test_many_events_are_cut_like_one(events, paths, broken):
 
 
 def test_events_that_fit_are_cut_by_one_call(monkeypatch):
-    """A call for each would take longer. (D11)"""
+    """One call for each event would take longer. (D11)"""
     projection = Projection([("a",), ("b", "c")])
     monkeypatch.setattr(projection, "cut", None)
     texts = [b'{"a":%d,"b":[{"c":1,"d":2}]}' % number for number in range(3)]

@@ -1,4 +1,4 @@
-"""Proposals: schemas that would be accepted instead of those that are refused."""
+"""Proposals: schemas that would be accepted in place of those that are refused."""
 
 import json
 
@@ -38,26 +38,26 @@ def patch(old, submitted, mode=FORWARD):
 
 
 def test_a_removed_property_comes_back():
-    """The proposal has the property again, and keeps the additions. (R297)"""
+    """The proposal contains the property again, and keeps the additions. (R297)"""
     old, new = {"properties": {"a": S, "b": INT}}, {"properties": {"a": S, "c": INT, "d": INT}}
     assert patch(old, new) == [{"op": "add", "path": "/properties/b", "value": INT}]
 
 
 def test_a_property_of_another_type_is_declared_beside_the_old_one():
-    """The old type stays, and the new one gets a name that is free. (R297)"""
+    """The old type stays, and the property with the new type gets an unused name. (R297)"""
     old, new = {"properties": {"a": S, "a_2": S}}, {"properties": {"a": INT, "a_2": S}}
     assert proposal(old, new) == {"properties": {"a": S, "a_2": S, "a_3": INT}}
 
 
 def test_what_was_required_stays_so():
-    """Required names come back; those that were added stay where the mode permits it. (R297)"""
+    """Required names come back; added ones stay if the mode permits that. (R297)"""
     old, new = {"required": ["a", "b"], "type": "object"}, {"required": ["b", "c"], "type": "object"}
     assert proposal(old, new)["required"] == ["a", "b", "c"]
     assert proposal(old | {"properties": {}}, new | {"properties": {}}, COMPATIBLE)["required"] == ["a", "b"]
 
 
 def test_a_definition_that_is_needed_again_comes_back():
-    """A part of the old schema brings the definitions that it refers to. (R297)"""
+    """A part of the old schema comes back with the definitions to which it refers. (R297)"""
     old = {
         "properties": {"a": {"$ref": "#/definitions/a"}, "b": S},
         "definitions": {"a": {"type": "object", "properties": {"c": {"$ref": "#/definitions/c"}}}, "c": S},
@@ -69,7 +69,7 @@ def test_a_definition_that_is_needed_again_comes_back():
 
 
 def test_only_the_keyword_that_is_refused_is_taken_back():
-    """An identifier, a limit and a choice come back alone. (R297)"""
+    """An identifier, a limit or a choice comes back without the rest. (R297)"""
     old = {"id": "x", "properties": {"a": S | {"maxLength": 3}, "b": {"anyOf": [S, INT]}}}
     new = {"id": "y", "title": "t", "properties": {"a": S | {"maxLength": 4, "title": "t"}, "b": {"anyOf": [S]}}}
     assert proposal(old, new) == old | {
@@ -79,19 +79,19 @@ def test_only_the_keyword_that_is_refused_is_taken_back():
 
 
 def test_a_root_of_another_kind_is_replaced():
-    """If nothing smaller helps, the proposal is the old schema. (R297)"""
+    """If no smaller change helps, the proposal is the old schema. (R297)"""
     old = {"properties": {"a": S}}
     assert proposal(old, {"anyOf": [{"required": ["a"]}]}) == old
 
 
 def test_there_may_be_no_proposal():
-    """In a stricter mode the old schema may not be accepted either. (R297)"""
+    """In a stricter mode, even the old schema may not be accepted. (R297)"""
     old = {"properties": {"a": S | {"x-unknown": 1}}}
     assert proposal(old, {"properties": {"a": INT}}, FORWARD, COMPATIBLE) is None
 
 
 def test_the_submitted_schema_is_left_alone():
-    """A proposal is another value, and the old schema is not a part of it. (R297)"""
+    """A proposal is a separate value, and contains no part of the old schema. (R297)"""
     old, new = {"properties": {"a": S, "b": {"enum": [1]}}}, {"properties": {"a": INT}}
     before = json.dumps([old, new])
     proposal(old, new)["properties"]["b"]["enum"].append(2)
@@ -151,7 +151,7 @@ def is_sound(schema, mode):
 @settings(max_examples=choose_by_suite(50, 10_000), derandomize=True, deadline=None, database=None)
 @given(old=SCHEMAS, new=SCHEMAS)
 def test_a_proposal_is_accepted(mode, old, new):
-    """For any difference between two sound schemas, there is a proposal, and it is accepted. (R297)"""
+    """For any two valid schemas that differ, there is a proposal, and it is accepted. (R297)"""
     if not is_sound(old, mode) or not is_sound(new, mode):
         return
     proposed = proposal(old, new, mode)

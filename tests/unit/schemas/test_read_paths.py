@@ -12,7 +12,7 @@ from nakadi.schemas.read_paths import MAX_READ_PATH_STEPS, BadReadPath, parse_re
     [("a", ("a",)), ("a.b-c.ü", ("a", "b-c", "ü")), (r"a\.b.c\\", ("a.b", "c\\")), ("a b.*", ("a b", "*"))],
 )
 def test_dots_separate_names(text, path):
-    """A dot or a backslash in a name has a backslash before it. (D2)"""
+    """A dot or a backslash in a name is escaped with a backslash. (D2)"""
     assert parse_read_path(text) == path
 
 
@@ -32,5 +32,5 @@ def test_paths_have_an_end():
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5))
 def test_every_name_can_be_written(names):
-    """The text of a path is read as the same path. (D2)"""
+    """The text of any path is parsed to the same path. (D2)"""
     assert parse_read_path(read_path_text(names)) == tuple(names)

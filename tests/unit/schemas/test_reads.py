@@ -1,4 +1,4 @@
-"""A schema's statements about members that are read, and the effect of a schema change on them."""
+"""What a schema says about members that are read, and how a schema change affects them."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ WAYS_TO_DESCRIBE = {
 
 @pytest.mark.parametrize("schema", WAYS_TO_DESCRIBE.values(), ids=WAYS_TO_DESCRIBE)
 def test_members_are_found_however_they_are_described(schema):
-    """References, combinations, lists, maps and patterns are followed. (D3)"""
+    """The search follows references, combinations, lists, maps and patterns. (D3)"""
     assert unknown_paths(schema, ["a", "a.b", "a.b.c", "x"]) == ("a.b.c", "x")
 
 
@@ -47,7 +47,7 @@ def test_members_are_found_however_they_are_described(schema):
     "schema", [{}, {"type": "object"}, an_object(a={}), an_object(a={"additionalProperties": True})]
 )
 def test_what_is_permitted_is_not_declared(schema):
-    """Somebody has to describe a member before anybody can rely on it. (D3)"""
+    """A schema has to describe a member before readers can rely on it. (D3)"""
     assert unknown_paths(schema, ["a.b"]) == ("a.b",)
 
 
@@ -59,7 +59,7 @@ def test_the_same_schema_changes_nothing(schema):
 
 @pytest.mark.parametrize("schema", WAYS_TO_DESCRIBE.values(), ids=WAYS_TO_DESCRIBE)
 def test_a_member_that_is_gone_is_missed(schema):
-    """A removed member is missed, however the schema described it. (D6)"""
+    """A removed member is reported as missing, however the schema described it. (D6)"""
     [change] = find_read_changes(schema, an_object(c=TEXT), ["a.b"])
     assert (change.path, change.member, change.kind) == ("a.b", "a", "removed")
 
@@ -107,7 +107,8 @@ def schema_before(**a):
     ],
 )
 def test_changes_that_readers_miss(old, new, path, member, kind):
-    """Removed, renamed, retyped or optional: at the path, on the way to it, or inside it. (D6)"""
+    """A member is removed, renamed, given another type or made optional: at the path, on the way to it, or inside it.
+    (D6)"""
     found = [(each.path, each.member, each.kind) for each in find_read_changes(old, new, [path])]
     assert (path, member, kind) in found, found
     assert len({each[1] for each in found}) == len(found)
@@ -126,18 +127,18 @@ def test_changes_that_readers_miss(old, new, path, member, kind):
     ],
 )
 def test_changes_that_readers_do_not_miss(old, new):
-    """Fewer types, more promises, other words for the same, and members that they do not read. (D6)"""
+    """Fewer types, stricter promises, an equivalent wording, or members that the readers do not read. (D6)"""
     assert find_read_changes(old, new, ["a"]) == ()
 
 
 def test_a_name_that_fits_twice_is_no_new_name():
-    """Nobody can tell which one it was. (D6)"""
+    """Nobody can tell which of the two it was. (D6)"""
     [change] = find_read_changes(an_object(a=TEXT), an_object(b=TEXT, c=TEXT), ["a"])
     assert change.kind is ReadChangeKind.REMOVED
 
 
 def test_schemas_that_contain_themselves_are_compared():
-    """A tree is looked through once. (D6)"""
+    """A tree is compared once. (D6)"""
     tree = {"definitions": {"n": an_object(v=INTEGER, next={"$ref": "#/definitions/n"})}, "$ref": "#/definitions/n"}
     other = {"definitions": {"n": an_object(v=TEXT, next={"$ref": "#/definitions/n"})}, "$ref": "#/definitions/n"}
     assert [each.member for each in find_read_changes(tree, other, ["next"])] == ["next.v"]
@@ -155,7 +156,7 @@ def doubling_schema(levels):
 
 
 def test_what_expands_without_end_is_not_compared():
-    """The report says so, and the change is not refused. (D6)"""
+    """The report says that it was not compared, and the change is not refused. (D6)"""
     [change] = find_read_changes(doubling_schema(40), {}, ["a.b"])
     assert change.kind is ReadChangeKind.UNKNOWN
 
@@ -167,7 +168,7 @@ def test_the_changes_have_an_end():
 
 
 def test_the_innermost_members_are_listed():
-    """With `*` for the members of maps. (D13)"""
+    """The members of maps are listed as `*`. (D13)"""
     schema = an_object(a=an_object(b=TEXT, c={"items": an_object(d=TEXT)}), e={"additionalProperties": NUMBER}, f={})
     assert list(map(read_path_text, declared_members(schema))) == ["a.b", "a.c.d", "e.*", "f"]
 
@@ -191,7 +192,7 @@ objects = st.dictionaries(st.sampled_from("abc"), schemas, max_size=3).map(lambd
 
 @given(objects, objects)
 def test_changes_are_about_what_was_declared(old, new):
-    """For any schemas, a schema that changes no declared member still has them all. (D6)"""
+    """For any schemas: if no declared member changes, all of them are still declared. (D6)"""
     for path in map(read_path_text, declared_members(old)):
         changes = find_read_changes(old, new, [path])
         assert all(path == each.path for each in changes)
@@ -200,14 +201,14 @@ def test_changes_are_about_what_was_declared(old, new):
 
 
 def test_steps_are_shared():
-    """When none are left, members that were not compared may have changed. (D6)"""
+    """When no steps are left, members that were not compared count as possibly changed. (D6)"""
     old, steps = an_object(a=TEXT, b=TEXT), [4]
     changes = [each.kind for path in ("a", "b") for each in find_read_changes(old, old, [path], steps)]
     assert ReadChangeKind.UNKNOWN in changes
 
 
 def test_large_schemas_are_compared():
-    """A schema with thousands of members, of which hundreds are read, is within the steps. (D6)"""
+    """A schema with thousands of members, hundreds of which are read, stays within the limit of steps. (D6)"""
     large = an_object(a=an_object(**{f"m{n}": TEXT for n in range(5_000)}), **{f"n{n}": INTEGER for n in range(5_000)})
     paths = [f"n{n}" for n in range(199)]
     assert find_read_changes(large, large, ["a", *paths]) == ()

@@ -29,7 +29,7 @@ def refusal(text: str) -> str:
 
 @given(JSON_VALUES)
 def test_reads_whatever_is_json(value):
-    """A value that was written as JSON reads back the same, types included. (R9)"""
+    """Any value that was written as JSON is read as the same value, including its types. (R9)"""
     text = json.dumps([value])
     assert repr(parse_strict(text)) == repr([value])
 
@@ -76,13 +76,14 @@ def test_reads_whatever_is_json(value):
     ],
 )
 def test_refuses_what_only_lenient_parsers_take(text):
-    """Any text that is not strictly JSON is refused. (R9, P33, P34)"""
+    """Any text that is not strict JSON is refused. (R9, P33, P34)"""
     assert refusal(text)
 
 
 @pytest.mark.parametrize("text", ['{"a": "\\\'"}', '{"a": 01}', '{"a": -01}', '{"a": 1.}', '{"a": 1.e5}'])
 def test_refuses_forms_that_would_break_other_parsers(text):
-    """An escaped apostrophe, a leading zero or a bare dot is refused: others could not read it. (R9, P35, deviation)"""
+    """An escaped apostrophe, a leading zero or a bare dot is refused, because other parsers could not read it. (R9,
+    P35, deviation)"""
     assert refusal(text)
 
 
@@ -101,7 +102,7 @@ def test_refuses_forms_that_would_break_other_parsers(text):
     ],
 )
 def test_reads_escapes_and_numbers(text, value):
-    """The escapes of JSON, all 64-bit integers and all finite floats are understood. (R9)"""
+    """The escapes of JSON, all 64-bit integers and all finite floats are read. (R9)"""
     assert repr(parse_strict(text)) == repr(value)
 
 
@@ -149,7 +150,7 @@ def test_reads_escapes_and_numbers(text, value):
     ],
 )
 def test_messages_tell_what_and_where(text, message):
-    """A refusal names the symbol, and the place after it or after the whole number, in UTF-16 units.
+    """A refusal names the character, and the position after it or after the whole number, in UTF-16 units.
 
     (R9, R10, P29, P30, P31, P32, P33, P34)
     """
@@ -158,7 +159,7 @@ def test_messages_tell_what_and_where(text, message):
 
 @pytest.mark.parametrize("text", [r'"\ud800"', r'"\udc00"', r'"\ud800A"', r'"\ud800\ud800"', r'"\udc00\udc00"'])
 def test_refuses_half_a_character(text):
-    """Half of a surrogate pair is refused, as it cannot be sent in UTF-8. (R9)"""
+    """Half a surrogate pair is refused, because it cannot be sent in UTF-8. (R9)"""
     assert refusal(text).startswith("Illegal escape.")
 
 
@@ -168,7 +169,7 @@ def test_reads_one_value_out_of_a_longer_text():
 
 
 def test_depth_has_a_limit():
-    """Nesting that could exhaust the interpreter is refused, long before it does. (R9)"""
+    """Nesting that could exhaust the interpreter is refused long before it does. (R9)"""
     assert parse_strict("[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH)
     assert refusal("[" * 100_000) == f"Nested more than {MAX_JSON_DEPTH} levels deep at pos {MAX_JSON_DEPTH + 1}"
     assert sys.getrecursionlimit() > 3 * MAX_JSON_DEPTH
@@ -185,7 +186,7 @@ def test_depth_has_a_limit():
     ids=["long integer", "long float", "escapes without end", "many keys"],
 )
 def test_takes_time_in_proportion_to_the_text(text):
-    """Half a megabyte of anything is read or refused quickly. (R9)"""
+    """Half a megabyte of any text is read or refused quickly. (R9)"""
 
     def try_to_parse():
         with suppress(StrictJsonError):

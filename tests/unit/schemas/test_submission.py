@@ -25,7 +25,7 @@ def accept(schema, category=Category.UNDEFINED, mode=FORWARD):
 
 
 def test_a_submitted_schema_is_returned_parsed():
-    """A sound schema is handed back as the value that its text says. (R150)"""
+    """A valid schema is returned as the parsed value of its text. (R150)"""
     assert accept('{"properties": {"a": {"type": "string"}}}') == {"properties": {"a": {"type": "string"}}}
 
 
@@ -33,7 +33,7 @@ def test_a_submitted_schema_is_returned_parsed():
     "text", ["", "no", '{"a": 1,}', '{"a": 1, "a": 2}', "{} {}", "{}x", "[]", "5", '"text"', "null"]
 )
 def test_a_schema_is_a_strict_json_object(text):
-    """Broken JSON, text after the object, and roots that are no object are refused. (R9, R150)"""
+    """Invalid JSON, text after the object, and roots that are not objects are refused. (R9, R150)"""
     assert refusal(text).startswith("schema must be a valid json: ")
 
 
@@ -54,7 +54,7 @@ def test_a_list_of_types_at_the_root_is_refused(root_type):
 @pytest.mark.parametrize("draft", ["04", "06", "07"])
 @pytest.mark.parametrize("ending", ["", "#"])
 def test_three_drafts_are_known(draft, ending):
-    """Drafts 4, 6 and 7 may be named. (R152)"""
+    """Drafts 4, 6 and 7 are known. (R152)"""
     assert accept({"$schema": f"http://json-schema.org/draft-{draft}/schema{ending}"})
 
 
@@ -70,13 +70,13 @@ def test_three_drafts_are_known(draft, ending):
     ],
 )
 def test_other_drafts_are_not(url):
-    """A draft that is unknown, or is no string at all, is refused. (R152, R160)"""
+    """A draft that is unknown, or that is not a string, is refused. (R152, R160)"""
     expected = f"could not determine schema version: no meta-schema is known with URL [{url}]"
     assert refusal({"$schema": url}) == expected
 
 
 def test_a_root_type_is_looked_at_before_the_draft():
-    """Checks come in a fixed order: JSON, root, draft, loading, references, patterns. (R150, R151, R152)"""
+    """The checks come in a fixed order: JSON, root, draft, loading, references, patterns. (R150, R151, R152)"""
     draft_3 = {"$schema": "http://json-schema.org/draft-03/schema#"}
     assert refusal({"type": "array", **draft_3}).startswith('"type" of root')
     assert refusal({"required": 1, **draft_3}).startswith("could not determine schema version")
@@ -100,7 +100,7 @@ def test_a_root_type_is_looked_at_before_the_draft():
     ],
 )
 def test_metadata_is_reserved_in_business_events(schema, refused):
-    """The metadata of business events is the broker's; elsewhere the name is free. (R156)"""
+    """The name `metadata` is reserved in business events; in other events it may be used. (R156)"""
     if refused:
         assert refusal(schema, Category.BUSINESS) == '"metadata" property is reserved'
     else:
@@ -111,14 +111,14 @@ def test_metadata_is_reserved_in_business_events(schema, refused):
 
 @pytest.mark.parametrize("mode", [FORWARD, NONE])
 def test_unknown_keywords_are_welcome(mode):
-    """Extension keywords, and values that only a meta-schema would refuse, are fine in other modes. (R161)"""
+    """Extension keywords, and values that only a meta-schema would refuse, are accepted in other modes. (R161)"""
     assert accept(
         {"x-owner": "shop", "not": {"type": "null"}, "required": [], "properties": {"a": {"enum": []}}}, mode=mode
     )
 
 
 def test_unknown_keywords_are_not_welcome_in_mode_compatible():
-    """Mode `compatible` has a separate language. (R158, R161, R163)"""
+    """The mode `compatible` has a language of its own. (R158, R161, R163)"""
     assert refusal({"properties": {"a": {"x-extensible-enum": ["b"]}}}, mode=COMPATIBLE) == (
         "Invalid schema: Invalid schema found in [#/properties/a]: extraneous key [x-extensible-enum] is not permitted"
     )
@@ -134,7 +134,8 @@ def test_unknown_keywords_are_not_welcome_in_mode_compatible():
     ],
 )
 def test_mode_compatible_needs_objects_for_schemas(schema, place):
-    """In mode `compatible` a list of names or a boolean cannot replace a schema; elsewhere both can. (R168)"""
+    """In the mode `compatible`, a list of names or a boolean cannot replace a schema; in other modes, both can.
+    (R168)"""
     with pytest.raises(Invalid) as refused:
         schema_forbidding_additions(schema)
     assert refused.value.detail == f"schema must be a valid json: {place} is not a JSONObject."
@@ -142,20 +143,22 @@ def test_mode_compatible_needs_objects_for_schemas(schema, place):
 
 
 def test_mode_compatible_needs_lists_for_combinations():
-    """In mode `compatible` a combinator has a list, also where the schema around it is not in use. (R168)"""
+    """In the mode `compatible`, a combinator has a list, even if the schema around it is not in use. (R168)"""
     with pytest.raises(Invalid, match=r'^schema must be a valid json: JSONObject\["anyOf"\] is not a JSONArray\.$'):
         schema_forbidding_additions({"definitions": {"d": {"anyOf": {}}}})
 
 
 def test_the_restricted_language_reports_what_it_does_not_permit():
-    """Values that are no schemas, in schemas that are not in use, are left to the language of the mode. (R158)"""
+    """Values that are not schemas, in schemas that are not in use, are judged only by the language of the mode.
+    (R158)"""
     schema = {"definitions": {"d": {"items": 5, "properties": [{}, 5]}}}
     assert schema_forbidding_additions(schema)["definitions"]["d"]["items"] == 5
     assert "[#/definitions/d/items]: expected type: JSONObject, found: Integer" in refusal(schema, mode=COMPATIBLE)
 
 
 def test_nothing_is_a_multiple_of_zero():
-    """A divisor of zero is refused in every mode, in the words of its language first. (R161, R166)"""
+    """A divisor of zero is refused in every mode; in the mode `compatible`, in the words of its language. (R161,
+    R166)"""
     schema = {"properties": {"a": {"multipleOf": 0}}}
     assert refusal(schema).endswith("#/properties/a/multipleOf: nothing is a multiple of 0")
     assert refusal(schema, mode=COMPATIBLE).endswith("[#/properties/a/multipleOf]: 0 is not greater than 0")

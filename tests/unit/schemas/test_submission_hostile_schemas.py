@@ -1,4 +1,4 @@
-"""Hostile schemas."""
+"""Malicious schemas."""
 
 import json
 from contextlib import suppress
@@ -68,7 +68,7 @@ ANYTHING = st.recursive(
 
 @st.composite
 def schemas(draw, depth=3):
-    """Mostly sound: keywords have the values that they should have, and now and then others."""
+    """Mostly valid schemas: keywords usually have suitable values, and now and then others."""
     if depth == 0 or draw(st.integers(0, 9)) == 0:
         return draw(st.sampled_from([True, False, {}, {"$ref": "#"}, {"$ref": "#/definitions/a"}, {"type": "string"}]))
     within = schemas(depth=depth - 1)
@@ -100,7 +100,7 @@ def schemas(draw, depth=3):
 
 @st.composite
 def roots(draw):
-    """A schema with definitions, of any draft."""
+    """A schema with definitions, in any draft."""
     root = draw(schemas())
     body = root if isinstance(root, dict) else {}
     definitions = {"definitions": {"a": draw(schemas(depth=2))}} if draw(st.booleans()) else {}
@@ -122,7 +122,7 @@ def submit(text, category, mode):
 @settings(max_examples=100)
 @given(ANYTHING | schema_like(ANYTHING), MODES, CATEGORIES)
 def test_anything_is_taken_or_refused(value, mode, category):
-    """For any submitted schema, the answer is yes or a refusal, never a fault. (R150, R153, R158)"""
+    """Any submitted schema is accepted or refused, and never causes an internal error. (R150, R153, R158)"""
     with suppress(Invalid):
         submit(json.dumps(value), category, mode)
 
@@ -130,7 +130,7 @@ def test_anything_is_taken_or_refused(value, mode, category):
 @settings(max_examples=100)
 @given(roots(), roots(), MODES, CATEGORIES)
 def test_what_is_taken_can_be_worked_with(old, new, mode, category):
-    """An accepted schema has a sound effective form, which can be searched and compared. (R157, R196)"""
+    """An accepted schema has a valid effective schema, which can be searched and compared. (R157, R196)"""
     texts = [json.dumps(each) for each in (old, new)]
     try:
         sound = [submit(text, category, mode) for text in texts]
@@ -151,7 +151,7 @@ def test_what_is_taken_can_be_worked_with(old, new, mode, category):
 @pytest.mark.parametrize("depth", [60, MAX_JSON_DEPTH // 2 - 1, MAX_JSON_DEPTH - 1, 2 * MAX_JSON_DEPTH])
 @pytest.mark.parametrize("mode", CompatibilityMode)
 def test_depth_is_taken_or_refused(around, depth, mode):
-    """Nesting of any depth and kind is either worked with or refused. (R150, R177)"""
+    """Nesting of any depth and kind is either processed or refused. (R150, R177)"""
     text = "{}"
     for _ in range(depth):
         text = around % text
@@ -166,7 +166,7 @@ LONG = "n" * 100_000
 @pytest.mark.parametrize("mode", [CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE])
 @pytest.mark.parametrize("fault", [{}, {"not": {}}, {"minLength": -1}, {"x-y": 1}, {"type": "foo"}])
 def test_long_names_are_not_spelt_out_for_each_schema(fault, mode):
-    """Hundreds of schemas under a name of many pages take no more memory than the schema itself. (R153, R158, R192)"""
+    """Hundreds of schemas below a very long property name do not each keep a copy of that name. (R153, R158, R192)"""
     schema = {"properties": {LONG: {"properties": {f"p{number}": fault for number in range(700)}}}}
     text = json.dumps(schema)
 

@@ -83,7 +83,7 @@ def refusal(schema, check=check_loadable) -> str:
     ],
 )
 def test_keywords_have_values_of_their_kind(schema, reason):
-    """A word of the wrong kind, anywhere in use, is refused and named. (R153)"""
+    """A keyword with the wrong type of value, anywhere in use, is refused and named. (R153)"""
     assert refusal(schema) == reason
 
 
@@ -109,7 +109,7 @@ def test_exclusive_bounds_are_what_the_draft_says(draft, bound, refused):
 
 @pytest.mark.parametrize("keyword", ["contains", "propertyNames", "if", "then", "else"])
 def test_keywords_of_later_drafts_are_nothing_to_earlier_ones(keyword):
-    """A keyword that a draft does not know may have any value there. (R153)"""
+    """A keyword that a draft does not define may have any value in that draft. (R153)"""
     check_loadable(SchemaDocument.from_root({keyword: 5}))
     assert (
         refusal({**SEVEN, keyword: 5}) == f"#/{keyword}: expected type is one of Boolean or JsonObject, found: Integer"
@@ -145,7 +145,7 @@ def test_booleans_are_schemas():
     ],
 )
 def test_references_lead_to_schemas(reference, reason):
-    """A reference to nothing, or to something that is no schema, is reported with the place where its way ends.
+    """A reference to nothing, or to something that is not a schema, is reported with the location at which it ends.
     (R153)"""
     definitions = {"d": {"type": "string"}, "list": [{}, {}], "a/b": {}}
     schema = {"properties": {"a": {"$ref": reference}}, "definitions": definitions, "default": None}
@@ -156,13 +156,13 @@ def test_references_lead_to_schemas(reference, reason):
     "reference", ["#", "#/definitions/d", "#/definitions/list/1", "#/definitions/a~1b~0c%20d", "#/definitions/no"]
 )
 def test_references_may_lead_anywhere_in_the_document(reference):
-    """Any schema of the document can be referred to, special characters being escaped. (R153, R154)"""
+    """Any schema in the document can be referred to, with special characters escaped. (R153, R154)"""
     definitions = {"d": {}, "list": [{}, {}], "a/b~c d": {}, "no": False}
     check_loadable(SchemaDocument.from_root({"properties": {"a": {"$ref": reference}}, "definitions": definitions}))
 
 
 def test_what_is_referred_to_is_in_use():
-    """A definition is judged as soon as something refers to it. (R153)"""
+    """A definition is checked as soon as something refers to it. (R153)"""
     definitions = {"d": {"items": {"type": "foo"}}}
     check_loadable(SchemaDocument.from_root({"definitions": definitions}))
     assert (
@@ -186,12 +186,12 @@ def test_what_is_referred_to_is_in_use():
     ],
 )
 def test_validation_comes_to_an_end(schema):
-    """A schema that hands a value back to itself could never be evaluated, and is refused. (R153, deviation)"""
+    """A schema that applies itself to the same value could never be evaluated, and is refused. (R153, deviation)"""
     assert refusal(schema) == "a schema refers back to itself for the same value"
 
 
 def test_recursive_schemas_are_fine():
-    """A schema may contain itself, where each level is about a smaller value. (R153)"""
+    """A schema may contain itself if each level applies to a smaller value. (R153)"""
     check_loadable(
         SchemaDocument.from_root(
             {"properties": {"children": {"type": "array", "items": {"$ref": "#"}}, "next": {"$ref": "#"}}}
@@ -200,7 +200,7 @@ def test_recursive_schemas_are_fine():
 
 
 def test_chains_of_references_have_a_limit():
-    """A value can be passed on only a limited number of times. (R153, deviation)"""
+    """References may form a chain only up to a limited length. (R153, deviation)"""
 
     def chain(length):
         definitions = {f"d{n}": {"$ref": f"#/definitions/d{n + 1}"} for n in range(length)}
@@ -227,7 +227,7 @@ def test_references_stay_in_the_document(reference):
 
 
 def test_nothing_is_a_multiple_of_zero():
-    """A divisor of zero is refused, as no number could be judged by it. (R161, deviation)"""
+    """A divisor of zero is refused, because no number could be checked against it. (R161, deviation)"""
     schema = {"properties": {"a": {"multipleOf": 0}}}
     assert refusal(schema, check_divisors_not_zero) == "#/properties/a/multipleOf: nothing is a multiple of 0"
 
@@ -235,19 +235,20 @@ def test_nothing_is_a_multiple_of_zero():
 @pytest.mark.parametrize("pattern", ["(?!a)", "(?<=a)b", r"(a)\1", r"a\Z", "a{1001}", "(", "[z-a]"])
 @pytest.mark.parametrize("schema", [lambda p: {"items": {"pattern": p}}, lambda p: {"patternProperties": {p: {}}}])
 def test_patterns_are_of_re2(schema, pattern):
-    """Patterns and patterned property names that could take exponential time, or are broken, are refused. (R155)"""
+    """Patterns and patterned property names that could take exponential time, or that are invalid, are refused.
+    (R155)"""
     assert refusal(schema(pattern), check_patterns).startswith("invalid regex pattern in the schema: ")
 
 
 def test_good_patterns_are_taken():
-    """Ordinary patterns, and property names that merely look like patterns, are fine. (R155)"""
+    """Ordinary patterns, and property names that merely look like patterns, are accepted. (R155)"""
     check_patterns(
         SchemaDocument.from_root({"properties": {"(": {"pattern": "^[a-z]{1,1000}$"}, "pattern": {"pattern": r"\d+"}}})
     )
 
 
 def test_size_is_no_trouble():
-    """Thousands of schemas that all refer to each other are judged in proportion to their number. (R153)"""
+    """Thousands of schemas that all refer to each other are checked in time proportional to their number. (R153)"""
     names = [f"d{n}" for n in range(2_000)]
     definitions = {
         name: {"properties": {each: {"$ref": f"#/definitions/{each}"} for each in names[:5]}} for name in names

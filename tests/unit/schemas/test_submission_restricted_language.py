@@ -1,4 +1,4 @@
-"""The language of mode `compatible`."""
+"""The schema language of the mode `compatible`."""
 
 import pytest
 
@@ -28,7 +28,7 @@ EVERY_KEYWORD = {
 
 
 def test_these_keywords_are_the_language():
-    """Every keyword of the language is accepted, also `additionalProperties`. (R162, R164, R270)"""
+    """Every keyword of the language is accepted, including `additionalProperties`. (R162, R164, R270)"""
     check_restricted_language(EVERY_KEYWORD)
 
 
@@ -68,7 +68,7 @@ def test_these_keywords_are_the_language():
     ],
 )
 def test_other_keywords_are_not_permitted_anywhere(keyword, around, place):
-    """Any other keyword is refused at any depth, with a line that says where. (R158, R163)"""
+    """Any other keyword is refused at any depth, with a line that names its location. (R158, R163)"""
     with pytest.raises(Invalid) as refused:
         check_restricted_language(around({keyword: {}}))
     assert f"Invalid schema found in [{place}]: extraneous key [{keyword}] is not permitted" in refused.value.detail
@@ -121,7 +121,7 @@ NOT = "extraneous key [not] is not permitted"
     ],
 )
 def test_what_may_be_one_thing_or_another(schema, faults):
-    """Where a schema may stand, or a list, the reasons against both are reported. (R158, R162, R167)"""
+    """Where either a schema or a list is permitted, the objections to both are reported. (R158, R162, R167)"""
     assert faults_of(schema) == faults
 
 
@@ -140,7 +140,7 @@ def test_several_faults_are_reported_together():
 
 
 def test_names_are_not_keywords():
-    """A property may be called like a forbidden keyword. (R165)"""
+    """A property may have the name of a forbidden keyword. (R165)"""
     check_restricted_language({"properties": {"not": {"type": "string"}, "const": {}}, "definitions": {"if": {}}})
 
 
@@ -172,10 +172,11 @@ def test_names_are_not_keywords():
     ],
 )
 def test_values_are_those_of_draft_4(schema, fault):
-    """Values are of draft 4's types, lists have members and no duplicates, subschemas are objects. (R162, R166)"""
+    """Values have the types of draft 4, lists have members and no duplicates, and subschemas are objects. (R162,
+    R166)"""
     assert faults_of(schema) == [fault]
 
 
 def test_a_name_list_is_fine_where_it_is_not_closed():
-    """The language itself knows dependencies by name, and lists of no names. (R162)"""
+    """The language itself permits dependencies on names, and empty lists of names. (R162)"""
     check_restricted_language({"patternProperties": {"a": {"dependencies": {"b": ["c"], "d": []}}}, "required": []})

@@ -1,4 +1,5 @@
-"""Texts of events are known to be valid as their values are; `test_batch_check` compares both on all its examples."""
+"""Checking the texts of events has the same result as checking their values; `test_batch_check` compares both on all
+its examples."""
 
 import json
 
@@ -45,14 +46,14 @@ def find_doubtful(check, *events):
     ],
 )
 def test_values_that_types_do_not_express_are_checked_in_their_places(properties, good, bad):
-    """Through objects, lists and maps, whether something is there or null."""
+    """Such values are reached through objects, lists and maps, whether they exist or are null."""
     check = text_check_of(properties)
     assert find_doubtful(check, *good) == []
     assert find_doubtful(check, bad, *good, bad) == [0, len(good) + 1]
 
 
 def test_a_part_about_a_whole_object_needs_the_object():
-    """A type keeps only the members that it names, so such events are parsed."""
+    """A type keeps only the members that it names, so events with such a part are parsed."""
     whole = {"type": "object", "properties": {"b": {"type": "integer"}}, "minProperties": 2}
     for part, shape in ((whole, lambda a: {"a": a}), ({"type": "array", "items": whole}, lambda a: {"a": [a]})):
         check = text_check_of({"a": part})
@@ -60,20 +61,20 @@ def test_a_part_about_a_whole_object_needs_the_object():
 
 
 def test_events_are_prepared_before_they_are_checked():
-    """The removed member need not be valid."""
+    """The member that is removed need not be valid."""
     check = text_check_of({"a": TEXT, "b": TEXT}, lambda event: {"b": event["b"]})
     assert find_doubtful(check, {"a": 1, "b": "x"}, {"a": "x", "b": 1}, {"a": "x", "b": "y"}) == [1, 2]
 
 
 def test_among_many_only_the_doubtful_ones_are_found():
-    """The check finds events with a wrong type, and events with a value that only code can judge, in their order."""
+    """The check finds events with a wrong type, and events with a value that only code can check, in their order."""
     check = text_check_of({"a": TEXT})
     values = {3: 1, 17: "y", 40: "", 41: "y", 63: None}
     assert find_doubtful(check, *({"a": values.get(number, "x")} for number in range(64))) == list(values)
 
 
 def test_an_event_is_found_by_any_of_its_values():
-    """Though another has none, or null, where the first has several."""
+    """This holds even if another event has no values, or null, where the first has several."""
     lists = text_check_of({"a": {"type": "array", "items": TEXT}})
     assert find_doubtful(lists, {"a": ["x", "y"]}, {"a": []}) == [0]
     inner = {"type": ["object", "null"], "required": ["b"], "properties": {"b": TEXT}}
@@ -81,7 +82,7 @@ def test_an_event_is_found_by_any_of_its_values():
 
 
 def test_what_takes_too_much_is_not_known():
-    """The check has no result with too few steps, with too many objects, or if a text is not JSON."""
+    """The check has no result if there are too few steps or too many objects, or if a text is not JSON."""
     check = text_check_of({"a": {"type": "array", "uniqueItems": True}})
     long = json.dumps({"a": list(range(100))}).encode()
     assert list(check.find_doubtful([long, b"{}"], [10])) == [0]

@@ -1,4 +1,4 @@
-"""Whether an event is valid; and a schema is compiled only once."""
+"""Whether an event is valid, with a schema that is compiled only once."""
 
 import copy
 
@@ -33,7 +33,7 @@ def is_accepted(schema, event) -> bool:
 
 
 def test_business_events():
-    """A business event is its owner's schema plus metadata, which must be there. (P56, P58)"""
+    """A business event matches the submitted schema plus metadata, which are required. (P56, P58)"""
     order = validator({"properties": {"number": {"type": "string"}}, "required": ["number"]})
 
     assert order.accepts({"metadata": METADATA, "number": "1", "more": 1})
@@ -44,7 +44,7 @@ def test_business_events():
 
 
 def test_data_events():
-    """A data event is an envelope whose data matches its owner's schema. (P56, P59)"""
+    """A data event is an envelope whose `data` matches the submitted schema. (P56, P59)"""
     change = validator({"required": ["id"]}, category=Category.DATA)
     event = {"metadata": METADATA, "data_type": "order", "data_op": "C", "data": {"id": 1}}
 
@@ -56,7 +56,7 @@ def test_data_events():
 
 
 def test_undefined_events():
-    """An undefined event is checked against its schema, too, and its metadata is ignored. (P57, P74, R170)"""
+    """An undefined event is checked against its schema, and its metadata are not checked. (P57, P74, R170)"""
     anything = validator({"required": ["a"]}, category=Category.UNDEFINED)
 
     assert anything.accepts({"a": 1, "metadata": 5})
@@ -64,7 +64,8 @@ def test_undefined_events():
 
 
 def test_strict_events():
-    """In mode compatible, an event may have only members that the schema names, apart from metadata. (P60, P61)"""
+    """In the mode `compatible`, an event may have only members that the schema names, apart from metadata. (P60,
+    P61)"""
     order = validator({"properties": {"lines": {"items": [{}]}}}, mode=CompatibilityMode.COMPATIBLE)
 
     assert order.accepts({"metadata": METADATA, "lines": [{}]})
@@ -110,19 +111,19 @@ def test_metadata(more):
     ],
 )
 def test_bad_metadata(more):
-    """Metadata has no other members, and no other forms. (P62, P63, P64, P65)"""
+    """Metadata may have no other members, and no other formats. (P62, P63, P64, P65)"""
     assert not validator().accepts({"metadata": METADATA | more})
 
 
 @pytest.mark.parametrize("name", METADATA)
 def test_incomplete_metadata(name):
-    """Without eid or occurred_at metadata is not valid. (P62)"""
+    """Without `eid` or `occurred_at`, metadata are not valid. (P62)"""
     assert not validator().accepts({"metadata": {key: value for key, value in METADATA.items() if key != name}})
 
 
 @pytest.mark.parametrize("policy", [CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE])
 def test_compaction_key(policy):
-    """If events are compacted, they need a key with content. (P62)"""
+    """Events that are compacted need a key that is not empty. (P62)"""
     compacted = validator(cleanup_policy=policy)
 
     assert compacted.accepts({"metadata": METADATA | {"partition_compaction_key": "a"}})
@@ -132,7 +133,7 @@ def test_compaction_key(policy):
 
 @pytest.mark.parametrize("draft", [4, 6, 7])
 def test_types_of_numbers(draft):
-    """1.0 is a number and no integer, in each draft, and true is neither. (P72)"""
+    """1.0 is a number and not an integer, in each draft, and true is neither. (P72)"""
     told = {"$schema": f"http://json-schema.org/draft-0{draft}/schema#"}
 
     assert is_accepted(told | {"type": "integer"}, 1)
@@ -144,7 +145,8 @@ def test_types_of_numbers(draft):
 
 @pytest.mark.parametrize("name", ["date-time", "uri", "email", "ipv4", "ipv6", "hostname", "iso-4217", "ISO-4217"])
 def test_formats(name):
-    """A format that is enforced refuses a text without it, and is no matter to other values. (P70, R181)"""
+    """A format that is enforced refuses a string that does not have it, and does not apply to other values. (P70,
+    R181)"""
     assert not is_accepted({"format": name}, "\n")
     assert is_accepted({"format": name}, 5)
 
@@ -156,7 +158,7 @@ def test_other_formats(name):
 
 
 def test_drafts():
-    """The draft that the schema names decides which keywords count; without a name it is draft 04. (P56)"""
+    """The draft that the schema names decides which keywords apply; without one, it is draft 04. (P56)"""
     schema = {"const": 1, "if": {"type": "string"}, "then": False}
 
     assert is_accepted(schema, "a")
@@ -175,14 +177,14 @@ def test_defaults():
 
 
 def test_content():
-    """Validation does not look into encoded texts, and a text stays a text. (P56)"""
+    """Validation does not decode encoded strings, so a string stays a string. (P56)"""
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": "base64", "type": "string"}
 
     assert is_accepted(schema, "not base64!")
 
 
 def test_recursive_schemas():
-    """A schema that refers to itself follows the event as deep as it goes. (P56)"""
+    """A schema that refers to itself is applied to every level of the event. (P56)"""
     tree = compile_validator(
         {"properties": {"value": {"type": "integer"}, "nodes": {"items": {"$ref": "#"}}}, "required": ["value"]}
     )
@@ -194,7 +196,7 @@ def test_recursive_schemas():
 
 @pytest.mark.parametrize("levels", [10, 300, 990, 5_000])
 def test_deep_events(levels):
-    """An event that is nested too deep is refused, and there is a reason. (P56)"""
+    """An event that is nested too deeply is refused with a reason. (P56)"""
     tree = compile_validator({"properties": {"a": {"$ref": "#"}}, "additionalProperties": False})
     good: dict = {}
     bad: dict = {"b": 1}
@@ -220,7 +222,7 @@ def test_deep_events(levels):
     ],
 )
 def test_schemas_that_cannot_be_used(schema, reason):
-    """A schema that makes no sense is refused with the reason, even at the first look. (R153, R157)"""
+    """An invalid schema is refused with the reason, as soon as it is used. (R153, R157)"""
     with pytest.raises(Invalid) as refused:
         compile_validator(schema)
     assert reason in refused.value.detail
@@ -237,7 +239,7 @@ def drafts_as_we_read_them(draft: int):
 
 @pytest.mark.parametrize("draft", [4, 6, 7])
 def test_opinions(draft):
-    """Decision, explanation and an independent implementation agree for any schema and event. (P56, P71)"""
+    """The verdict, the explanation and an independent implementation agree for any schema and event. (P56, P71)"""
     reference = drafts_as_we_read_them(draft)
 
     @settings(max_examples=50)

@@ -1,4 +1,4 @@
-"""Attacks by schemas and events, none of which succeeds."""
+"""Attacks with schemas and events, none of which succeed."""
 
 import ast
 import builtins
@@ -54,7 +54,7 @@ REFERENCES = [
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("place", ["properties", "definitions", "id", "$schema"])
 def test_references_to_elsewhere(reference, place):
-    """A reference that leaves the schema is refused, without any file, look-up or call. (R154)"""
+    """A reference that leaves the schema is refused, without access to any file, name server or network. (R154)"""
     reached: list[str] = []
     schema: dict[str, Any] = {"properties": {"a": {"$ref": reference.format(port=1)}}}
     if place == "definitions":
@@ -71,7 +71,7 @@ def test_references_to_elsewhere(reference, place):
 
 
 class watching:  # noqa: N801  # it reads as a verb
-    """Notes the interpreter's reports about the outer world while it lasts."""
+    """Records the interpreter's audit events while it is active."""
 
     OUTSIDE = ("open", "socket.", "urllib.", "subprocess.", "os.system", "import")
     _reached: list[str] | None = None
@@ -91,14 +91,14 @@ class watching:  # noqa: N801  # it reads as a verb
             cls._reached.append(f"{event} {arguments}")
 
 
-# A hook stays as long as the process, so there is one for all tests, and it is deaf between them.
+# A hook stays as long as the process, so there is one hook for all tests, which ignores events between them.
 sys.addaudithook(watching.note_audit_event)
 
 
 @pytest.mark.parametrize("name", ["id", "$id", "$schema", "title", "description", "default", "$comment", "links"])
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "file:///etc/hostname", "//[", "http://[::1", "\0"])
 def test_other_addresses_in_schemas(name, url):
-    """An address that is no reference is only a word. (R154)"""
+    """An address that is not a reference is only a string. (R154)"""
     reached: list[str] = []
     schema = {"properties": {"a": {name: url, "type": "string"}}, "definitions": {"b": {name: url}}}
     with watching(reached):
@@ -106,7 +106,7 @@ def test_other_addresses_in_schemas(name, url):
     assert reached == []
 
 
-# Words that want to be code
+# Words that look like code
 
 PAYLOADS = [
     "canary()",
@@ -145,7 +145,7 @@ PAYLOADS = [
 
 
 def schema_with_word(word: str) -> dict[str, Any]:
-    """A schema that says this word wherever a schema can say anything."""
+    """A schema with this word wherever a schema can have any string."""
     quoted = "".join(f"\\x{{{ord(letter):x}}}" for letter in word if not 0xD800 <= ord(letter) < 0xE000)
     pointed = word.replace("~", "~0").replace("/", "~1").replace("%", "%25")
     return {
@@ -191,7 +191,7 @@ def event_everywhere(word: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_words_as_code(payload, monkeypatch):
-    """No word of a schema is ever run, and every word means itself. (P56, R181)"""
+    """No word in a schema is ever executed, and every word stands for itself. (P56, R181)"""
     called: list[int] = []
     monkeypatch.setattr(builtins, "canary", lambda: called.append(1), raising=False)
     reached: list[str] = []
@@ -206,7 +206,7 @@ def test_words_as_code(payload, monkeypatch):
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_source_and_words(payload):
-    """The code for a schema is the same for any words in it. (P56)"""
+    """The code for a schema is the same whatever words it contains. (P56)"""
     assert source_of(schema_with_word(payload)) == source_of(schema_with_word("harmless"))
 
 
@@ -219,7 +219,7 @@ KNOWN_NAMES = (
 
 @pytest.mark.parametrize("draft", [4, 6, 7])
 def test_vocabulary_of_code(draft):
-    """Code consists of our own names, numbers and signs; it contains no text at all. (P56)"""
+    """The code consists of the generator's own names, numbers and operators; it contains no string literals. (P56)"""
 
     @settings(max_examples=60)
     @given(schemas(draft))
@@ -233,14 +233,14 @@ def test_vocabulary_of_code(draft):
 
 
 def test_what_code_can_see():
-    """Code has no built-in functions beyond those it is given, and no way to import. (P56)"""
+    """The code has no built-in functions except for those that it is given, and no way to import. (P56)"""
     names = {node.id for node in ast.walk(ast.parse(source_of(schema_with_word("a")))) if isinstance(node, ast.Name)}
 
     assert CodeConstants(NAMES_IN_GENERATED_CODE).namespace["__builtins__"] == {}
     assert not names & {"__import__", "eval", "exec", "open", "getattr", "globals"}
 
 
-# Nonsense
+# Values that are not schemas
 
 KEYWORDS = st.sampled_from(
     """
@@ -260,7 +260,7 @@ NONSENSE: st.SearchStrategy[Any] = st.recursive(
 @settings(max_examples=150)
 @given(st.dictionaries(KEYWORDS, NONSENSE, max_size=5), VALUES)
 def test_nonsense(schema, value):
-    """Any value submitted as a schema is refused with a reason, or judges every event. (R153, R157)"""
+    """Any value that is submitted as a schema is refused with a reason, or can check every event. (R153, R157)"""
     try:
         validator = compile_validator(schema)
     except Invalid:
@@ -268,7 +268,7 @@ def test_nonsense(schema, value):
     assert validator.accepts(value) == (validator.explain(value) == NO_EXPLANATION_MESSAGE)
 
 
-# Without end
+# Infinite recursion
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_nonsense(schema, value):
     ],
 )
 def test_schemas_without_end(schema):
-    """A schema that passes a value on to itself is refused, because the check would never end. (R153)"""
+    """A schema that applies itself to the same value is refused, because the check would never end. (R153)"""
     with pytest.raises(Invalid, match="refers back to itself"):
         compile_validator(schema)
 
@@ -302,14 +302,14 @@ def test_long_chains_of_references():
         compile_validator({"$ref": "#/definitions/d0", "definitions": definitions})
 
 
-# Patterns that run wild elsewhere
+# Patterns that take exponential time in other engines
 
 WILD = ["^(a+)+$", "^(a|a)*$", "^(a*)*b", "(.*)*x", "^(([a-z])+.)+[A-Z]([a-z])+$", "(a?){30}a{30}", "^(.+.+)+y$"]
 
 
 @pytest.mark.parametrize("pattern", WILD)
 def test_wild_patterns(pattern):
-    """Patterns that take forever with other engines take their time with the text, and no more. (R155)"""
+    """Patterns that take for ever with other engines take time in proportion to the text. (R155)"""
     validator = compile_validator({"pattern": pattern, "items": {"pattern": pattern}})
 
     def judge():

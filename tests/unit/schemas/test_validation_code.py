@@ -1,4 +1,4 @@
-"""Schemas as code."""
+"""Schemas compiled to code."""
 
 import pytest
 
@@ -16,14 +16,14 @@ def functions(schema) -> list[str]:
 
 
 def test_one_function_for_each_schema_with_others_inside():
-    """A schema that only looks at a value from outside is part of another's function. (P56)"""
+    """A schema that does not look inside a value is part of the function of another schema. (P56)"""
     schema = {"properties": {"a": {"type": "string"}, "b": {"items": {"type": "integer", "minimum": 0}}}}
 
     assert len(functions(schema)) == 2
 
 
 def test_one_function_for_each_target_of_references():
-    """A schema that many refer to becomes code once. (P56)"""
+    """A schema with many references becomes code once. (P56)"""
     definitions = {"a": {"properties": {"b": {"type": "string"}}}}
     schema = {"properties": {str(each): {"$ref": "#/definitions/a"} for each in range(50)}, "definitions": definitions}
 
@@ -31,7 +31,7 @@ def test_one_function_for_each_target_of_references():
 
 
 def test_targets_that_stand_somewhere():
-    """A schema that is referred to becomes code once, even if it stands where it is used itself. (P56)"""
+    """The target of a reference becomes code once, even if it is also used where it is defined. (P56)"""
     inner = {"properties": {"c": {"type": "string"}}}
     schema = {"properties": {"a": {"properties": {"b": inner}}, "d": {"$ref": "#/properties/a/properties/b"}}}
 
@@ -39,7 +39,7 @@ def test_targets_that_stand_somewhere():
 
 
 def test_simple_targets():
-    """A reference to something simple is as good as the thing itself. (P56)"""
+    """A reference to a simple schema is compiled like the schema itself. (P56)"""
     schema = {
         "properties": {"a": {"$ref": "#/definitions/a"}, "b": {"$ref": "#/definitions/a"}},
         "definitions": {"a": {"type": "string", "enum": ["x", "y"]}},
@@ -64,7 +64,7 @@ def test_code_leaves_out_rules_that_cannot_matter(schema):
 
 
 def test_steps_of_loops():
-    """Each pass of a loop takes as many steps as it checks things. (P56)"""
+    """Each pass of a loop takes as many steps as it makes checks. (P56)"""
     accepts, _ = compile_validation_function(SchemaDocument.from_root({"items": {"type": "integer", "minimum": 0}}))
 
     assert accepts([1] * 100, [1_000])
@@ -73,7 +73,7 @@ def test_steps_of_loops():
 
 
 def test_steps_of_references():
-    """Each arrival at a schema that is referred to takes steps. (P56)"""
+    """Each use of a schema through a reference takes steps. (P56)"""
     accepts, _ = compile_validation_function(SchemaDocument.from_root({"properties": {"a": {"$ref": "#"}}}))
     event: dict = {}
     for _ in range(100):

@@ -1,8 +1,8 @@
-"""Draft 04 keyword by keyword, and how far the JSON Schema project's own suite of tests agrees.
+"""Draft 04 keyword by keyword, and where the JSON Schema project's own test suite agrees.
 
 The suite (json-schema-org/JSON-Schema-Test-Suite, as it came with jsonschema 4.26) was run against `compile_validator`.
-SUITE holds the results, by file: the groups in it, those that agree in each case, and why the others do not. The
-cases below are ours. They repeat the suite's purpose, so that a change which would disagree is noticed here.
+SUITE holds the results, by file: the groups in it, those that agree in each case, and why the others do not. The cases
+below are ours. They repeat the suite's purpose, so that a change which would disagree is noticed here.
 """
 
 from collections.abc import Iterator
@@ -288,10 +288,10 @@ def test_not_valid(_, schema, value):
 
 @pytest.mark.parametrize("valid", [True, False])
 def test_all_events_at_once(valid):
-    """Checking all events of a batch at once gives the same results, keyword by keyword. (P56, R162)"""
+    """Checking all events of a batch together gives the same results, keyword by keyword. (P56, R162)"""
     for _, schema, value in list_cases(valid):
         around, event = {"type": "object", "properties": {"value": schema}}, {"value": value}
-        if "$ref" in str(schema):  # references begin at the root
+        if "$ref" in str(schema):  # references start at the root
             around, event = schema, value
         if isinstance(event, dict):
             document, parts = SchemaDocument.from_root(around), compile_validator(around).compile_parts
@@ -314,7 +314,7 @@ def test_every_keyword():
 
 
 def test_suite():
-    """Wherever the official suite does not agree in all groups of a file, the table says why. (P56)"""
+    """If the official suite does not agree in all groups of a file, the table gives the reason. (P56)"""
     for groups, agreeing, reason in SUITE.values():
         assert (agreeing < groups) == bool(reason)
     assert sum(groups for groups, _, _ in SUITE.values()) == 198
@@ -333,6 +333,7 @@ def test_suite():
     ],
 )
 def test_left_out(schema):
-    """Keywords that the broker does not support are refused with the schema, not ignored. (R153, R154, R155)"""
+    """Keywords that the broker does not support cause the schema to be refused; they are not ignored. (R153, R154,
+    R155)"""
     with pytest.raises(Invalid):
         compile_validator(schema)

@@ -1,11 +1,11 @@
-"""Source as it grows."""
+"""The lines of generated source."""
 
 from nakadi.schemas.keywords import ALWAYS_TRUE, CodeCheck
 from nakadi.schemas.validation import SourceLines
 
 
 def test_blocks():
-    """Lines written in a block are under its head. (P56)"""
+    """Lines that are written in a block are indented below its head. (P56)"""
     lines = SourceLines()
     with lines.indented_block("for item in value:"):
         lines.add_refusal_unless(CodeCheck("item"))
@@ -19,7 +19,7 @@ def test_blocks():
 
 
 def test_what_is_always_true():
-    """A condition that is always true needs no line. (P56)"""
+    """A condition that is always true produces no line. (P56)"""
     lines = SourceLines()
 
     assert lines.add_refusal_unless(ALWAYS_TRUE) == 0

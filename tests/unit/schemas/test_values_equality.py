@@ -1,4 +1,4 @@
-"""When two JSON values are the same."""
+"""When two JSON values are equal."""
 
 import math
 from fractions import Fraction
@@ -19,7 +19,7 @@ AMPLE = 1_000_000
     [(1, 1.0), ([1], [1.0]), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"a": [{}]}, {"a": [{}]}), (0.0, -0.0)],
 )
 def test_same(one, other):
-    """Numbers are equal by value, objects in any order of their members. (P56)"""
+    """Numbers are compared by value, and objects regardless of the order of their members. (P56)"""
     assert equality_key(one, [AMPLE]) == equality_key(other, [AMPLE])
 
 
@@ -39,19 +39,19 @@ def test_same(one, other):
     ],
 )
 def test_different(one, other):
-    """Truth values are no numbers, and no values of different types are equal. (P56)"""
+    """Truth values are not numbers, and values of different types are never equal. (P56)"""
     assert equality_key(one, [AMPLE]) != equality_key(other, [AMPLE])
 
 
 @settings(max_examples=100)
 @given(VALUES)
 def test_every_value_has_a_key(value):
-    """Every value can be a member of a set, and is the same as itself. (P56)"""
+    """Every value can be a member of a set, and is equal to itself. (P56)"""
     assert {equality_key(value, [AMPLE])} == {equality_key(value, [AMPLE])}
 
 
 def test_all_differ():
-    """In a list of different values no two are the same. (P56)"""
+    """In a list of different values, no two are equal. (P56)"""
     assert all_differ([1, True, "1", [1], [True], {"a": 1}], [AMPLE])
     assert not all_differ([[1, {"a": 2}], 3, [1.0, {"a": 2.0}]], [AMPLE])
     assert all_differ(["a", None, 1, "1", 1.5], [AMPLE])
@@ -59,7 +59,7 @@ def test_all_differ():
 
 
 def test_steps():
-    """Looking at large values takes as many steps as they have parts. (P56)"""
+    """Comparing large values takes as many steps as they have parts. (P56)"""
     with pytest.raises(StepsExhausted):
         equality_key([0] * 100, [99])
     with pytest.raises(StepsExhausted):
@@ -82,12 +82,12 @@ def test_steps():
     ],
 )
 def test_multiples(value, divisor, expected):
-    """Multiples refer to the decimals as written. (P56)"""
+    """Multiples are those of the decimals as written. (P56)"""
     assert is_multiple_of(value, Divisor.from_number(divisor)) is expected
 
 
 def test_exact():
-    """A number has the value of its text. (P56)"""
+    """A number has exactly the value of its text. (P56)"""
     assert exact_fraction(0.1) == Fraction(1, 10)
     assert exact_fraction(10**40) == 10**40
 
@@ -101,6 +101,6 @@ FLOATS = some.floats(allow_nan=False) | some.builds(
 @settings(max_examples=choose_by_suite(100, 500), deadline=None)
 @given(FLOATS, DIVISORS)
 def test_multiples_are_those_of_the_decimals_that_are_written(value, divisor):
-    """Any method gives the answer of exact arithmetic on both numbers as written."""
+    """Every method gives the same answer as exact arithmetic on both numbers as written."""
     expected = Fraction(repr(value)) % exact_fraction(divisor) == 0 if math.isfinite(value) else False
     assert is_multiple_of(value, Divisor.from_number(divisor)) is expected

@@ -1,4 +1,4 @@
-"""JSON values as text."""
+"""JSON values as strings."""
 
 import pytest
 
@@ -35,13 +35,13 @@ from nakadi.schemas.values import java_text
     ],
 )
 def test_values_become_the_text_that_java_makes_of_them(value, text):
-    """Strings stay, words and integers are as in JSON, and doubles are spelled as Java spells them. (P90, P91)"""
+    """Strings stay, literals and integers are as in JSON, and doubles are spelled as in Java. (P90, P91)"""
     assert java_text(value) == text
 
 
 @pytest.mark.parametrize("value", [{"b": 1, "a": [1.5, {"d": None, "c": "é"}]}, [{"b": 1, "a": 2}]])
 def test_structured_values_have_their_keys_in_order(value):
-    """Objects and arrays become compact JSON with sorted keys, so that equal values have equal texts. (P92)"""
+    """Objects and arrays become compact JSON with sorted keys, so that equal values have equal strings. (P92)"""
     reordered = dict(reversed(value.items())) if isinstance(value, dict) else value
     assert java_text(value) == java_text(reordered)
     assert java_text({"b": 1, "a": [2]}) == '{"a":[2],"b":1}'
@@ -62,5 +62,5 @@ def test_structured_values_have_their_keys_in_order(value):
     ],
 )
 def test_values_within_objects_and_arrays_are_spelled_as_org_json_does(value, text):
-    """Within objects and arrays a number has no needless zero, and some characters are escaped. (P92)"""
+    """Within objects and arrays, a number has no trailing zeros, and some characters are escaped. (P92)"""
     assert java_text(value) == text

@@ -1,4 +1,4 @@
-"""JSON's types."""
+"""The types of JSON values."""
 
 import pytest
 
@@ -24,6 +24,6 @@ def test_values_have_a_type(value, name):
 
 
 def test_values_are_the_same_or_not():
-    """The order of members does not matter, the type of a number does. (R198, R199)"""
+    """The order of members does not matter, but the type of a number does. (R198, R199)"""
     assert canonical_text({"a": 1, "b": [None]}) == canonical_text({"b": [None], "a": 1})
     assert len({canonical_text(each) for each in (1, 1.0, True, "1", None, "null")}) == 6

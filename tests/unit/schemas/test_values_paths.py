@@ -23,13 +23,13 @@ EVENT = {"a": {"b": {"c": 1}, "x.y": 2, "'": 3}, "list": [{"c": 1}], "text": "t"
     ],
 )
 def test_paths_are_split_at_dots(path, names):
-    """Dots part names; quotes and backslashes protect them, and an empty name ends the path. (P88)"""
+    """Dots separate names; quotes and backslashes protect dots, and an empty name ends the path. (P88)"""
     assert path_segments(path) == names
 
 
 @pytest.mark.parametrize(("path", "value"), [("a.b.c", 1), ("a.'x.y'", 2), ("none", None), ("a.\\'", 3), ("text", "t")])
 def test_values_are_found(path, value):
-    """The value at a path is found; null is a value. (P88, P90)"""
+    """The value at a path is found, even if it is null. (P88, P90)"""
     assert value_at_path(EVENT, path_segments(path)) == value
 
 
@@ -38,7 +38,7 @@ def test_values_are_found(path, value):
     [("x", "x"), ("a.x", "x"), ("a.b.x.c", "x"), ("list.0", "0"), ("text.t", "t"), ("none.x", "x"), ("list.c", "c")],
 )
 def test_what_is_not_there(path, segment):
-    """The message names the one segment that is missing; arrays, texts and null have nothing within. (P88, P89)"""
+    """The message names the missing segment; arrays, strings and null contain no members. (P88, P89)"""
     with pytest.raises(NoValueAtPath) as caught:
         value_at_path(EVENT, path_segments(path))
     assert str(caught.value) == f"field {segment} doesn't exist."

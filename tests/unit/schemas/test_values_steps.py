@@ -1,4 +1,4 @@
-"""A bound on work."""
+"""A limit on work."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from nakadi.schemas.values import StepsExhausted, spend_steps
 
 
 def test_spending():
-    """Steps can be spent until there are none; one more is too much. (P56)"""
+    """Steps can be spent until none are left; one more raises. (P56)"""
     steps = [3]
     spend_steps(steps, 2)
     spend_steps(steps, 1)

@@ -1,4 +1,4 @@
-"""Changes of a right to read, as streams learn of them."""
+"""Changes to a right to read, and how streams learn of them."""
 
 import pytest
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from tests.support.registry import settings_document
 
 
 class AccessCase:
-    """An event type, a judge that remembers for a second, and another writer."""
+    """An event type, a judge that caches it for a second, and another writer."""
 
     def __init__(self) -> None:
         registry = MemoryRegistry()
@@ -50,7 +50,7 @@ def test_as_long_as_nothing_changes_there_is_nothing_to_say(case):
 
 
 def test_a_change_is_reported_until_it_is_known(case):
-    """A changed event type is handed on; once it is known, there is nothing more to say. (L60)"""
+    """A changed event type is returned; once the stream knows it, there is no further report. (L60)"""
     case.elsewhere.replace(case.known, replace(case.known, owning_application="other"))
     found = case.verdict()
     assert isinstance(found, EventType)
@@ -59,14 +59,14 @@ def test_a_change_is_reported_until_it_is_known(case):
 
 
 def test_what_is_remembered_may_be_older_than_what_is_known(case):
-    """A stream that knows a newer event type than the cache is not sent back."""
-    assert case.verdict() is None  # and remembered
+    """A stream that knows a newer event type than the cache does not return to the older one."""
+    assert case.verdict() is None  # and caches it
     newer = case.elsewhere.replace(case.known, replace(case.known, owning_application="other"))
     assert case.verdict(newer) is None
 
 
 def test_a_deleted_event_type_is_missed(case):
-    """Streams over an event type that is gone are refused. (L61)"""
+    """Streams over a deleted event type are refused. (L61)"""
     case.elsewhere.remove(case.known)
     found = case.verdict()
     assert isinstance(found, TryLater)
@@ -74,15 +74,15 @@ def test_a_deleted_event_type_is_missed(case):
 
 
 def test_a_successor_is_another(case):
-    """Another event type of the same name does not keep a stream alive. (L61)"""
+    """A new event type with the same name does not keep a stream alive. (L61)"""
     case.elsewhere.remove(case.known)
     case.elsewhere.add(an_event_type(name="a", id="another"))
     assert isinstance(case.verdict(), TryLater)
 
 
 def test_a_stream_is_not_ended_for_what_was_there_before_it(case):
-    """When the cache still holds a deleted predecessor, the judge looks again. (L61)"""
-    assert case.verdict() is None  # and remembered
+    """If the cache still has a deleted predecessor, the judge reads again. (L61)"""
+    assert case.verdict() is None  # and caches it
     case.elsewhere.remove(case.known)
     case.elsewhere.add(an_event_type(name="a", id="another"))
     successor = case.access.authorize("a", UNAUTHENTICATED)

@@ -1,4 +1,4 @@
-"""Oversight over open streams."""
+"""Monitoring the access of open streams."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ class SilentAccess:
 
 
 def test_a_registry_that_does_not_answer_holds_up_neither_the_loop_nor_its_end():
-    """A check that waits for the registry has a separate thread, and is left behind when streaming is over."""
+    """A check that waits for the registry runs in a separate thread, and is abandoned when streaming ends."""
     access = SilentAccess()
     monitor = StreamAccessMonitor(access, seconds=0)
 
@@ -37,6 +37,6 @@ def test_a_registry_that_does_not_answer_holds_up_neither_the_loop_nor_its_end()
             assert await asyncio.to_thread(lambda: "others have threads") == "others have threads"
         monitor.close()
 
-    asyncio.run(record_stream())  # which would wait for the threads that all share
+    asyncio.run(record_stream())  # which would wait for the shared threads
     assert not access.over.is_set()
     access.answers.set()

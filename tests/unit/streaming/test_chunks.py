@@ -1,4 +1,4 @@
-"""Stretches of a partition that streams share."""
+"""Chunks of a partition that streams share."""
 
 import json
 from datetime import timedelta
@@ -42,7 +42,7 @@ def bytes_of(run: EventRun) -> bytes:
 
 
 def stored_lines() -> EventChunk:
-    """Six events as the text they were stored as."""
+    """Six events in the form of stored text."""
     return EventChunk(1, 2, EventSlice(LINES, 12))
 
 
@@ -51,12 +51,12 @@ def stored_records() -> EventChunk:
 
 
 def test_events_are_joined_as_they_were_stored():
-    """The bytes of events are put together without being looked into. (L41, L45)"""
+    """The bytes of events are concatenated without being parsed. (L41, L45)"""
     assert bytes_of(a_chunk("a", "b", "c").run_from_offset(0)) == b'"a","b","c"'
 
 
 def test_equal_cuts_share_their_bytes():
-    """Streams that cut at the same places get the very same bytes."""
+    """Streams that cut at the same positions share the same bytes."""
     chunk = a_chunk("a", "b", "c")
     chunk.shared = True
     first, _ = chunk.run_from_offset(0).split(2)
@@ -66,7 +66,7 @@ def test_equal_cuts_share_their_bytes():
 
 
 def test_many_different_cuts_do_not_multiply_the_memory():
-    """The cached parts of a chunk stay in proportion to it."""
+    """The size of a chunk's cached parts is proportional to that of the chunk."""
     chunk = a_chunk(*map(str, range(100)))
     chunk.shared = True
     made = [chunk.cached_bytes(0, last, lambda: b"x" * 100) for last in range(2, 101)]
@@ -77,7 +77,7 @@ def test_many_different_cuts_do_not_multiply_the_memory():
 
 @pytest.mark.parametrize(("first", "last"), list(combinations(range(7), 2)))
 def test_stored_text_is_cut_anywhere(first, last):
-    """A run of stored text has the bytes, the size and the places that the same events have one by one."""
+    """A run of stored text has the same bytes, size and positions as the same events one by one."""
     run, expected = EventRun(stored_lines(), first, last), EventRun(stored_records(), first, last)
     values = list(expected.values)
     assert joined_json(b"[", [run], b"]\n") == b"[" + b",".join(values) + b"]\n"
@@ -88,7 +88,7 @@ def test_stored_text_is_cut_anywhere(first, last):
 
 @pytest.mark.parametrize("middle", range(1, 6))
 def test_runs_of_both_kinds_are_joined(middle):
-    """A batch may consist of several runs, of stored text and of events. (L45)"""
+    """A batch may consist of several runs, some of stored text and some of events. (L45)"""
     first, _ = EventRun(stored_lines(), 0, 6).split(middle)
     _, rest = EventRun(stored_records(), 0, 6).split(middle)
     expected = b",".join(event.record.value for event in LINES)
@@ -98,12 +98,12 @@ def test_runs_of_both_kinds_are_joined(middle):
 
 @pytest.mark.parametrize("offset", [2, 3, 5, 6, 8, 9, 11, 12])
 def test_stored_text_is_taken_up_behind_any_offset(offset):
-    """Offsets that have no event any more are passed by in stored text, too. (L44)"""
+    """Offsets without an event are skipped in stored text, too. (L44)"""
     assert stored_lines().run_from_offset(offset).first == stored_records().run_from_offset(offset).first
 
 
 def test_events_are_made_of_stored_text_where_they_are_looked_at():
-    """An event within lines is the one that was stored."""
+    """An event that is taken from stored text equals the one that was stored."""
     events = [StoredEvent(3, Record(b'"a"'), STORED_AT), StoredEvent(4, Record(b'"b"'), STORED_AT)]
     assert list(LINES[:2]) == events == [LINES[0], LINES[1]]
     assert LINES[-1] == StoredEvent(11, Record(b"22"), LATER)
@@ -113,7 +113,7 @@ def test_events_are_made_of_stored_text_where_they_are_looked_at():
 
 
 def test_no_event_of_stored_text_is_made_to_be_sent(monkeypatch):
-    """Sending costs a few steps for a batch, not for each of its events."""
+    """Sending takes a few steps per batch, not per event."""
     monkeypatch.setattr(EventChunk, "records", property(lambda _: pytest.fail("events were made")))
     run = stored_lines().run_from_offset(2)
     assert [each.count for each in run.readable_parts(is_public)] == [6]
@@ -122,12 +122,12 @@ def test_no_event_of_stored_text_is_made_to_be_sent(monkeypatch):
 
 @pytest.mark.parametrize(("offset", "expected"), [(10, b'"a","b"'), (11, b'"b"'), (12, b"")])
 def test_a_run_begins_anywhere_in_a_chunk(offset, expected):
-    """A chunk finds the events after an offset, also in its middle. (L33)"""
+    """A chunk returns the events after an offset, even from its middle. (L33)"""
     assert bytes_of(a_chunk("a", "b", start=10).run_from_offset(offset)) == expected
 
 
 def test_holes_left_by_compaction_are_stepped_over():
-    """Offsets without an event are skipped, and a position belongs to a real event. (L44)"""
+    """Offsets without an event are skipped, and a position belongs to an existing event. (L44)"""
     events = (StoredEvent(3, a_record("a"), STORED_AT), StoredEvent(7, a_record("b"), STORED_AT))
     chunk = EventChunk(2, 1, EventSlice(events, 9))
     assert chunk.run_from_offset(1).end == Position(2, 7)
@@ -136,7 +136,7 @@ def test_holes_left_by_compaction_are_stepped_over():
 
 
 def test_splitting_keeps_sizes_and_ends_right():
-    """Each part of a run knows its size and its last event."""
+    """Each part of a split run knows its size and its last event."""
     first, rest = a_chunk("a", "bb", "ccc", start=5).run_from_offset(5).split(2)
     assert (first.count, first.size, first.end) == (2, 7, Position(1, 6))
     assert (rest.count, rest.size, rest.end) == (1, 5, Position(1, 7))
@@ -144,13 +144,13 @@ def test_splitting_keeps_sizes_and_ends_right():
 
 @pytest.mark.parametrize("special", [TOMBSTONE, DIRECTED, OWNED])
 def test_what_a_reader_may_not_see_is_left_out(special):
-    """Tombstones, directed events and other owners' events are cut out; the rest stays in order. (L58)"""
+    """Tombstones, events addressed to others and events of other owners are left out; the rest stays in order. (L58)"""
     run = a_chunk("a", special, special, "b", "c", special).run_from_offset(0)
     assert [bytes_of(each) for each in run.readable_parts(is_public)] == [b'"a"', b'"b","c"']
 
 
 def test_an_ordinary_chunk_is_not_searched():
-    """If all clients may read all events, access is not checked for each."""
+    """If all clients may read all events, access is not checked for each event."""
 
     def ask_nobody(record: Record) -> bool:
         raise AssertionError(record)
@@ -171,7 +171,7 @@ def test_no_other_character_is_escaped(text):
 
 @pytest.mark.parametrize(("first", "last"), list(combinations(range(4), 2)))
 def test_text_that_grows_is_cut_at_the_same_places(first, last):
-    """Escapes count as they are sent: stored bytes, their size and the ends of events stay. (L71)"""
+    """Sizes and positions count the escapes that are sent, and the stored bytes stay unchanged. (L71)"""
     values = [f'"{SEPARATORS}"'.encode(), b'"plain"', '"é\u2028"'.encode()]
     text = b",".join(values)
     ends = [index for index, byte in enumerate(text + b",") if byte == ord(",")]
@@ -195,7 +195,7 @@ def test_text_that_grows_is_cut_at_the_same_places(first, last):
 )
 @pytest.mark.parametrize("as_text", [False, True])
 def test_long_work_is_cut_into_steps(sizes, expected, as_text):
-    """A step has at most ten bytes here, or one event, and never too many events. (P176)"""
+    """In this test, a step covers at most ten bytes, or one event, and never too many events. (P176)"""
     texts = [b"7" * size for size in sizes]
     found = a_chunk(*map(Record, texts), start=5).run_from_offset(5)
     if as_text:

@@ -1,4 +1,4 @@
-"""Events leave as CloudEvents."""
+"""Events are sent as CloudEvents."""
 
 import json
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ def cloud_event_of(event: object, place: CloudEventPlace = PLACE) -> dict[str, o
 
 
 def test_any_event_is_the_data_of_a_cloud_event():
-    """Its metadata provide the attributes. (E21)"""
+    """The attributes come from the event's metadata. (E21)"""
     trace = {"traceparent": "t", "tracestate": "s", "other": "o"}
     metadata = {"eid": EID, "occurred_at": "2026-01-01T00:00:00Z", "span_ctx": trace, "partition_compaction_key": "k"}
     event = {"metadata": metadata, "n": 1}
@@ -52,7 +52,7 @@ def test_any_event_is_the_data_of_a_cloud_event():
 
 @pytest.mark.parametrize("event", [{"n": 1}, {"metadata": 5}, {"metadata": {"eid": 5, "occurred_at": "x"}}, 5, [1], {}])
 def test_an_event_without_metadata_has_its_place_and_time_of_arrival(event):
-    """It always has an id, and a time. (E21)"""
+    """It always has an id and a time. (E21)"""
     cloud_event = cloud_event_of(event)
 
     assert cloud_event["id"] == f"2:{cloud_event['offset']}"
@@ -61,7 +61,7 @@ def test_an_event_without_metadata_has_its_place_and_time_of_arrival(event):
 
 
 def test_a_cloud_event_comes_back_as_it_was():
-    """With its attributes as texts, its data without metadata, and its place added. (E22)"""
+    """Its attributes are strings, its data have no metadata, and its position is added. (E22)"""
     sent = {
         "specversion": "1.0",
         "id": "A-1",
@@ -84,7 +84,7 @@ def test_a_cloud_event_comes_back_as_it_was():
 
 
 def test_no_event_forges_an_attribute():
-    """A member of `cloudevent` that a publisher of JSON writes counts only if it can be an attribute. (E21)"""
+    """A member of `cloudevent` that a publisher writes in JSON counts only if it is a valid attribute. (E21)"""
     forged = {
         "specversion": "2",
         "data": "x",
@@ -104,7 +104,7 @@ def test_no_event_forges_an_attribute():
 
 
 def test_lines_of_a_stream_are_batches():
-    """Each has a list; a keep-alive's is empty; a Problem is an object. (E20, E23)"""
+    """Each batch is a list; a keep-alive is an empty list; a Problem is an object. (E20, E23)"""
     lines = CloudEventStreamFormat("order.placed")
     run = run_of('{"a":"\u2028"}', '{"n":2}')
 

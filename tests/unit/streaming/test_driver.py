@@ -1,4 +1,4 @@
-"""Carrying facts to a session and actions to a client, over a log in memory."""
+"""The driver passes facts to a session and actions to a client, with a log in memory."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -47,7 +47,7 @@ class StreamSetup:
         ends: dict[str, Position] | None = None,
         **limits: float,
     ) -> LowLevelDriver:
-        """A stream that is being served from now on."""
+        """A stream that is served from now on."""
         starts = starts or {"0": Position(1, -1)}
         cursors = CursorResolver(self.log)
         clock = SystemClock()
@@ -70,7 +70,7 @@ class StreamSetup:
         return driver
 
     async def wait_until_asked(self) -> None:
-        """Wait until a stream has asked for news of a topic."""
+        """Wait until a stream has asked to be notified of a topic's events."""
         async with asyncio.timeout(PATIENCE):
             await self.asked_what_became.wait()
 
@@ -79,7 +79,7 @@ class StreamSetup:
             await asyncio.gather(*self.running)
 
     def switch_timeline(self, *, events: int) -> EventType:
-        """The event type after a switch to another timeline, of which this many events were in partition 0."""
+        """The event type after a switch to another timeline; the old one had this many events in partition 0."""
         old = replace(self.event_type.timeline, latest_positions={0: events - 1, 1: -1})
         new = a_timeline(order=old.order + 1, partitions=2)
         self.log.create_topic(new.topic, 2)
@@ -109,7 +109,7 @@ def line(offset: int, *values: str, partition: int = 0, timeline: int = 1) -> st
 
 
 def test_events_are_carried_as_they_come():
-    """Published events reach the client, line by line. (L41, L45, L46)"""
+    """Published events reach the client line by line. (L41, L45, L46)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -124,7 +124,7 @@ def test_events_are_carried_as_they_come():
 
 
 def test_all_partitions_are_followed():
-    """A stream over several partitions carries each from its own start. (L20)"""
+    """A stream over several partitions sends each from its own start. (L20)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -138,7 +138,7 @@ def test_all_partitions_are_followed():
 
 
 def test_a_partition_is_read_up_to_its_end():
-    """However reads are cut, no event behind it is sent, and all before it are. (L78)"""
+    """However the reads are cut, no event after the end is sent, and all before it are. (L78)"""
     for most_events in (1, 2, 3, 1000):
 
         async def scenario(stage: StreamSetup, most_events: int = most_events) -> None:
@@ -154,7 +154,7 @@ def test_a_partition_is_read_up_to_its_end():
 
 
 def test_a_partition_ends_in_a_later_timeline():
-    """Timelines are crossed on the way, also one that has nothing up to the end. (L67, L78)"""
+    """The stream crosses timelines on the way, even one without events before the end. (L67, L78)"""
     for end, expected in (
         (Position(1, 1), [line(1, "a", "b")]),
         (Position(2, -1), [line(1, "a", "b")]),
@@ -175,7 +175,7 @@ def test_a_partition_ends_in_a_later_timeline():
 
 
 def test_small_lines_that_are_due_together_travel_together():
-    """Single-event batches of one read are not written one by one. (L46, L50)"""
+    """Batches of single events from one read are not written one by one. (L46, L50)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -215,7 +215,7 @@ def test_an_event_does_not_wait_for_a_timer():
 
 
 def test_an_idle_stream_notices_that_its_client_has_gone():
-    """A client that leaves while nothing is sent ends the stream, which returns its resources. (L53)"""
+    """If a client leaves while nothing is sent, the stream ends and releases its resources. (L53)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -230,7 +230,7 @@ def test_an_idle_stream_notices_that_its_client_has_gone():
 
 
 def test_a_write_to_no_one_ends_the_stream():
-    """An error of the outlet is raised, and all resources are returned. (L53)"""
+    """An error of the outlet is raised, and all resources are released. (L53)"""
 
     async def scenario(stage: StreamSetup) -> None:
         class ClosedOutlet(RecordingOutlet):
@@ -262,7 +262,7 @@ def test_draining_ends_the_stream_with_what_it_holds():
 
 
 def test_a_refusal_is_the_last_line():
-    """The driver writes the reason for an end after the events. (L60)"""
+    """The driver writes the reason for the end after the events. (L60)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -277,7 +277,7 @@ def test_a_refusal_is_the_last_line():
 
 
 def test_a_slow_client_holds_up_only_itself():
-    """While one client reads nothing, another one gets everything; the slow one gets it later. (L68)"""
+    """While one client reads nothing, another one gets all events; the slow one gets them later. (L68)"""
 
     async def scenario(stage: StreamSetup) -> None:
         slow, fast = RecordingOutlet(slow=True), RecordingOutlet()
@@ -301,17 +301,17 @@ def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
     async def scenario(stage: StreamSetup) -> None:
         starts = {"0": Position(1, -1)}
         driver = stage.stream(RecordingOutlet(slow=True), starts, stream_seconds=0.05)
-        driver._lines = EventStreamFormat(starts)  # has something to write from the first moment on
+        driver._lines = EventStreamFormat(starts)  # has something to write from the start
         with pytest.raises(TimeoutError):
             await stage.wait_for_end()
-        # On a busy machine its time is over while a thread still opens the log, which then gives the watch back.
+        # On a busy machine, the time may be over while a thread still opens the log, which then gives up the watch.
         await wait_on_loop(lambda: stage.log.watchers == 0)
 
     run_with_setup(scenario)
 
 
 def test_events_that_are_not_delivered_do_not_move_the_cursor():
-    """A partition with nothing but tombstones keeps reporting its place. (L58)"""
+    """A partition with only tombstones keeps reporting its position. (L58)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -343,7 +343,7 @@ def test_a_stream_crosses_into_the_next_timeline():
 
 
 def test_a_switch_in_the_middle_of_reading_loses_nothing():
-    """The rest of the old timeline's events comes before the new timeline's events. (L67, L68)"""
+    """The remaining events of the old timeline come before those of the new timeline. (L67, L68)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet(slow=True)
@@ -362,7 +362,7 @@ def test_a_switch_in_the_middle_of_reading_loses_nothing():
 
 @pytest.mark.parametrize("consumed", range(-1, 6))
 def test_every_cursor_leads_to_exactly_what_follows_it(consumed):
-    """From any place, also across timelines and an empty one, a stream has no gap and no repeat. (L67, L68)"""
+    """From any position, even across timelines and an empty one, a stream has no gap and no repetition. (L67, L68)"""
 
     async def scenario(stage: StreamSetup) -> None:
         expected = [line(n, v) for n, v in enumerate("abc")] + [line(n, v, timeline=3) for n, v in enumerate("def")]
@@ -382,7 +382,7 @@ def test_every_cursor_leads_to_exactly_what_follows_it(consumed):
 
 
 def test_events_that_expired_under_a_stream_end_it_with_a_reason():
-    """A stream whose next events are gone says so, as a cursor that points at them would. (L63)"""
+    """A stream whose next events are removed reports it as it would for a cursor to these events. (L63)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -398,7 +398,7 @@ def test_events_that_expired_under_a_stream_end_it_with_a_reason():
 
 
 def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
-    """A stream that was still in a timeline whose events went is ended, and not sent on over the gap. (L63, L68)"""
+    """If a stream is still in a timeline whose events are removed, it ends rather than skipping the gap. (L63, L68)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -419,7 +419,7 @@ def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
 
 
 def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
-    """If the log in which a stream has to continue cannot be opened, the stream says so and ends. (L53)"""
+    """If the log in which a stream has to continue cannot be opened, the stream reports it and ends. (L53)"""
 
     async def scenario(stage: StreamSetup) -> None:
         def raise_unavailable(storage_id: str) -> None:
@@ -435,7 +435,7 @@ def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
 
 
 def test_a_missing_topic_ends_nothing_by_itself():
-    """Only the event type can explain a missing topic; until then the stream stays. (L61)"""
+    """Only the event type can explain a missing topic; until then, the stream stays open. (L61)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -449,11 +449,11 @@ def test_a_missing_topic_ends_nothing_by_itself():
     run_with_setup(scenario)
 
 
-# Form
+# Format
 
 
 def test_the_form_of_lines_is_not_the_drivers_business():
-    """Server-sent events are carried just the same, and begin at once."""
+    """Server-sent events are sent in the same way, and begin immediately."""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()

@@ -38,7 +38,7 @@ class FeedSetup:
         return await self.feeds.follow(self.timeline, 0, offset, self.woken.set)
 
     async def take_events(self, follower: FeedFollower, count: int) -> list[str]:
-        """The next events of a follower, once there are as many."""
+        """The next events of a follower, as soon as there are this many."""
         found: list[str] = []
         async with asyncio.timeout(PATIENCE):
             while len(found) < count:
@@ -51,7 +51,8 @@ class FeedSetup:
         return found
 
     async def idle(self) -> None:
-        """Until nothing more is read: the only thread's results have come back, and nothing else is requested."""
+        """Wait until nothing is read any more: the only thread has returned its results, and nothing else is
+        requested."""
         seen = -1
         while seen != len(self.log.reads):
             seen = len(self.log.reads)
@@ -77,7 +78,7 @@ async def a_stage() -> AsyncIterator[FeedSetup]:
 
 
 def test_what_is_there_is_taken_from_the_offset_on():
-    """A follower gets the events from its offset on, in order. (L33)"""
+    """A follower gets the events from its offset, in order. (L33)"""
 
     async def scenario(stage: FeedSetup) -> None:
         stage.publish("a", "b", "c", "d")
@@ -87,7 +88,7 @@ def test_what_is_there_is_taken_from_the_offset_on():
 
 
 def test_new_events_wake_any_client_that_waits():
-    """An event that is stored while a follower waits reaches it, without a look in between."""
+    """An event that is stored while a follower waits is passed to the follower without a poll."""
 
     async def scenario(stage: FeedSetup) -> None:
         follower = await stage.follow()
@@ -103,7 +104,7 @@ def test_new_events_wake_any_client_that_waits():
 
 
 def test_one_that_has_everything_waits_without_asking():
-    """A follower that has taken the newest events need not look for more: it is woken when there are some."""
+    """A follower that has taken the newest events need not poll: it is woken when there are more."""
 
     async def scenario(stage: FeedSetup) -> None:
         follower = await stage.follow()
@@ -156,7 +157,8 @@ def test_the_log_is_read_once_for_everyone():
 
 
 def test_one_that_comes_from_behind_catches_up_and_joins():
-    """A follower from further back reads for itself until it is where the others are, and misses nothing. (L34, L68)"""
+    """A follower that begins further back reads on its own until it has reached the others, and misses nothing. (L34,
+    L68)"""
 
     async def scenario(stage: FeedSetup) -> None:
         stage.log.most_events = 3
@@ -179,7 +181,7 @@ def test_one_that_comes_from_behind_catches_up_and_joins():
 
 
 def test_one_ahead_of_the_reader_takes_it_along():
-    """A follower at the end does not wait for one that began far back; both get everything."""
+    """A follower at the end does not wait for one that began far back; both get all events."""
 
     async def scenario(stage: FeedSetup) -> None:
         stage.log.most_events = 2
@@ -196,7 +198,7 @@ def test_one_ahead_of_the_reader_takes_it_along():
 
 
 def test_followers_that_catch_up_together_read_together():
-    """Several who come from the same place share the reads."""
+    """Followers that begin at the same position share the reads."""
 
     async def scenario(stage: FeedSetup) -> None:
         stage.publish(*map(str, range(10)))
@@ -214,7 +216,7 @@ def test_followers_that_catch_up_together_read_together():
 
 
 def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
-    """The window is bounded: a follower that falls out of it reads for itself, and still gets everything. (L68)"""
+    """The window is limited: a follower that falls out of it reads on its own, and still gets all events. (L68)"""
     monkeypatch.setattr(feed_module, "FEED_WINDOW_BYTES", 5000)
 
     async def scenario(stage: FeedSetup) -> None:
@@ -246,7 +248,7 @@ def test_nothing_is_kept_when_everyone_has_it():
 
 
 def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
-    """More events may follow the events of one read, unless the log says that none do."""
+    """After a read, more events may follow, unless the log says that there are none."""
 
     async def scenario(stage: FeedSetup) -> None:
         stage.log.tells_its_end = False
@@ -261,7 +263,7 @@ def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
 
 
 def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
-    """Reading is tried again where it stopped, and nothing is lost or repeated. (L63)"""
+    """After a failure, reading continues where it stopped, and nothing is lost or repeated. (L63)"""
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
 
     async def scenario(stage: FeedSetup) -> None:
@@ -275,7 +277,7 @@ def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
 
 
 def test_pauses_grow_and_shrink_again(monkeypatch):
-    """A log that stays away is called less and less often; once it answers, the next pause starts small."""
+    """A log that stays unavailable is called less and less often; once it answers, the next pause is short again."""
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(feed_module, "MAX_READ_RETRY_PAUSE_SECONDS", 0.003)
 
@@ -292,7 +294,7 @@ def test_pauses_grow_and_shrink_again(monkeypatch):
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("trouble", [OffsetUnavailable("gone"), UnknownTopic("gone")])
 def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
-    """If the next events are gone, the follower that needs them gets an error that says so. (L63)"""
+    """If the next events have been removed, the follower that needs them gets an error that says so. (L63)"""
 
     async def scenario(stage: FeedSetup) -> None:
         stage.publish("a", "b")
@@ -309,7 +311,7 @@ def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
 
 
 def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
-    """A follower that arrives where another one failed also gets the failure, instead of waiting forever."""
+    """A follower that arrives where another one has failed gets the same error, rather than waiting for ever."""
 
     async def scenario(stage: FeedSetup) -> None:
         staying = await stage.follow(1)
@@ -324,7 +326,7 @@ def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
 
 
 def test_a_log_is_watched_only_while_someone_follows():
-    """When the last follower leaves, feed and watch end; the next follower starts new ones."""
+    """When the last follower leaves, the feed and the watch end; the next follower starts new ones."""
 
     async def scenario(stage: FeedSetup) -> None:
         first, second = await stage.follow(), await stage.follow()
@@ -341,7 +343,7 @@ def test_a_log_is_watched_only_while_someone_follows():
 
 
 def test_streams_that_open_at_once_share_a_watch():
-    """Each begins a watch in a thread, and all but one give theirs back."""
+    """Each stream starts a watch in a thread, and all but one stop theirs."""
 
     async def scenario(stage: FeedSetup) -> None:
         followers = await asyncio.gather(*(stage.follow() for _ in range(3)))
@@ -354,7 +356,7 @@ def test_streams_that_open_at_once_share_a_watch():
 
 
 def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
-    """When the last follower leaves while the log is unavailable, the feed stops asking the log."""
+    """When the last follower leaves while the log is unavailable, the feed stops calling the log."""
     monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
 
     async def scenario(stage: FeedSetup) -> None:
@@ -373,7 +375,8 @@ def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
 
 @pytest.mark.parametrize("trouble", [OffsetUnavailable("gone"), UnknownTopic("gone"), Unavailable("down")])
 def test_an_error_that_nobody_waits_for_any_more_is_not_reported(trouble):
-    """When the last follower leaves during a read that fails, asyncio logs no error that was never looked at."""
+    """When the last follower leaves during a read that fails, asyncio does not log an error that was never
+    retrieved."""
     reported: list[str] = []
 
     class HeldUp(ObservedLog):
@@ -405,7 +408,7 @@ def test_an_error_that_nobody_waits_for_any_more_is_not_reported(trouble):
 
 
 def test_an_event_published_while_a_read_is_under_way_is_found():
-    """News that comes during a read makes for another one. (L36)"""
+    """A notification that arrives during a read causes another read. (L36)"""
 
     async def scenario(stage: FeedSetup) -> None:
         follower = await stage.follow()
@@ -418,7 +421,7 @@ def test_an_event_published_while_a_read_is_under_way_is_found():
 
 
 def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
-    """A read that saw the end does not hide an event that was reported before the read returned."""
+    """A read that reached the end does not hide an event that was reported before the read returned."""
 
     class HeldUp(ObservedLog):
         def __init__(self) -> None:
@@ -450,7 +453,7 @@ def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
 
 
 def test_news_after_the_loop_was_closed_hurts_no_one():
-    """A publisher does not notice that a loop has ended before its streams did."""
+    """A publisher does not notice that a loop has ended before its streams."""
     log = ObservedLog()
     timeline = a_timeline()
     log.create_topic(timeline.topic, 1)
@@ -465,7 +468,7 @@ def test_news_after_the_loop_was_closed_hurts_no_one():
 
 
 class SilentStorages(ObservedLog):
-    """Storages, one of which is not found until `answers` is set. `opened` is set soon after."""
+    """Storages of which one is not found until `answers` is set. `opened` is set soon afterwards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -484,7 +487,8 @@ class SilentStorages(ObservedLog):
 
 
 def test_who_leaves_while_a_log_is_opened_leaves_no_watch_behind():
-    """The thread that opens the log for a stream goes on when the stream is gone, and gives back what it has opened."""
+    """The thread that opens the log for a stream continues after the stream has ended, and closes what it has
+    opened."""
 
     async def scenario() -> None:
         stage = FeedSetup()
@@ -505,7 +509,7 @@ def test_who_leaves_while_a_log_is_opened_leaves_no_watch_behind():
 
 
 def test_a_log_that_cannot_be_opened_yet_holds_up_no_other():
-    """While the registry does not say where a storage is, feeds of logs that are open go on. (L55)"""
+    """While the registry does not tell where a storage is, the feeds of open logs continue. (L55)"""
 
     async def scenario() -> None:
         stage = FeedSetup()

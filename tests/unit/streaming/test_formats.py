@@ -17,7 +17,8 @@ def a_batch() -> SendEvents:
 
 
 def test_a_batch_is_one_line():
-    """Cursor first, then events as they were stored; no spaces, and a line break at the end. (L41, L46, L58a)"""
+    """The cursor comes first, then the events as they were stored; without spaces, and with a line break at the end.
+    (L41, L46, L58a)"""
     line = JsonStreamFormat().encode_batch(a_batch())
     assert line == (
         b'{"cursor":{"partition":"0","offset":"001-0001-000000000000000012"},"events":["a"\\u00e4",11,12]}\n'
@@ -33,7 +34,7 @@ def test_a_batch_is_one_line():
     ],
 )
 def test_a_keep_alive_is_a_cursor_alone(position, offset):
-    """A keep-alive has no events, not even an empty list; the offset is in the new form. (L42, L43, L44, L46)"""
+    """A keep-alive has no events, not even an empty list; the offset is in the new format. (L42, L43, L44, L46)"""
     line = JsonStreamFormat().encode_keep_alive(SendStreamKeepAlive("7", position))
     assert line == b'{"cursor":{"partition":"7","offset":"' + offset + b'"}}\n'
 
@@ -46,7 +47,7 @@ def test_json_lines_need_no_words_around_them():
 
 
 def test_server_sent_events_begin_with_where_they_are():
-    """A browser knows from the first moment where to go on: every partition's place is in the id."""
+    """From the first moment, a browser knows where to continue: the id has the position of every partition."""
     opening = EventStreamFormat(STARTS).stream_opening()
     assert opening == (
         b"retry: 3000\n"
@@ -55,7 +56,7 @@ def test_server_sent_events_begin_with_where_they_are():
 
 
 def test_a_batch_is_one_server_sent_event():
-    """Its data is the batch as in the other form; its id is the place of the whole stream after it."""
+    """Its data are the batch as in the other format; its id is the position of the whole stream after the batch."""
     lines = EventStreamFormat(STARTS)
     ident, data, *rest = lines.encode_batch(a_batch()).split(b"\n")
     assert rest == [b"", b""]
@@ -65,12 +66,12 @@ def test_a_batch_is_one_server_sent_event():
 
 
 def test_a_server_sent_keep_alive_has_an_id_and_no_data():
-    """A browser remembers the id, and does not show it to the page."""
+    """A browser stores the id, and does not show it to the page."""
     block = EventStreamFormat({"0": Position(1, 3)}).encode_keep_alive(SendStreamKeepAlive("0", Position(1, 4)))
     assert block == b'id: [{"partition":"0","offset":"001-0001-000000000000000004"}]\n\n'
 
 
 def test_a_server_sent_problem_has_a_name():
-    """A page can distinguish a Problem from a batch."""
+    """The name lets a page distinguish a Problem from a batch."""
     block = EventStreamFormat(STARTS).encode_problem(orjson.dumps({"status": 403}))
     assert block == b'event: problem\ndata: {"status":403}\n\n'

@@ -1,4 +1,4 @@
-"""The session: facts in, actions out, and the time is what the test says."""
+"""The session takes facts and returns actions, and the test sets the time."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def a_session(partitions: int = 1, start: Position = BEFORE, **limits: float) ->
 
 
 def describe_actions(actions: list[StreamAction]) -> list[str]:
-    """Actions in brief: partition and values of a batch, `-` for a keep-alive, `!` for a problem."""
+    """A short form of actions: partition and values of a batch, `-` for a keep-alive, `!` for a Problem."""
     return [_describe_action(action) for action in actions]
 
 
@@ -59,7 +59,7 @@ def test_a_partition_ends_with_what_waits_and_a_line_without_events():
 
 
 def test_a_full_batch_goes_at_once():
-    """As soon as a partition has batch_limit events, they are sent. (L47, trap 10)"""
+    """A batch is sent as soon as a partition has batch_limit events. (L47, trap 10)"""
     session = a_session(batch_limit=3)
     assert describe_actions(session.handle_events("0", some_events(2), 1.0)) == []
     assert describe_actions(session.handle_events("0", some_events(2, start=2), 2.0)) == ["0: 0 1 2"]
@@ -75,7 +75,7 @@ def test_a_full_batch_goes_at_once():
     ],
 )
 def test_no_batch_exceeds_its_limit(batch_limit, expected):
-    """Many events that arrive together are cut into batches of batch_limit, by default of one. (L50, L51)"""
+    """Many events that arrive together are cut into batches of batch_limit, which is 1 by default. (L50, L51)"""
     assert describe_actions(a_session(batch_limit=batch_limit).handle_events("0", some_events(5), 1.0)) == expected
 
 
@@ -89,7 +89,7 @@ def test_partitions_are_never_mixed():
 
 
 def test_a_batch_is_placed_at_its_last_event():
-    """The position of a batch is its last event's. (L44)"""
+    """The cursor of a batch is the position of its last event. (L44)"""
     (batch,) = a_session(batch_limit=2).handle_events("0", some_events(2, start=7), 1.0)
     assert batch.position == Position(1, 8)
 
@@ -98,7 +98,7 @@ def test_a_batch_is_placed_at_its_last_event():
 
 
 def test_what_waits_is_flushed_in_time():
-    """When the flush timeout has passed, a partition sends what it has. (L47)"""
+    """When the flush timeout has passed, a partition sends the events that it has. (L47)"""
     session = a_session(batch_limit=100)
     session.handle_events("0", some_events(3), 4.0)
     assert describe_actions(session.tick(9.9)) == []
@@ -106,7 +106,7 @@ def test_what_waits_is_flushed_in_time():
 
 
 def test_the_timer_runs_from_the_start_of_the_stream():
-    """The first flush is due a flush timeout after the stream began, not after the first event. (L48)"""
+    """The first flush is due one flush timeout after the stream began, not after the first event. (L48)"""
     session = a_session(batch_limit=100)
     session.handle_events("0", some_events(1), 9.5)
     assert session.next_tick_at() == 10.0
@@ -114,7 +114,7 @@ def test_the_timer_runs_from_the_start_of_the_stream():
 
 
 def test_every_send_resets_the_timer():
-    """Full batches, timed batches and keep-alives all start the timer again. (L48)"""
+    """Full batches, timed batches and keep-alives all restart the timer. (L48)"""
     session = a_session(batch_limit=2)
     session.handle_events("0", some_events(2), 6.0)
     assert session.next_tick_at() == 16.0
@@ -126,14 +126,14 @@ def test_every_send_resets_the_timer():
 
 
 def test_an_empty_partition_sends_a_keep_alive():
-    """A timer that finds nothing to send sends one keep-alive, each partition its own. (L49)"""
+    """If a timer finds nothing to send, it sends one keep-alive for its partition. (L49)"""
     session = a_session(2)
     assert describe_actions(session.tick(10.0)) == ["0: -", "1: -"]
     assert describe_actions(session.tick(10.0)) == []
 
 
 def test_timers_of_partitions_are_their_own():
-    """A partition that has just sent something does not keep another one quiet. (L48, L49)"""
+    """A batch of one partition does not delay the keep-alive of another. (L48, L49)"""
     session = a_session(2)
     session.handle_events("1", some_events(1), 5.0)
     assert describe_actions(session.tick(10.0)) == ["0: -"]
@@ -141,21 +141,21 @@ def test_timers_of_partitions_are_their_own():
 
 
 def test_a_late_tick_does_not_shift_the_next_ones():
-    """Flush times count from when they were due, so that small delays do not add up. (L47)"""
+    """Flush times are calculated from when they were due, so that small delays do not add up. (L47)"""
     session = a_session()
     session.tick(10.3)
     assert session.next_tick_at() == 20.0
 
 
 def test_a_very_late_tick_does_not_make_up_for_what_was_missed():
-    """After a long pause there is one keep-alive, not one for each that was due. (L49)"""
+    """After a long pause, there is one keep-alive, not one for each that was due. (L49)"""
     session = a_session()
     assert describe_actions(session.tick(57.0)) == ["0: -"]
     assert session.next_tick_at() == 67.0
 
 
 def test_a_keep_alive_reports_the_last_delivered_position():
-    """Before the first event it is the start, then the position of the last event sent. (L44)"""
+    """Before the first event, the position is the start; afterwards, it is that of the last event sent. (L44)"""
     session = a_session(start=Position(3, 41))
     assert session.tick(10.0) == [SendStreamKeepAlive("0", Position(3, 41))]
     session.handle_events("0", some_events(1, start=42), 11.0)
@@ -164,7 +164,7 @@ def test_a_keep_alive_reports_the_last_delivered_position():
 
 
 def test_a_silent_connection_gets_a_sign_of_life():
-    """However long the flush timeout, a client that gives up after 30 s of silence hears of us before.
+    """However long the flush timeout, a client that gives up after 30 s of silence gets a line before that.
 
     Counting and timers stay what they are. (L49, L55: with long flush timeouts, keep-alives come sooner than agreed)
     """
@@ -181,7 +181,7 @@ def test_a_silent_connection_gets_a_sign_of_life():
 
 
 def test_a_sign_of_life_takes_the_place_of_a_keep_alive():
-    """With the default flush timeout there is still one line for each keep-alive, only sooner. (L49, L55, L56)"""
+    """With the default flush timeout, there is still one line for each keep-alive, only sooner. (L49, L55, L56)"""
     session = a_session(2, flush_seconds=30, keep_alive_limit=1)
     assert describe_actions(session.tick(25.0)) == ["0: -"]
     assert describe_actions(session.tick(30.0)) == ["1: -"]
@@ -189,7 +189,8 @@ def test_a_sign_of_life_takes_the_place_of_a_keep_alive():
 
 
 def test_too_much_in_memory_goes_early(monkeypatch):
-    """Above the memory limit the heaviest partition is sent at once, until there is little enough. (L52)"""
+    """Above the memory limit, the partition with the most bytes is sent at once, until the rest is below the limit.
+    (L52)"""
     monkeypatch.setattr(session_module, "MAX_BUFFERED_BYTES", 1000)
     session = a_session(3, batch_limit=100)
     assert session.handle_events("0", some_events(1, size=300), 1.0) == []
@@ -200,7 +201,7 @@ def test_too_much_in_memory_goes_early(monkeypatch):
 
 
 def test_an_early_batch_resets_the_timer(monkeypatch):
-    """A batch that is sent for want of memory counts like any other. (L48, L52)"""
+    """A batch that is sent because of the memory limit counts like any other. (L48, L52)"""
     monkeypatch.setattr(session_module, "MAX_BUFFERED_BYTES", 1000)
     session = a_session(batch_limit=100)
     session.handle_events("0", some_events(2, size=600), 4.0)
@@ -208,7 +209,7 @@ def test_an_early_batch_resets_the_timer(monkeypatch):
 
 
 def test_the_memory_limit_is_fifty_million_bytes():
-    """The limit is the reference's. (L52)"""
+    """The limit is the same as in the reference. (L52)"""
     assert session_module.MAX_BUFFERED_BYTES == 50_000_000
 
 
@@ -216,7 +217,8 @@ def test_the_memory_limit_is_fifty_million_bytes():
 
 
 def test_a_stream_limit_ends_the_stream_with_what_it_holds():
-    """After stream_limit events over all partitions, everything held is sent and the stream ends. (L51, L53, L54)"""
+    """After stream_limit events over all partitions, all buffered events are sent and the stream ends. (L51, L53,
+    L54)"""
     session = a_session(3, batch_limit=3, stream_limit=5)
     assert describe_actions(session.handle_events("0", some_events(2), 1.0)) == []
     assert session.end is None
@@ -226,14 +228,15 @@ def test_a_stream_limit_ends_the_stream_with_what_it_holds():
 
 @pytest.mark.parametrize(("stream_limit", "expected"), [(4, ["0: 0 1", "0: 2 3"]), (3, ["0: 0 1", "0: 2"])])
 def test_no_stream_exceeds_its_limit(stream_limit, expected):
-    """Exactly stream_limit events are sent, also if the last batch is short. (L51, L53)"""
+    """Exactly stream_limit events are sent, even if this makes the last batch short. (L51, L53)"""
     session = a_session(batch_limit=2, stream_limit=stream_limit)
     assert describe_actions(session.handle_events("0", some_events(10), 1.0)) == expected
     assert session.end is StreamEnd.LIMIT
 
 
 def test_a_stream_timeout_ends_the_stream_with_what_it_holds():
-    """When its time is up, non-empty partitions are sent, empty ones say nothing, and the stream ends. (L53, L54)"""
+    """When the time is up, partitions with events send them, the others send nothing, and the stream ends. (L53,
+    L54)"""
     session = a_session(3, batch_limit=100, flush_seconds=30, stream_seconds=20)
     session.handle_events("1", some_events(2), 1.0)
     assert session.next_tick_at() == 20.0
@@ -242,14 +245,16 @@ def test_a_stream_timeout_ends_the_stream_with_what_it_holds():
 
 
 def test_equal_timeouts_make_one_keep_alive():
-    """If flush and stream timeout are the same, an idle partition yields exactly one keep-alive at the end. (L56)"""
+    """If the flush timeout equals the stream timeout, an idle partition gets exactly one keep-alive at the end.
+    (L56)"""
     session = a_session(2, flush_seconds=2, stream_seconds=2)
     assert describe_actions(session.tick(2.0)) == ["0: -", "1: -"]
     assert session.end is StreamEnd.TIMEOUT
 
 
 def test_eight_events_and_two_seconds():
-    """8 events, batch_limit 5, both timeouts 2 s: batches of 5 and 3, idle partitions a keep-alive. (L57)"""
+    """With 8 events, batch_limit 5 and both timeouts 2 s, there are batches of 5 and 3, and keep-alives for idle
+    partitions. (L57)"""
     session = a_session(3, batch_limit=5, flush_seconds=2, stream_seconds=2)
     assert describe_actions(session.handle_events("1", some_events(8), 0.5)) == ["1: 0 1 2 3 4"]
     assert describe_actions(session.tick(2.0)) == ["0: -", "2: -", "1: 5 6 7"]
@@ -267,11 +272,11 @@ def test_a_keep_alive_limit_needs_all_partitions():
 
 
 def test_an_event_resets_its_partitions_count():
-    """Keep-alives are counted in a row, per partition; one busy partition keeps the stream open. (L55)"""
+    """Consecutive keep-alives are counted per partition; one busy partition keeps the stream open. (L55)"""
     session = a_session(2, keep_alive_limit=2)
     session.tick(10.0)
     session.handle_events("0", some_events(1), 15.0)
-    session.tick(20.0)  # partition 1 has had two
+    session.tick(20.0)  # partition 1 has had two keep-alives
     assert session.end is None
     session.tick(25.0)
     assert session.end is None
@@ -280,7 +285,8 @@ def test_an_event_resets_its_partitions_count():
 
 
 def test_what_is_not_delivered_counts_for_nothing():
-    """Tombstones, directed and foreign events move no cursor, fill no limit and reset no counter. (L58)"""
+    """Tombstones, events addressed to others and foreign events move no cursor, fill no limit and reset no counter.
+    (L58)"""
     session = a_session(batch_limit=2, stream_limit=3, keep_alive_limit=1)
     hidden = [Record(None, key="k"), Record(b"x", directed_to="s")]
     chunk = a_chunk(*hidden, "a", *hidden, "b", *hidden)
@@ -294,7 +300,7 @@ def test_what_is_not_delivered_counts_for_nothing():
 
 
 def test_who_may_read_is_for_others_to_say():
-    """Every event with restricted access is checked. (L58)"""
+    """Access is checked for every event with restricted access. (L58)"""
     session = LowLevelSession(
         StreamLimits(batch_limit=9), {"0": BEFORE}, 0.0, may_read=lambda record: record.directed_to == "mine"
     )
@@ -305,7 +311,7 @@ def test_who_may_read_is_for_others_to_say():
 
 
 def test_a_block_ends_the_stream_without_a_word():
-    """A blocked stream just ends; buffered events are dropped. (L53, L59)"""
+    """A blocked stream ends without a message, and drops its buffered events. (L53, L59)"""
     session = a_session(batch_limit=9)
     session.handle_events("0", some_events(2), 1.0)
     assert session.handle_block() == []
@@ -315,7 +321,7 @@ def test_a_block_ends_the_stream_without_a_word():
 
 
 def test_a_refusal_is_reported():
-    """A stream that may not continue says why, once, and ends; buffered events are dropped. (L53, L60)"""
+    """A stream that may not continue reports the reason once, drops its buffered events and ends. (L53, L60)"""
     session = a_session(batch_limit=9)
     session.handle_events("0", some_events(2), 1.0)
     assert describe_actions(session.handle_refusal(NotPermitted("no"))) == ["! no"]
@@ -324,7 +330,7 @@ def test_a_refusal_is_reported():
 
 
 def test_a_client_that_has_gone_is_sent_nothing():
-    """Without a listener the stream ends. (L53)"""
+    """Without a client, the stream ends. (L53)"""
     session = a_session(batch_limit=9)
     session.handle_events("0", some_events(2), 1.0)
     assert session.handle_disconnect() == []
@@ -333,7 +339,7 @@ def test_a_client_that_has_gone_is_sent_nothing():
 
 
 def test_draining_sends_what_waits():
-    """A process that ends lets its streams finish with what they hold. (L54)"""
+    """When the process ends, its streams send what they have buffered. (L54)"""
     session = a_session(2, batch_limit=9)
     session.handle_events("1", some_events(2), 1.0)
     assert describe_actions(session.handle_shutdown(2.0)) == ["1: 0 1"]

@@ -1,4 +1,4 @@
-"""The header that says where a stream begins."""
+"""The header with the positions at which a stream begins."""
 
 import pytest
 
@@ -29,7 +29,7 @@ ONE = Cursor("0", "001-0001-000000000000000012")
     ],
 )
 def test_cursors_are_read_from_a_list_of_objects(header, cursors):
-    """Unknown members and text behind the list have no effect, and numbers are taken as written. (L20, L32)"""
+    """Unknown members and text after the list have no effect, and numbers are used as written. (L20, L32)"""
     assert parse_cursors_header(header) == cursors
 
 
@@ -73,7 +73,7 @@ def test_a_cursor_may_say_where_its_partition_ends():
 
 @pytest.mark.parametrize("header", ["null", "[null]", '[{"partition":"0","offset":"1"},null]'])
 def test_null_is_no_cursor(header):
-    """A null in the place of the list or of a cursor is malformed. (L31)"""
+    """A null in place of the list or of a cursor is malformed. (L31)"""
     with pytest.raises(Malformed):
         parse_cursors_header(header)
 
@@ -90,6 +90,6 @@ def test_null_is_no_cursor(header):
     ],
 )
 def test_both_members_are_needed(header, text):
-    """A missing or null member is reported, the partition first, cursor by cursor. (L23, L36a)"""
+    """Missing and null members are reported cursor by cursor, the partition first. (L23, L36a)"""
     with pytest.raises(CursorError, match=f"^{text}$"):
         parse_cursors_header(header)

@@ -19,14 +19,15 @@ def biggest(shortest: int, longest: int) -> int:
 
 
 def test_everything_has_a_default():
-    """Without parameters a stream sends single events, waits 30 s, and lives for a random 3000 to 4199 s. (L1, L50)"""
+    """Without parameters, a stream sends single events, waits 30 s, and lasts for a random time from 3000 to 4199 s.
+    (L1, L50)"""
     expected = {"batch_limit": 1, "stream_limit": 0, "flush_seconds": 30, "keep_alive_limit": 0}
     assert stream_limits(StreamParameters(), smallest) == StreamLimits(stream_seconds=3000, **expected)
     assert stream_limits(StreamParameters(), biggest) == StreamLimits(stream_seconds=4199, **expected)
 
 
 def test_everything_can_be_asked_for():
-    """Parameters that are given and allowed are what the stream goes by. (L1)"""
+    """The stream uses the parameters that are given, if they are allowed. (L1)"""
     asked = StreamParameters(
         batch_limit=10, stream_limit=20, batch_flush_timeout=5, stream_timeout=60, stream_keep_alive_limit=3
     )
@@ -37,7 +38,7 @@ def test_everything_can_be_asked_for():
 
 @pytest.mark.parametrize("seconds", [None, 0, -1, 4201, 100_000])
 def test_a_stream_timeout_out_of_range_is_replaced(seconds):
-    """A stream timeout that is missing, not positive or above 4200 is replaced, not refused. (L1, L8)"""
+    """A stream timeout that is missing, not positive or above 4200 s is replaced rather than refused. (L1, L8)"""
     assert stream_limits(StreamParameters(stream_timeout=seconds), smallest).stream_seconds == 3000
 
 
@@ -73,7 +74,8 @@ def test_a_flush_timeout_of_zero_is_the_default():
     ],
 )
 def test_limits_that_contradict_each_other_are_refused(asked, detail):
-    """Stream limit, stream timeout, batch limit: the first that is wrong is reported. (L3, L4, L5, L6, L7)"""
+    """The stream limit, the stream timeout and the batch limit are checked in order, and the first fault is reported.
+    (L3, L4, L5, L6, L7)"""
     with pytest.raises(Invalid, match=f"^{detail}$"):
         stream_limits(asked, smallest)
 
@@ -87,26 +89,26 @@ def test_limits_that_contradict_each_other_are_refused(asked, detail):
     ],
 )
 def test_negative_numbers_are_refused(asked, name):
-    """A negative limit is refused instead of making a stream that says nothing sensible. (L11)"""
+    """A negative limit is refused, because the stream could not do anything sensible. (L11)"""
     with pytest.raises(Invalid, match=f"^{name} can't be lower than"):
         stream_limits(asked, smallest)
 
 
 @pytest.mark.parametrize("flush", [3001, 4199])
 def test_a_long_flush_timeout_is_never_refused_by_chance(flush):
-    """A stream timeout that we choose is not below the flush timeout: nothing fails at random. (L9, better)"""
+    """A random stream timeout is never below the flush timeout, so no request fails by chance. (L9, better)"""
     assert stream_limits(StreamParameters(batch_flush_timeout=flush), smallest).stream_seconds == flush
 
 
 def test_a_flush_timeout_beyond_all_random_stream_timeouts_is_refused():
-    """From 4200 s on, a flush timeout needs a stream timeout beside it. (L9)"""
+    """From 4200 s on, a flush timeout requires an explicit stream timeout. (L9)"""
     with pytest.raises(Invalid, match="stream_timeout"):
         stream_limits(StreamParameters(batch_flush_timeout=4200), biggest)
     assert stream_limits(StreamParameters(batch_flush_timeout=4200, stream_timeout=4200), biggest).flush_seconds == 4200
 
 
 def test_the_place_where_we_run_may_end_streams_earlier():
-    """A client that asks for more time than we may give gets what there is, and is not refused for it. (L1)"""
+    """A client that asks for more time than the host allows gets the maximum, and is not refused. (L1)"""
     limits = stream_limits(
         StreamParameters(batch_flush_timeout=1000, stream_timeout=2000), biggest, max_stream_seconds=840
     )
@@ -115,7 +117,7 @@ def test_the_place_where_we_run_may_end_streams_earlier():
 
 
 def test_streams_that_end_because_of_the_place_do_not_end_together():
-    """Random timeouts lie in the last quarter of the allowed range; shorter requested ones stay. (L1)"""
+    """Random timeouts are in the last quarter of the allowed range; shorter requested ones stay. (L1)"""
     picks = random.Random(7).randint
     ends = {stream_limits(StreamParameters(), picks, max_stream_seconds=840).stream_seconds for _ in range(200)}
 
@@ -127,7 +129,8 @@ def test_streams_that_end_because_of_the_place_do_not_end_together():
 
 
 def test_a_place_may_bound_the_silence():
-    """Where a pause of more than 240 s would end a response, a stream sends a line earlier than requested."""
+    """If the host would end a response after a pause of more than 240 s, a stream sends a line earlier than
+    requested."""
     asked = StreamParameters(batch_flush_timeout=1000, stream_timeout=2000)
 
     assert stream_limits(asked, smallest, longest_silence_seconds=240).flush_seconds == 240

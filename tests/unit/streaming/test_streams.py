@@ -1,4 +1,4 @@
-"""Opening streams, and looking after those that are open."""
+"""Opening streams, and monitoring those that are open."""
 
 import asyncio
 import threading
@@ -46,13 +46,13 @@ Scenario = Callable[["StreamSetup"], Awaitable[None]]
 
 
 def authorization_of_readers(*names: str) -> Authorization:
-    """Lists that name Ann everywhere, and these as readers."""
+    """Authorization lists in which Ann is in every role, and these are also readers."""
     ann = (Attribute("user", "ann"),)
     return Authorization(admins=ann, writers=ann, readers=tuple(Attribute("user", name) for name in names))
 
 
 class StreamSetup:
-    """A registry, a log, and the streams over them. `elsewhere` is another process with the same registry."""
+    """A registry, a log, and the streams that use them. `elsewhere` is another process with the same registry."""
 
     def __init__(self) -> None:
         self.log = ObservedLog()
@@ -118,7 +118,7 @@ def run_with(stage: StreamSetup, scenario: Awaitable[None]) -> None:
 
 
 def problem(outlet: RecordingOutlet) -> tuple[int, str]:
-    """Status and detail of the last line."""
+    """The status and the detail in the last line."""
     body = orjson.loads(outlet.text.splitlines()[-1])
     return body["status"], body["detail"]
 
@@ -127,20 +127,20 @@ def problem(outlet: RecordingOutlet) -> tuple[int, str]:
 
 
 def test_a_stream_of_an_unknown_event_type_is_refused(stage):
-    """A stream reports an unknown event type in its own words. (L15)"""
+    """The message about an unknown event type differs from that of other operations. (L15)"""
     with pytest.raises(NotFound, match=r"^topic not found$"):
         stage.streams.open("nothing", StreamParameters(), None, ANN)
 
 
 def test_a_block_comes_before_everything(stage):
-    """Blocked consumers do not even learn whether the event type exists. (L12, L14)"""
+    """Blocked consumers do not learn whether the event type exists. (L12, L14)"""
     stage.blacklist.block(BlockedKind.CONSUMER_APP, "ann")
     with pytest.raises(NotPermitted, match="blocked"):
         stage.streams.open("nothing", StreamParameters(), "garbage", ANN)
 
 
 def test_a_log_that_does_not_answer_is_no_fault_of_the_client(stage):
-    """While the storage does not answer, a stream cannot be opened: 503. (L19)"""
+    """While the storage does not answer, the answer to opening a stream is 503. (L19)"""
     event_type = stage.add()
     logs = KnownLogs(down=True)
     streams = EventStreams(
@@ -158,7 +158,7 @@ def test_a_log_that_does_not_answer_is_no_fault_of_the_client(stage):
 
 
 def test_without_cursors_all_partitions_begin_at_their_ends(stage):
-    """No cursors means: from now on, everywhere. (L36)"""
+    """Without cursors, a stream begins with new events in all partitions. (L36)"""
     event_type = stage.add(partitions=2)
     stage.publish(event_type, "a", "b")
     opening = stage.streams.open(event_type.name, StreamParameters(), None, ANN)
@@ -169,7 +169,7 @@ def test_without_cursors_all_partitions_begin_at_their_ends(stage):
 
 
 def test_a_handler_holds_nothing_for_an_answer_that_is_never_served(stage):
-    """The route's answer can be dropped: nothing is read or watched before it is served."""
+    """The answer of the route can be dropped: nothing is read or watched before it is served."""
     event_type = stage.add()
     (route,) = routes(stage.streams, lambda _: None)
     request = Request(
@@ -184,7 +184,7 @@ def test_a_handler_holds_nothing_for_an_answer_that_is_never_served(stage):
 
 
 def test_a_block_is_noticed(stage):
-    """A block ends a stream without a word, whichever process set it. (L59)"""
+    """A block ends a stream without a message, whichever process set it. (L59)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()
@@ -198,7 +198,7 @@ def test_a_block_is_noticed(stage):
 
 
 def test_only_who_lost_permission_is_refused(stage):
-    """When READ is taken from one subject, its streams end with a Problem and others go on. (L60)"""
+    """If READ is taken from one subject, its streams end with a Problem, and others continue. (L60)"""
 
     async def scenario() -> None:
         event_type = stage.add(authorization=authorization_of_readers("ann", "bob"))
@@ -217,7 +217,7 @@ def test_only_who_lost_permission_is_refused(stage):
 
 
 def test_changes_by_others_are_found(stage):
-    """A stream also notices changes by another process, a little later. (L60)"""
+    """A stream also notices changes by another process, somewhat later. (L60)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(authorization=authorization_of_readers("ann", "bob")), RecordingOutlet()
@@ -245,7 +245,8 @@ def test_a_deletion_by_others_is_found(stage):
 
 
 def test_a_new_event_type_of_the_same_name_has_its_own_streams(stage):
-    """An event type that is created under a deleted one's name is another one, with its own streams. (L61)"""
+    """An event type that is created under the name of a deleted one is a different event type, with its own streams.
+    (L61)"""
 
     async def scenario() -> None:
         old, outlet, other = stage.add(), RecordingOutlet(), RecordingOutlet()
@@ -264,7 +265,7 @@ def test_a_new_event_type_of_the_same_name_has_its_own_streams(stage):
 
 
 def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
-    """A failed look is repeated, and streams continue meanwhile."""
+    """A check that fails is repeated, and streams continue meanwhile."""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()
@@ -286,10 +287,10 @@ def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
 
 
 class MonitorRounds(list[object]):
-    """One for each time that a task has begun to look after all streams."""
+    """The rounds of monitoring: one entry for each time that a task has begun to check all streams."""
 
     async def wait_for_more(self, count: int) -> None:
-        """Wait until a number of further ones have begun, and the last but one is over."""
+        """Wait until a number of further rounds have begun, and the last but one has ended."""
         count += len(self)
         await wait_on_loop(lambda: len(self) >= count)
 
@@ -302,7 +303,7 @@ def counted_rounds(stage, monkeypatch) -> MonitorRounds:
 
 
 def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
-    """However many streams a subject has over an event type, one check serves all."""
+    """However many streams a subject has over an event type, one check serves all of them."""
 
     async def scenario() -> None:
         event_type = stage.add()
@@ -319,7 +320,7 @@ def test_one_look_serves_all_streams_of_a_subject(stage, monkeypatch):
 
 
 def test_a_change_is_reported_once(stage, monkeypatch):
-    """Streams hear of a change once, not in every later round. (L60)"""
+    """Streams are notified of a change once, not in every later round. (L60)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()
@@ -336,7 +337,7 @@ def test_a_change_is_reported_once(stage, monkeypatch):
 
 
 def test_looking_after_streams_ends_with_the_last_one(stage):
-    """With the last stream, looking after streams ends."""
+    """Monitoring ends with the last stream."""
 
     async def scenario() -> None:
         outlet = RecordingOutlet()
@@ -350,7 +351,7 @@ def test_looking_after_streams_ends_with_the_last_one(stage):
 
 
 def test_a_stream_that_is_cut_off_gives_everything_back(stage):
-    """A stream whose task is cancelled leaves nothing behind."""
+    """A stream whose task is cancelled releases all its resources."""
 
     async def scenario() -> None:
         stage.serve(stage.add(), RecordingOutlet())
@@ -381,7 +382,7 @@ OWNED = Record(b'"bobs"', owner=Attribute("user", "bob"))
     ],
 )
 def test_events_of_others_are_not_shown(stage, subject, on, expected):
-    """While the feature is on, an event with an owner is for those who may read with it; others do not see it. (L58)"""
+    """While the feature is on, only clients that may read with an event's owner see the event. (L58)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()
@@ -395,7 +396,7 @@ def test_events_of_others_are_not_shown(stage, subject, on, expected):
 
 
 def test_an_owner_rule_that_is_switched_on_holds_for_open_streams(stage):
-    """A stream that was opened before the feature was switched on hides events of others from then on. (L58)"""
+    """A stream that was opened before the feature was switched on hides events of other owners from then on. (L58)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()

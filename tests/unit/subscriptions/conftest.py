@@ -35,7 +35,7 @@ class BrokerInMemory:
         self.coordination.renew_lease(HOLDER, self.clock.now() + timedelta(days=1))
 
     def wait(self, seconds: float) -> None:
-        """Time passes, in which the process of the sessions renews its lease."""
+        """Let time pass, while the process of the sessions renews its lease."""
         self.clock.move(seconds)
         self.coordination.renew_lease(HOLDER, self.clock.now() + timedelta(days=1))
 
@@ -52,7 +52,7 @@ class BrokerInMemory:
         return name
 
     def subscription(self, *event_types: str, **changes: Any) -> dict[str, Any]:
-        """A subscription that has its offsets."""
+        """A subscription whose offsets are initialised."""
         found = create_subscription(self.api, *event_types, **{"read_from": "begin"} | changes)
         assert reset(self.api, found).status_code == 204
         return found
@@ -61,7 +61,7 @@ class BrokerInMemory:
         return self.coordination.assignment(subscription["id"])
 
     def session(self, subscription: dict[str, Any], *requested: EventTypePartition, **changes: Any) -> str:
-        """Have a session join; its id."""
+        """Let a session join, and return its id."""
         defaults: dict[str, Any] = {
             "id": str(uuid4()),
             "process_id": HOLDER,
@@ -91,7 +91,7 @@ class BrokerInMemory:
         return self.api.post(f"/subscriptions/{subscription['id']}/cursors", json={"items": items}, headers=headers)
 
     def stats(self, subscription: dict[str, Any], **query: Any) -> dict[str, dict[str, Any]]:
-        """Partition -> its statistics, for the only event type."""
+        """The statistics by partition, for the only event type."""
         [found] = self.api.get(f"/subscriptions/{subscription['id']}/stats", params=query).json()["items"]
         return {each.pop("partition"): each for each in found["partitions"]}
 

@@ -1,4 +1,4 @@
-"""Sessions come and go: from one assignment to the next."""
+"""Sessions join and leave: from one assignment to the next."""
 
 from collections import Counter
 from datetime import timedelta
@@ -31,26 +31,26 @@ def join(assignment, session):
 
 class TestJoining:
     def test_shares_at_once(self):
-        """A session that joins is in the assignment together with what it gets. (S235, S239)"""
+        """The write that adds a session also contains its partitions. (S235, S239)"""
         found = join(an_assignment("", ""), a_session("a"))
         assert [each.id for each in found.sessions] == ["a"]
         assert format_partitions(found.entries) == ["a", "a"]
 
     def test_ends_when_all_slots_are_taken(self):
-        """With as many sharing sessions as partitions there is no room for another. (S166, S317)"""
+        """With as many sharing sessions as partitions, there is no room for another. (S166, S317)"""
         full = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
         with pytest.raises(Conflict) as raised:
             join(full, a_session("c"))
         assert str(raised.value) == "No free slots for streaming available for subscription f4a3. Total slots: 2"
 
     def test_counts_what_is_claimed_as_taken(self):
-        """Partitions asked for by name are no slots for those who share. (S166, S317)"""
+        """Partitions that were requested by name are not available to sharing sessions. (S166, S317)"""
         one_left = an_assignment("a", "d", sessions=[a_session("a"), a_session("d", 1)])
         with pytest.raises(Conflict, match=r"No free slots .* Total slots: 2"):
             join(one_left, a_session("b"))
 
     def test_is_never_refused_to_a_direct_session_for_lack_of_slots(self):
-        """A session that names its partitions comes in though all slots are taken. (S167)"""
+        """A session that names its partitions joins even if all slots are taken. (S167)"""
         full = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
         found = join(full, a_session("d", 0))
         assert [each.id for each in found.sessions] == ["a", "b", "d"]
@@ -67,7 +67,7 @@ class TestJoining:
         )
 
     def test_waits_for_a_reset(self):
-        """While offsets are being set no session joins; a reset that was abandoned stops none. (S141, S144)"""
+        """While offsets are being set, no session joins; an abandoned reset does not prevent it. (S141, S144)"""
         being_reset = an_assignment("", reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
         with pytest.raises(Conflict) as raised:
             join(being_reset, a_session("a"))
@@ -77,7 +77,7 @@ class TestJoining:
         ]
 
     def test_reports_of_slots_before_a_reset(self):
-        """If both stand against a session, it learns of the slots. (S156)"""
+        """If there is neither a slot nor an end of the reset, the session learns of the missing slots. (S156)"""
         full = an_assignment("a", sessions=[a_session("a")], reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
         with pytest.raises(Conflict, match="No free slots"):
             join(full, a_session("b"))
@@ -90,25 +90,25 @@ class TestLeaving:
         assert (found.sessions, format_partitions(found.entries)) == ((), ["", ""])
 
     def test_gives_what_was_promised_and_shares_the_rest(self):
-        """The partitions that a session leaves go to the sessions that they were promised to, and the rest is shared.
-        (S239, S245, S248)"""
+        """The partitions that a session leaves go to the sessions to which they were promised, and the others are
+        shared. (S239, S245, S248)"""
         before = an_assignment("a>b", "a", "a>c", "c", sessions=[a_session("a"), a_session("b"), a_session("c")])
         assert format_partitions(without_sessions(before, {"a"}).entries) == ["b", "b", "c", "c"]
 
     def test_ends_promises_to_the_session(self):
-        """A partition that was promised to a session that is gone stays with its owner. (S240)"""
+        """A partition that was promised to a session that has left stays with its owner. (S240)"""
         before = an_assignment("a", "a>b", sessions=[a_session("a"), a_session("b")])
         assert format_partitions(without_sessions(before, {"b"}).entries) == ["a", "a"]
 
     def test_leaving_a_second_time_changes_nothing(self):
-        """Leaving twice is leaving once. (S319)"""
+        """Leaving twice has the same effect as leaving once. (S319)"""
         before = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
         assert without_sessions(before, {"x"}) == before
 
 
 class TestHandingOver:
     def test_moves_what_is_promised(self):
-        """Only what the session has and has promised changes hands. (S242, S313)"""
+        """Only partitions that the session owns and that are promised change hands. (S242, S313)"""
         before = an_assignment("a>b", "a", "b", sessions=[a_session("a"), a_session("b")])
         assert format_partitions(with_partitions_handed_over(before, "a", {a_place(0), a_place(1)}).entries) == [
             "b",
@@ -119,13 +119,13 @@ class TestHandingOver:
 
 
 def test_entries_are_replaced_in_their_places():
-    """Changed entries take the places of those that were there; unknown ones are passed over."""
+    """Changed entries replace the existing ones in their positions; unknown entries are ignored."""
     changed = replace(entry(1, "a"), failed_streams=2)
     assert with_entries(an_assignment("a", "a"), [changed, entry(5)]).entries == (entry(0, "a"), changed)
 
 
 def test_large_subscriptions_move_in_several_writes():
-    """No write moves more owners than a write may, and repeated writes lead to fair shares. (S319)"""
+    """No write moves more owners than one write may, and repeated writes lead to fair shares. (S319)"""
     now = an_assignment(*[""] * 250, sessions=[a_session("a"), a_session("b")])
     while (following := with_rebalanced_partitions(now)) != now:
         moved = sum(b.owner != n.owner for b, n in zip(now.entries, following.entries, strict=True))
@@ -140,11 +140,11 @@ def test_large_subscriptions_move_in_several_writes():
 
 
 class TestStandstills:
-    """Where the streams of a subscription get no further."""
+    """Standstills, where the streams of a subscription make no progress."""
 
     def test_count_streams_at_one_place(self):
-        """Streams in a row that end at the same position with uncommitted events add up, and one that was sent nothing
-        changes nothing. (S340)"""
+        """Consecutive streams that end at the same position with uncommitted events are counted; a stream that was sent
+        nothing changes nothing. (S340)"""
         found = EMPTY_ASSIGNMENT
         for streams in (1, 0, 1):
             found = with_standstills(found, [Standstill(a_place(0), Position(1, 7), streams)])
@@ -152,14 +152,14 @@ class TestStandstills:
 
     @pytest.mark.parametrize(("streams", "left"), [(1, (Standstill(a_place(0), Position(1, 8), 1),)), (0, ())])
     def test_begin_again_elsewhere(self, streams, left):
-        """At another position the count begins again; other partitions keep theirs. (S340)"""
+        """At another position, the count starts again; other partitions keep their counts. (S340)"""
         other = Standstill(a_place(1), Position(1, 7), 5)
         before = replace(EMPTY_ASSIGNMENT, standstills=(Standstill(a_place(0), Position(1, 7), 5), other))
         found = with_standstills(before, [Standstill(a_place(0), Position(1, 8), streams)])
         assert found.standstills == (other, *left)
 
     def test_are_kept_of_the_latest_partitions(self):
-        """The record of a subscription does not grow with its partitions."""
+        """The record of a subscription does not grow with the number of its partitions."""
         found = with_standstills(
             EMPTY_ASSIGNMENT, [Standstill(a_place(each), Position(1, 7), 1) for each in range(MAX_STANDSTILLS + 1)]
         )

@@ -1,4 +1,4 @@
-"""Commits of sessions: who may commit, which commits count, and the answers."""
+"""Commits of sessions: who may commit, which commits take effect, and the answers."""
 
 import pytest
 
@@ -32,27 +32,29 @@ def results(answer):
 
 class TestCommitting:
     def test_moves_the_offset(self, house, name, subscription, session):
-        """A commit that moves everything is 204, and is returned from then on. (S103, S122, S125)"""
+        """A commit in which every cursor moves is answered with 204, and the new offsets are returned from then on.
+        (S103, S122, S125)"""
         answer = house.commit(subscription, session, a_cursor(name, "0", 4))
         assert (answer.status_code, answer.content) == (204, b"")
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(4)}
 
     @pytest.mark.parametrize("again", [4, 3, "BEGIN", "-1", "3", -5])
     def test_committing_a_committed_place_is_outdated(self, house, name, subscription, session, again):
-        """The same place again, and every one before it, is outdated and moves nothing. (S124, S314)"""
+        """The committed position, and every position before it, is outdated and moves nothing. (S124, S314)"""
         house.commit(subscription, session, a_cursor(name, "0", 4))
         assert results(house.commit(subscription, session, a_cursor(name, "0", again))) == ["outdated"]
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(4)}
 
     def test_committing_the_beginning_is_outdated_at_the_beginning(self, house, name, subscription, session):
-        """Before anything is committed, the place before the first event is no news. (S121, S124)
+        """Before anything is committed, the position before the first event is outdated. (S121, S124)
 
-        A subscription that begins at `BEGIN` has that place as its offset, and not a word that is less than all."""
+        The offset of a subscription that begins at `BEGIN` is that position, and not a word that compares as less than
+        all."""
         for offset in ("BEGIN", offset_text(-1)):
             assert results(house.commit(subscription, session, a_cursor(name, "0", offset))) == ["outdated"]
 
     def test_reports_every_cursor_as_it_was_sent(self, house, name, subscription, session):
-        """If any cursor is outdated, each is reported with its result, in the order of the request. (S120, S123)"""
+        """If any cursor is outdated, the result of each is reported in the order of the request. (S120, S123)"""
         sent = [a_cursor(name, "0", offset) for offset in (3, "2", 5, 5, "BEGIN", 7)]
         answer = house.commit(subscription, session, *sent)
         assert answer.json()["items"] == [
@@ -64,37 +66,37 @@ class TestCommitting:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(7)}
 
     def test_committing_rising_cursors_needs_no_results(self, house, name, subscription, session):
-        """Several cursors of one partition that each move it are all committed. (S120, S122)"""
+        """Several cursors of one partition that each move the offset are all committed. (S120, S122)"""
         rising = [a_cursor(name, "0", offset) for offset in (1, 2, 3)]
         assert house.commit(subscription, session, *rising).status_code == 204
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(3)}
 
     def test_is_not_bounded_by_the_log(self, house, name, subscription, session):
-        """A place beyond the newest event can be committed. (S127)"""
+        """A position beyond the newest event can be committed. (S127)"""
         assert house.commit(subscription, session, a_cursor(name, "0", 25)).status_code == 204
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(25)}
         assert house.stats(subscription)["0"]["unconsumed_events"] == 0
 
     def test_does_not_look_at_tokens(self, house, name, subscription, session):
-        """The token has to be there, and may say anything. (S126)"""
+        """The token is required, but its value does not matter. (S126)"""
         cursor = a_cursor(name, "0", 4) | {"cursor_token": "abc"}
         assert house.commit(subscription, session, cursor).status_code == 204
 
     def test_reads_every_form_of_an_offset(self, house, name, subscription, session):
-        """Plain numbers are places in the first timeline. (S90)"""
+        """Plain numbers are positions in the first timeline. (S90)"""
         assert house.commit(subscription, session, a_cursor(name, "0", "3")).status_code == 204
         assert house.commit(subscription, session, a_cursor(name, "0", "000000000000000004")).status_code == 204
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(4)}
 
     def test_takes_ids_in_any_letter_case(self, house, name, subscription):
-        """An id of a stream is a UUID in any letter case. (S114)"""
+        """The id of a stream is a UUID in any letter case. (S114)"""
         session = house.session(subscription, id="70779F46-950D-4E48-9FCA-10C413845E7F")
         assert house.commit(subscription, session, a_cursor(name, "0", 4)).status_code == 204
 
 
 class TestOwnership:
     def test_unknown_streams_are_reported(self, house, name, subscription, session):
-        """A stream that has ended, and one of another subscription, commit nothing. (S115, S227)"""
+        """A commit for a stream that has ended, or for one of another subscription, is refused. (S115, S227)"""
         other = house.session(house.subscription(name))
         house.leave(subscription, session)
         for stream in (session, other):
@@ -103,20 +105,20 @@ class TestOwnership:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_partitions_of_no_one_do_not_exist(self, house):
-        """A partition without a reader cannot be committed. (S116)"""
+        """A commit for a partition without a reader is refused. (S116)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         session = house.session(subscription, EventTypePartition(name, "0"))
         assert problem(house.commit(subscription, session, a_cursor(name, "1", 1)), 422) == "non existing partition 1"
 
     def test_event_types_of_others_do_not_exist(self, house, subscription, session):
-        """An event type that the subscription is not to is refused as a partition that is not there. (S113)"""
+        """An event type that is not part of the subscription is refused like a missing partition. (S113)"""
         other = house.event_type()
         assert problem(house.commit(subscription, session, a_cursor(other, "0", 1)), 422) == "non existing partition 0"
         assert problem(house.commit(subscription, session, a_cursor(other, "7", 1)), 422) == "non existing partition 7"
 
     def test_partitions_of_others_are_reported(self, house):
-        """A partition that another stream reads is refused with both their names. (S117)"""
+        """The refusal of a partition that another stream reads names both streams. (S117)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         first, second = (house.session(subscription, EventTypePartition(name, each)) for each in ("0", "1"))
@@ -126,8 +128,8 @@ class TestOwnership:
         assert detail == f"Cursor {name}:0:{offset_text(1)} cannot be committed with stream id {second}"
 
     def test_stays_with_the_owner_until_it_releases(self, house):
-        """While a partition is promised to another stream, the old one commits and the new one does not.
-        (S118, S312)"""
+        """While a partition is promised to another stream, the old stream may commit and the new one may not. (S118,
+        S312)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         first = house.session(subscription)
@@ -151,7 +153,7 @@ class TestOwnership:
         assert committed_offsets(house.api, subscription)[name, "0"] == offset_text(-1)
 
     def test_works_over_several_event_types(self, house):
-        """Partitions of several event types are committed at once, each for itself. (S302, S303)"""
+        """Partitions of several event types are committed together, each independently. (S302, S303)"""
         names = [house.event_type(), house.event_type()]
         subscription = house.subscription(*names)
         session = house.session(subscription)
@@ -164,15 +166,15 @@ class TestOwnership:
         }
 
     def test_ends_with_the_subscription(self, house, name, subscription, session):
-        """After deletion a commit finds no subscription any more. (S75)
+        """After the deletion, the subscription of a commit is not found. (S75)
 
-        The definition is not remembered for another commit."""
+        Its definition is not cached for further commits."""
         house.api.delete(f"/subscriptions/{subscription['id']}")
         assert house.commit(subscription, session, a_cursor(name, "0", 1)).status_code == 404
         assert house.coordination.committed_offsets(subscription["id"]) == {}
 
     def test_is_lost_between_looking_and_writing(self, house, name, subscription, session):
-        """A partition that changes hands while a commit is under way is refused. (S119, S312)"""
+        """If a partition changes hands while a commit is in progress, the commit is refused. (S119, S312)"""
         real = house.coordination.commit
 
         def meanwhile(subscription_id, session_id, *rest):
@@ -184,7 +186,7 @@ class TestOwnership:
         assert problem(answer, 422) == f"Session with stream id {session} not found"
 
     def test_hears_of_what_others_have_committed(self, house, name, subscription, session):
-        """Commits by another request while this one runs make this one's cursors outdated. (S120)"""
+        """Commits by another request during this one make the cursors of this one outdated. (S120)"""
         real, once = house.coordination.commit, [5]
 
         def meanwhile(*arguments):
@@ -200,7 +202,8 @@ class TestOwnership:
 
 class TestTimelines:
     def test_the_end_of_one_is_the_beginning_of_the_next(self, house, name, subscription, session):
-        """A commit of the last event of a closed timeline is stored as the beginning of the next. (S91, S299)"""
+        """A commit of the last event of a closed timeline is stored as the beginning of the next timeline. (S91,
+        S299)"""
         assert house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201
         assert house.commit(subscription, session, a_cursor(name, "0", 8)).status_code == 204
         assert house.stats(subscription)["0"]["unconsumed_events"] == 1
@@ -209,7 +212,8 @@ class TestTimelines:
         assert house.stats(subscription)["0"]["unconsumed_events"] == 0
 
     def test_cursors_of_an_older_timeline_work_until_it_is_gone(self, house, name, subscription, session):
-        """Places in an older timeline can be committed and reset to, until it is gone. (S93, S112, S132, S300)"""
+        """Positions in an older timeline can be committed and reset to, until the timeline is deleted. (S93, S112,
+        S132, S300)"""
         house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
         assert house.commit(subscription, session, a_cursor(name, "0", 3)).status_code == 204
         house.leave(subscription, session)
@@ -224,7 +228,8 @@ class TestTimelines:
 
 
 def test_each_cursor_is_judged_by_those_before_it():
-    """The judgement goes by a running maximum in each partition, and returns where those end that move. (S120)"""
+    """Each cursor is compared with a running maximum for its partition; the result contains the final maximum of each
+    partition that moved. (S120)"""
     one, two, three = a_place(1), a_place(2), a_place(3)
     before = dict.fromkeys((one, two, three), Position(1, 5))
     asked = [(one, 6), (two, 5), (one, 6), (three, 4), (one, 9), (one, 8)]

@@ -1,4 +1,4 @@
-"""Which processes are alive, by the observed leases and in spite of clocks."""
+"""Which processes are alive, judged by the observed leases, whatever the clocks say."""
 
 from datetime import timedelta
 
@@ -22,7 +22,7 @@ class LeaseCase:
         self.watch = LeaseWatch(self.coordination, self.clock)
 
     def renew(self, behind: float = 0.0) -> None:
-        """The process takes its lease by a clock that may be behind ours."""
+        """The process renews its lease, by a clock that may be behind the watcher's."""
         self.coordination.renew_lease("one", self.clock.now() - timedelta(seconds=behind) + LEASE_DURATION)
 
     def is_alive(self) -> bool:
@@ -35,14 +35,15 @@ def case():
 
 
 def test_sessions_without_a_lease_are_dead(case):
-    """A session lives while its process has a lease. (S318)"""
+    """A session is alive as long as its process has a lease. (S318)"""
     case.renew()
     sessions = [a_session("a", process_id="one"), a_session("b", process_id="two")]
     assert sessions_without_lease(sessions, case.watch.live_holders()) == {"b"}
 
 
 def test_a_lease_that_was_never_looked_at_is_believed(case):
-    """A new process sees at once which others are dead, a margin after the lease has expired. (S318, S225)"""
+    """A new process sees at once which other processes are dead, a margin after their leases have expired. (S318,
+    S225)"""
     case.renew()
     case.clock.move(WHOLE - 0.001)
     assert case.is_alive()
@@ -51,7 +52,7 @@ def test_a_lease_that_was_never_looked_at_is_believed(case):
 
 
 def test_a_lease_is_dead_after_its_length(case):
-    """A lease that is not renewed has run out for those who have seen it all the time, too. (S225)"""
+    """A lease that is not renewed has expired also for processes that have watched it all the time. (S225)"""
     case.renew()
     seen = []
     for _ in range(10):
@@ -61,8 +62,8 @@ def test_a_lease_is_dead_after_its_length(case):
 
 
 def test_a_lease_of_the_future_is_dead_after_its_length(case):
-    """A process died before the clock was set back: its lease lasts for an hour longer by the clock, and has expired
-    as soon as it was seen unchanged for its length. (S318, S170)"""
+    """A process died before the clock was set back: its lease lasts an hour longer by the clock, but has expired once
+    it was seen unchanged for its duration. (S318, S170)"""
     case.renew()
     case.clock.set_back(3600)
     assert case.is_alive()
@@ -84,7 +85,7 @@ def test_who_renews_is_alive_whatever_its_clock_says(case, behind):
 
 
 def test_a_clock_that_is_set_back_takes_no_one_for_dead(case):
-    """Live processes stay alive when the clock of all is set back between two renewals, and afterwards. (S318)"""
+    """Live processes stay alive when all clocks are set back between two renewals, and afterwards. (S318)"""
     for _ in range(3):
         case.renew()
         assert case.is_alive()
@@ -95,7 +96,7 @@ def test_a_clock_that_is_set_back_takes_no_one_for_dead(case):
 
 
 def test_who_was_dead_can_come_back(case):
-    """A process that renews its lease after it was taken for dead is alive again."""
+    """A process that renews its lease after it was considered dead is alive again."""
     case.renew()
     assert case.is_alive()
     case.clock.move(WHOLE)
@@ -105,7 +106,7 @@ def test_who_was_dead_can_come_back(case):
 
 
 def test_a_slow_answer_takes_no_one_for_dead(case):
-    """Leases are judged as of the time before they were read, and have not changed since after it. (S318)"""
+    """Leases are judged by the time before they were read, because later renewals are unknown. (S318)"""
     case.renew()
     assert case.is_alive()
     case.clock.move(TURN)
@@ -125,7 +126,7 @@ def test_a_slow_answer_takes_no_one_for_dead(case):
 
 
 def test_a_clock_that_is_set_back_while_leases_are_read_takes_no_one_for_dead(case):
-    """A lease that is written by the new time, and judged by the old one, would have run out long ago. (S318)"""
+    """A lease that was written by the new time would have expired long ago by the old time. (S318)"""
     leases = case.coordination.lease_expiries
 
     def meanwhile():

@@ -1,4 +1,4 @@
-"""Objectives: who is the slowest, and why."""
+"""Objectives: which partition is the slowest, and why."""
 
 import pytest
 from msgspec.structs import replace
@@ -22,14 +22,14 @@ def status(house, subscription):
 
 
 def test_nobody_is_late_where_no_event_waits(house):
-    """Without events that wait, no partition is the slowest. (O9)"""
+    """If no events wait, no partition is the slowest. (O9)"""
     subscription = house.subscription(house.event_type(), objective=OBJECTIVE)
     found = status(house, subscription)
     assert (found["pressure"], "slowest_partition" in found) == (0, False)
 
 
 def test_pressure_is_the_oldest_age_in_relation_to_the_objective(house):
-    """It passes 1 when the subscription is late; only then there is a cause. (O9)"""
+    """The pressure exceeds 1 when the subscription is late; only then is a cause reported. (O9)"""
     name = house.event_type(events=2)
     subscription = house.subscription(name, objective=OBJECTIVE)
     house.clock.move(30)
@@ -43,7 +43,7 @@ def test_pressure_is_the_oldest_age_in_relation_to_the_objective(house):
 
 
 def test_a_consumer_that_commits_nothing_is_named(house):
-    """A stream that reads a partition and commits nothing within its time stands still. (O10)"""
+    """A stream that reads a partition, but commits nothing within the commit timeout, stands still. (O10)"""
     subscription = house.subscription(house.event_type(events=2), objective=OBJECTIVE)
     house.session(subscription, commit_timeout=60.0)
     house.wait(31)
@@ -54,7 +54,7 @@ def test_a_consumer_that_commits_nothing_is_named(house):
 
 @pytest.mark.parametrize(("waiting", "cause"), [((5, 2), "hot_partition"), ((4, 2), "slow_consumer")])
 def test_a_hot_partition_is_named(house, waiting, cause):
-    """It has more than two thirds of the events that wait. (O10)"""
+    """A hot partition has more than two thirds of the waiting events. (O10)"""
     name = house.event_type(partitions=2)
     subscription = house.subscription(name, objective=OBJECTIVE)
     house.session(subscription, commit_timeout=600.0)
@@ -72,7 +72,7 @@ def append(house, name, partition, count):
 
 
 def test_an_event_that_consumers_fail_at_is_named(house):
-    """Its partition is late because streams end without a commit, one after the other. (O10)"""
+    """Its partition is late because consecutive streams end without a commit. (O10)"""
     annotations = {
         "nakadi.zalando.org/subscription-unprocessable-event-policy": "SKIP_EVENT",
         "nakadi.zalando.org/subscription-max-event-send-count": "2",
@@ -88,7 +88,7 @@ def test_an_event_that_consumers_fail_at_is_named(house):
 
 
 def test_housekeeping_counts_those_that_are_late(house, caplog):
-    """Subscriptions without a consumer also count, and the log names them with the cause. (O11)"""
+    """Subscriptions without a consumer count as well, and the log names them with the cause. (O11)"""
     name = house.event_type(events=1)
     late = house.subscription(name, objective=OBJECTIVE)
     house.subscription(name)

@@ -1,4 +1,4 @@
-"""The first offsets."""
+"""The initial offsets."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +18,13 @@ def a_position_for_each(count):
 
 class TestAdding:
     def test_fills_up_what_is_missing(self):
-        """Partitions without an entry get one, without an owner; those that have one keep it. (S100, S293)"""
+        """Partitions without an entry get one, without an owner; existing entries stay. (S100, S293)"""
         new, added = with_next_missing_entries(an_assignment("a"), a_position_for_each(3))
         assert format_partitions(new.entries) == ["a", "", ""]
         assert added == {a_place(1): Position(1, 1), a_place(2): Position(1, 2)}
 
     def test_says_when_it_is_complete(self):
-        """Only with its last partition is a subscription initialised; then nothing is added any more. (S100, S319)"""
+        """A subscription is initialised only with its last partition; afterwards, nothing is added. (S100, S319)"""
         first, added = with_next_missing_entries(EMPTY_ASSIGNMENT, a_position_for_each(150))
         assert (first.initialised, len(first.entries), len(added)) == (
             False,
@@ -36,7 +36,7 @@ class TestAdding:
         assert with_next_missing_entries(second, a_position_for_each(150)) == (second, {})
 
     def test_is_in_order(self):
-        """Entries are ordered by event type, then by number. (S237)"""
+        """Entries are sorted by event type, then by partition number. (S237)"""
         several = {a_place(number, name): Position(1, 0) for name in ("b", "a") for number in (10, 2, 0)}
         new, _ = with_next_missing_entries(EMPTY_ASSIGNMENT, several)
         assert [(each.partition.event_type, each.partition.partition) for each in new.entries] == [
@@ -45,7 +45,8 @@ class TestAdding:
 
 class TestInitialisation:
     def test_happens_once_among_many(self, house):
-        """All that initialise at the same time end up with the same offsets, each set once. (S100, S319)"""
+        """All processes that initialise at the same time end up with the same offsets, and each offset is set once.
+        (S100, S319)"""
         name = house.event_type(partitions=3, events=1)
         subscription = create_subscription(house.api, name)
         barrier = threading.Barrier(8)
@@ -61,7 +62,7 @@ class TestInitialisation:
         assert len(house.assignment(subscription).entries) == 3
 
     def test_a_cursor_whose_timeline_is_gone_begins_at_the_oldest_event(self, house):
-        """Where an initial cursor leads nowhere any more, the oldest event that is there comes first. (S98, S101)"""
+        """If an initial cursor is no longer available, the partition begins at the oldest event. (S98, S101)"""
         name = house.event_type(events=3)
         cursor = {"event_type": name, "partition": "0", "offset": offset_text(1)}
         subscription = create_subscription(house.api, name, read_from="cursors", initial_cursors=[cursor])
@@ -74,7 +75,8 @@ class TestInitialisation:
         assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 0
 
     def test_gives_partitions_without_an_initial_cursor_their_beginning(self, house):
-        """A partition that was added after the subscription is read from its first event. (S293, S294, S297)"""
+        """A partition that was added after the subscription was created is read from its first event. (S293, S294,
+        S297)"""
         name = house.event_type(events=3)
         cursor = {"event_type": name, "partition": "0", "offset": offset_text(1)}
         subscription = create_subscription(house.api, name, read_from="cursors", initial_cursors=[cursor])
@@ -82,7 +84,7 @@ class TestInitialisation:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1), (name, "1"): offset_text(-1)}
 
     def test_a_subscription_with_offsets_keeps_them(self, house):
-        """A subscription that has its offsets keeps them, also if its event type is gone. (S100, S160)"""
+        """A subscription that has offsets keeps them, even if its event type is deleted. (S100, S160)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
         house.broker.event_types.remove(house.broker.event_types.get(name))
@@ -90,8 +92,8 @@ class TestInitialisation:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_comes_before_new_partitions_can_have_events(self, house):
-        """Events published to new partitions before a subscription knows of them are consumed, also by one that reads
-        from the end and never had a stream. (S293, S294, R212)"""
+        """Events that are published to new partitions before a subscription knows of them are consumed, even by a
+        subscription that reads from the end and never had a stream. (S293, S294, R212)"""
         name = house.event_type()
         subscription = create_subscription(house.api, name)
         event_types = house.broker.event_types
@@ -111,8 +113,8 @@ class TestInitialisation:
         }
 
     def test_the_end_is_in_the_newest_timeline(self, house):
-        """`end` is the end of the newest timeline, also if nothing was written to it; `begin` the oldest event of the
-        oldest. (S96, S97)"""
+        """`end` is the end of the newest timeline, even if that is empty; `begin` is before the oldest event of the
+        oldest timeline. (S96, S97)"""
         name = house.event_type(events=3)
         house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
         for read_from, wanted in (("end", offset_text(-1, timeline=2)), ("begin", offset_text(-1))):

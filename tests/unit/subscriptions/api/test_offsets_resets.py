@@ -1,4 +1,4 @@
-"""Setting offsets while there are sessions."""
+"""Setting offsets while sessions exist."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -33,7 +33,7 @@ from tests.unit.subscriptions.conftest import BrokerInMemory
 
 @pytest.fixture
 def impatient():
-    """A broker whose requests may not wait at all."""
+    """A broker whose requests may not wait."""
     opened = BrokerInMemory(longest_wait_seconds=-1)
     yield opened
     opened.close()
@@ -41,7 +41,7 @@ def impatient():
 
 @pytest.fixture
 def serving(impatient):
-    """How a process that serves streams of a subscription takes part."""
+    """How a process that serves streams of a subscription takes part in a reset."""
 
     def members(subscription):
         execute_reset = impatient.subscription_services.reset_execution.try_to_execute
@@ -58,7 +58,7 @@ def threads():
 
 class TestReset:
     def test_waits_for_sessions_to_end(self, house, threads):
-        """The offsets are set once the last session is gone, and no session joins meanwhile. (S137, S138, S141,
+        """The offsets are set once the last session has ended, and no session joins meanwhile. (S137, S138, S141,
         S314)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
@@ -76,7 +76,7 @@ class TestReset:
         house.session(subscription)
 
     def test_takes_commits_while_it_waits(self, house, threads):
-        """A session that has to end may still commit, and the reset has the last word. (S137, S210)"""
+        """A session that has to end may still commit, but the reset overwrites the offsets. (S137, S210)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -88,7 +88,7 @@ class TestReset:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_is_one_at_a_time(self, house, threads):
-        """While one reset is under way another is refused; when it is done it is not. (S140)"""
+        """While one reset is in progress, another one is refused; afterwards, it is accepted. (S140)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -101,9 +101,9 @@ class TestReset:
         assert reset(house.api, subscription, a_cursor(name, "0", 2)).status_code == 204
 
     def test_gives_up(self, impatient_house):
-        """If sessions do not end in time, nothing is set and the answer is to try later. (S139)
+        """If sessions do not end in time, nothing is set, and the client is told to try later. (S139)
 
-        It is 503, for it is worth trying again."""
+        The answer is 503, because it is worth trying again."""
         name = impatient_house.event_type(events=5)
         subscription = impatient_house.subscription(name)
         impatient_house.session(subscription)
@@ -113,7 +113,7 @@ class TestReset:
         assert impatient_house.assignment(subscription).reset is None
 
     def test_a_reset_without_cursors_disturbs_nobody(self, house):
-        """An empty reset neither waits nor asks a session to end. (S135)"""
+        """An empty reset neither waits nor asks sessions to end. (S135)"""
         subscription = house.subscription()
         house.session(subscription)
         before = house.assignment(subscription)
@@ -121,7 +121,7 @@ class TestReset:
         assert house.assignment(subscription) == before
 
     def test_buries_the_dead(self, house):
-        """Sessions whose process has died are taken out, and not waited for. (S225, S318)"""
+        """Sessions whose process has died are removed, and not waited for. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         house.coordination.renew_lease("another process", house.clock.now() + lease_watch.LEASE_DURATION)
@@ -131,8 +131,8 @@ class TestReset:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_does_not_wait_for_the_dead_of_the_future(self, house, threads):
-        """A session whose process died before the clock was set back is waited for as long as a lease lasts, not
-        as long as the clock is behind. (S225, S318)"""
+        """A reset waits for a session whose process died before the clock was set back for the duration of a lease, not
+        for as long as the clock is behind. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         house.coordination.renew_lease("another process", house.clock.now() + lease_watch.LEASE_DURATION)
@@ -146,7 +146,7 @@ class TestReset:
         assert resetting.result(60).status_code == 204
 
     def test_notices_who_dies_while_it_waits(self, house, threads):
-        """A session that dies meanwhile is noticed before long. (S225)"""
+        """A session that dies meanwhile is soon noticed. (S225)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         house.coordination.renew_lease("another process", house.clock.now() + lease_watch.LEASE_DURATION)
@@ -157,9 +157,9 @@ class TestReset:
         assert resetting.result(PATIENCE).status_code == 204
 
     def test_resetting_a_subscription_without_offsets_initialises_it(self, house):
-        """For a subscription without any stream so far, setting cursors begins with first offsets. (S145)
+        """For a subscription that never had a stream, setting cursors begins with the initial offsets. (S145)
 
-        It is not refused: missing entries can be created."""
+        The request is not refused: missing entries can be created."""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         house.coordination.remove_subscription_state(subscription["id"])
@@ -167,7 +167,8 @@ class TestReset:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_clears_what_is_known_of_failures(self, house):
-        """Counts of failed commits and searches go, of the partitions that are reset alone. (S142, S263)"""
+        """The counts of failed commits and the searches are cleared, but only for the partitions that are reset. (S142,
+        S263)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         old = house.assignment(subscription)
@@ -179,7 +180,7 @@ class TestReset:
         assert (second.failed_streams, second.search_end) == (3, Position(1, 7))
 
     def test_resetting_very_many_partitions_takes_several_writes(self, house):
-        """More partitions than fit one write are all set. (S133, S134)"""
+        """More partitions than fit into one write are all set. (S133, S134)"""
         names = [house.event_type(partitions=8) for _ in range(12)]
         grown = house.event_type()
         subscription = house.subscription(*names, grown)
@@ -192,7 +193,7 @@ class TestReset:
         assert house.assignment(subscription).reset is None
 
     def test_stops_when_its_time_was_taken_away(self, house):
-        """The steps of a reset that no longer stands are not carried out. (S144, S314)"""
+        """The steps of a reset whose time has passed are not carried out. (S144, S314)"""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         changes = {EventTypePartition(name, "0"): (None, Position(1, 1))}
@@ -202,7 +203,7 @@ class TestReset:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(-1)}
 
     def test_is_refused_while_the_store_is_away(self, house):
-        """A store that does not answer is 503. (S108, S130)"""
+        """If the store does not answer, the answer is 503. (S108, S130)"""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -221,7 +222,7 @@ class TestMarkers:
     MINE = Reset("mine", A_MOMENT + timedelta(seconds=5), task=Redrive())
 
     def test_stand_alone(self):
-        """A reset sets its marker if there is none, or only one whose time has passed. (S140, S144)"""
+        """A reset sets its marker only if there is no marker, or one whose time has passed. (S140, S144)"""
         assert with_requested_reset(an_assignment(""), self.MINE, self.NOW).reset == self.MINE
         abandoned = an_assignment("", reset=Reset("other", self.NOW))
         assert with_requested_reset(abandoned, self.MINE, self.NOW).reset == self.MINE
@@ -231,7 +232,7 @@ class TestMarkers:
             )
 
     def test_markers_of_the_future_do_not_count(self):
-        """A marker that went up before the clock was set back keeps no session away, however long the clock is behind.
+        """A marker that was set before the clock was set back keeps no session away, however far the clock is behind.
         Clocks may differ a little. (S140, S144)"""
         up = an_assignment("", reset=replace(self.MINE, began_at=A_MOMENT))
         assert not is_being_reset(up, A_MOMENT - timedelta(hours=1))
@@ -240,7 +241,7 @@ class TestMarkers:
         assert not is_being_reset(up, self.MINE.expires_at)
 
     def test_are_taken_down_by_their_own_id(self):
-        """Taking down another marker, or none, changes nothing. (S144)"""
+        """Removing another marker, or a missing one, changes nothing. (S144)"""
         standing = an_assignment("", reset=self.MINE)
         taken_down = with_reset_ended(standing, "mine", self.NOW)
         assert (taken_down.reset, taken_down.ended_reset) == (None, EndedReset("mine", self.NOW, task=Redrive()))
@@ -248,8 +249,8 @@ class TestMarkers:
         assert with_reset_ended(an_assignment(""), "mine", self.NOW) == an_assignment("")
 
     def test_markers_for_the_same_reset_are_one(self):
-        """A task that stands is not asked for once more; one that was fulfilled without its caller is remembered for a
-        minute, until the caller knows. (S140)"""
+        """A task that is pending is not added again; one that was completed without its caller is remembered for a
+        minute, until the caller learns of it. (S140)"""
         again = replace(self.MINE, id="again")
         assert with_requested_reset(an_assignment("", reset=self.MINE), again, self.NOW).reset == self.MINE
         ended = with_reset_ended(an_assignment("", reset=self.MINE), "mine", self.NOW)
@@ -264,11 +265,11 @@ class TestMarkers:
 
 
 class TestGoesOn:
-    """Behind a gateway that waits for 29 seconds a request is answered before streams have ended."""
+    """Behind a gateway that waits for 29 seconds, a request is answered before the streams have ended."""
 
     def test_a_reset_without_its_caller(self, impatient, serving):
         """The broker tells the caller to come back. The process whose stream is the last to end sets the offsets, and
-        the repeated request learns that; another request with the same cursors is another reset. (S137, S138)"""
+        the repeated request gets that result; another request with the same cursors is another reset. (S137, S138)"""
         name = impatient.event_type(events=5)
         subscription = impatient.subscription(name)
         session = impatient.session(subscription)
@@ -285,7 +286,7 @@ class TestGoesOn:
         assert problem(reset(impatient.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
 
     def test_a_repeated_request_joins(self, house, threads):
-        """A request for a reset that others wait for waits with them. (S137)"""
+        """A request for a reset for which others already wait waits with them. (S137)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -295,7 +296,7 @@ class TestGoesOn:
         assert [each.result(PATIENCE).status_code for each in both] == [204, 204]
 
     def test_a_stream_that_opens_finds_a_reset_that_was_left(self, impatient, serving):
-        """Where the process that served the streams died, the next stream sets the offsets before it begins. (S137,
+        """If the process that served the streams has died, the next stream sets the offsets before it begins. (S137,
         S143, S225)"""
         name = impatient.event_type(events=5)
         subscription = impatient.subscription(name)
@@ -320,8 +321,8 @@ class TestGoesOn:
         assert committed_offsets(impatient.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_streams_that_do_not_end_stop_it(self, impatient):
-        """A reset whose time is over while streams still run is given up when another stream begins, and the repeated
-        request reports that, once. (S139)"""
+        """If streams are still open when the time of a reset is over, the reset is given up when another stream begins,
+        and the repeated request reports it once. (S139)"""
         name = impatient.event_type(partitions=2, events=5)
         subscription = impatient.subscription(name)
         impatient.session(subscription)
@@ -332,8 +333,8 @@ class TestGoesOn:
         assert problem(reset(impatient.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED_MESSAGE
 
     def test_more_partitions_do_not_wait_either(self, impatient, serving):
-        """A repeated request for more partitions waits for the same streams, and is done once they have ended. (S295,
-        S298)"""
+        """A repeated request for more partitions waits for the same streams, and is completed once they have ended.
+        (S295, S298)"""
         name = impatient.event_type()
         subscription = impatient.subscription(name)
         session = impatient.session(subscription)
@@ -346,7 +347,7 @@ class TestGoesOn:
         assert impatient.assignment(subscription).reset is None
 
     def test_a_reset_that_fails_does_not_keep_streams_away(self, impatient, serving, monkeypatch):
-        """For any obstacle to a reset, streams begin when its time ends. (S141)"""
+        """Whatever prevents a reset, streams can begin when its time is over. (S141)"""
         name = impatient.event_type(events=5)
         subscription = impatient.subscription(name)
         session = impatient.session(subscription)
@@ -361,7 +362,7 @@ class TestGoesOn:
         assert impatient.assignment(subscription).ended_reset.failure == "Timeout resetting cursors"
 
     def test_it_is_audited_when_it_is_asked_for(self, impatient, serving, monkeypatch):
-        """The audit log has who asked, and for what, also if the request is not repeated. (S310)"""
+        """The audit log records who requested what, even if the request is not repeated. (S310)"""
         name = impatient.event_type(events=5)
         subscription = impatient.subscription(name)
         session = impatient.session(subscription)
@@ -379,8 +380,8 @@ class TestGoesOn:
 
 class TestRepartitioning:
     def test_ends_the_streams_of_those_that_got_partitions(self, house, threads):
-        """The sessions of subscriptions to the event type have to end, as for a reset; those that come back have the
-        new partitions. (S293, S295, R211)"""
+        """The sessions of subscriptions to the event type have to end, as for a reset; new sessions have the new
+        partitions. (S293, S295, R211)"""
         name = house.event_type()
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -395,7 +396,8 @@ class TestRepartitioning:
         assert [each.owner for each in house.assignment(subscription).entries] == [again] * 3
 
     def test_does_not_disturb_others(self, house):
-        """Subscriptions to other event types, and asking for the count that there is, disturb no stream. (S295)"""
+        """Neither subscriptions to other event types nor a request for the existing number of partitions disturb any
+        stream. (S295)"""
         name, other = house.event_type(), house.event_type()
         bystander, subscription = house.subscription(other), house.subscription(name)
         house.session(bystander)
@@ -406,7 +408,7 @@ class TestRepartitioning:
         assert len(house.assignment(subscription).sessions) == len(house.assignment(bystander).sessions) == 1
 
     def test_reports_if_streams_do_not_end(self, impatient_house):
-        """If streams do not end in time, the answer says so; the partitions are still there. (S298)"""
+        """If streams do not end in time, the answer says so; the partitions are added nevertheless. (S298)"""
         name = impatient_house.event_type()
         subscription = impatient_house.subscription(name)
         impatient_house.session(subscription)
@@ -415,7 +417,7 @@ class TestRepartitioning:
         assert len(committed_offsets(impatient_house.api, subscription)) == 2
 
     def test_is_finished_by_any_client_that_asks_again(self, house):
-        """If the subscriptions could not be reached, asking again gives them their partitions. (S293)"""
+        """If the subscriptions could not be reached, a repeated request gives them their partitions. (S293)"""
         name = house.event_type()
         subscription = house.subscription(name)
         house.coordination.replace_assignment, real = (

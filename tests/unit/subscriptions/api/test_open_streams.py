@@ -1,4 +1,4 @@
-"""Requests about an open stream, as the process that serves it finds them, and their answers."""
+"""Requests about an open stream: how the serving process handles them, and the answers."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -57,13 +57,13 @@ def session_of(house, subscription, stream_id) -> Session | None:
 
 
 def members_of(house, subscription):
-    """Changes by the process that serves the sessions."""
+    """The changes that the process of the sessions makes."""
     return SubscriptionSessions(house.coordination, subscription["id"], house.clock, execute_reset=print)
 
 
 class TestLeaving:
     def test_is_answered_when_the_session_has_left(self, house, subscription, threads):
-        """The session finds that it is to leave, and the answer comes when its partitions are free. (S324)"""
+        """The session learns that it has to leave, and the answer comes when its partitions are free. (S324)"""
         stream_id = house.session(subscription)
         leaving = threads.submit(leave, house, subscription, stream_id)
         until(lambda: session_of(house, subscription, stream_id).is_leaving)
@@ -75,7 +75,7 @@ class TestLeaving:
 
     @pytest.mark.parametrize("again", [False, True])
     def test_leaving_an_ended_stream_succeeds(self, house, subscription, again):
-        """Leaving can be repeated, and nothing is written for it. (S326)"""
+        """Leaving can be repeated, and repeating it writes nothing. (S326)"""
         stream_id = str(uuid4())
         if again:
             stream_id = house.session(subscription)
@@ -85,13 +85,13 @@ class TestLeaving:
         assert house.assignment(subscription) == before
 
     def test_finds_sessions_of_a_process_that_has_died(self, house, subscription):
-        """Without a lease nobody is left who could hear of it, so the session is removed. (S327)"""
+        """Without a lease, no process is left that could be told, so the session is removed. (S327)"""
         stream_id = house.session(subscription, process_id="a process that died")
         assert leave(house, subscription, stream_id).status_code == 204
         assert session_of(house, subscription, stream_id) is None
 
     def test_is_not_waited_for_too_long(self):
-        """A caller that may not wait learns that the stream will end, and may ask again. (S327)"""
+        """A caller that may not wait learns that the stream will end, and may repeat the request. (S327)"""
         house = BrokerInMemory(longest_wait_seconds=-1)
         try:
             subscription = house.subscription(house.event_type())
@@ -110,7 +110,7 @@ class TestLeaving:
 
 class TestExtending:
     def test_is_answered_when_the_session_has_granted_it(self, house, subscription, threads):
-        """The answer says until when the session waits for commits. (S330)"""
+        """The answer contains the time until which the session waits for commits. (S330)"""
         stream_id = house.session(subscription)
         extending = threads.submit(extend, house, subscription, stream_id)
         until(lambda: session_of(house, subscription, stream_id).extensions_requested == 1)
@@ -125,8 +125,8 @@ class TestExtending:
         assert problem(extend(house, subscription, stream_id), 404) == f"Session with stream id {stream_id} not found"
 
     def test_extending_a_stream_that_ends_meanwhile_is_refused(self, house, subscription, threads):
-        """A session that has ended before it heard of the request cannot grant it, and says why it ended. (S332,
-        S333)"""
+        """A session that has ended before it learnt of the request cannot grant it, and the answer has the reason for
+        its end. (S332, S333)"""
         stream_id = house.session(subscription)
         extending = threads.submit(extend, house, subscription, stream_id)
         until(lambda: session_of(house, subscription, stream_id).extensions_requested == 1)
@@ -137,7 +137,8 @@ class TestExtending:
         )
 
     def test_is_not_waited_for_too_long(self):
-        """A caller that may not wait repeats the request, and shares the answer with the one before. (S327, S330)"""
+        """A caller that may not wait repeats the request, and gets the same answer as the earlier request. (S327,
+        S330)"""
         house = BrokerInMemory(longest_wait_seconds=-1)
         try:
             subscription = house.subscription(house.event_type())
@@ -154,17 +155,17 @@ class TestExtending:
 @pytest.mark.parametrize("request_of", [leave, extend])
 class TestRefusals:
     def test_a_subscription_that_is_not_there(self, house, request_of):
-        """Without the subscription there is no stream of it. (S325)"""
+        """Without the subscription, there is no such stream. (S325)"""
         answer = request_of(house, {"id": "none"}, str(uuid4()))
         assert problem(answer, 404) == 'Subscription with id "none" does not exist'
 
     def test_a_stream_id_that_is_none(self, house, subscription, request_of):
-        """The id has to look like a stream's, as in a commit. (S325, S114)"""
+        """The id must have the format of a stream id, as in a commit. (S325, S114)"""
         answer = request_of(house, subscription, "mine")
         assert problem(answer, 422) == "Stream id has to be valid UUID, but `mine was provided"
 
     def test_who_is_blocked(self, house, subscription, request_of):
-        """A subject that may not consume may not do this either. (S325, S308)"""
+        """A subject that may not consume may not make these requests either. (S325, S308)"""
         [name] = subscription["event_types"]
         assert house.api.put(f"/settings/blacklist/CONSUMER_ET/{name}").status_code == 204
         answer = request_of(house, subscription, str(uuid4()))
@@ -183,7 +184,7 @@ class TestLateCommits:
         )
 
     def test_late_commits_of_other_sessions_are_refused_as_usual(self, house, name, subscription):
-        """A session that ended for another reason is not found, without more. (S115)"""
+        """If a session ended for another reason, it is reported as not found. (S115)"""
         stream_id = house.session(subscription)
         members_of(house, subscription).leave(stream_id, DepartureRecord())
         answer = house.commit(subscription, stream_id, a_cursor(name, "0", 0))
@@ -209,7 +210,7 @@ def test_nothing_changes_for_sessions_that_are_not_there():
 
 
 def test_a_grant_that_comes_late_changes_nothing():
-    """A write that arrives a second time does not take a later extension back. (S330)"""
+    """A write that arrives a second time does not undo a later extension. (S330)"""
     asked = with_extension_requested(an_assignment("a", sessions=[a_session("a")]), "a")
     granted = with_extension_granted(asked, "a", 1, A_MOMENT)
     asked_again = with_extension_granted(with_extension_requested(granted, "a"), "a", 2, A_MOMENT + timedelta(hours=1))

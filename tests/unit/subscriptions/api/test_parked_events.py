@@ -65,7 +65,7 @@ def replace_place(event, place):
 
 
 def test_a_redrive_puts_the_cursor_before_the_first(house):
-    """The cursor goes back to before the first event of the key, and the events to send are stored with it."""
+    """The cursor goes back to before the first event of the key, and the events to send are stored with the cursor."""
     parking = SubscriptionWithParkedEvents(
         house, a_parked_event(3), a_parked_event(5, key="another"), a_parked_event(7)
     )
@@ -76,7 +76,8 @@ def test_a_redrive_puts_the_cursor_before_the_first(house):
 
 
 def test_one_redrive_after_the_other(house):
-    """A second redrive keeps the rest of the first one, except for keys that failed again; sent events are removed."""
+    """A second redrive keeps the remainder of the first, except for keys that failed again; events that were sent are
+    removed."""
     parking = SubscriptionWithParkedEvents(
         house,
         a_parked_event(1),
@@ -96,7 +97,7 @@ def test_one_redrive_after_the_other(house):
 
 
 def test_setting_cursors_ends_a_replay(house):
-    """A cursor that is set determines the next events; those that were to be sent once more stay parked."""
+    """A cursor that is set determines the next events; events that were to be sent again stay parked."""
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     assert house.api.post(parking.path(3) + "/redrive").status_code == 204
     assert reset(house.api, parking.subscription, a_cursor(parking.name, "0", 9)).status_code == 204
@@ -105,8 +106,8 @@ def test_setting_cursors_ends_a_replay(house):
 
 
 def test_what_the_log_will_give_again_is_not_parked_any_more(house):
-    """An event that was parked before the cursor reached it is not sent twice, from the log and from the parked
-    ones."""
+    """An event that was parked before the cursor reached it is not sent twice, once from the log and once from the
+    parked events."""
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3), a_parked_event(12))
     assert house.api.post(parking.path() + "/redrive").status_code == 204
     assert parking.waiting == [3]
@@ -121,7 +122,7 @@ def test_without_parked_events_streams_are_not_disturbed(house):
 
 
 def test_many_keys_at_once_are_too_many(house, monkeypatch):
-    """Keys that are redriven have to fit into the partition's entry; all together always do."""
+    """The keys to redrive have to fit into the partition's entry; redriving all of them always does."""
     monkeypatch.setattr(module, "MAX_KEYS_PER_REDRIVE", 1)
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3), a_parked_event(4, key="another"))
     assert house.api.post(parking.path(3) + "/redrive").status_code == 204
@@ -131,7 +132,7 @@ def test_many_keys_at_once_are_too_many(house, monkeypatch):
 
 
 def test_what_cannot_be_committed_is_not_redriven(house):
-    """An event whose timeline is gone could not be committed; it can still be read and skipped."""
+    """An event whose timeline is deleted could not be committed; it can still be read and skipped."""
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3, timeline=7, value=b'{"n":3}'))
     parking.put_cursor(Position(8, 9))
     assert "its timeline is gone" in problem(house.api.post(parking.path(3, 7) + "/redrive"), 409)
@@ -141,7 +142,7 @@ def test_what_cannot_be_committed_is_not_redriven(house):
 
 
 def test_a_redrive_is_refused_while_cursors_are_being_set(house):
-    """As with setting cursors, one at a time."""
+    """As with setting cursors, there can be only one at a time."""
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     house.broker.subscription_requests.reset_requests.request_reset(parking.id, SetOffsets())
     with pytest.raises(Conflict):
@@ -161,7 +162,7 @@ def test_events_of_others_are_not_shown(house):
 
 
 def test_an_event_that_goes_meanwhile_is_not_found(house, monkeypatch):
-    """Events that are skipped during a look are not shown."""
+    """Events that are skipped while they are listed are not shown."""
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     monkeypatch.setattr(house.coordination, "parked_event_value", lambda *_: None)
     assert problem(house.api.get(parking.path(3)), 404)
@@ -182,7 +183,8 @@ def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch)
 
 
 def test_ids_name_places():
-    """An id consists of event type, partition and offset; converted there and back it is the same, in any timeline."""
+    """An id consists of event type, partition and offset; it can be converted to a position and back, in any
+    timeline."""
     event = a_parked_event(12, timeline=0xABCDE).parked
     assert parse_parked_event_id(parked_event_id(event)) == (event.partition, event.position)
     assert parse_parked_event_id("a:b:c") is None
@@ -190,7 +192,7 @@ def test_ids_name_places():
 
 @pytest.mark.parametrize("offset", ["9" * 19, "9" * 30, "9" * 5000, "٣" * 18])
 def test_ids_beyond_64_bits_name_nothing(house, offset):
-    """An id with an offset that no event can have is 404, and not looked up."""
+    """An id with an offset that no event can have is answered with 404, and not looked up."""
     parking = SubscriptionWithParkedEvents(house)
     parked_id = f"{parking.name}:0:001-0001-{offset}"
 
@@ -199,8 +201,8 @@ def test_ids_beyond_64_bits_name_nothing(house, offset):
 
 
 def test_a_redrive_goes_on_without_its_caller(house):
-    """No other process repeats work that one process has begun without its caller: events parked meanwhile stay. It
-    is given up when its time is over and the process has died."""
+    """If a process has started a redrive without its caller, no other process repeats the work: events that are parked
+    meanwhile stay. The redrive is given up when its time is over and the process has died."""
     parking = SubscriptionWithParkedEvents(house, a_parked_event(3))
     fulfilment = house.subscription_services.reset_execution
     house.broker.subscription_requests.reset_requests.request_reset(parking.id, Redrive())

@@ -1,4 +1,4 @@
-"""Looking for the members that misspelled paths may mean."""
+"""Finding the members that misspelled paths may mean."""
 
 from difflib import SequenceMatcher
 
@@ -8,7 +8,7 @@ from tests.support.subscriptions import a_request
 
 
 def test_few_members_are_compared_closely(house, monkeypatch):
-    """Many long names that look alike take no half minute, and the nearest is found among them. (D3)"""
+    """Comparing with many long, similar names does not take half a minute, and the nearest one is found. (D3)"""
     members = [f"n{number:04}" + "y" * 80 for number in range(200)]
     name = create_event_type(house.api, schema={"properties": {each: {} for each in members}})["name"]
     compared = []
@@ -20,5 +20,5 @@ def test_few_members_are_compared_closely(house, monkeypatch):
     assert f'Field "reads[0]" `{members[0]}z` is in no schema of the event types; the nearest is `{members[0]}`' in (
         violations(answer)
     )
-    # difflib asks twice about a good match.
+    # difflib compares a good match twice.
     assert len(compared) <= 2 * MAX_CLOSELY_COMPARED_MEMBERS * MAX_NAMED_PATHS

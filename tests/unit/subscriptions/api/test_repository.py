@@ -1,4 +1,4 @@
-"""Subscriptions in the registry: guarantees for simultaneous writes, and the remains when a process stops."""
+"""Subscriptions in the registry: guarantees for simultaneous writes, and what is left when a process stops."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SubscribableEventTypes:
         return self.subscriptions.add(subscription, [self.event_types.get(name) for name in names])
 
     def try_to_remove(self, name: str) -> bool:
-        """Whether a look at this moment finds that an event type can be removed."""
+        """Whether it is found at this moment that an event type can be removed."""
         event_type = self.event_types.get(name)
         mark = self.subscriptions.no_new_subscription_condition(event_type)
         if self.subscriptions.of_event_type(name) or self.subscriptions.is_being_subscribed(name):
@@ -69,7 +69,8 @@ def registered():
 
 @pytest.mark.parametrize("count", [1, 32, 33, 99, 250])
 def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
-    """However many event types: the subscription is found by each of them, and removed without a trace. (S25, S72)"""
+    """However many event types it has, the subscription is found by each of them, and removed without a trace. (S25,
+    S72)"""
     names = registered.names(count)
     subscription = registered.add(*names)
     assert registered.subscriptions.get(subscription.id) == subscription
@@ -86,8 +87,8 @@ def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
     ("count", "parts"), [(1, [1]), (98, [98]), (99, [99]), (101, [99, 2]), (197, [99, 98]), (200, [99, 99, 2])]
 )
 def test_changes_stay_together_as_far_as_one_write_can_hold_them(count, parts):
-    """Changes that a registry takes at once are one atomic write; if there are more, the last are written first, and
-    the first last."""
+    """Changes that fit into one write are atomic; if there are more, the last ones are written first, and the first one
+    last."""
     changes = [CheckRevision("kind", str(number), expected_revision=1) for number in range(count)]
     written = list(_batches_of_changes(changes))
     assert [len(part) for part in written] == parts
@@ -96,7 +97,7 @@ def test_changes_stay_together_as_far_as_one_write_can_hold_them(count, parts):
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_a_key_is_taken_once(registered, count):
-    """The second subscription with a key is refused, and leaves nothing behind. (S11, S34)"""
+    """A second subscription with the same key is refused, and leaves nothing behind. (S11, S34)"""
     names = registered.names(count)
     first = registered.add(*names)
     with pytest.raises(Conflict, match="Subscription with the same key properties already exists"):
@@ -107,7 +108,7 @@ def test_a_key_is_taken_once(registered, count):
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_event_types_have_to_be_as_they_were(registered, count):
-    """If an event type goes while a subscription to it begins, the subscription does not come into being. (S24)"""
+    """If an event type is deleted while a subscription to it is created, the subscription is not created. (S24)"""
     names = registered.names(count)
     there = [registered.event_types.get(name) for name in names]
     assert registered.try_to_remove(names[0])
@@ -119,7 +120,7 @@ def test_event_types_have_to_be_as_they_were(registered, count):
 
 
 def test_any_client_that_removes_an_event_type_notices_new_subscriptions(registered):
-    """A subscription that begins after a look stops the removal of its event type. (S24)"""
+    """A subscription that is created after the check prevents the removal of its event type. (S24)"""
     [name] = registered.names(1)
     event_type = registered.event_types.get(name)
     registered.add(name, group="before")
@@ -131,7 +132,7 @@ def test_any_client_that_removes_an_event_type_notices_new_subscriptions(registe
 
 
 def test_what_has_only_begun_protects_event_types_for_a_while(registered):
-    """A line without its subscription stands against removal as long as the subscription may still come. (S24)"""
+    """An entry without its subscription prevents the removal as long as the subscription may still be created. (S24)"""
     names = registered.names(40)
     write, calls = registered.registry.write, []
 
@@ -151,7 +152,7 @@ def test_what_has_only_begun_protects_event_types_for_a_while(registered):
 
 
 def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
-    """A line without its subscription does not stand against removal for as long as the clock is behind. (S24)"""
+    """An entry without its subscription does not prevent the removal for as long as the clock is behind. (S24)"""
     [name] = registered.names(1)
     registered.registry.write(
         PutDocument(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, f"{name}/unfinished", {"at": registered.clock.now().isoformat()})
@@ -175,7 +176,7 @@ def test_own_writes_are_seen_at_once(registered):
 
 
 def test_a_failed_cleanup_is_repeated_later(house):
-    """If the coordination does not answer when a subscription is deleted, the next deletion clears its state. (S72,
+    """If the coordination does not answer when a subscription is deleted, the next deletion removes its state. (S72,
     S292)"""
     subscription = house.subscription()
     forget, house.coordination.remove_subscription_state = house.coordination.remove_subscription_state, _unavailable
@@ -188,7 +189,7 @@ def test_a_failed_cleanup_is_repeated_later(house):
 
 
 def test_running_sessions_of_a_deleted_subscription_end(house):
-    """The state that sessions share goes with the subscription: they find themselves gone, and end. (S74)"""
+    """The state that sessions share is deleted with the subscription: they notice it, and end. (S74)"""
     subscription = house.subscription()
     house.session(subscription)
     take_messages = []
@@ -203,7 +204,8 @@ def _unavailable(*_):
 
 
 def test_a_registry_that_does_not_answer_is_reported(house):
-    """While the registry is away, or administrators are unknown, every request is 503. (S37, S58, S82)"""
+    """While the registry does not answer, or administrators are unknown, every request is answered with 503. (S37, S58,
+    S82)"""
     name = house.event_type()
     subscription = house.subscription(name)
     house.broker.registry.close()
@@ -220,7 +222,7 @@ def test_a_registry_that_does_not_answer_is_reported(house):
 
 
 def test_changes_of_the_definition_disturb_no_one(house):
-    """A change of a subscription is nothing to those who share it. (S71)"""
+    """A change of a subscription does not affect the sessions that share it. (S71)"""
     subscription = house.subscription()
     house.session(subscription)
     before, take_messages = house.assignment(subscription), []

@@ -19,28 +19,28 @@ def test_ids_are_uuids():
 
 
 def test_ids_say_when_they_were_made():
-    """From any process, younger ids come first, to the millisecond and for thousands of years. (S43)"""
+    """Of ids from any processes, younger ones sort first, to the millisecond and for thousands of years. (S43)"""
     moments = [A_MOMENT + each for each in (timedelta(0), timedelta(milliseconds=1), timedelta(days=365 * 1000))]
     made = [SubscriptionIds().new_id(each) for each in moments]
     assert sorted(made) == made[::-1]
 
 
 def test_ids_made_in_one_millisecond_are_in_order():
-    """If one moment has more of them than its millisecond has room for, the newest comes first. (S43)"""
+    """If there are more ids than fit into a millisecond, the newest still sorts first. (S43)"""
     ids = SubscriptionIds()
     made = [ids.new_id(A_MOMENT) for _ in range(10_000)]
     assert sorted(made, reverse=True) == made
 
 
 def test_ids_are_in_order_when_the_clock_was_set_back():
-    """A clock that is set back, to and fro, does not put new ids behind older ones. (S43)"""
+    """Even if the clock is set back repeatedly, new ids sort before older ones. (S43)"""
     ids = SubscriptionIds()
     made = [ids.new_id(A_MOMENT + timedelta(hours=hours)) for hours in (0, 1, 0, -1000, 1, -1, 2)]
     assert sorted(made, reverse=True) == made
 
 
 def test_ids_cannot_be_guessed_from_each_other():
-    """Two ids of one moment differ by what takes an attacker more tries than there is time for. (S2)"""
+    """Two ids of the same moment differ by more bits than an attacker could try. (S2)"""
     ids = SubscriptionIds()
     made = [UUID(ids.new_id(A_MOMENT)).int for _ in range(1000)]
     distances = [older - newer for older, newer in pairwise(made)]
@@ -49,7 +49,7 @@ def test_ids_cannot_be_guessed_from_each_other():
 
 
 def test_ids_of_many_threads_are_in_order():
-    """Each thread sees its own in order, and none twice, while others make theirs. (S2, S43)"""
+    """Each thread gets its own ids in order, and none twice, while other threads make theirs. (S2, S43)"""
     ids = SubscriptionIds()
     with ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda _: [ids.new_id(A_MOMENT) for _ in range(500)], range(8)))
@@ -58,7 +58,7 @@ def test_ids_of_many_threads_are_in_order():
 
 
 def test_keys_are_of_sets():
-    """The key depends on application, group and the set of event types, and on where one ends and the next begins.
+    """The key depends on the application, the group and the set of event types, including the boundaries between them.
     (S11)"""
     assert uniqueness_key("a", ["x", "y"], "g") == uniqueness_key("a", ["y", "x", "y"], "g")
     others = {
@@ -71,7 +71,7 @@ def test_keys_are_of_sets():
 
 
 def test_positions_are_ordered_as_they_are_published():
-    """Positions compare as their published forms do, character by character. (S88, S89)"""
+    """Positions are ordered like their published forms, character by character. (S88, S89)"""
     numbers = (-1, 0, 1, 9, 10, 99, 10**9, 10**18 - 1)
     positions = [Position(timeline, number) for timeline in (1, 2, 10, 16, 255, 0xFFFF) for number in numbers]
     assert positions == sorted(positions)

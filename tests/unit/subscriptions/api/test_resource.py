@@ -22,7 +22,7 @@ from nakadi.model.subscription import ReadFrom, SubscriptionDraft
     ],
 )
 def test_a_draft_with_a_bad_field_makes_no_subscription(house, changes, field):
-    """A field that is missing or malformed is reported before anything is looked up or stored. (S10, S14, S15)"""
+    """A missing or malformed field is reported before anything is looked up or stored. (S10, S14, S15)"""
     fields = {
         "owning_application": "shop",
         "event_types": (house.event_type(),),

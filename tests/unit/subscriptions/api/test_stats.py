@@ -16,7 +16,7 @@ from tests.support.subscriptions import a_cursor, offset_text, publish, reset
 
 class TestReaders:
     def test_are_reported_with_their_kind(self, house):
-        """The reader of a partition is shown, and whether it asked for it by name. (S283, S284)"""
+        """The reader of a partition is reported, and whether it requested the partition by name. (S283, S284)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         direct = house.session(subscription, EventTypePartition(name, "1"))
@@ -28,7 +28,7 @@ class TestReaders:
         assert found["1"]["assignment_type"] == "direct"
 
     def test_stay_until_they_hand_over(self, house):
-        """A partition that is promised is shown with its present owner. (S246, S282)"""
+        """A partition that is promised is reported with its current owner. (S246, S282)"""
         name = house.event_type()
         subscription = house.subscription(name)
         first = house.session(subscription)
@@ -37,7 +37,7 @@ class TestReaders:
         assert (found["state"], found["stream_id"]) == ("reassigning", first)
 
     def test_are_not_reported_when_they_are_dead(self, house):
-        """A session without a living process reads nothing. (S227, S282)"""
+        """A session whose process is not alive reads nothing. (S227, S282)"""
         subscription = house.subscription(house.event_type())
         house.coordination.renew_lease("another process", house.clock.now() + LEASE_DURATION)
         session = house.session(subscription, process_id="another process")
@@ -46,7 +46,7 @@ class TestReaders:
         assert house.stats(subscription)["0"] == {"state": "unassigned", "stream_id": "", "unconsumed_events": 0}
 
     def test_are_reported_in_lists(self, house):
-        """The status in a list shows the readers, and no counts. (S55)"""
+        """The status in a list contains the readers, but no counts. (S55)"""
         name = house.event_type(events=1)
         session = house.session(house.subscription(name))
         answer = house.api.get("/subscriptions", params={"event_type": name, "show_status": True})
@@ -56,7 +56,7 @@ class TestReaders:
 
 class TestLag:
     def test_is_the_age_of_the_next_event(self, house):
-        """Whole seconds since the first event was stored that is not committed. (S287)"""
+        """The lag is in whole seconds since the first uncommitted event was stored. (S287)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -70,7 +70,7 @@ class TestLag:
         assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 0
 
     def test_begins_at_the_oldest_event(self, house):
-        """Removed events have no age; they still count as unconsumed. (S286, S287)"""
+        """Removed events have no age, but they still count as unconsumed. (S286, S287)"""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         house.clock.move(3 * 24 * 3600)
@@ -81,7 +81,7 @@ class TestLag:
         assert (found["unconsumed_events"], found["consumer_lag_seconds"]) == (4, 7)
 
     def test_goes_on_in_the_next_timeline(self, house):
-        """Where the events of a timeline are gone, the next one's count. (S287, S299)"""
+        """If the events of a timeline are removed, those of the next one count. (S287, S299)"""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         house.api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
@@ -92,9 +92,9 @@ class TestLag:
         assert house.stats(subscription, show_time_lag=True)["0"]["consumer_lag_seconds"] == 10
 
     def test_is_missing_where_it_cannot_be_found_out(self, house):
-        """A partition whose next event cannot be looked at has no lag; the others have theirs. (S288)
+        """A partition whose next event cannot be read has no lag; the others have theirs. (S288)
 
-        A failing one does not keep the others from theirs."""
+        One failure does not affect the other partitions."""
         name = house.event_type(partitions=2)
         for _ in range(20):
             publish(house.api, name)
@@ -114,7 +114,7 @@ class TestLag:
         assert found["1"]["unconsumed_events"] > 0
 
     def test_needs_no_reading_where_nothing_waits(self, house):
-        """If everything is consumed, no event is read, and none without a request for it. (S287)"""
+        """If everything is consumed, no event is read; without a request for the lag, none is read either. (S287)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
         log = house.broker.logs.for_storage("default")
@@ -126,13 +126,14 @@ class TestLag:
 
 
 class TestStalled:
-    """A partition where events wait: its stream commits nothing for too long, or three in a row have ended so."""
+    """A stalled partition: events wait, and its stream commits nothing for too long, or three consecutive streams have
+    ended without a commit."""
 
     def is_stalled(self, house, subscription):
         return house.stats(subscription)["0"].get("stalled", False)
 
     def test_is_who_does_not_commit(self, house):
-        """Events wait for a stream that has let its commit timeout pass. (S280)"""
+        """Events wait, and the stream has let its commit timeout pass. (S280)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription, commit_timeout=30.0)
@@ -159,7 +160,7 @@ class TestStalled:
         assert self.is_stalled(house, subscription)
 
     def test_is_a_sink_that_delivers_nothing_for_a_minute(self, house):
-        """The stream of a sink goes on while its receiver is down, and counts as stalled like any other. (S340)"""
+        """The stream of a sink stays open while its receiver is down, and counts as stalled like any other. (S340)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
         session = house.session(subscription, commit_timeout=COMMIT_SECONDS)
@@ -171,8 +172,8 @@ class TestStalled:
         assert not self.is_stalled(house, subscription)
 
     def test_is_not_who_has_received_nothing_yet(self, house):
-        """An event that waits for its batch to be full is sent after the flush timeout, and the time for its commit
-        begins then. (S340)"""
+        """An event that waits for a full batch is sent after the flush timeout, and the time for its commit begins
+        then. (S340)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
         session = house.session(subscription, commit_timeout=5.0, flush_timeout=30.0)
@@ -184,7 +185,7 @@ class TestStalled:
         assert not self.is_stalled(house, subscription)
 
     def test_is_not_who_has_just_begun(self, house):
-        """A stream that takes over has its own time. (S280)"""
+        """A stream that takes over has a commit timeout of its own. (S280)"""
         subscription = house.subscription(house.event_type(events=1))
         house.wait(1000)
         assert not self.is_stalled(house, subscription)
@@ -196,7 +197,7 @@ class TestStalled:
         assert not self.is_stalled(house, subscription)
 
     def fail(self, house, subscription, **record):
-        """A stream ends with events of the partition sent and not committed."""
+        """End a stream that was sent events of the partition and has not committed them."""
         offset = house.coordination.committed_offsets(subscription["id"])
         [(partition, found)] = offset.items()
         record = DepartureRecord(standstills=(Standstill(partition, found.position, 1),), **record)
@@ -204,8 +205,8 @@ class TestStalled:
         members.leave(house.session(subscription), record)
 
     def test_is_who_fails_in_one_stream_after_the_other(self, house):
-        """Three streams in a row that ended at the same offset are enough, also while none is open. A commit ends it.
-        (S340)"""
+        """Three consecutive streams that ended at the same offset are sufficient, even while none is open. A commit
+        ends the state. (S340)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         seen = []
@@ -219,7 +220,7 @@ class TestStalled:
         assert not self.is_stalled(house, subscription)
 
     def test_is_not_who_has_nothing_left_to_read(self, house):
-        """Without an event that waits, nothing is stalled, however streams ended. (S340)"""
+        """If no event waits, nothing is stalled, however streams ended. (S340)"""
         name = house.event_type()
         subscription = house.subscription(name)
         for _ in range(3):
@@ -229,7 +230,7 @@ class TestStalled:
         assert self.is_stalled(house, subscription)
 
     def test_is_not_whose_cursor_was_reset(self, house):
-        """After a reset, even to the same offset, consumers begin without a past. (S340)"""
+        """After a reset, even to the same offset, earlier failures do not count. (S340)"""
         name = house.event_type(events=2)
         subscription = house.subscription(name)
         for _ in range(3):
@@ -239,10 +240,10 @@ class TestStalled:
 
 
 class TestStallWatch:
-    """The counts of housekeeping."""
+    """The counts that housekeeping makes."""
 
     def test_finds_those_whose_streams_have_ended(self, house):
-        """A subscription whose consumer fails in one stream after the other counts between its streams, too. (S340)"""
+        """A subscription whose consumer fails in every stream also counts between its streams. (S340)"""
         subscription = house.subscription(house.event_type(events=1))
         for _ in range(3):
             TestStalled().fail(house, subscription)
@@ -250,7 +251,7 @@ class TestStallWatch:
         assert house.broker.subscription_services.troubled_subscriptions.stalled_ids == [subscription["id"]]
 
     def test_finds_those_that_are_stalled(self, house, caplog):
-        """Subscriptions with a partition that is stalled are counted and named, as long as they are so. (S280)"""
+        """Subscriptions with a stalled partition are counted and named as long as they are stalled. (S280)"""
         name = house.event_type(events=2)
         stuck, lively, left = (house.subscription(name) for _ in range(3))
         sessions = [house.session(each, commit_timeout=30.0) for each in (stuck, lively, left)]
@@ -269,7 +270,7 @@ class TestStallWatch:
         assert sample_value(collect_samples(house.broker.metrics), "nakadi_stalled_subscriptions") == 0
 
     def test_goes_on_after_one_that_cannot_be_looked_at(self, house, monkeypatch, caplog):
-        """A subscription whose statistics fail is reported, and the broker checks the others. (S280)"""
+        """A subscription whose statistics fail is reported, and the others are still checked. (S280)"""
         name = house.event_type(events=2)
         found = [house.subscription(name) for _ in range(3)]
         for each in found:
@@ -302,7 +303,7 @@ class TestOfAWholePage:
         return answer.json()
 
     def test_asks_once_where_an_event_type_ends(self, house, monkeypatch):
-        """The newest events are looked up once for all subscriptions of a page. (S320)"""
+        """The newest events are looked up once for all subscriptions on a page. (S320)"""
         name = house.event_type(events=2)
         for _ in range(5):
             house.session(house.subscription(name))
@@ -314,7 +315,7 @@ class TestOfAWholePage:
         assert len(asked) == 1
 
     def test_has_ages_as_far_as_there_is_time(self, house, monkeypatch):
-        """After ten seconds no event is looked at any more, and what waits is still counted. (S288, S320)"""
+        """After ten seconds, no further event is read, and waiting events are still counted. (S288, S320)"""
         name = house.event_type(events=1)
         for _ in range(5):
             house.session(house.subscription(name))
@@ -332,7 +333,8 @@ class TestOfAWholePage:
         assert [each["unconsumed_events"] for each in partitions] == [1] * 5
 
     def test_is_smaller_than_other_pages(self, house):
-        """For any limit, a page with statistics has a hundred subscriptions, the next one the rest. (S320)"""
+        """Whatever the limit, a page with statistics has a hundred subscriptions, and the next page has the rest.
+        (S320)"""
         name = house.event_type()
         for _ in range(101):
             house.subscription(name)
@@ -343,7 +345,8 @@ class TestOfAWholePage:
 
 
 def test_stats_need_the_event_types(house):
-    """A subscription whose event type is gone has no stats; its status in lists goes without. (S56, S160, S289, S320)
+    """A subscription whose event type is deleted has no stats; in lists, its status is left out. (S56, S160, S289,
+    S320)
 
     A listing is not refused as a whole because of one of its subscriptions."""
     name, other = house.event_type(), house.event_type()
@@ -357,7 +360,7 @@ def test_stats_need_the_event_types(house):
 
 
 def test_a_commit_ahead_of_the_log_leaves_nothing_waiting(house):
-    """Beyond the newest event nothing is unconsumed. (S127, S285)"""
+    """For a position beyond the newest event, nothing is unconsumed. (S127, S285)"""
     name = house.event_type(events=1)
     subscription = house.subscription(name)
     house.commit(subscription, house.session(subscription), a_cursor(name, "0", offset_text(99)))

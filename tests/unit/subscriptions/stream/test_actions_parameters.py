@@ -1,4 +1,4 @@
-"""The parameters that a client requests for a stream, and those that it gets."""
+"""The parameters that a client requests for a stream, and those that the stream gets."""
 
 import random
 
@@ -13,7 +13,7 @@ def limits(most=60, longest=None, **asked):
 
 
 def test_streams_do_not_all_end_at_once():
-    """A stream whose time is not given has one between 3000 and 4199 seconds, each its own. (S149, S150)"""
+    """A stream without a timeout gets a random one between 3000 and 4199 seconds. (S149, S150)"""
     pick = random.Random(7).randint
     found = {
         stream_limits(SubscriptionStreamParameters(stream_timeout=given), 60, pick).stream_seconds
@@ -28,7 +28,7 @@ def test_streams_do_not_all_end_at_once():
     ("asked", "most", "seconds"), [(None, 60, 60), (0, 60, 60), (1, 60, 1), (60, 60, 60), (None, 5, 5)]
 )
 def test_the_commit_timeout(asked, most, seconds):
-    """It is the requested value, up to the maximum, which is also the default. (S205)"""
+    """The commit timeout is the requested value, up to the maximum, which is also the default. (S205)"""
     assert limits(most, commit_timeout=asked).commit_seconds == seconds
 
 
@@ -37,12 +37,12 @@ def test_the_commit_timeout(asked, most, seconds):
     [(61, "commit_timeout can not be more than 60"), (-1, "commit_timeout can not be less than 0")],
 )
 def test_commit_timeouts_that_cannot_be(asked, refusal):
-    """More than the most, and less than nothing, are refused. (S148, S205)"""
+    """A commit timeout above the maximum, or a negative one, is refused. (S148, S205)"""
     with pytest.raises(Invalid, match=refusal):
         limits(commit_timeout=asked)
 
 
 def test_a_host_that_bears_less():
-    """If connections may not last that long, streams end earlier. (S149)"""
+    """If the host does not allow connections of this length, streams end earlier. (S149)"""
     assert 600 <= limits(longest=800, stream_timeout=900).stream_seconds <= 800
     assert limits(longest=800, stream_timeout=600).stream_seconds == 600

@@ -1,4 +1,4 @@
-"""Where reading continues, and the event type of that place."""
+"""Where reading starts, and the event type that this position belongs to."""
 
 import pytest
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ BEGIN = Position(1, -1)
 
 
 class PartitionStartsCase:
-    """The event type "order" with two partitions and one event in each, and a survey over it."""
+    """The event type "order" with two partitions and one event in each, and the start positions over it."""
 
     def __init__(self) -> None:
         self.clock = HandMovedClock()
@@ -61,15 +61,15 @@ def case():
 
 
 def test_one_look_at_the_log_serves_all_partitions(case):
-    """A stream that opens many partitions at once has the log looked at once."""
+    """If a stream opens many partitions at once, the log is read once."""
     for partition in range(2):
         case.starts.find(a_place(partition), BEGIN, case.order)
     assert case.looks == 1
 
 
 def test_an_event_type_that_was_made_again_is_another(case):
-    """Within the second for which a look counts, an event type is deleted and made again: who opens the new one does
-    not read the old one. (S299)"""
+    """Within the second for which a result is cached, an event type is deleted and created again: a stream that opens
+    the new one does not read the old one. (S299)"""
     case.starts.find(a_place(), BEGIN, case.order)
     case.event_types.remove(case.order)
     second = case.make_event_type("second", events=3)
@@ -77,21 +77,21 @@ def test_an_event_type_that_was_made_again_is_another(case):
 
 
 def test_an_event_type_that_moved_is_looked_at_anew(case):
-    """Within the second for which a look counts, an event type moves to another timeline: who knows of that is not sent
-    to the old one. (S299)"""
+    """Within the second for which a result is cached, an event type moves to another timeline: a stream that knows the
+    new timeline is not sent to the old one. (S299)"""
     case.starts.find(a_place(), BEGIN, case.order)
     moved = case.switch_timeline()
     assert case.starts.find(a_place(), Position(1, 0), moved).event_type.timelines == moved.timelines
 
 
 def test_a_stream_with_an_older_event_type_learns_of_the_change(case):
-    """A stream that knows an older version of an event type learns of the change with the next partition."""
+    """A stream that knows an older revision of an event type learns of the change with the next partition."""
     known, moved = case.order, case.switch_timeline()
     assert case.starts.find(a_place(), BEGIN, known).event_type.revision == moved.revision
 
 
 def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(case):
-    """A stream whose event type was deleted is not given the events of another one that has its name. (S299)"""
+    """A stream whose event type was deleted does not get the events of another event type with the same name. (S299)"""
     case.event_types.remove(case.order)
     case.make_event_type("second")
     with pytest.raises(UnusableCursor, match="was deleted"):
@@ -99,22 +99,22 @@ def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(case):
 
 
 def test_a_deleted_event_type_is_missed(case):
-    """A deleted event type has no start positions."""
+    """For a deleted event type, there are no start positions."""
     case.event_types.remove(case.order)
     with pytest.raises(NotFound):
         case.starts.find(a_place(), BEGIN, case.order)
 
 
 def test_events_that_came_after_the_look_are_found(case):
-    """A position that was beyond the end when the log was looked at may be within by now. (S207)"""
+    """A position that was beyond the end when the log was read may exist by now. (S207)"""
     case.starts.find(a_place(), BEGIN, case.order)
     case.append_events(case.order.timeline, 1)
     assert case.starts.find(a_place(), Position(1, 1), case.order).position == Position(1, 1)
 
 
 def test_the_latest_revision_is_remembered():
-    """Of two looks at an event type the later revision counts, in any order of their reports; of two event types of
-    one name, the last reported one counts."""
+    """Of two reads of an event type, the later revision counts, whichever is reported first; of two event types with
+    the same name, the last reported one counts."""
     first = an_event_type(name="order", revision=1)
     known = KnownEventTypes([first], lambda: None)
     second = replace(first, revision=2)

@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 60
 
 
 class RecordingExecutor:
-    """Carries out every call at once, and records it."""
+    """Executes every call immediately, and records it."""
 
     def __init__(self):
         self.performed = []
@@ -60,7 +60,7 @@ class RecordingExecutor:
 
 
 class ThreeEventSource:
-    """A partition with three events; `stuck` never gets to where they are."""
+    """A partition with three events; `stuck` never finds its start."""
 
     is_topic_missing = False
     has_more = True
@@ -86,7 +86,7 @@ class ThreeEventSource:
 
 
 class DrivenStream:
-    """A stream that owns partition 0, on the running loop; commits have to come within the tenth part of a second."""
+    """A stream that owns partition 0, on the running loop; the commit timeout is a tenth of a second."""
 
     def __init__(self, threads, outlet, source, lines=None):
         context = SessionContext(
@@ -119,7 +119,7 @@ class DrivenStream:
         return self.source
 
     def pass_shared_state(self, owners, committed=-1):
-        """Partition 0 belongs to these, and is committed up to there."""
+        """Partition 0 belongs to these sessions, and is committed up to this offset."""
         each = entry(0, owners)
         self.driver.add_state(
             SharedState(
@@ -134,7 +134,7 @@ class DrivenStream:
 
 
 class UnreadOutlet(RecordingOutlet):
-    """The client reads nothing; `stuck` is set once something was to be written."""
+    """A client that reads nothing; `stuck` is set once there was something to write."""
 
     def __init__(self):
         super().__init__()
@@ -154,7 +154,7 @@ def threads(monkeypatch):
 
 def test_a_client_that_does_not_read_keeps_no_one_waiting(threads):
     """Another session waits for a partition of a client that has stopped reading in the middle of a batch: the stream
-    ends when the time for commits is over, not when the client reads on. (S219, S243)"""
+    ends when the commit timeout is over, not when the client continues to read. (S219, S243)"""
 
     async def wait_for_end():
         outlet = UnreadOutlet()
@@ -167,8 +167,8 @@ def test_a_client_that_does_not_read_keeps_no_one_waiting(threads):
 
 
 def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
-    """Another session waits for a partition of a stream whose log does not say where to continue: the hand-over goes
-    ahead, and the source is returned. (S219, S242)"""
+    """Another session waits for a partition of a stream whose log does not answer where to continue: the hand-over
+    takes place, and the source is released. (S219, S242)"""
 
     async def wait_for_end():
         source = ThreeEventSource(stuck=True)
@@ -183,7 +183,7 @@ def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
 
 
 def test_what_is_committed_meanwhile_is_handed_over(threads):
-    """A client commits what it got before it stopped reading: the partition goes to the session that waits for it.
+    """A client commits what it received before it stopped reading: the partition goes to the session that waits for it.
     (S242)"""
 
     async def wait_for_end():
@@ -198,8 +198,8 @@ def test_what_is_committed_meanwhile_is_handed_over(threads):
 
 
 def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
-    """An event type moves to another timeline while a partition is being opened, and the stream hears of it before the
-    partition is there: it is read as the event type is now. (S299)"""
+    """If an event type moves to another timeline while a partition is being opened, and the stream learns of it first,
+    the partition is read by the new state of the event type. (S299)"""
 
     async def revision():
         stream = DrivenStream(threads, RecordingOutlet(), ThreeEventSource())
@@ -212,8 +212,8 @@ def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
 
 
 def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypatch):
-    """A place beyond the end of the log is looked at again for a moment: if events come at once, the stream goes on.
-    (S127, S207)"""
+    """For a position beyond the end of the log, the end is read again for a moment: if events arrive soon, the stream
+    continues. (S127, S207)"""
     monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", PATIENCE_SECONDS)
 
     async def open_twice():
@@ -226,7 +226,7 @@ def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypa
 
 
 def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
-    """A place beyond the end of the log at which no events come cannot be read: the stream ends. (S127, S207)"""
+    """A position beyond the end of the log, at which no events arrive, cannot be read: the stream ends. (S127, S207)"""
     monkeypatch.setattr(driver_module, "OPEN_BEYOND_END_RETRY_SECONDS", 0.0)
 
     async def open_twice():
@@ -238,7 +238,7 @@ def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
 
 
 def test_a_client_that_reads_gets_everything(threads):
-    """While the client reads, it gets the events in order, and the stream ends for lack of commits. (S203)"""
+    """While the client reads, it gets the events in order; the stream ends because nothing is committed. (S203)"""
 
     async def wait_for_end():
         outlet = RecordingOutlet()
@@ -251,7 +251,7 @@ def test_a_client_that_reads_gets_everything(threads):
 
 
 class NotedThreads(ThreadPoolExecutor):
-    """A pool that notes the calls of the driver which it was given."""
+    """A pool that records the calls that the driver gives it."""
 
     def __init__(self):
         super().__init__(1)
@@ -281,14 +281,14 @@ def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
 
 
 def test_tokens_are_random_uuids():
-    """Each line has a token of its own, which clients can parse as a UUID; some of them check that. (S105)"""
+    """Each line has a token of its own, which is a valid UUID; some clients check that. (S105)"""
     tokens = [random_cursor_token() for _ in range(1000)]
     assert len(set(tokens)) == 1000
     assert all(str(UUID(each)) == each and UUID(each).version == 4 for each in tokens)
 
 
 class SteppingFormat(JsonSubscriptionFormat):
-    """Makes each batch in steps; `pauses` are the steps after which others had their turn."""
+    """Makes each batch in steps; `pauses` has the steps after which other tasks had their turn."""
 
     def __init__(self, steps, size=0):
         super().__init__()
@@ -335,8 +335,8 @@ def test_others_have_their_turn_between_steps(threads, steps):
 
 
 def test_facts_arrive_while_a_line_is_made(threads):
-    """Another session waits for a partition of a stream that makes a line without end: the stream gives it back when
-    its client has gone. (S242)"""
+    """Another session waits for a partition of a stream that makes an endless line: the stream releases the partition
+    when its client has gone. (S242)"""
 
     async def wait_for_end():
         outlet = RecordingOutlet()
@@ -360,7 +360,7 @@ class RefusingFormat(SteppingFormat):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_nothing_follows_a_batch_that_cannot_be_encoded(threads, steps):
-    """The stream ends with what precedes it. (P175)"""
+    """The stream ends with the data before that batch. (P175)"""
 
     async def wait_for_end():
         outlet = RecordingOutlet()

@@ -48,7 +48,7 @@ def batches(house, *sizes, age=0.0):
 
 
 def test_what_was_counted_is_reported_once(house, subscription, recorder):
-    """Counts are added to the report of the subscription, by minute. (O5)"""
+    """Counts are added to the subscription's report, by minute. (O5)"""
     minute = minute_of(house.clock.now())
     with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3, 4))
@@ -71,7 +71,7 @@ def test_processes_add_to_one_report(house, subscription, recorder):
 
 
 def test_a_report_that_fails_loses_no_counts(house, subscription, recorder, monkeypatch):
-    """If the registry does not answer, the next report has the counts. (O5)"""
+    """If the registry does not answer, the next report includes the counts. (O5)"""
     with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         with monkeypatch.context() as broken:
@@ -88,7 +88,7 @@ def unavailable(*_):
 
 
 def test_what_was_counted_last_is_reported_after_the_end_of_the_stream(house, subscription, recorder):
-    """A stream may end at once after a commit. (O5)"""
+    """A stream may end immediately after a commit. (O5)"""
     with follow(recorder, subscription), follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         assert not recorder.has_unreported_end(subscription.id)
@@ -101,7 +101,8 @@ def test_what_was_counted_last_is_reported_after_the_end_of_the_stream(house, su
 
 
 def test_a_stream_that_begins_during_the_report_of_the_last_one_is_followed(house, subscription, recorder, monkeypatch):
-    """Two threads may report at once, and the later of them finds a new stream, whose counts are not lost. (O5)"""
+    """If two threads report at once, and the later one finds a new stream, the counts of that stream are not lost.
+    (O5)"""
     with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
     add = FreshnessReports.add
@@ -121,7 +122,7 @@ def test_a_stream_that_begins_during_the_report_of_the_last_one_is_followed(hous
 
 
 def test_a_new_objective_is_known_after_the_next_report(house, recorder):
-    """Streams take an objective into account that is set while they are open, and stop when it is removed. (O2)"""
+    """Streams apply an objective that is set while they are open, and stop when it is removed. (O2)"""
     found = house.subscription(house.event_type())
     place = f"/subscriptions/{found['id']}/objective"
     subscriptions = house.subscription_services.subscriptions
@@ -139,7 +140,7 @@ def test_a_new_objective_is_known_after_the_next_report(house, recorder):
 
 
 def test_a_stricter_objective_begins_without_the_counts_of_the_old_one(house, subscription, recorder):
-    """Counts for an objective that was replaced meanwhile are dropped. (O4)"""
+    """Counts for an objective that has been replaced are dropped. (O4)"""
     place = f"/subscriptions/{subscription.id}/objective"
     with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
@@ -153,7 +154,7 @@ def test_a_stricter_objective_begins_without_the_counts_of_the_old_one(house, su
 
 
 def test_nothing_is_reported_for_a_subscription_that_is_gone(house, subscription, recorder):
-    """A report behind the deletion would stay forever. (O7)"""
+    """A report after the deletion would stay for ever. (O7)"""
     with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))
         recorder.report()
@@ -164,7 +165,7 @@ def test_nothing_is_reported_for_a_subscription_that_is_gone(house, subscription
 
 
 def test_nothing_is_written_without_consumption(house, subscription, recorder, monkeypatch):
-    """A subscription in which nothing happens costs no write. (O5)"""
+    """A subscription without any consumption causes no writes. (O5)"""
     monkeypatch.setattr(house.broker.registry, "write", lambda *_: pytest.fail("something was written"))
     with follow(recorder, subscription):
         recorder.count(subscription.id, ())
@@ -172,7 +173,8 @@ def test_nothing_is_written_without_consumption(house, subscription, recorder, m
 
 
 def test_metrics_have_the_counts_and_the_objective(house, subscription, recorder):
-    """The counters, from which burn rates follow for any window, and the objective beside them. (O8)"""
+    """The metrics contain the counters, from which burn rates can be computed for any window, and the objective.
+    (O8)"""
     house.clock.move(60)
     with follow(recorder, subscription):
         recorder.count(subscription.id, batches(house, 3))

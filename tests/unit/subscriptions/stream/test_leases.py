@@ -1,4 +1,4 @@
-"""The host, among other processes that serve the same subscriptions."""
+"""The host, together with other processes that serve the same subscriptions."""
 
 from datetime import timedelta
 
@@ -43,7 +43,7 @@ def host(coordination, clock):
 
 
 def a_shared_subscription(coordination, clock, subscription, *holders):
-    """A subscription in which these processes have a session each, with a partition each."""
+    """A subscription in which each of these processes has a session with a partition."""
     sessions = [a_session(f"{subscription}-{each}", process_id=each) for each in holders]
     new = an_assignment(*[each.id for each in sessions], sessions=sessions)
     offsets = {each.partition: Position(1, -1) for each in new.entries}
@@ -52,8 +52,8 @@ def a_shared_subscription(coordination, clock, subscription, *holders):
 
 
 def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
-    """However many subscriptions a process shares with others, it checks once a turn which are alive; the others get
-    the partitions of the dead ones. (S224, S239)"""
+    """However many subscriptions a process shares with others, it checks once per round which processes are alive; live
+    processes get the partitions of dead ones. (S224, S239)"""
     subscriptions = [a_shared_subscription(coordination, clock, f"{each}", "this process", OTHER) for each in range(50)]
     renew_and_clean_up(host, subscriptions, lambda _: pytest.fail("nothing is left behind"))
     assert coordination.looks == 1
@@ -64,7 +64,7 @@ def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
 
 
 def test_a_process_with_all_sessions_needs_no_other_lease(host, coordination, clock):
-    """If all sessions are its own, a process needs no other lease."""
+    """If all sessions are its own, a process reads no other leases."""
     subscriptions = [a_shared_subscription(coordination, clock, f"{each}", "this process") for each in range(50)]
     host.renew()
     renew_and_clean_up(host, subscriptions, lambda _: pytest.fail("nothing is left behind"))
@@ -72,7 +72,7 @@ def test_a_process_with_all_sessions_needs_no_other_lease(host, coordination, cl
 
 
 def test_a_turn_that_takes_long_takes_no_one_for_dead(host, coordination, clock):
-    """Leases are judged as of the time at which they were read: since then they may have been renewed. (S224, S318)"""
+    """Leases are judged by the time at which they were read, because they may have been renewed since. (S224, S318)"""
     gone = a_shared_subscription(coordination, clock, "gone", "this process", "dead process")
     alive = a_shared_subscription(coordination, clock, "alive", "this process", OTHER)
     coordination.renew_lease(OTHER, clock.now() + LEASE_DURATION)
@@ -90,8 +90,8 @@ def test_a_turn_that_takes_long_takes_no_one_for_dead(host, coordination, clock)
 
 
 def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, clock):
-    """A lease that expires before the answer arrives has expired: others could see that, and its sessions are over.
-    Later ones belong to another one. (S318)"""
+    """A lease that expires before the answer to its renewal arrives has expired: other processes could see that, so its
+    sessions have ended. Later sessions have a new lease. (S318)"""
     lease = host.ensure_lease()
     clock.move(LEASE_DURATION.total_seconds() - 1)
 
@@ -109,8 +109,7 @@ def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, cloc
 
 
 def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, clock, caplog):
-    """A removal that fails for one subscription is logged and retried; for the others it still succeeds. (S224,
-    S239)"""
+    """A removal that fails for one subscription is logged and retried; for the others, it succeeds. (S224, S239)"""
     subscriptions = [
         a_shared_subscription(coordination, clock, name, "this process", OTHER) for name in ("broken", "fine")
     ]

@@ -1,4 +1,4 @@
-"""The changes that the streams of a process learn about their shared subscriptions."""
+"""How the streams of a process learn of changes to the subscriptions that they share."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 60
 
 
 class SilentCoordination(MemoryCoordination):
-    """One that does not report what changes, and whose next reading may be made to fail."""
+    """A coordination that does not report changes, and whose next read may be made to fail."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +68,7 @@ def test_after_a_commit_only_the_offsets_are_read(coordination, clock):
 
 
 def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
-    """A change of the assignment that was not reported is found within a minute, also while commits are reported all
+    """A change of the assignment that was not reported is found within a minute, even while commits are reported all
     the time. (S247, S243)"""
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
     before = reader.read({SubscriptionChange.ASSIGNMENT}).assignment
@@ -81,14 +81,15 @@ def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
 
 
 def is_committed(reader, session, partition, offset):
-    """Whether a commit of one partition is enough to know the state, and where the partition is in it then."""
+    """Whether the report of one partition's commit is enough to know the state, and the partition's position in that
+    state."""
     place = a_place(partition)
     known = reader.add_commits([OffsetsCommitted(session, ((place, Position(1, offset)),))])
     return known, reader.shared.offsets[place].position.offset
 
 
 def test_a_commit_that_says_what_it_moved_is_not_read(coordination, clock):
-    """Positions in the report of a commit count only from the owner, and never move back."""
+    """Positions in the report of a commit count only if they come from the owner, and never move back."""
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
     reader.read({SubscriptionChange.ASSIGNMENT})
     coordination.close()
@@ -99,7 +100,7 @@ def test_a_commit_that_says_what_it_moved_is_not_read(coordination, clock):
 
 
 def test_a_commit_does_not_stand_for_other_changes(coordination, clock):
-    """If something else has changed, if nothing was read, or not for a minute, everything is read."""
+    """If something else has changed, or if nothing was read yet, or not for a minute, everything is read."""
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
     moved = OffsetsCommitted("first", ((a_place("0"), Position(1, 7)),))
     assert not reader.add_commits({moved})
@@ -113,7 +114,7 @@ def test_a_commit_does_not_stand_for_other_changes(coordination, clock):
 
 
 def test_a_commit_is_heard_without_a_thread(clock):
-    """Listeners learn of commits although the only thread that reads is busy."""
+    """Listeners learn of commits even if the only thread that reads is busy."""
     coordination = MemoryCoordination()
     new = an_assignment("first", sessions=[a_session("first")])
     coordination.replace_assignment(
@@ -138,7 +139,7 @@ def test_a_commit_is_heard_without_a_thread(clock):
 
 
 def test_a_stream_that_leaves_while_its_watch_begins_leaves_no_watch(clock):
-    """The thread that begins the watch cannot be stopped: what it began is ended when it has come back."""
+    """The thread that begins the watch cannot be stopped: the watch ends when the thread has returned."""
     begins, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     class SlowCoordination(MemoryCoordination):
@@ -162,7 +163,7 @@ def test_a_stream_that_leaves_while_its_watch_begins_leaves_no_watch(clock):
 
 
 def test_an_idle_subscription_has_no_task_and_is_read_again(coordination, clock, monkeypatch):
-    """A change whose report was lost is found by the next regular read; between two reads a timer is all there is.
+    """A change whose report was lost is found by the next regular read; between two reads, there is only a timer.
     (S247)"""
     monkeypatch.setattr("nakadi.subscriptions.stream.members.FULL_READ_INTERVAL_SECONDS", 0.05)
 
@@ -187,7 +188,7 @@ def test_an_idle_subscription_has_no_task_and_is_read_again(coordination, clock,
 
 @pytest.mark.parametrize("failure", [RuntimeError("a mistake"), OSError("no such file"), KeyError("gone")])
 def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, caplog):
-    """After any error of a look at a subscription, the log names the subscription, and its streams learn of it
+    """If reading a subscription fails with any error, the log names the subscription, and its streams learn of changes
     later."""
 
     async def follow_changes():
@@ -207,7 +208,7 @@ def test_a_look_that_fails_is_not_the_last_one(coordination, clock, failure, cap
 
 
 def test_whoever_leaves_writes_down_what_its_partitions_have_failed_at(coordination, clock):
-    """The counts are those that the session knows, and a partition that was taken from it keeps its own. (S254,
+    """The counts are those that the session knows; a partition that was taken from the session keeps its own. (S254,
     S262, S340)"""
     members = SubscriptionSessions(coordination, "s", clock, execute_reset=print)
     old = members.assignment()

@@ -1,4 +1,4 @@
-"""Events that are parked behind others of their key, and sent again."""
+"""Events that are parked after others with the same key, and sent again."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def events(*keys, start=0):
 
 
 def a_table(*list_parked, replay=None, **limits):
-    """Partition 0 is ours, and these keys have parked events."""
+    """A harness that owns partition 0, in which these keys have parked events."""
     table = SessionHarness(
         entries=[PartitionAssignment(a_place(0), ME, replay=replay)],
         policy=PARKING,
@@ -41,7 +41,7 @@ def a_table(*list_parked, replay=None, **limits):
 
 
 def answer_opening(table, *list_parked):
-    """Answer the last request to open a partition: these keys have parked events."""
+    """Answer the last request to open a partition with these keys, which have parked events."""
     [opening] = (each for each in table.take_calls() if isinstance(each, OpenPartition))
     table.tell(table.session.handle_opening(opening, opening.position, 0, table.now, frozenset(list_parked)))
 
@@ -51,7 +51,7 @@ def list_parked(call):
 
 
 def test_events_of_a_parked_key_are_put_away_before_anything_is_sent():
-    """Nothing is sent as long as events that follow others are being parked, and then all else is."""
+    """While events that follow parked ones are being parked, nothing is sent; afterwards, everything else is."""
     table = a_table("a")
     table.arrive(events("b", "a", "c", "a", ""))
     [call] = table.take_calls()
@@ -62,7 +62,7 @@ def test_events_of_a_parked_key_are_put_away_before_anything_is_sent():
 
 
 def test_the_cursor_moves_with_them_if_nothing_is_outstanding():
-    """With nothing before them uncommitted, putting events away moves the cursor behind them in the same step."""
+    """If no events before them are uncommitted, parking events moves the cursor past them in the same step."""
     table = a_table("a")
     table.arrive(events("a", "a", "b", "a"))
     [call] = table.take_calls()
@@ -73,7 +73,7 @@ def test_the_cursor_moves_with_them_if_nothing_is_outstanding():
 
 
 def test_the_cursor_does_not_pass_what_is_not_put_away():
-    """Until it is known that events are parked, nothing is committed behind them, not even at the end."""
+    """Until events are known to be parked, nothing after them is committed, not even at the end."""
     table = a_table("a", commit_seconds=60)
     table.arrive(events("a", "b"))
     [call] = table.take_calls()
@@ -88,7 +88,7 @@ def test_the_cursor_does_not_pass_what_is_not_put_away():
 
 
 def test_a_partition_is_not_handed_over_meanwhile():
-    """No session gets a partition while events of it are being put away. (S316)"""
+    """No session gets a partition while its events are being parked. (S316)"""
     table = a_table("a")
     table.arrive(events("a"))
     [call] = table.take_calls()
@@ -99,7 +99,7 @@ def test_a_partition_is_not_handed_over_meanwhile():
 
 
 def test_many_are_put_away_in_several_steps():
-    """No step is larger than what fits one."""
+    """No step parks more events than one write may."""
     table = a_table("a")
     table.arrive(events(*["a"] * (MAX_PARKED_EVENTS_PER_CALL + 1)))
     assert [len(call.events) for call in table.take_calls()] == [MAX_PARKED_EVENTS_PER_CALL, 1]
@@ -110,7 +110,7 @@ def test_many_are_put_away_in_several_steps():
 
 
 def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
-    """When an event is given up, events that were read after it are read again, because they may have to follow.
+    """When an event is parked, events that were read after it are read again, because they may have to follow it.
     (S259, S260)"""
     table = SessionHarness(
         entries=[PartitionAssignment(a_place(0), ME, failed_streams=3, search_end=at(4))],
@@ -132,7 +132,7 @@ def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
 
 
 def test_keys_are_asked_for_again_when_the_assignment_changes():
-    """A key's last parked event may have been removed; but events parked since the request count."""
+    """The last parked event of a key may have been removed, but events that were parked after the request count."""
     table = a_table("a", "b")
     table.change(entry(0, ME))
     [call] = table.take_calls()
@@ -146,7 +146,7 @@ def test_keys_are_asked_for_again_when_the_assignment_changes():
 
 
 def test_answers_that_came_too_late():
-    """An answer to a request from before a partition was opened again does not concern the new opening."""
+    """The answer to a request from before a partition was opened again does not affect the new opening."""
     table = a_table("a")
     table.arrive(events("a"))
     [park] = table.take_calls()
@@ -161,7 +161,7 @@ def test_answers_that_came_too_late():
 
 
 def test_without_the_policy_nothing_follows():
-    """Parked events of a subscription that does not park any more are left alone."""
+    """If a subscription does not park events any more, parked events have no effect."""
     table = SessionHarness(0, batch_limit=1, max_uncommitted_events=9)
     table.arrive(events("a", "a"))
     assert table.take_messages() == [f"0:0-0 {STARTED}", "0:1-1"]
@@ -171,7 +171,8 @@ def test_without_the_policy_nothing_follows():
 
 
 def test_a_replay_is_asked_for_and_ended():
-    """A partition with a replay is opened with it; when the cursor has come to where it was, the replay is over."""
+    """A partition with a replay is opened with it; when the cursor has reached its earlier position, the replay is
+    over."""
     replay = Replay("r", at(9), ("a",))
     table = SessionHarness(entries=[PartitionAssignment(a_place(0), ME, replay=replay)], policy=PARKING, opening=False)
     [opening] = table.take_calls()
@@ -185,7 +186,8 @@ def test_a_replay_is_asked_for_and_ended():
 
 
 def test_the_end_of_a_replay_is_committed_at_once():
-    """When the last event of a replay is committed, the cursor returns to its earlier place at once, and only once."""
+    """When the last event of a replay is committed, the cursor returns to its earlier position, at once and only
+    once."""
     table = a_table(replay=Replay("r", at(9)))
     table.arrive(events("a"))
     table.arrive(empty_run_ending_at(at(9)))
@@ -198,7 +200,7 @@ def test_the_end_of_a_replay_is_committed_at_once():
 
 
 def test_what_is_parked_again_is_no_part_of_the_replay():
-    """An event that is put away during a replay is marked with it, so that it stays parked."""
+    """An event that is parked during a replay is marked, so that it stays parked."""
     table = a_table("a", replay=Replay("r", at(9)))
     table.arrive(events("a"))
     assert table.take_calls()[0].replay_id == "r"
@@ -216,7 +218,7 @@ def test_what_is_parked_again_is_no_part_of_the_replay():
     ],
 )
 def test_what_a_replay_has(keys, offset, during, has):
-    """A replay has the parked events of its keys, up to the earlier place of the cursor, but none that were parked
-    since."""
+    """A replay has the parked events of its keys up to the earlier position of the cursor, but none that were parked
+    later."""
     event = a_parked_event(offset, key="a", replay=during).parked
     assert Replay("r", at(9), keys).includes(event) is has

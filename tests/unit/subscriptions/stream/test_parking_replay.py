@@ -38,7 +38,7 @@ def threads():
 
 
 def read_until_gap(source):
-    """Everything up to the first event of the log, as offsets; None for skipped ones."""
+    """The offsets up to the first event of the log, with None for skipped ones."""
     found = []
 
     async def take():
@@ -61,7 +61,7 @@ def a_source(threads, *events, until=50, fetch=None):
 
 
 def test_parked_events_come_before_the_log(threads):
-    """Parked events come in order, timeline by timeline; events between them are skipped, and then the log
+    """Parked events come in order, timeline by timeline; the events between them are skipped, and then the log
     continues."""
     events = [a_parked_event(3), a_parked_event(9), a_parked_event(0, timeline=2)]
     assert read_until_gap(a_source(threads, *events[:2])) == [(1, 3), (1, 9), None]
@@ -69,12 +69,12 @@ def test_parked_events_come_before_the_log(threads):
 
 
 def test_nothing_is_passed_over_where_nothing_lies_between(threads):
-    """When the last parked event is where the cursor was, the log goes on at once."""
+    """If the last parked event is at the cursor's earlier position, the log follows immediately."""
     assert read_until_gap(a_source(threads, a_parked_event(50))) == [(1, 50)]
 
 
 def test_many_are_fetched_bit_by_bit(threads):
-    """No more than a few events are in memory at a time."""
+    """Only a few events are in memory at a time."""
     fetched = []
     events = [a_parked_event(each) for each in range(parking.MAX_FETCHED_AT_ONCE + 1)]
     source = a_source(threads, *events, fetch=lambda parked: fetched.append(parked) or b"{}")
@@ -84,14 +84,14 @@ def test_many_are_fetched_bit_by_bit(threads):
 
 
 def test_what_was_skipped_meanwhile_is_left_out(threads):
-    """An event that was removed from the parked ones is not sent."""
+    """An event that was removed from the parked events is not sent."""
     first, second = a_parked_event(3), a_parked_event(9)
     source = a_source(threads, first, second, fetch={second.parked: b"{}"}.get)
     assert read_until_gap(source) == [(1, 9), None]
 
 
 def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
-    """While parked events cannot be read, nothing is sent and nothing passed over."""
+    """While parked events cannot be read, nothing is sent or skipped."""
     monkeypatch.setattr(parking, "FETCH_RETRY_INTERVAL_SECONDS", 0.0)
     answers = [Unavailable("no"), b"{}"]
 
@@ -115,7 +115,7 @@ def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
 
 
 def test_it_is_as_lost_as_the_log_behind_it(threads):
-    """Once the parked events are through, it is the log that may be lost; both are left together."""
+    """After the parked events, the source is lost when the log is lost; both are released together."""
     source = a_source(threads)
     source._onward.is_topic_missing = True
     assert not source.is_topic_missing

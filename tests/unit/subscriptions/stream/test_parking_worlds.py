@@ -8,6 +8,6 @@ from tests.support.parking_world import ParkingSimulation
 
 @pytest.mark.parametrize("seed", seeds(25, 150))
 def test_keys_stay_in_order_and_nothing_is_lost(seed):
-    """For any failures, crashes, repeated answers, skips and redrives, the events of a key are processed in order,
-    and once everything can be processed and is redriven, nothing is left. (S315, S125)"""
+    """For any failures, crashes, repeated answers, skips and redrives, the events of a key are processed in order. Once
+    everything can be processed and is redriven, nothing is left. (S315, S125)"""
     ParkingSimulation(seed).run()

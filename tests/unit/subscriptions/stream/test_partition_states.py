@@ -1,4 +1,4 @@
-"""The permitted changes of a partition's state, and the others."""
+"""The permitted changes of a partition's state, and the refused ones."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.support.coordination import a_place
 
 
 def test_every_state_can_be_reached():
-    """No state is without a way that leads to it from the first one."""
+    """From the first state, every state can be reached."""
     reached = {PartitionState.OPENING}
     for _ in PartitionState:
         reached |= {to for (state, _), following in TRANSITIONS.items() if state in reached for to in following}
@@ -23,13 +23,13 @@ def test_every_state_can_be_reached():
 
 
 def test_every_fact_is_expected_somewhere():
-    """No fact is without a state that it may come in."""
+    """For every fact, there is a state in which it may arrive."""
     assert {fact for _, fact in TRANSITIONS} == set(PartitionFact)
 
 
 def test_events_are_sent_again_only_after_somebody_said_that_nobody_waits():
-    """No way leads from a partition that another session waits for back to reading, but by an assignment that was read
-    since. (S312, S313)"""
+    """From a partition for which another session waits, there is no way back to reading except through an assignment
+    that was read afterwards. (S312, S313)"""
     ways_back = {
         (state, fact)
         for (state, fact), following in TRANSITIONS.items()
@@ -43,13 +43,13 @@ def test_events_are_sent_again_only_after_somebody_said_that_nobody_waits():
 
 
 def test_what_a_state_does_not_expect_is_an_error():
-    """A fact without an entry in the table is refused with both names."""
+    """A fact without an entry in the table is refused, with the names of the fact and the state."""
     with pytest.raises(UnexpectedFact, match="'drained' came in the state 'reading'"):
         following_states(TRANSITIONS, PartitionState.READING, PartitionFact.DRAINED)
 
 
 def test_a_method_refuses_a_state_that_it_does_not_expect():
-    """A partition that is not being read sends and receives nothing, whatever its caller believes."""
+    """A partition that is not being read sends and receives nothing, whatever its caller expects."""
     table = SessionHarness(0, opening=False)
     partition = table.session._partitions[a_place(0)]
     assert partition.state is PartitionState.OPENING

@@ -1,4 +1,4 @@
-"""Streams that are sent only what the subscription reads."""
+"""Streams that send only the members that the subscription reads."""
 
 import json
 
@@ -21,7 +21,7 @@ CUT_EVENTS = [b'{"a":%d}' % number for number in range(6)]
 
 
 def stored_lines() -> EventChunk:
-    """As the data file gives them, in two blocks with a hole between."""
+    """The events as the data file returns them: in two blocks with a gap between them."""
     blocks = [EventTextBlock.join(10, A_MOMENT, EVENTS[:2]), EventTextBlock.join(15, A_MOMENT, EVENTS[2:])]
     return EventChunk(1, 10, EventSlice(LazyEvents(blocks), 19))
 
@@ -43,7 +43,7 @@ def values(run):
 @pytest.mark.parametrize("chunk", [stored_lines(), stored_records()], ids=["lines", "records"])
 @pytest.mark.parametrize("first", range(6))
 def test_a_run_keeps_its_places_and_times(chunk, first):
-    """However a log gives events, each is cut and stays where it is. (D11)"""
+    """However a log returns events, each is projected and keeps its position. (D11)"""
     for last in range(first + 1, 7):
         run = chunk.run_from_offset(chunk.offset_at(first)).split(last - first)[0]
         cut = projected_run(run, make_projection(("a",), ()))
@@ -56,7 +56,8 @@ def test_a_run_keeps_its_places_and_times(chunk, first):
 
 
 def test_only_events_are_cut():
-    """A batch has its cursor, a keep-alive stays unchanged, and another event type is sent whole. (D11, D12)"""
+    """The cursor of a batch and keep-alives stay unchanged, and events of another event type are sent whole. (D11,
+    D12)"""
     lines = JsonSubscriptionFormat(lambda: "token")
     projected = ProjectedFormat(lines, {"orders": make_projection(("a",), ())})
     partition, chunk = EventTypePartition("orders", "0"), stored_lines()
@@ -73,7 +74,7 @@ def test_only_events_are_cut():
 
 @pytest.mark.parametrize("fields", [{}, {"reads": ("a",)}])
 def test_without_a_projection_everything_is_sent(fields):
-    """A declaration alone changes nothing. (D11)"""
+    """A declaration without a projection changes nothing. (D11)"""
     subscription = Subscription(
         id="s", owning_application="shop", event_types=("orders",), created_at=A_MOMENT, updated_at=A_MOMENT, **fields
     )

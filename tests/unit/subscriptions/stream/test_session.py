@@ -1,4 +1,4 @@
-"""The output of a session, and its end."""
+"""What a session sends, and how it ends."""
 
 from datetime import timedelta
 
@@ -29,7 +29,7 @@ STARTED = "Stream started"
 
 
 def test_a_full_batch_goes_at_once():
-    """A batch is sent as soon as it has as many events as it may have, and never has more. (S186, S178, S190)"""
+    """A batch is sent as soon as it has the maximum number of events, and never has more. (S186, S178, S190)"""
     table = SessionHarness(0, batch_limit=3, max_uncommitted_events=100)
     table.arrive(7)
     assert table.take_messages() == [f"0:0-2 {STARTED}", "0:3-5"]
@@ -38,14 +38,14 @@ def test_a_full_batch_goes_at_once():
 
 
 def test_the_window_makes_batches_smaller():
-    """A batch limit above the window yields batches of the window's size, and they go at once. (S187)"""
+    """If the batch limit is above the window, batches have the window's size, and are sent at once. (S187)"""
     table = SessionHarness(0, batch_limit=50, max_uncommitted_events=4)
     table.arrive(10)
     assert table.take_messages() == [f"0:0-3 {STARTED}"]
 
 
 def test_what_waits_goes_after_the_flush_timeout():
-    """After the flush timeout, waiting events are sent, or a keep-alive; the timer starts again each time. (S188)"""
+    """After the flush timeout, waiting events or a keep-alive are sent; the timer restarts each time. (S188)"""
     table = SessionHarness(0, batch_limit=5, max_uncommitted_events=100, flush_seconds=10)
     table.arrive(12)
     assert table.take_messages() == [f"0:0-4 {STARTED}", "0:5-9"]
@@ -59,7 +59,7 @@ def test_what_waits_goes_after_the_flush_timeout():
 
 
 def test_each_partition_has_its_own_flush_timer():
-    """One partition's batches do not put off another one's keep-alive. (S188)"""
+    """Batches of one partition do not delay the keep-alive of another. (S188)"""
     table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=100, flush_seconds=10)
     table.wait(5)
     table.arrive(1, partition=1)
@@ -71,14 +71,14 @@ def test_each_partition_has_its_own_flush_timer():
 
 
 def test_the_first_line_says_that_the_stream_started():
-    """The first line, though it be a keep-alive, says that the stream started, and no other does. (S181, S182)"""
+    """The first line, even if it is a keep-alive, says that the stream started, and no other line does. (S181, S182)"""
     table = SessionHarness(0, flush_seconds=10)
     table.wait(20)
     assert table.take_messages() == [f"0@-1 {STARTED}", "0@-1"]
 
 
 def test_lost_events_are_reported():
-    """If events were removed before they could be sent, the first line says how many. (S181, S101, S301)"""
+    """If events were removed before they could be sent, the first line contains their number. (S181, S101, S301)"""
     table = SessionHarness(0, opening=False)
     [opening] = table.take_calls()
     table.tell(table.session.handle_opening(opening, at(6), 7, table.now))
@@ -97,7 +97,7 @@ def test_one_partition_is_served_before_the_next():
 
 
 def test_a_batch_is_due_by_the_age_of_its_events():
-    """Events that are older than the timespan of the newest go together, at least one. (S191, S193)"""
+    """Events that are older than the newest one by the timespan are sent together, at least one. (S191, S193)"""
     table = SessionHarness(0, batch_limit=100, max_uncommitted_events=100, batch_timespan_seconds=60)
     table.arrive(_stored_after(0, 10, 59))
     assert table.take_messages() == []
@@ -108,7 +108,7 @@ def test_a_batch_is_due_by_the_age_of_its_events():
 
 
 def _stored_after(*seconds, start=0):
-    """Events that were stored so long after a moment."""
+    """Events that were stored at these intervals after a point in time."""
     chunk = a_chunk(*["x"] * len(seconds), start=start)
     chunk.events = tuple(
         each._replace(stored_at=A_MOMENT + timedelta(seconds=after))
@@ -118,14 +118,16 @@ def _stored_after(*seconds, start=0):
 
 
 def test_batches_by_age_respect_window_and_limit():
-    """A batch that is due by its age is no longer than batches and window allow: the better behaviour. (S192)"""
+    """A batch that is due by its age is no longer than the batch limit and the window allow: a deviation from the
+    original. (S192)"""
     table = SessionHarness(0, batch_limit=100, max_uncommitted_events=2, batch_timespan_seconds=60)
     table.arrive(_stored_after(0, 10, 20, 100))
     assert table.take_messages() == [f"0:0-1 {STARTED}"]
 
 
 def test_the_heaviest_partition_is_relieved():
-    """When too much is held, the heaviest partition goes beyond its batch limit, and says why. (S194, S182)"""
+    """If too many bytes are buffered, the partition with the most sends a batch beyond its batch limit, and its line
+    says why. (S194, S182)"""
     table = SessionHarness(0, 1, batch_limit=1000, max_uncommitted_events=1000)
     table.arrive(some_events(3, size=10_000_000), partition=0)
     table.arrive(some_events(3, size=9_000_000), partition=1)
@@ -133,7 +135,7 @@ def test_the_heaviest_partition_is_relieved():
 
 
 def test_a_client_hears_of_an_idle_stream_in_time():
-    """However long the flush timeout, a client hears of its stream before it takes it for dead. (S188)"""
+    """However long the flush timeout, a client gets a line before it considers its stream dead. (S188)"""
     table = SessionHarness(0, flush_seconds=600)
     table.wait(MAX_SECONDS_BETWEEN_LINES)
     assert table.take_messages() == [f"0@-1 {STARTED}"]
@@ -145,7 +147,7 @@ def test_a_client_hears_of_an_idle_stream_in_time():
 
 
 def test_sending_stops_at_the_window():
-    """The window is one for all partitions; nothing is read beyond it, and a commit opens it. (S199, S195, S129)"""
+    """The window is shared by all partitions; nothing beyond it is read, and a commit opens it. (S199, S195, S129)"""
     table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=5)
     table.arrive(10)
     table.arrive(3, partition=1)
@@ -158,7 +160,8 @@ def test_sending_stops_at_the_window():
 
 
 def test_keep_alives_go_on_beyond_the_window():
-    """With the window used up there are keep-alives, and they show how far was sent. (S195, S179, S188)"""
+    """When the window is exhausted, keep-alives continue, and their cursors show up to where events were sent. (S195,
+    S179, S188)"""
     table = SessionHarness(0, max_uncommitted_events=1, flush_seconds=10)
     table.arrive(2)
     table.take_messages()
@@ -167,7 +170,7 @@ def test_keep_alives_go_on_beyond_the_window():
 
 
 def test_positions_are_counted_not_events():
-    """Events that were skipped between others use up the window. (S200)"""
+    """Events that were skipped between others also use up the window. (S200)"""
     table = SessionHarness(
         0, batch_limit=1, max_uncommitted_events=5, deliverable=lambda record: record.value in (b'"a"', b'"b"')
     )
@@ -177,7 +180,8 @@ def test_positions_are_counted_not_events():
 
 
 def test_a_commit_of_what_was_not_sent():
-    """A commit beyond the sent events drops those that it covers; reading continues after it. (S207, S127, S209)"""
+    """A commit beyond the sent events drops the events that it covers; reading continues after them. (S207, S127,
+    S209)"""
     table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=2)
     table.arrive(6)
     table.take_messages()
@@ -191,7 +195,7 @@ def test_a_commit_of_what_was_not_sent():
 
 
 def test_an_offset_that_goes_back():
-    """Should an offset go back, what waits is forgotten and reading begins there. (S208)"""
+    """If an offset goes back, waiting events are dropped, and reading starts at the new offset. (S208)"""
     table = SessionHarness(0, batch_limit=1, max_uncommitted_events=10)
     table.arrive(3)
     table.commit(2)
@@ -202,7 +206,7 @@ def test_an_offset_that_goes_back():
 
 
 def test_a_partition_whose_offset_follows_later_is_opened():
-    """A partition is opened once its offset is the session's, also if the assignment has said so before. (S208)"""
+    """A partition is opened once its offset is the session's own, even if the assignment was reported before. (S208)"""
     table = SessionHarness(0, batch_limit=1)
     table.opening = False
     table.offsets[a_place(1)] = CommittedOffset(at(4), "other", A_MOMENT)
@@ -220,7 +224,7 @@ def test_a_partition_whose_offset_follows_later_is_opened():
 
 
 def test_the_commit_timeout():
-    """A client that commits nothing for the commit timeout gets a debug line, and the stream ends at once. (S201,
+    """If a client commits nothing within the commit timeout, it gets a debug line, and the stream ends at once. (S201,
     S203, S214, S182)"""
     table = SessionHarness(0, commit_seconds=20)
     table.wait(7)
@@ -234,7 +238,8 @@ def test_the_commit_timeout():
 
 
 def test_any_commit_winds_the_timer():
-    """One timer for all partitions: a commit of any one is enough, though another is never committed. (S201, S202)"""
+    """All partitions share one timer: a commit of any one restarts it, even if another is never committed. (S201,
+    S202)"""
     table = SessionHarness(0, 1, commit_seconds=20, flush_seconds=1000, max_uncommitted_events=10)
     table.arrive(1)
     table.arrive(5, partition=1)
@@ -247,7 +252,7 @@ def test_any_commit_winds_the_timer():
 
 
 def test_time_runs_from_the_first_event_that_is_outstanding():
-    """With everything committed no time runs, and it begins with the next event. (S201, S204)"""
+    """When everything is committed, the timer stops, and it starts with the next event. (S201, S204)"""
     table = SessionHarness(0, commit_seconds=20)
     table.arrive(1)
     table.commit(0)
@@ -264,8 +269,8 @@ def test_time_runs_from_the_first_event_that_is_outstanding():
 
 
 def test_the_stream_timeout():
-    """At the stream timeout what waits is flushed, the client gets a debug line, and commits are waited for. (S211,
-    S210)"""
+    """At the stream timeout, waiting events are sent, the client gets a debug line, and the stream waits for commits.
+    (S211, S210)"""
     table = SessionHarness(
         0, batch_limit=3, max_uncommitted_events=10, stream_seconds=100, flush_seconds=1000, commit_seconds=60
     )
@@ -295,7 +300,8 @@ def test_a_closing_stream_does_not_wait_for_ever():
 
 
 def test_the_stream_limit_counts_commits():
-    """No more than the stream limit is sent, and it ends when as much is committed, not when sent. (S212, S182)"""
+    """No more than the stream limit is sent, and the stream ends when that many events are committed, not when they are
+    sent. (S212, S182)"""
     table = SessionHarness(0, batch_limit=2, max_uncommitted_events=10, stream_limit=3)
     table.arrive(10)
     assert table.take_messages() == [f"0:0-1 {STARTED}", "0:2-2"]
@@ -307,7 +313,7 @@ def test_the_stream_limit_counts_commits():
 
 
 def test_the_committed_count_has_what_was_passed_over():
-    """Skipped events count as committed, and may exceed the limit. (S213)"""
+    """Skipped events count as committed, so the number may exceed the limit. (S213)"""
     table = SessionHarness(0, batch_limit=1, max_uncommitted_events=10, stream_limit=2)
     table.arrive(2)
     table.take_messages()
@@ -316,7 +322,7 @@ def test_the_committed_count_has_what_was_passed_over():
 
 
 def test_keep_alives_are_limited():
-    """The stream closes without a message when every partition was silent this often in a row. (S196, S217)"""
+    """The stream closes without a message when every partition had this many keep-alives in a row. (S196, S217)"""
     table = SessionHarness(0, 1, keep_alive_limit=2, flush_seconds=10, commit_seconds=60)
     table.wait(10)
     table.arrive(1)
@@ -331,7 +337,7 @@ def test_keep_alives_are_limited():
 
 
 def test_keep_alives_beyond_the_window_count():
-    """Keep-alives because of a window that is used up count, too. (S197)"""
+    """Keep-alives that are sent because the window is exhausted count, too. (S197)"""
     table = SessionHarness(0, keep_alive_limit=2, max_uncommitted_events=1, flush_seconds=5, commit_seconds=60)
     table.arrive(2)
     table.wait(10)
@@ -339,7 +345,7 @@ def test_keep_alives_beyond_the_window_count():
 
 
 def test_a_stream_without_partitions_ends():
-    """A stream that neither has a partition nor is promised one ends after twice the commit timeout. (S218, S183)"""
+    """A stream that neither owns a partition nor is promised one ends after twice the commit timeout. (S218, S183)"""
     table = SessionHarness(commit_seconds=10, entries=[entry(0, "other")])
     table.wait(15)
     table.change(entry(0, f"other>{ME}"))
@@ -354,7 +360,7 @@ def test_a_stream_without_partitions_ends():
 
 
 def test_a_reset_closes():
-    """When offsets are being set the client gets a debug line, and has the time to commit. (S215, S137, S182, S295)"""
+    """When offsets are being set, the client gets a debug line, and has time to commit. (S215, S137, S182, S295)"""
     table = SessionHarness(0)
     table.arrive(1)
     table.take_messages()
@@ -375,7 +381,8 @@ def test_a_blocked_client():
 
 
 def test_a_client_that_has_gone():
-    """When the client has gone, what it got may still be committed until the commit timeout. (S220, S128, S169)"""
+    """After the client has gone, the events that it received may still be committed until the commit timeout. (S220,
+    S128, S169)"""
     table = SessionHarness(0, commit_seconds=20)
     table.arrive(1)
     table.tell(table.session.handle_disconnect(table.now))
@@ -385,7 +392,7 @@ def test_a_client_that_has_gone():
 
 
 def test_a_client_that_has_gone_with_everything_committed():
-    """When nothing is outstanding, a client that has gone gives its slot back at once. (S220)"""
+    """If nothing is uncommitted, the slot of a client that has gone becomes free at once. (S220)"""
     table = SessionHarness(0)
     table.tell(table.session.handle_disconnect(table.now))
     assert table.session.end is SessionEnd.GONE
@@ -399,8 +406,8 @@ def test_a_client_that_has_gone_with_everything_committed():
     ],
 )
 def test_ends_without_grace(fact, end):
-    """Lost permission, failures and the server's end close at once, without a word, and count no failure. (S222, S223,
-    S224, S84)"""
+    """After a loss of permission, a failure or the server's end, the stream closes at once, without a message, and
+    counts no failure. (S222, S223, S224, S84)"""
     table = SessionHarness(0)
     table.arrive(1)
     table.take_messages()
@@ -410,7 +417,7 @@ def test_ends_without_grace(fact, end):
 
 
 def test_a_session_that_was_removed():
-    """A session that is in the assignment no more sends nothing more. (S74, S239)"""
+    """A session that is no longer in the assignment sends nothing more. (S74, S239)"""
     table = SessionHarness(0)
     table.assignment = an_assignment_without_me(table)
     table.pass_shared_state()
@@ -448,7 +455,7 @@ def record_for_others(text: str) -> Record:
 
 
 def test_what_is_not_for_the_client_is_passed_over():
-    """Events for others and deletions are not sent, and committed when nothing before them is outstanding. (S228,
+    """Events for others and tombstones are not sent; they are committed when nothing before them is uncommitted. (S228,
     S230, S231, S232, S233, S275)"""
     table = SessionHarness(0, batch_limit=1, max_uncommitted_events=10, deliverable=is_for_us)
     table.arrive(
@@ -466,7 +473,7 @@ def test_what_is_not_for_the_client_is_passed_over():
 
 
 def test_passing_over_is_committed_with_a_hand_over():
-    """Skipped events are committed when a partition leaves, and when the stream ends. (S232)"""
+    """Skipped events are committed when a partition is handed over, and when the stream ends. (S232)"""
     table = SessionHarness(0, 1, deliverable=is_for_us)
     table.arrive(a_chunk(record_for_others("x")).run_from_offset(0))
     table.arrive(a_chunk(record_for_others("x")).run_from_offset(0), partition=1)
@@ -478,7 +485,7 @@ def test_passing_over_is_committed_with_a_hand_over():
 
 
 def test_keep_alives_jump_over_what_was_passed_over():
-    """If everything is passed over, the client sees keep-alives whose cursor moves on. (S234)"""
+    """If every event is skipped, the client gets keep-alives whose cursor moves on. (S234)"""
     table = SessionHarness(0, flush_seconds=10, deliverable=is_for_us)
     table.arrive(a_chunk(record_for_others("x"), record_for_others("y")).run_from_offset(0))
     table.commit(1)
@@ -493,7 +500,7 @@ def test_an_idle_stream_is_not_woken_between_keep_alives():
 
 
 def test_what_was_done_ahead_is_not_sent_again():
-    """Events that were done ahead count as consumed as soon as everything before them is. (X61)"""
+    """Events that were done ahead count as consumed as soon as every event before them is. (X61)"""
     table = SessionHarness(batch_limit=1, max_uncommitted_events=100, flush_seconds=600)
     done = (OffsetRange(1, 0, 0), OffsetRange(1, 3, 4), OffsetRange(1, 6, 6))
     table.offsets[a_place(0)] = CommittedOffset(at(1), None, A_MOMENT, done)
@@ -507,7 +514,7 @@ def test_what_was_done_ahead_is_not_sent_again():
     assert table.take_calls() == [AutoCommit({a_place(0): at(4)})]
 
 
-# What is consumed
+# Consumed events
 
 
 def counted_batches(table):
@@ -515,7 +522,8 @@ def counted_batches(table):
 
 
 def test_batches_are_counted_when_they_are_committed():
-    """If the subscription has an objective, a commit tells which batches it completes, with their first event. (O3)"""
+    """If the subscription has an objective, a commit reports which batches it completes, with the time of their first
+    event. (O3)"""
     table = SessionHarness(0, batch_limit=3, max_uncommitted_events=100, has_objective=True)
     table.arrive(9)
     table.commit(1)
@@ -527,7 +535,7 @@ def test_batches_are_counted_when_they_are_committed():
 
 
 def test_without_an_objective_nothing_is_counted():
-    """A subscription without an objective pays nothing for others. (O3)"""
+    """A subscription without an objective bears no cost for others. (O3)"""
     table = SessionHarness(0, batch_limit=3, max_uncommitted_events=100)
     table.arrive(9)
     table.commit(8)

@@ -24,7 +24,7 @@ EID = "70779f46-950d-4e48-9fca-10c413845e7f"
 
 
 def failed_partition(fails, search_end=None):
-    """Partition 0, assigned to this session after this number of failed streams."""
+    """Partition 0, which is assigned to this session after this number of failed streams."""
     return PartitionAssignment(a_place(0), ME, None, fails, None if search_end is None else at(search_end))
 
 
@@ -41,7 +41,7 @@ def make_tracked_session(fails, search_end):
 
 
 def failures_at_the_end(table):
-    """How often each partition has failed by the time the session leaves."""
+    """The number of failures of each partition when the session leaves."""
     return {
         int(each.partition.partition): each.failed_streams for each in table.session.departure_record().failure_counts
     }
@@ -51,7 +51,8 @@ def failures_at_the_end(table):
 
 
 def test_failures_are_counted_after_an_orderly_end():
-    """A stream that ends without a commit of what it sent has failed at every such partition. (S254, S255)"""
+    """A stream that ends without a commit of what it sent has failed at every partition with such events. (S254,
+    S255)"""
     table = SessionHarness(0, 1, 2, policy=SKIPPING, max_uncommitted_events=10, commit_seconds=20)
     table.arrive(1)
     table.arrive(1, partition=1)
@@ -63,7 +64,7 @@ def test_failures_are_counted_after_an_orderly_end():
 
 @pytest.mark.parametrize("lease_ends", [False, True])
 def test_failures_are_not_counted_after_an_abrupt_end(lease_ends):
-    """An end without a chance to commit is no failure. (S254)"""
+    """An end without an opportunity to commit is not a failure. (S254)"""
     table = SessionHarness(0, policy=SKIPPING)
     table.arrive(1)
     if lease_ends:
@@ -76,7 +77,8 @@ def test_failures_are_not_counted_after_an_abrupt_end(lease_ends):
 
 @pytest.mark.parametrize("seconds", [1, 15])
 def test_a_stream_that_is_cut_off_has_failed_at_nothing(seconds):
-    """A process that ends in the middle of a stream, or while it closes, takes the chance to commit away. (S254)"""
+    """If a process ends in the middle of a stream, or while the stream closes, the client has no opportunity to commit.
+    (S254)"""
     table = SessionHarness(0, policy=SKIPPING, stream_seconds=10, commit_seconds=20)
     table.arrive(1)
     table.wait(seconds)
@@ -87,7 +89,7 @@ def test_a_stream_that_is_cut_off_has_failed_at_nothing(seconds):
 
 
 def test_nothing_is_counted_without_a_policy():
-    """Without the annotations nothing is counted, and an event is sent forever. (S252)"""
+    """Without the annotations, nothing is counted, and an event is sent for ever. (S252)"""
     table = SessionHarness(entries=[failed_partition(17)], commit_seconds=20)
     table.arrive(1)
     assert table.take_messages() == [f"0:0-0 {STARTED}"]
@@ -96,7 +98,7 @@ def test_nothing_is_counted_without_a_policy():
 
 
 def test_a_commit_forgets_failures():
-    """Any progress of a partition sets its count to nothing. (S256)"""
+    """Any progress of a partition resets its count. (S256)"""
     table = a_table(fails=2)
     table.arrive(5)
     table.commit(0)
@@ -109,8 +111,8 @@ def test_a_commit_forgets_failures():
 
 
 def test_after_so_many_failures_events_come_one_by_one():
-    """Once a number of streams have failed, the event behind that is searched: within the length of a batch, events
-    come alone, each after the commit of the one before, and other partitions continue normally. (S257, S258)"""
+    """After a number of failed streams, the failing event is searched for: within the length of a batch, events are
+    sent alone, each after the commit of the one before, and other partitions continue normally. (S257, S258)"""
     table = SessionHarness(
         1, entries=[failed_partition(3)], policy=SKIPPING, batch_limit=5, max_uncommitted_events=20, flush_seconds=20
     )
@@ -125,7 +127,7 @@ def test_after_so_many_failures_events_come_one_by_one():
 
 
 def test_the_search_ends():
-    """Behind the end of the search batches are as ever, within the same stream. (S261)"""
+    """After the end of the search, batches are normal again, within the same stream. (S261)"""
     table = a_table(fails=0, search_end=4)
     table.arrive(12)
     for offset in range(5):
@@ -135,14 +137,14 @@ def test_the_search_ends():
 
 
 def test_the_search_goes_on_in_the_next_stream():
-    """How far the search goes is known to the next reader of the partition. (S262, S264)"""
+    """The next reader of the partition knows up to where the search extends. (S262, S264)"""
     table = a_table(fails=1, search_end=4)
     table.arrive(3)
     assert table.take_messages() == [f"0:0-0 {STARTED}; {make_tracked_session(1, at(4))}"]
 
 
 def test_an_event_is_dropped():
-    """An event that was sent alone this often without a commit is not sent again; the search continues after it.
+    """An event that was sent alone this many times without a commit is not sent again; the search continues after it.
     (S259, S260)"""
     table = a_table(fails=3, search_end=4)
     table.arrive(3)
@@ -156,14 +158,15 @@ def test_an_event_is_dropped():
 
 
 def test_partitions_of_the_same_number_are_kept_apart():
-    """The state of a partition does not affect one of another event type: the better behaviour. (S272)"""
+    """The state of a partition does not affect a partition of another event type: a deviation from the original.
+    (S272)"""
     other = a_place(0, event_type="another")
     table = SessionHarness(entries=[failed_partition(3), PartitionAssignment(other, ME)], policy=SKIPPING)
     assert [each.partition for each in table.take_calls()] == [a_place(0)]
 
 
 def test_a_partition_waits_while_its_event_is_dropped():
-    """No session gets a partition while one of its events is being dealt with. (S316)"""
+    """No session gets a partition while one of its events is being parked or dropped. (S316)"""
     table = a_table(fails=3, search_end=4)
     table.arrive(1)
     table.take_calls()
@@ -171,7 +174,7 @@ def test_a_partition_waits_while_its_event_is_dropped():
     assert table.take_calls() == []
 
 
-# Policies and letters
+# Policies and dead letters
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ def test_a_partition_waits_while_its_event_is_dropped():
     ],
 )
 def test_annotations_determine_the_policy_for_failed_events(annotations, policy):
-    """Two annotations together determine the treatment of events that cannot be processed. (S250, S253)"""
+    """Two annotations together determine how events that cannot be processed are treated. (S250, S253)"""
     assert retry_policy_from_annotations(annotations) == policy
 
 
@@ -196,7 +199,7 @@ def a_drop(event):
 
 
 def test_a_dead_letter_has_the_event_its_place_and_the_reason():
-    """A letter has the event unchanged, its place, and the reason. (S265)"""
+    """A dead letter has the event unchanged, its position, and the reason. (S265)"""
     event = {"metadata": {"eid": EID, "event_type": "order", "occurred_at": "2026-11-21T12:00:00Z"}, "n": 1}
     assert dead_letter_event(EID, a_drop(event)) == {
         "subscription_id": EID,
@@ -210,8 +213,8 @@ def test_a_dead_letter_has_the_event_its_place_and_the_reason():
 
 @pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {"eid": EID}}])
 def test_every_event_fits_into_a_letter(metadata):
-    """If events lack metadata that the store requires, the broker makes it up, so that they block nothing: the better
-    behaviour. (S269)"""
+    """If an event lacks metadata that the store requires, the broker generates them, so that the event blocks nothing:
+    a deviation from the original. (S269)"""
     event = dead_letter_event(EID, a_drop({"n": 1, **metadata}))["event"]
     assert event["metadata"]["event_type"] == "order"
     assert set(event["metadata"]) == {"event_type", "eid", "occurred_at"}

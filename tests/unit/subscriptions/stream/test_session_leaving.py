@@ -1,4 +1,4 @@
-"""A client that leaves, or whose connection is gone, and one that asks for more time to commit."""
+"""A client that leaves, one whose connection is lost, and one that asks for more time to commit."""
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ SKIPPING = RetryPolicy(UnprocessablePolicy.SKIP_EVENT, 3)
 
 
 def ask(table, **changes):
-    """Something is written into our session's line of the assignment, and the session hears of it."""
+    """Write a request into the session's entry in the assignment, and report it to the session."""
     sessions = tuple(replace(each, **changes) if each.id == ME else each for each in table.assignment.sessions)
     table.assignment = replace(table.assignment, revision=table.assignment.revision + 1, sessions=sessions)
     table.pass_shared_state()
@@ -29,7 +29,7 @@ def failures(table):
 
 
 def test_a_client_that_leaves_is_not_waited_for():
-    """The session ends at once and without a word, although events are not committed. (S324)"""
+    """The session ends at once and without a message, although events are not committed. (S324)"""
     table = SessionHarness(0, commit_seconds=60)
     table.arrive(1)
     assert table.take_messages() == [f"0:0-0 {STARTED}"]
@@ -40,7 +40,7 @@ def test_a_client_that_leaves_is_not_waited_for():
 
 
 def test_a_client_may_leave_while_its_stream_closes():
-    """A session that waits for the last commits ends without them. (S324)"""
+    """A session that waits for the last commits ends without these. (S324)"""
     table = SessionHarness(0, stream_seconds=10, commit_seconds=60)
     table.arrive(1)
     table.wait(11)
@@ -50,7 +50,7 @@ def test_a_client_may_leave_while_its_stream_closes():
 
 
 def test_what_is_not_committed_when_a_client_leaves_has_failed():
-    """Every partition with events that are not committed gets one failure more, and no other does. (S328, S254)"""
+    """Every partition with uncommitted events gets one more failure, and no other partition does. (S328, S254)"""
     table = SessionHarness(0, 1, policy=SKIPPING, max_uncommitted_events=10)
     table.arrive(1)
     table.arrive(1, partition=1)
@@ -60,8 +60,8 @@ def test_what_is_not_committed_when_a_client_leaves_has_failed():
 
 
 def test_a_commit_right_before_leaving_counts():
-    """A session that hears of the last commit and of the leaving at once writes down that nothing has failed. (S328,
-    S256)"""
+    """A session that learns of the last commit and of the leaving at the same time records that nothing has failed.
+    (S328, S256)"""
     owned = replace(entry(0, ME), failed_streams=2)
     table = SessionHarness(entries=[owned], policy=SKIPPING)
     table.arrive(1)
@@ -71,7 +71,7 @@ def test_a_commit_right_before_leaving_counts():
 
 
 def test_leaving_is_no_timeout():
-    """Only a session whose time to commit was over is remembered as such. (S333)"""
+    """Only a session whose commit timeout has passed is recorded as timed out. (S333)"""
     left, late = SessionHarness(0), SessionHarness(0, commit_seconds=5)
     for table in (left, late):
         table.arrive(1)
@@ -83,8 +83,8 @@ def test_leaving_is_no_timeout():
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_who_leaves_says_where_partitions_stand(leaves):
-    """Each partition counts one stream more if events that it was sent are not committed, with or without a policy.
-    Skipped events before it are committed. (S340)"""
+    """Each partition counts one more stream if events that were sent are not committed, with or without a policy.
+    Skipped events before that position are committed. (S340)"""
     table = SessionHarness(
         0, 1, commit_seconds=5, max_uncommitted_events=10, deliverable=lambda record: record.value != b'"skipped"'
     )
@@ -105,7 +105,7 @@ def test_who_leaves_says_where_partitions_stand(leaves):
 
 
 def test_a_disconnect_releases_if_the_client_wants_it():
-    """With `on_disconnect=release` the session ends with the connection, and its uncommitted events count as failed.
+    """With `on_disconnect=release`, the session ends with the connection, and its uncommitted events count as failed.
     (S329, S254)"""
     table = SessionHarness(0, policy=SKIPPING, releases_on_disconnect=True)
     table.arrive(1)
@@ -139,7 +139,7 @@ def test_skipped_events_are_committed_by_whoever_leaves():
 
 
 def test_an_extension_starts_the_commit_timeout_again():
-    """A client that asks for more time has a whole commit timeout from then on. (S330)"""
+    """A client that asks for more time gets a whole commit timeout from that moment. (S330)"""
     table = SessionHarness(0, commit_seconds=20)
     table.arrive(1)
     table.wait(15)
@@ -152,7 +152,7 @@ def test_an_extension_starts_the_commit_timeout_again():
 
 
 def test_an_extension_is_granted_once():
-    """The stored note of an extension does not count as another request, and the next request is one. (S330)"""
+    """The recorded extension does not count as another request, but the next request does. (S330)"""
     table = SessionHarness(0, commit_seconds=20)
     ask(table, extensions_requested=1)
     ask(table, extensions_requested=1, extensions_granted=1)
@@ -163,7 +163,7 @@ def test_an_extension_is_granted_once():
 
 
 def test_an_extension_does_not_put_off_a_hand_over():
-    """If another session waits for a partition, the stream closes in time, and an extension during that is none: so the
+    """If another session waits for a partition, the stream closes in time, and an extension has no effect: so the
     partition moves within two commit timeouts. (S331, S243)"""
     table = SessionHarness(0, commit_seconds=20)
     table.arrive(1)
@@ -180,7 +180,8 @@ def test_an_extension_does_not_put_off_a_hand_over():
 
 @pytest.mark.parametrize("waited", [1, 14])
 def test_an_extension_does_not_put_off_a_close(waited):
-    """A stream that closes goes on closing, and the answer tells until when it waits for commits. (S331, S210)"""
+    """A closing stream continues to close, and the answer contains the time until which it waits for commits. (S331,
+    S210)"""
     table = SessionHarness(0, stream_seconds=10, commit_seconds=20)
     table.wait(5)
     table.arrive(1)

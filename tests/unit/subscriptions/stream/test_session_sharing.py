@@ -13,9 +13,8 @@ STARTED = "Stream started"
 
 
 def test_a_partition_that_someone_waits_for():
-    """The session sends nothing more of a partition that another one waits for, and releases it once all is committed.
-    (S241, S242, S316, S129)
-    """
+    """The session sends nothing more from a partition for which another session waits, and releases it once everything
+    is committed. (S241, S242, S316, S129)"""
     table = SessionHarness(0, 1, batch_limit=1, max_uncommitted_events=3)
     table.arrive(5)
     table.take_messages()
@@ -30,7 +29,7 @@ def test_a_partition_that_someone_waits_for():
 
 
 def test_a_partition_without_anything_outstanding_is_released_at_once():
-    """With nothing outstanding a partition is released immediately, and not released twice. (S242)"""
+    """If nothing is uncommitted, a partition is released at once, and only once. (S242)"""
     table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
     table.pass_shared_state()
@@ -40,8 +39,7 @@ def test_a_partition_without_anything_outstanding_is_released_at_once():
 
 
 def test_a_partition_that_is_not_committed_in_time():
-    """When a partition that another session waits for is not committed in time, the whole stream closes. (S219,
-    S243)"""
+    """If a partition for which another session waits is not committed in time, the whole stream closes. (S219, S243)"""
     table = SessionHarness(0, 1, commit_seconds=20, max_uncommitted_events=100, flush_seconds=1000)
     table.arrive(1)
     table.wait(5)
@@ -57,7 +55,7 @@ def test_a_partition_that_is_not_committed_in_time():
 
 
 def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
-    """A partition that another session waits for is free after two commit timeouts, regardless of commits in other
+    """A partition for which another session waits is free after two commit timeouts, regardless of commits in other
     partitions. (S219, S243, S210)"""
     table = SessionHarness(0, 1, commit_seconds=3, max_uncommitted_events=100, flush_seconds=1000)
     table.arrive(1)
@@ -71,8 +69,8 @@ def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
 
 @pytest.mark.parametrize("begin", ["gone", "reset", "timeout"])
 def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
-    """A stream that closes for any reason ends a commit timeout later, however much is committed. (S210, S220, S215,
-    S138)"""
+    """A stream that closes for any reason ends one commit timeout later, however much is committed meanwhile. (S210,
+    S220, S215, S138)"""
     table = SessionHarness(
         0,
         commit_seconds=3,
@@ -93,7 +91,7 @@ def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
 
 
 def test_a_partition_that_stays_after_all():
-    """When no session waits any more, the partition goes on as before. (S240)"""
+    """If no session waits any more, the partition continues as before. (S240)"""
     table = SessionHarness(0, max_uncommitted_events=3, commit_seconds=20)
     table.arrive(5)
     table.take_messages()
@@ -104,7 +102,7 @@ def test_a_partition_that_stays_after_all():
 
 
 def test_a_partition_that_comes_back_while_it_is_released():
-    """While a hand-over is under way, nothing is sent until the session knows its result. (S315, S312)"""
+    """While a hand-over is in progress, nothing is sent until the session knows the result. (S315, S312)"""
     table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
     table.take_calls()
@@ -115,7 +113,8 @@ def test_a_partition_that_comes_back_while_it_is_released():
 
 
 def test_what_was_read_before_a_hand_over_is_not_believed():
-    """After a hand-over, a state that was read before it does not make the partition ours again. (S312, S315)"""
+    """After a hand-over, a state that was read before it does not give the partition back to the session. (S312,
+    S315)"""
     table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
     table.take_calls()
@@ -130,8 +129,8 @@ def test_what_was_read_before_a_hand_over_is_not_believed():
 
 
 def test_a_partition_that_someone_waits_for_again_after_its_hand_over():
-    """A partition that was handed over, came back, and is wanted again by then is handed over again, and nothing of it
-    is sent. (S242, S312, S315)"""
+    """A partition that was handed over and came back, and for which another session waits by then, is handed over
+    again, and none of its events are sent. (S242, S312, S315)"""
     table = SessionHarness(0)
     table.change(entry(0, f"{ME}>other"))
     hand_over = HandOverPartitions(frozenset({a_place(0)}))
@@ -145,7 +144,8 @@ def test_a_partition_that_someone_waits_for_again_after_its_hand_over():
 
 
 def test_a_new_partition_is_read_from_its_offset():
-    """A partition that was taken over is read from the offset that is stored after it became ours. (S244, S315)"""
+    """A partition that was taken over is read from the offset that is stored after the session became its owner. (S244,
+    S315)"""
     table = SessionHarness(0, entries=[entry(1, "other")], opening=False)
     table.take_calls()
     table.offsets[a_place(1)] = CommittedOffset(at(41), "other", A_MOMENT)
@@ -154,7 +154,7 @@ def test_a_new_partition_is_read_from_its_offset():
 
 
 def test_an_offset_of_another_is_not_begun_from():
-    """As long as the offset names another owner, nothing is begun. (S244, S315)"""
+    """As long as the offset names another owner, reading does not start. (S244, S315)"""
     table = SessionHarness(0, opening=False)
     table.take_calls()
     table.assignment = type(table.assignment)(
@@ -166,7 +166,7 @@ def test_an_offset_of_another_is_not_begun_from():
 
 
 def test_an_answer_that_came_too_late():
-    """An opening that was overtaken by another one is not believed. (S208)"""
+    """If another opening has overtaken an opening, its answer is ignored. (S208)"""
     table = SessionHarness(0, opening=False)
     [first] = table.take_calls()
     table.commit(5)
@@ -181,7 +181,7 @@ def test_an_answer_that_came_too_late():
 
 
 def test_a_closing_session_releases():
-    """A closing session releases what another session waits for as soon as that is committed. (S248)"""
+    """A closing session releases each partition for which another session waits as soon as it is committed. (S248)"""
     table = SessionHarness(0, 1, max_uncommitted_events=10)
     table.arrive(1)
     table.arrive(1, partition=1)

@@ -1,4 +1,4 @@
-"""How much streams hold whose events stay in this process until they are committed."""
+"""How many events streams hold if the events stay in this process until they are committed."""
 
 from nakadi.subscriptions.stream.stream_memory import StreamMemory
 from tests.support.chunks import some_events
@@ -14,7 +14,7 @@ def a_stream(*partitions, memory):
 
 
 def read_all(stream, partition=0, start=0):
-    """Pass reads to a stream for as long as it wants them; how many events they had."""
+    """Pass reads to a stream for as long as it requests them; returns the numbers of their events."""
     count = 0
     while stream.session.wants_events(a_place(partition)):
         stream.arrive(some_events(4, start=start + count, size=EVENT_BYTES), partition=partition)
@@ -24,7 +24,7 @@ def read_all(stream, partition=0, start=0):
 
 
 def test_a_stream_reads_on_when_what_it_holds_is_committed():
-    """It holds its limit and one read more at most, counted in bytes. (X64)"""
+    """The stream holds its limit and one more read at most, counted in bytes. (X64)"""
     memory = StreamMemory(limit_of_stream=10 * EVENT_BYTES, limit=1000 * EVENT_BYTES)
     stream = a_stream(0, memory=memory)
     assert read_all(stream) == 12
@@ -38,7 +38,7 @@ def test_a_stream_reads_on_when_what_it_holds_is_committed():
 
 
 def test_events_that_wait_in_the_stream_count_too():
-    """Events that may not be sent yet also take memory. (X64)"""
+    """Events that may not be sent yet also count. (X64)"""
     memory = StreamMemory(limit_of_stream=10 * EVENT_BYTES, limit=1000 * EVENT_BYTES)
     stream = SessionHarness(
         0, memory=memory, batch_limit=32, max_uncommitted_events=2**31, max_uncommitted_per_partition=4
@@ -47,7 +47,7 @@ def test_events_that_wait_in_the_stream_count_too():
 
 
 def test_a_partition_without_events_gets_a_read_whatever_the_others_hold():
-    """A partition that is stuck holds up no other. (X17, X64)"""
+    """A partition that makes no progress does not stop the others. (X17, X64)"""
     memory = StreamMemory(limit_of_stream=10 * EVENT_BYTES, limit=1000 * EVENT_BYTES)
     stream = a_stream(0, 1, memory=memory)
     assert read_all(stream) == 12
@@ -57,7 +57,7 @@ def test_a_partition_without_events_gets_a_read_whatever_the_others_hold():
 
 
 def test_all_streams_of_a_process_have_a_bound_together():
-    """Each partition holds one read at least: without it, nothing would go on. (X64)"""
+    """Each partition may hold at least one read: otherwise, it could not make progress. (X64)"""
     memory = StreamMemory(limit_of_stream=10 * EVENT_BYTES, limit=30 * EVENT_BYTES)
     streams = [a_stream(0, memory=memory) for _ in range(20)]
     counts = [read_all(each) for each in streams]
