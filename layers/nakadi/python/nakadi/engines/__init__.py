@@ -1,1 +1,1 @@
-"""Engines: one folder for each technology, with everything that it needs for all the ports that it serves."""
+"""Engines: one folder for each technology, with everything that the technology needs for all ports that it serves."""

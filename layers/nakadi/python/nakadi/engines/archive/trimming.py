@@ -25,10 +25,10 @@ def trim_all_archived(hot: EventLog, index: LogIndex, topic: str, partition: int
 def trim_hot_log(
     hot: EventLog, index: LogIndex, topic: str, partition: int, stored_before: datetime | None = None
 ) -> bool:
-    """Let the hot half remove archived events that were stored before a moment; return whether any archived events
-    are left.
+    """Have the hot half remove archived events that were stored before a moment; return whether any archived events are
+    left.
 
-    The last archived events stay: no unarchived event is older than they are, which makes this safe.
+    The last archived events stay. No unarchived event is older, which makes this safe.
     """
     latest = datetime_from_microseconds(
         index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at

@@ -189,7 +189,7 @@ class RecordWriter:
 
 def _split_into_batches(records: Sequence[Record]) -> Iterator[_SizedRecords]:
     if isinstance(records, RecordLines):
-        # Most appends are one batch of lines, of which only the library's input is built.
+        # Most appends are one batch of lines, for which only the library's input is built.
         size = len(records.text) + RECORD_OVERHEAD_BYTES * len(records) + 4 * sum(map(len, records.keys or ()))
         if size <= TARGET_BATCH_BYTES and len(records) <= MAX_BATCH_RECORDS:
             yield records, size
@@ -227,14 +227,15 @@ class _ProducerThread:
         # Only this thread uses the following attributes.
         self._under_way: dict[TopicPartition, list[_PendingBatch]] = {}
         self._producer: Producer | None = None
-        # Producers that have been replaced, and have not reported every outcome yet.
+        # Replaced producers that have not reported every outcome yet.
         self._replaced: list[Producer] = []
 
     def ensure_latest_time_known(self, partition: TopicPartition) -> WriteOutcome:
         """Find the latest time in a partition before the first write to it.
 
-        The thread that appends asks, so that a partition without a leader keeps no other one waiting. Two threads may
-        ask at once, and the topic may be forgotten meanwhile: the first result stays, and clocks go on.
+        The appending thread asks, so that a partition without a leader delays no other one. Two threads may ask at
+        once, and the topic may be dropped from the cache meanwhile: then the first result stays, and times continue
+        from the clock.
         """
         if partition not in self._latest_times:
             try:
@@ -267,7 +268,7 @@ class _ProducerThread:
         return None
 
     def forget_topic(self, topic: str) -> None:
-        # A plain pop of each: this thread may add others meanwhile, and never one of this topic.
+        # Each entry is popped by itself: this thread may add others meanwhile, but never one of this topic.
         for partition in [partition for partition in list(self._latest_times) if partition[0] == topic]:
             self._latest_times.pop(partition, None)
 
@@ -284,7 +285,8 @@ class _ProducerThread:
                 try:
                     self._produce(batch)
                 except KafkaException as error:
-                    # Errors that the library knows beforehand, such as an unknown topic. The caller logs outcomes.
+                    # Errors that the library detects before sending, such as an unknown topic. The caller logs
+                    # outcomes.
                     batch.failure = batch.failure or _as_kafka_error(error)
                     batch.complete(batch.failure)
                 except Exception as error:  # noqa: BLE001  # the thread continues with other partitions
@@ -299,7 +301,7 @@ class _ProducerThread:
         try:
             producer.flush(MAX_SECONDS_PER_FLUSH)
         except KafkaException as error:
-            # The library then reports a fatal error, as when the cluster lets this process write nothing at all. It can
+            # After a fatal error, for example when the cluster lets this process write nothing at all, the library can
             # no longer report the outcome of records.
             _log.warning("Appends to Kafka failed, a new producer takes over: %s", error)
             producer.purge()
@@ -315,7 +317,7 @@ class _ProducerThread:
         """Take the batches for the next flush; None when the thread is closed and everything is finished.
 
         A partition whose last flush has no answer yet gets no new batches: the library may send that batch again at any
-        moment, and would put the beginning of a new batch behind it.
+        moment, and would append the beginning of a new batch to it.
         """
         with self._changed:
             while not self._waiting and not self._under_way:
@@ -348,7 +350,7 @@ class _ProducerThread:
         return taken
 
     def _pop_expired_batches(self) -> Sequence[_PendingBatch]:
-        """The appends that have waited as long as an answer may take: they were not sent, and will not be sent."""
+        """Take the appends that have waited as long as an answer may take: they were not sent, and will not be sent."""
         oldest = time.monotonic() - self._address.timeout_seconds
         expired = []
         while self._waiting and self._waiting[0].added_at < oldest:
@@ -370,7 +372,7 @@ class _ProducerThread:
             values, texts = batch.records.text.split(b"\n"), batch.records.keys
             keys = repeat(None, len(values)) if texts is None else map(str.encode, texts)
             reports = chain((batch.on_delivery,), repeat(None, last - 1), (batch.on_delivery,))
-            # By position, and without a report: names of arguments would cost a quarter of the call.
+            # Arguments are passed by position, and without a callback: naming them would cost a quarter of the call.
             for value, key, report in zip(values, keys, reports, strict=False):
                 produce(name, value, key, number, report, None, moment)
             return
@@ -383,15 +385,15 @@ class _ProducerThread:
             produce(name, record.value, _key_bytes(record), number, timestamp=moment, **more)
 
     def _next_record_time_ms(self, partition: TopicPartition) -> int:
-        """The time of the next records: now, and never before the time of an earlier record of the partition."""
+        """The time of the next records: now, but never before the time of an earlier record of the partition."""
         moment = max(self._latest_times.get(partition, 0), to_milliseconds(self._clock()))
         self._latest_times[partition] = moment
         return moment
 
     def _ensure_producer(self, name: str) -> Producer:
         if self._producer is None:
-            # When the time ends, the library removes a record from its queue and does not send it later; only a
-            # request that was on its way already may still be carried out.
+            # When this time ends, the library removes a record from its queue and does not send it later; only a
+            # request in flight may still be executed.
             timeout = int(self._address.timeout_seconds * 1000)
             self._producer = new_producer(
                 self._address,
@@ -424,10 +426,10 @@ class _ProducerThread:
             else:
                 del self._under_way[partition]
         if fatal and not self._under_way:
-            # A producer that has met a fatal error refuses everything from then on; another one starts afresh.
+            # After a fatal error, a producer refuses everything; another producer replaces it.
             self._producer = None
         if is_lost and self._producer is not None:
-            # After its servers were away the library may not find them again, however long they have been back.
+            # After an outage of its servers, the library may never find them again.
             self._replaced.append(self._producer)
             self._producer = None
         for producer in [each for each in self._replaced if not len(each)]:
@@ -436,11 +438,11 @@ class _ProducerThread:
 
 
 def _request_producer_id_early(producer: Producer, name: str) -> None:
-    """Have a new producer get the id that it numbers its records with, before it is given any.
+    """Have a new producer get the id with which it numbers records, before it gets any records.
 
-    The library asks for the id when an answer about topics arrives, and if no server is connected at that moment,
-    half a second later. Its first request uses a connection that it then closes; so may ours, and a server that stays
-    connected answers the second request. While no server answers nothing waits for that.
+    The library requests the id when an answer about topics arrives or, if no server is connected at that moment, half a
+    second later. It closes the connection of its first request, and perhaps that of ours; a server that stays connected
+    answers the second request. Nothing waits for the id while no server answers.
     """
     for _ in range(TOPIC_LOOKUPS_PER_PRODUCER):
         if not look_up_topic(producer, name):

@@ -1,4 +1,5 @@
 """The event log in a Kinesis stream that all topics share; docs/decisions explains how it numbers events.
 
-It knows the model, the ports, the archive, and the shared parts of engines. Begin reading with `event_log`.
+This package depends on the model, the ports, the archive, and the shared parts of engines. Begin reading with
+`event_log`.
 """

@@ -27,18 +27,18 @@ class CallRate:
         self._intervals: dict[str, float] = {}
 
     def slow_down(self, name: str) -> None:
-        """Call this if a call was refused: there are too many."""
+        """Call this if a call was refused, because there are too many calls."""
         with self._lock:
             self._intervals[name] = min(2 * self._interval_of(name), self._longest)
 
     def speed_up(self, name: str) -> None:
-        """Call this if a call was answered: there may be room for more."""
+        """Call this if a call was answered, because there may be room for more."""
         with self._lock:
             self._intervals[name] = max(0.95 * self._interval_of(name), self._shortest)
 
     @contextmanager
     def observe_outcome(self, name: str) -> Iterator[None]:
-        """A context around a call. Whether the call is refused decides when the next one is due."""
+        """A context around a call. The outcome of the call decides when the next one is due."""
         try:
             yield
         except StreamCallFailed as trouble:
@@ -66,7 +66,7 @@ class CallRate:
         with self._lock:
             now = time.monotonic()
             turn = self._find_turn(name, now, longest_wait)
-            # Spread, so that those who were refused together do not come back together.
+            # Randomized, so that callers that were rejected together do not retry together.
             spread = random.uniform(0.5, 1.5) if self._interval_of(name) > self._shortest else 1.0  # noqa: S311  # nothing to guess
             self._next[name] = turn + spread * self._interval_of(name)
         if turn > now:

@@ -1,4 +1,4 @@
-"""Compaction: it rewrites the archive of a partition without the events that newer ones replaced.
+"""Compaction: rewrites the archive of a partition without the events that newer ones replaced.
 
 The stream itself never changes. From then on, readers read the compacted part only from the archive.
 """

@@ -1,12 +1,12 @@
-"""Continuity: reading on in a shard, and never past forgotten records.
+"""Continuity: reads on in a shard, but never past forgotten records.
 
-A stream forgets the records of a shard in their order. So what follows a position is complete while
+A stream forgets the records of a shard in order. So the records after a position are complete while
 
 * the record at the position can still be read, or
-* it is not long ago that nothing was missing there: a stream keeps everything for a day at least.
+* nothing was missing there a short time ago: a stream keeps everything for at least a day.
 
-When neither holds, there is a gap: events may have been lost before they were indexed, and nothing tells the numbers of
-those after it. Housekeeping ends the affected topics, and continues them; until then, no process counts further.
+If neither holds, there is a gap: events may have been lost before they were indexed, and the numbers of later events
+are unknown. Housekeeping ends the affected topics, and continues them; until then, no process counts further.
 
 Clocks differ. If a position is younger than `SURELY_KEPT_MILLISECONDS`, no machine can have found it older than
 `CERTAIN_GAP_AGE_MILLISECONDS`.
@@ -46,11 +46,11 @@ class GapFound(Unavailable):
 
 
 class GapUncertain(Unavailable):
-    """Raised if it is too early to say whether there is a gap, and too late to count on without a check."""
+    """Raised if it is too early to say whether there is a gap, and too late to continue without a check."""
 
 
 class ShardTreeCache:
-    """The shards and their parents, as fresh as a question needs."""
+    """The shards and their parents, as fresh as the caller needs."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -141,7 +141,7 @@ class ShardCursor:
                 else self._stream.request_iterator_behind(mark)
             )
         except SequenceUnavailable:
-            # The stream no longer keeps records that old: those that it has lie after this one.
+            # The stream no longer keeps records that old: the remaining ones come after this one.
             return self._stream.request_iterator_from_start(self.shard)
 
     def _go_back_to(self, sequence: int | None) -> None:
@@ -173,14 +173,14 @@ class GapCheckingCursor(ShardCursor):
             self._go_back_to(self._read_behind.last_sequence or None)
             raise
         if self.ended or (page.at_tip and not page.records):
-            # While a closed shard can be read, those that came from it have forgotten nothing.
+            # While a closed shard can be read, its child shards have forgotten nothing.
             self.complete_at = began
         elif page.records:
             self.complete_at = max(page.records[-1].arrived_at_ms, self.complete_at or 0)
         return page
 
     def accept_pushed(self, page: RecordPage) -> list[ArrivedRecord]:
-        """The same for pushed records: they follow the records that were read a moment ago, at the tip."""
+        """Accept pushed records, which follow the records that were read a moment ago, at the tip."""
         fresh = super().accept_pushed(page)
         if self.ended:
             self.complete_at = _milliseconds_now()
@@ -194,7 +194,7 @@ class GapCheckingCursor(ShardCursor):
 
 
 def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgress, patience: GrowingPauses) -> None:
-    """Raise `GapFound` when something after a position was forgotten, `Unavailable` when that is not known yet.
+    """Raise `GapFound` if something after a position was forgotten, `Unavailable` if that is not known yet.
 
     Call it after reading on: records that are complete now were complete when they were read.
     """
@@ -225,7 +225,7 @@ def confirm_no_gap_in_chain(shard_trees: ShardTreeCache, hash_key: int, progress
 
 
 def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shard: str) -> ShardProgress:
-    """How far a shard is indexed. Without a note, it was complete when its parents were."""
+    """How far a shard is indexed. Without a stored progress, the shard is as complete as its parents."""
     if shard in progress:
         return progress[shard]
     moments = []
@@ -233,7 +233,7 @@ def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree,
         if parent in progress or parent in shard_tree:
             moments.append(shard_progress(progress, shard_tree, parent).complete_until)
         elif progress:
-            # It began and ended without a note in the index.
+            # The shard began and ended without progress in the index.
             moments.append(LONG_AGO_TIMESTAMP_MS)
     return ShardProgress(0, complete_until=min((moment for moment in moments if moment is not None), default=None))
 

@@ -47,7 +47,7 @@ def pack_parts(event_count: int, stored_at: int, frame: bytes, append_id: bytes,
 
 
 def parse_envelope(data: bytes) -> Envelope | None:
-    """The content of a record; None if it is not one of ours."""
+    """The content of a record; None if the broker did not write it."""
     try:
         magic, kind, count, stored_at = HEADER_FORMAT.unpack_from(data)
         if magic != MAGIC_BYTES or kind not in ENVELOPE_KINDS:

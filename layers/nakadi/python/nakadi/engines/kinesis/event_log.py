@@ -2,14 +2,14 @@
 
 The port leaves some properties open; this engine has the following. An append that timed out may have been stored; a
 publisher that tries again may store its events twice, each time whole and in order. Bounds and searches by time are
-exact: they include all events acknowledged before the call. A read sees this process's own events at once, and
-others' events at the latest `shared_for` seconds later; while shards are pushed, when Kinesis pushes them, and
-`push_silence` seconds later if it fails to. A topic that is deleted takes appends of other processes for a lease
-longer; they are gone with it.
+exact: they include all events acknowledged before the call. A read sees this process's own events at once, and other
+processes' events at most `shared_for` seconds later. While Kinesis pushes records, it sees them when they are pushed,
+or `push_silence` seconds later if a push fails. For the length of a lease, a deleted topic still accepts appends of
+other processes; they are deleted with it.
 
-A partition's part of an append is one record, or several consecutive ones. Throttled records are sent again,
-because they were not stored. Records that failed in another way may have been stored after all: they are not sent
-again, so that we do not store them twice, and their publisher learns that the outcome is unknown.
+A partition's part of an append is one record, or several consecutive ones. Throttled records are sent again, because
+they were not stored. Records that failed in another way may still have been stored: they are not sent again, so that
+they are not stored twice, and their publisher learns that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ from nakadi.ports.log_index import LogIndex
 
 class KinesisOptions(Struct, frozen=True, kw_only=True):
     """Seconds and bytes. `lease`: how long a publisher relies on its knowledge of a topic. `shared_for`: how old the
-    tip may be. `poll`: the interval between two reads of a watched shard. `window_bytes`: how much a process
-    remembers of the stream. `fan_out`: the prefix of the names of consumers to which watched shards are pushed;
-    without it there are none. `push_silence`: how long a push may be silent before the shard is read instead.
+    tip may be. `poll`: the interval between two reads of a watched shard. `window_bytes`: how much of the stream a
+    process keeps in memory. `fan_out`: the prefix of the names of consumers to which watched shards are pushed; without
+    it, there are none. `push_silence`: how long a push may be silent before the shard is read instead.
     """
 
     lease: float = 2.0
@@ -138,7 +138,7 @@ class KinesisLog:
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         self._refuse_if_closed()
-        # A process that continues a topic reads it again afterwards. So one of both sees the other's change.
+        # A process that continues a topic reads it again afterwards. So one of the two sees the other's change.
         for each in self._topic_and_continuations(topic):
             known = self._index.topic(each)
             if known is not None and known.continues is not None:
@@ -163,7 +163,7 @@ class KinesisLog:
             self._reader.remember_acknowledged(fate)
 
     def _topic_and_continuations(self, topic: str) -> Iterator[str]:
-        """The topic and its continuations, each in its state after the one before was handled."""
+        """The topic and its continuations. Each is read after the previous one was handled."""
         following: str | None = topic
         while following is not None:
             found = self._index.topic(following)
@@ -223,7 +223,9 @@ class KinesisLog:
     def _recheck_fates_against_seal(
         self, topic: str, fates: Mapping[int, RecordPosition | AppendRefused]
     ) -> dict[int, RecordPosition | AppendRefused]:
-        """The fates, if a seal may have come before the records: the log itself tells which was first."""
+        """The fates, checked again if a seal may have come before the records: the log itself shows which came
+        first.
+        """
         self._topics.read_again(topic)
         topic, known = self._topics.latest_continuation(topic)
         if not known.topic.sealed:
@@ -268,7 +270,7 @@ class KinesisLog:
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         self._refuse_if_closed()
         self._topics.get(topic)
-        # One moment for all partitions: those in the same shard are answered by the same read.
+        # All partitions share one moment, so that one read serves all partitions in the same shard.
         now = time.monotonic()
         return {number: self._reader.bounds(topic, number, now) for number in partitions}
 
@@ -307,8 +309,8 @@ class KinesisLog:
         )
 
     def measure_index_lag(self) -> timedelta:
-        """The lag that the search for gaps found earlier in the same round, if there was one, since looking again costs
-        reads.
+        """The lag that the search for gaps found earlier in the same round, if there was one, because another search
+        costs reads.
         """
         self._refuse_if_closed()
         lag, self._lag_of_round = self._lag_of_round, None
@@ -341,7 +343,7 @@ class KinesisLog:
         self._closed = True
         self._announcements.wake_waiting_readers()
         if self._fan_out is not None:
-            # First: it ends the subscriptions that the watcher's threads would else wait for.
+            # First, because it ends the subscriptions for which the watcher's threads would otherwise wait.
             self._fan_out.close()
         self._watcher.close()
         self._append_threads.close()

@@ -17,7 +17,9 @@ class StreamCallFailed(Unavailable):
 
 
 class NoSuchShard(StreamCallFailed):
-    """Raised if a shard or a consumer does not exist: the stream has forgotten it, or there is no such stream."""
+    """Raised if a shard or a consumer does not exist: the stream has forgotten the shard, or there is no such
+    stream.
+    """
 
 
 class IteratorExpired(Exception):

@@ -2,8 +2,8 @@
 
 Readers that poll a shard share two megabytes and five reads a second. A process with its own consumer gets two
 megabytes a second from each shard. It registers the consumer when it first watches a stream, and removes it when it
-ends. A killed process cannot do that, and its consumer costs money: so processes replace their consumers after some
-hours, and housekeeping removes those that are older than any live one can be.
+ends. A killed process cannot do that, and its consumer costs money. So processes replace their consumers after some
+hours, and housekeeping removes those that are older than any live consumer can be.
 
 If nothing can be pushed, for example because the stream has its maximum of consumers, the watcher keeps polling.
 """
@@ -120,7 +120,7 @@ class FanOut:
     def __init__(self, consumer_api: StreamConsumerApi, prefix: str) -> None:
         self._consumer_api = consumer_api
         self._prefix = prefix
-        # Held by the thread that looks after the consumer; others do not wait for it.
+        # The thread that manages the consumer holds it; other threads do not wait for it.
         self._lock = threading.Lock()
         self._active: _ActiveConsumer | None = None
         self._registered: str | None = None
@@ -140,8 +140,8 @@ class FanOut:
         try:
             yield from self._consumer_api.subscribe(consumer, shard, sequence)
         except NoSuchShard:
-            # The consumer or the shard. A new consumer helps in the first case; in the second, the watcher, which now
-            # polls, finds the cause.
+            # Either the consumer or the shard is gone. A new consumer helps in the first case; in the second, the
+            # watcher, which now polls, finds the cause.
             log.info("Kinesis no longer knows consumer %s or shard %s", consumer, shard)
             self._drop_consumer(consumer)
         except SequenceUnavailable:
@@ -190,7 +190,7 @@ class FanOut:
             else:
                 self._activate_if_ready(now)
         except Unavailable as trouble:
-            # Limits are as likely as anything: twenty consumers for each stream, five registered in a second.
+            # A limit is a likely cause: twenty consumers for each stream, five registrations per second.
             log.warning("This process has no consumer of its own and polls shards instead: %s", trouble)
             self._next_step_at = now + random.uniform(0.5, 1.5) * REGISTRATION_RETRY_INTERVAL_SECONDS  # noqa: S311  # nothing to guess
 
@@ -214,7 +214,7 @@ class FanOut:
 
     def _activate(self, arn: str, now: float) -> None:
         before, self._registered = self._active, None
-        # Not all processes at once: they were started together.
+        # Not all processes at once, because they were started together.
         life = random.uniform(0.75, 1.0) * CONSUMER_LIFETIME_SECONDS  # noqa: S311  # nothing to guess
         self._active = _ActiveConsumer(arn, now + life)
         self._next_subscription_at.clear()
@@ -236,7 +236,7 @@ class FanOut:
 
 @contextmanager
 def _translate_connection_errors() -> Iterator[None]:
-    """A context for reading a stream of events, which raises the errors of its connection, also if the connection falls
+    """A context for reading a stream of events, which raises the errors of its connection, even if the connection falls
     silent.
     """
     try:
@@ -255,7 +255,7 @@ def _parse_consumer(described: dict[str, Any]) -> StreamConsumer:
 
 
 def _parse_page(shard: str, event: dict[str, Any]) -> RecordPage:
-    """The last event of a closed shard names its children, and no position to continue from."""
+    """Parse a pushed event. The last event of a closed shard names its children, and no position to continue from."""
     ended = not event.get("ContinuationSequenceNumber")
     records = [parse_record(shard, each) for each in event["Records"]]
     return RecordPage(records, None if ended else event["ContinuationSequenceNumber"], event["MillisBehindLatest"] == 0)

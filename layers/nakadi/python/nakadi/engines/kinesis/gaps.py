@@ -3,19 +3,20 @@
 Compaction rewrites the archive of a partition without the events that newer ones replaced. The stream itself never
 changes. From then on, readers take compacted events only from the archive.
 
-A gap is where events were forgotten too early. Nothing tells the numbers of the events after a gap, and readers may
-have shown some of them. So no number of the topic is used again: each partition ends where it is indexed, and another
-topic continues it, whose numbers start again. It counts the same records, under the same keys, so publishers need not
-learn of it, and the stream's remaining records are kept.
+A gap is where events were forgotten too early. The numbers of the events after a gap are unknown, and clients may have
+seen some of them. So no number of the topic is used again: each partition ends where it is indexed, and another topic
+continues it, whose numbers start again. The new topic numbers the same records, under the same keys, so publishers need
+not learn of it, and the stream's remaining records are kept.
 
-Every step can be repeated. In this order a crash, an indexer that is still at work, or a reader cannot harm:
+Every step can be repeated. In this order, a crash, an indexer that is still at work, or a reader does no harm:
 
-1. A partition is ended in its head, by the condition that all who count on use. From there on its topic counts nothing.
-2. The following topic begins where the partition ended; where there is a gap, it has no beginning yet, and cannot be
-   counted.
+1. A partition is ended in its head, by the condition that all writers of the head use. From then on, its topic numbers
+   nothing.
+2. The following topic begins where the partition ended; if there is a gap, it has no beginning yet, and cannot be
+   numbered.
 3. The topic refers to the following one, and all event types have their new timelines.
 4. Partitions in the shard begin at the first remaining record, which is indexed at once with the following ones. Then
-   the shard's progress is behind the gap, and all processes count on.
+   the shard's progress is after the gap, and all processes continue.
 
 A topic that was closed before the gap is not continued, because its timeline is not the last one. But the end of the
 gap is known, so the remaining events keep their numbers, and the lost ones are left out.
@@ -87,9 +88,9 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
     indexer: Indexer
 
     def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
-        """The topics that continue this one, the first one first, and where each before them ended.
+        """The topics that continue this one, in order, and where each of their predecessors ended.
 
-        If it has partitions in shards with these gaps, one of the topics begins behind all of them.
+        If the topic has partitions in shards with these gaps, one of the continuations begins after all gaps.
         """
         found: list[TopicContinuation] = []
         while True:
@@ -108,7 +109,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
                 found.append(TopicContinuation(topic, ends))
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
-        """Make all processes count on after these gaps.
+        """Have all processes continue after these gaps.
 
         `topics` are the topics of all timelines, each with the ends of its partitions, or None if it is open.
         """
@@ -124,7 +125,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
 
     def _close_claimed_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         for gap in gaps:
-            # A note for people. And the losses must be known before any partition begins.
+            # A note for people. Also, the losses must be known before any partition begins.
             if self.archive is not None:
                 self.archive.put(f"gaps/{self.shard_trees.stream.name}/{gap}", str(gap).encode())
         remaining = {gap: self._read_remaining_records(gap) for gap in gaps}
@@ -147,7 +148,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
         ends: Mapping[int, int] | None,
         remaining: Mapping[ShardGap, RemainingRecords],
     ) -> None:
-        """Make a partition continue after the last gap that concerns it."""
+        """Have a partition continue after the last gap that concerns it."""
         key = hash_key(partition_key(topic, partition))
         touching = [gap for gap in remaining if _hash_key_filter_of_shard(self.shard_trees.current, gap.shard)(key)]
         if touching:
@@ -184,7 +185,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
             head = self.index.index_heads([(topic, partition)])[topic, partition]
             if head.state.sealed_at == SEALED_AT_INDEX_END:
                 return replace(head.state, sealed_at=None)
-            # A sealed partition counts no records after its seal.
+            # A sealed partition numbers no records after its seal.
             if head.state.sealed_at is not None:
                 return head.state
             ended = IndexHead(replace(head.state, sealed_at=SEALED_AT_INDEX_END))
@@ -197,18 +198,18 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
     def _begin_partition_behind_gap(
         self, topic: str, partition: int, start: RecordPosition, continued_topic: str | None, gap: ShardGap
     ) -> None:
-        """Make an open partition begin after a gap, unless it has already begun."""
+        """Have an open partition begin after a gap, unless it has already begun."""
         head = self.index.index_heads([(topic, partition)])[topic, partition]
         counted = head.state
         is_behind = bool(head.revision) and self.shard_trees.rank(counted.last_position) >= self.shard_trees.rank(start)
         if is_behind or (continued_topic is None and not head.revision):
-            # One that was made after the gap was found counts from where its first record lies.
+            # A partition that was created after the gap was found begins at its first record.
             return
         if continued_topic is None:
             raise Unavailable(f"{topic} has to be continued before it is counted behind a gap")
         if head.revision and counted.last_position is not None:
             # An attempt was interrupted, and the stream has since forgotten more records, which others may have
-            # counted: this is another gap.
+            # numbered: this is another gap.
             self._write_progress(gap, gap.progress._replace(complete_until=(gap.progress.complete_until or 0) + 1))
             raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
         begun = counted if head.revision else self._initial_continuation_state(continued_topic, partition)
@@ -226,7 +227,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
     def _skip_lost_events(
         self, topic: str, partition: int, end: int, remaining: RemainingRecords, gap: ShardGap
     ) -> None:
-        """Make a closed partition, which is not completely indexed, continue with its remaining events."""
+        """Have a closed, incompletely indexed partition continue with its remaining events."""
         for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.index_heads([(topic, partition)])[topic, partition]
             before = head.state

@@ -1,16 +1,16 @@
-"""Indexing: counting once for all processes, so that none has to count from the beginning.
+"""Indexing: numbers events once for all processes, so that no process has to count from the beginning.
 
-A batch of a shard's records becomes one archive object, one segment for each partition in it, and at last a note of
-how far the shard is counted. All of it can be repeated, by several processes at once and in any order, with the same
+A batch of a shard's records becomes one archive object, one segment for each partition in it, and finally a note of how
+far the shard is indexed. Every step can be repeated, by several processes at once and in any order, with the same
 result:
 
-* A batch that does not follow the counted records is completed from the stream first; records that are already
-  counted are skipped.
-* A head moves on only from where it was found, so of two who count the same events one finds the work done.
+* A batch that does not follow the indexed records is first completed from the stream; records that are already indexed
+  are skipped.
+* A head advances only from where it was found, so of two processes that index the same events, one finds the work done.
 * The note comes last: everything that it covers is in the heads.
-* Nothing is counted after a gap: first it is known for which topics the records count, and then confirmed that the
-  stream has forgotten nothing. So if a gap is declared later, those topics are ended, and records read before cannot
-  be added.
+* Nothing is indexed after a gap: the process first finds the topics to which the records belong, and then confirms that
+  the stream has forgotten nothing. So if a gap is declared later, those topics are ended, and records that were read
+  before cannot be added.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class IndexingResult(Struct):
 
 
 class IndexingBacklog(Struct, frozen=True):
-    """The records that wait for indexing: when the oldest arrived, in milliseconds, and where some of them are gone."""
+    """The records that wait for indexing: when the oldest one arrived, in milliseconds, and where some of them are
+    gone.
+    """
 
     oldest_arrival_ms: int | None
     gaps: tuple[ShardGap, ...]
@@ -160,14 +162,14 @@ class Indexer:
                         and not noted.last_sequence
                         and not _all_ended(progress, shard_tree.all_parents(shard))
                     ):
-                        # Its child shards are indexed as soon as it has ended: so parents come first.
+                        # Child shards are indexed as soon as their parent has ended, so parents come first.
                         noted = noted._replace(ended=False)
                     self._index.advance_shard_progress(self._stream.name, shard, noted)
                     progress[shard] = noted
                     continue
                 waiting.append(first.arrived_at_ms)
                 if shard not in progress or indexed.complete_until is None:
-                    # Records before the very first look count as complete.
+                    # Records before the first survey count as complete.
                     complete_at = first.arrived_at_ms if indexed.complete_until is None else indexed.complete_until
                     noted = indexed._replace(complete_until=complete_at)
                     self._index.advance_shard_progress(self._stream.name, shard, noted)
@@ -207,10 +209,10 @@ class Indexer:
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         first, last = new_records[0].position.sequence, new_records[-1].position.sequence
         if time.time() * 1000 - new_records[0].arrived_at_ms > SURELY_KEPT_MILLISECONDS:
-            # The batch itself may have been read where the stream was forgetting.
+            # The batch itself may have been read while the stream was forgetting records.
             yield from self._read_up_to(cursor, last, patience)
             return
-        # One record tells whether anything is missing, which is next to never.
+        # One record shows whether anything is missing, which hardly ever happens.
         limit = 1
         while True:
             page = cursor.read(patience, limit)
@@ -281,7 +283,7 @@ class Indexer:
         )
 
     def _latest_continuation(self, name: str) -> tuple[str, Topic] | None:
-        """The topic that counts these records: this one, or its last continuation."""
+        """The topic to which these records belong: this one, or its last continuation."""
         known = self._index.topic(name)
         while known is not None and known.continued_in is not None:
             name = known.continued_in
@@ -323,7 +325,7 @@ class Indexer:
         ):
             raise Unavailable(f"{partition[0]}/{partition[1]} is ended, and is about to be continued in another topic")
         self._shard_trees.tree_with(records[0].position.shard)
-        # Another process may have counted on in a shard that is newer than this process knows of.
+        # Another process may have continued in a newer shard that this process does not know.
         rank = self._shard_trees.tree_for_ranking(head.state.last_position).rank
         counter = RecordNumberer(head.state, self._scanner.read_unfinished_parts(head.state))
         done = rank(head.state.last_position)
@@ -333,8 +335,9 @@ class Indexer:
     def _store_batch(
         self, shard: str, numbered_batches: Mapping[TopicPartition, NumberedBatch], outcome: IndexingResult
     ) -> Mapping[TopicPartition, ArchiveLocation]:
-        """One object with a member for each partition. Its name follows from its content: nothing is ever
-        overwritten."""
+        """Store one object with a member for each partition. Its name follows from its content: nothing is ever
+        overwritten.
+        """
         if self._archive is None:
             return {}
         content = bytearray()
@@ -357,7 +360,7 @@ class Indexer:
         return {partition: ArchiveLocation(key, start, length) for partition, (start, length) in ranges.items()}
 
     def _decode_batch(self, numbered_batch: NumberedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
-        """The events of a partition. A damaged frame has used up its offsets, and its bytes are kept for people."""
+        """The events of a partition. A damaged frame keeps its offsets, and its bytes are stored for people."""
         for frame in numbered_batch.frames_with_events:
             found = decode_frame(frame)
             if not found and numbered_batch.numberer.state.last_position:

@@ -54,10 +54,10 @@ class StreamReader:
         self._topics = topics
         self._archive = ArchiveReader(index, segment_cache) if segment_cache else None
         self._stream = stream
-        # By original topic, the topics in use that continue it: arrivals are reported for them as well. Only
-        # added to, in single steps, by threads that read; a thread that reports meanwhile takes a copy.
+        # For each original topic, the topics in use that continue it, for which arrivals are also reported. Reading
+        # threads only add entries, in single steps; a reporting thread takes a copy.
         self._continuing: dict[str, set[str]] = {}
-        # Two threads may read the same end at once: it no longer changes, so either may be kept.
+        # Two threads may read the same end at once. It no longer changes, so either result may be kept.
         self._ends: dict[TopicPartition, IndexingState] = {}
         self._announce = announce
         self._shared_for = shared_for
@@ -75,13 +75,13 @@ class StreamReader:
             return self._end_state_of_continued_topic(topic, partition)
         key = partition_key(topic, partition)
         if topic != original_topic(topic):
-            # Before the search for the tip: later arrivals are reported.
+            # Before the search for the tip, because later arrivals are reported.
             self._continuing.setdefault(original_topic(topic), set()).add(topic)
         if as_of is None:
             self.tails.read_until(hash_key(key), time.monotonic() - self._shared_for, trust_pushes=True)
         else:
             self.tails.read_until(hash_key(key), as_of)
-        # Another thread may have read on since: then more is counted than was asked for, which is as true.
+        # Another thread may have read on since: then more is numbered than was asked for, which is equally valid.
         return self._number_to_newest(key, topic, partition)
 
     def adopt_continued_topics_of(self, old: StreamReader) -> None:
@@ -104,11 +104,11 @@ class StreamReader:
                     self._announce(topic, partition[1])
 
     def _end_state_of_continued_topic(self, topic: str, partition: int) -> IndexingState:
-        """Where a partition of a topic ends that is continued in another."""
+        """The end of a partition of a topic that another topic continues."""
         known = self._ends.get((topic, partition))
         if known is None:
             if len(self._ends) >= MAX_KNOWN_ENDS:
-                self._ends.clear()  # some are of topics that are deleted; the others are read again
+                self._ends.clear()  # some belong to deleted topics; the others are read again
             known = self._ends[topic, partition] = self._indexed_state(topic, partition)
         return known
 
@@ -119,8 +119,8 @@ class StreamReader:
         return head.state
 
     def _number_to_newest(self, key: str, topic: str, partition: int) -> IndexingState:
-        # Several threads may count the same partition. Indexing and forgetting continue meanwhile: a count that does
-        # not meet the remembered one is dropped, and starts again from the current head.
+        # Several threads may number the same partition, while indexing and forgetting continue: a result that does not
+        # connect with the stored one is dropped, and numbering starts again from the current head.
         while (state := self._recent_records.numbering_state(key, topic)) is None:
             start = self._indexed_state(topic, partition)
             if start.sealed_at == SEALED_AT_INDEX_END:
@@ -131,7 +131,7 @@ class StreamReader:
         return state
 
     def _scan_to_last_evicted(self, key: str, topic: str, partition: int) -> IndexingState:
-        """The partition counted up to the last record that is remembered no more."""
+        """The partition's state after the last record that is no longer in memory."""
         lost = self._recent_records.last_evicted_position(key)
         assert lost is not None
         return self._scanner.scan_to_record(key, self._indexed_state(topic, partition), lost)
@@ -143,10 +143,10 @@ class StreamReader:
         )
 
     def _scan_confirming_no_gap(self, key: str, scan: Callable[[], T]) -> T:
-        """The result of a scan of the stream that begins at the end of the index. Raises `GapFound` when it may lack
-        events.
+        """The result of a scan of the stream that begins at the end of the index. Raises `GapFound` if the result may
+        lack events.
 
-        The progress is read first: records that the index counts meanwhile may be forgotten right after.
+        The progress is read first, because records that are indexed meanwhile may be forgotten right afterwards.
         """
         progress = self._index.shard_progresses(self._stream.name)
         found = scan()
@@ -164,7 +164,7 @@ class StreamReader:
             # Another process may have learned of more a moment ago.
             state = self.partition_state(topic, partition, time.monotonic())
         if start > state.next_offset and state.sealed_at == SEALED_AT_INDEX_END:
-            # It got its number before the topic ended ahead of it, and belongs to the following timeline.
+            # The event was numbered before the topic ended earlier, so it belongs to the following timeline.
             raise Unavailable(f"{topic}/{partition} ends at {state.next_offset}, and is continued in another timeline")
         oldest = found.oldest.get(partition, 0)
         if not oldest <= start <= state.next_offset:
@@ -214,7 +214,7 @@ class StreamReader:
             newer = self._find_segment_containing(topic, partition, start)
             if newer is None or newer.location == segment.location:
                 break
-            # It was rewritten, and the old object removed.
+            # The segment was rewritten, and the old object removed.
             segment = newer
         if compacted:
             raise Unavailable(f"The archive lacks offset {start} of {key}")
@@ -236,7 +236,7 @@ class StreamReader:
     def _find_numbering_start(
         self, topic: str, partition: int, start: int
     ) -> tuple[IndexSegment | None, NumberingStart]:
-        """The segment with an offset, if there is one, and where counting towards the offset begins."""
+        """The segment with an offset, if there is one, and where numbering towards the offset begins."""
         segment = self._find_segment_containing(topic, partition, start)
         if segment is not None:
             return segment, NumberingStart(segment.state_before, segment.first_stored_at)
@@ -266,14 +266,16 @@ class StreamReader:
     # Times
 
     def _search_index_by_time(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
-        """Where the first segment begins that holds an event stored then or later; the end of all when none does."""
+        """The beginning of the first segment with an event stored then or later; the end of all segments if there is
+        none.
+        """
         head = self._index.index_heads([(topic, partition)])[topic, partition].state
         if head.latest_stored_at < stored_at:
             return head.next_offset
         return first_segment_offset_since(self._index, topic, partition, oldest, head.next_offset, stored_at)
 
     def _search_recent_records_by_time(self, topic: str, partition: int, start: int, stored_at: int) -> int:
-        """The same, including the remembered records."""
+        """Search by time, including the records in memory."""
         times = self._recent_records.all_frames_of_partition(partition_key(topic, partition), topic)
         if not times or times[0].first_offset > start:
             return start

@@ -22,7 +22,7 @@ RankOf = Callable[[RecordPosition | None], tuple[int, int]]
 
 
 class RecordNumberer:
-    """Numbers one partition's records, and assembles frames that came in parts."""
+    """Numbers one partition's records, and assembles frames that arrived in parts."""
 
     def __init__(self, start: IndexingState, parts: Mapping[RecordPosition, bytes]) -> None:
         self.state = start
@@ -48,7 +48,8 @@ class RecordNumberer:
 class PartitionRecords(Struct):
     """The records of one partition: raw records while `numberer` is None, frames afterwards.
 
-    `last_evicted_position` is the last record that was removed. `topic` is the one for which it counts.
+    `last_evicted_position` is the last record that was removed. `topic` is the topic for which the records are
+    numbered.
     """
 
     records: deque[ArrivedRecord] = field(default_factory=deque)
@@ -111,7 +112,7 @@ class RecentRecords:
             if partition_records.numberer_for(topic) is not None:
                 return True
             if partition_records.numberer is not None:
-                # It has frames of the earlier topic. From here on, events are kept as records again.
+                # The partition has frames of the earlier topic. From here on, events are kept as records again.
                 partition_records = self._recent_records[key] = PartitionRecords(
                     last_evicted_position=partition_records.numberer.state.last_position
                 )
@@ -124,7 +125,7 @@ class RecentRecords:
             return True
 
     def frames_from(self, key: str, topic: str, start: int, limit: int, max_bytes: int) -> Sequence[Frame] | None:
-        """The frames from the one with offset `start` on; None if that one is not in memory."""
+        """The frames from the one with offset `start` on; None if that frame is not in memory."""
         with self._lock:
             partition_records = self._recent_records.get(key)
             if (
@@ -193,7 +194,9 @@ def _drop_first_frame(partition_records: PartitionRecords) -> None:
 
 
 class _FrameLimit(Struct):
-    """The remaining room for frames, up to an offset and about this many bytes, but for at least one with events."""
+    """The remaining room for frames, up to an offset and about this many bytes, but always enough for one frame with
+    events.
+    """
 
     end_offset: int
     max_bytes: int

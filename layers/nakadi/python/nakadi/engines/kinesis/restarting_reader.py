@@ -1,4 +1,4 @@
-"""A reader that outlives its failures: if one loses its place in the stream, another takes over."""
+"""A reader that survives failures: if a stream reader loses its place, another one takes over."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ StreamReaderFactory = Callable[[LastWrittenRecords], StreamReader]
 class RestartingReader:
     """Asks a `StreamReader`. Every new reader knows the records that this process stored itself.
 
-    `_reader` is replaced as a whole, and read without the lock: a thread that has just read the old one asks that one,
-    which answers rightly or has lost its place.
+    `_reader` is replaced as a whole, and read without the lock: a thread that has just read the old reader uses that
+    one, which answers correctly or has lost its place.
     """
 
     def __init__(self, new_reader: StreamReaderFactory, shard_trees: ShardTreeCache) -> None:
@@ -78,13 +78,13 @@ class RestartingReader:
             raise Unavailable(f"Shard {asleep} cannot be read") from asleep
 
     def _replace_reader(self, old: StreamReader) -> StreamReader:
-        # When several threads lose their place, one creates a reader, and the others use it. A thread that still uses
-        # the old one gets right results, or has lost its place as well and comes here.
+        # If several threads lose their place, one of them creates a reader, and the others use it. A thread that still
+        # uses the old reader gets correct results, or also loses its place and comes here.
         with self._lock:
             if self._reader is old:
                 self._shard_trees.refresh()
                 reader = self._new_reader(self._last_written)
-                # Before any thread can ask it, and so before it reports anything.
+                # Before any thread can use the reader, and so before it reports anything.
                 reader.adopt_continued_topics_of(old)
                 self._reader = reader
             return self._reader

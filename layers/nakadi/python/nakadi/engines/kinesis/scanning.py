@@ -1,4 +1,4 @@
-"""Reading a partition from a known position in the stream, for readers behind the process's memory."""
+"""Reads a partition from a known position in the stream, for readers that are behind the process's memory."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Scanner:
     def _number_records_from(
         self, key: str, start: NumberingStart
     ) -> Iterator[tuple[IndexingState, ArrivedRecord, Frame]]:
-        """Counting on would give events the wrong numbers when the stream has forgotten some."""
+        """Number records from a position. If the stream had forgotten some, events would get wrong numbers."""
         counter = RecordNumberer(start.state, self.read_unfinished_parts(start.state))
         expected = start.first_stored_at
         for record in self.read_records(key, start.state):
@@ -105,7 +105,7 @@ class Scanner:
             yield counter.state, record, frame
 
     def scan_to_record(self, key: str, start: IndexingState, last: RecordPosition) -> IndexingState:
-        """The partition counted on up to a record that is known to be there."""
+        """The partition's state after a record that is known to exist."""
         counter = RecordNumberer(start, self.read_unfinished_parts(start))
         goal = self._shard_trees.rank(last)
         for record in self.read_records(key, start):
@@ -117,7 +117,7 @@ class Scanner:
         return counter.state
 
     def _remember_if_young(self, key: str, state: IndexingState, last: ArrivedRecord) -> None:
-        """The stream must not forget the following records while this place is remembered here."""
+        """Remember a place only if the stream cannot forget the following records while it is remembered."""
         if time.time() - last.arrived_at_ms / 1000 < YOUNG_RECORD_MAX_AGE_SECONDS:
             self._remembered.remember_state(key, state)
 
@@ -139,7 +139,7 @@ class Scanner:
                     break
 
     def _read_frame_part(self, position: RecordPosition) -> bytes | None:
-        """One record's part of a frame; None when the stream has forgotten it."""
+        """One record's part of a frame; None if the stream has forgotten it."""
         if position.shard not in self._shard_trees.tree_for_ranking(position):
             return None
         cursor = ShardCursor(self._stream, position.shard, position.sequence, including=True)

@@ -26,9 +26,9 @@ MAX_GAP_WAIT_INTERVALS = 25
 class ShardWatch:
     """One thread for each shard, from now until `stop`.
 
-    The threads of both parents begin a shard that came from a merge: the lock lets one of them, and the name stays in
-    the table when the thread has ended, so that no shard is followed twice. It is read only when both are read to their
-    ends, whichever comes first: `ShardTails` sees to that.
+    After a merge, the threads of both parents begin the new shard: the lock admits only one, and the name stays in the
+    table when the thread has ended, so that no shard is followed twice. `ShardTails` reads the new shard only when both
+    parents are read to their ends.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ShardWatch:
         self._ended.set()
 
     def join_threads(self) -> None:
-        # A copy, for threads may still begin others; none does any more once `_ended` was seen under the lock.
+        # A copy, because threads may still begin others, until they see `_ended` under the lock.
         for thread in tuple(self._threads.values()):
             thread.join()
 
@@ -95,7 +95,7 @@ class ShardWatch:
                 if self._is_gone_from_stream(shard):
                     self._start_threads_of_leaves()
                     return
-            except Exception:  # as above
+            except Exception:  # any error, as above
                 log.exception("Shard %s is polled again", shard)
             self._ended.wait(self._interval)
 
@@ -115,9 +115,9 @@ class ShardWatch:
 class SharedShardWatch:
     """Watches as long as there are watchers.
 
-    A watch whose last watcher leaves is ended, and not waited for: its threads may wait for Kinesis. If another
-    watcher comes meanwhile, two threads read a shard for a moment. Each record is still taken once, by the reader of
-    its shard, which has a lock.
+    When the last watcher leaves, the watch ends, and nobody waits for it, because its threads may wait for Kinesis. If
+    another watcher comes meanwhile, two threads read a shard for a moment. Each record is still taken once, by the
+    reader of its shard, which has a lock.
     """
 
     def __init__(self, begin_watch: Callable[[], ShardWatch]) -> None:

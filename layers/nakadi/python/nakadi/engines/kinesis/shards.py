@@ -60,7 +60,7 @@ class ShardTree:
         return [shard for shard in self._shards if shard not in parents]
 
     def rank(self, position: RecordPosition | None) -> tuple[int, int]:
-        """By this, two records of one partition are in their order. No record at all sorts before every record."""
+        """A key that sorts the records of one partition in order. The key for no record sorts before every record."""
         return (
             (UNLISTED_SHARD_DEPTH, -1)
             if position is None

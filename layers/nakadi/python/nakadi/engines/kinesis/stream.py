@@ -124,8 +124,8 @@ class Stream:
     def read_page(self, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
         """The next records of a shard; waits until another read is due. Raises `ShardBusy`."""
         self._pace.wait_for_turn(shard, MAX_WAIT_TO_READ_ON_SECONDS)
-        # Not before its turn: this read includes records stored meanwhile, and serves the threads that arrived
-        # meanwhile.
+        # Taken only when its turn comes, so that this read includes records stored meanwhile, and serves the threads
+        # that arrived meanwhile.
         asked_at = time.monotonic()
         with self._pace.observe_outcome(shard), self._connection_for_call():
             answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
@@ -148,10 +148,10 @@ class Stream:
 
     @contextmanager
     def _connection_for_call(self) -> Iterator[None]:
-        """Around a call: it meets a new connection, unless there was one a moment ago."""
+        """A context around a call: it gets a new connection, unless one was opened a moment ago."""
         with self._lock:
-            # By the clock on the wall: the other one may stand still while a function is frozen. Never while another
-            # call is under way: it may have just chosen the connection that would be closed under it.
+            # By the time of day, because the steady clock may stop while a function is frozen. Never during another
+            # call, which may have just chosen the connection that would be closed.
             if not self._under_way and not 0 <= time.time() - self._used_at < IDLE_CONNECTION_MAX_AGE_SECONDS:
                 self._client.close()
             self._under_way += 1
@@ -164,7 +164,9 @@ class Stream:
                 self._used_at = time.time()
 
     def _request_iterator(self, shard: str, **position: str) -> str:
-        """Waits until another iterator is due. Raises `ShardBusy`, also when there would be no turn to use it."""
+        """Request an iterator; waits until another one is due. Raises `ShardBusy`, also if there would be no turn to
+        use it.
+        """
         self._pace.check_has_room(shard, MAX_WAIT_TO_BEGIN_READING_SECONDS)
         self._iterator_pace.wait_for_turn(shard, MAX_WAIT_TO_BEGIN_READING_SECONDS)
         with self._iterator_pace.observe_outcome(shard), self._connection_for_call():
@@ -185,7 +187,9 @@ def translate_errors() -> Iterator[None]:
 
 
 def _require_field(answer: Mapping[str, Any], name: str) -> Any:
-    """A device in between may have answered in the place of Kinesis; whether Kinesis did anything is unknown."""
+    """Raise if a field is missing: another device may have answered instead of Kinesis, and whether Kinesis did
+    anything is unknown.
+    """
     if name not in answer:
         raise StreamCallFailed(
             f"Kinesis: the answer cannot be read, it has no {name}", is_temporary=True, had_no_effect=False

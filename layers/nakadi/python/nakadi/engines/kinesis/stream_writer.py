@@ -1,4 +1,4 @@
-"""Putting records into the stream, several appends in one call."""
+"""Puts records into the stream, several appends in one call."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StreamWriter:
     def append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], now: int
     ) -> Mapping[int, RecordPosition | AppendRefused]:
-        """Each partition's fate: where its last record lies, or why it is not known to be stored."""
+        """Append records; returns for each partition where its last record is, or why it is not known to be stored."""
         queues = {
             number: _SendQueue(self._pack_records(topic, number, batch, now)) for number, batch in batches.items()
         }

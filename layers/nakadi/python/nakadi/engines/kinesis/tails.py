@@ -1,7 +1,7 @@
-"""Following the shards: each process has one reader for each of them, which all its streams share.
+"""Follows the shards: each process has one reader for each shard, which all its streams share.
 
-A shard is read on only when more is needed than is known, or while there are watchers. A shard begins when its parents
-are read to their end, so that a reader meets each partition's records in order.
+It reads on only when more records are needed than are known, or while there are watchers. A shard begins when its
+parents are read to their end, so that a reader meets each partition's records in order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ RecordsReceiver = Callable[[list[ArrivedRecord], RankOf], None]
 
 
 class ShardPositionLost(Exception):
-    """Raised when a shard cannot be read on from where its reader was: it is gone, or was not read for too long."""
+    """Raised when a shard cannot be read on from its reader's position: the shard is gone, or was not read for too
+    long.
+    """
 
 
 MAX_READ_PAUSE_SECONDS = 3600.0
@@ -48,13 +50,12 @@ class ShardTail:
     def __init__(self, cursor: GapCheckingCursor, parents: list[str], read_at: float) -> None:
         self.cursor = cursor
         self.parents = parents
-        # By the clock on the wall: a machine may stand still, and its other clock with it.
+        # By the time of day, because a machine may be suspended, and its steady clock with it.
         self.read_at = read_at
         self._lock = threading.Lock()
         self._known_at = float("-inf")
         # The lock's holder writes it, and the next holder reads it: a thread that waited while Kinesis refused the
-        # read, or that comes right after, is refused as well. The thread that reads would else be another one each
-        # time.
+        # read, or that comes right afterwards, is also refused. Otherwise another thread would read each time.
         self._busy_until = float("-inf")
         self._last_failure: Unavailable | None = None
         self._pushes = 0
@@ -74,11 +75,11 @@ class ShardTail:
     def read_until(
         self, as_of: float, last_sequence: int, receive: Callable[[list[ArrivedRecord]], None], patience: GrowingPauses
     ) -> None:
-        """Read on until all is known that was there at `as_of`, and the record with that sequence number.
+        """Read on until everything that existed at `as_of` is known, and the record with that sequence number.
 
-        One thread reads for everybody who waits: a page requested after they came has everything they need. If Kinesis
-        refuses it for as long as a thread waits, all of them are refused, and so is any thread that comes before the
-        time at which they may come back.
+        One thread reads for all waiting threads: a page that is requested after they came has everything they need. If
+        Kinesis refuses it for as long as a thread waits, all of them are refused, and so is any thread that comes
+        before the time at which they may come back.
         """
         with self._turn_to_read(patience):
             while not self.ended and not (self._known_at >= as_of and (self.cursor.sequence or 0) >= last_sequence):
@@ -108,7 +109,7 @@ class ShardTail:
 
     @property
     def receives_pushes(self) -> bool:
-        """Whether Kinesis pushes new records: then a caller that can do without the very tip need not read."""
+        """Whether Kinesis pushes new records: then a caller that does not need the exact tip need not read."""
         return self._pushes > 0
 
     def receive_pushed_pages(
@@ -214,7 +215,7 @@ class ShardTails:
         try:
             tail.read_until(enough, self._last_written.last_sequence(shard), self._receive_records, patience)
         except GapFound:
-            # Once the gap is closed, reading of the shard starts again behind it.
+            # Once the gap is closed, reading of the shard starts again after it.
             with self._lock:
                 self._tails.pop(shard, None)
             raise
@@ -258,13 +259,13 @@ class ShardTails:
         return found
 
     def _is_followed(self, shard_tree: ShardTree, shard: str) -> bool:
-        """Whether a shard is read, or an ancestor of it, across any number of splits and merges."""
+        """Whether a shard or one of its ancestors is read, across any number of splits and merges."""
         return shard in self._tails or any(
             self._is_followed(shard_tree, parent) for parent in shard_tree.listed_parents(shard)
         )
 
     def _begin_tail(self, shard: str, progress: Mapping[str, ShardProgress]) -> ShardTail:
-        """A reader that begins where its parents' readers end, or else where the index ends."""
+        """Begin a reader where its parents' readers end, or otherwise where the index ends."""
         if shard not in self._tails:
             now = time.time()
             shard_tree = self._shard_trees.tree_with(shard)
@@ -275,7 +276,7 @@ class ShardTails:
             followed = [parent for parent in parents if self._is_followed(shard_tree, parent)]
             if not followed and any(known not in shard_tree for known in self._tails):
                 # This shard may descend from one that was followed, by way of shards that have expired: the index
-                # counts their records, and the trails of this process do not.
+                # covers their records, but the trails of this process do not.
                 raise ShardPositionLost(shard)
             if followed or not indexed.last_sequence:
                 lost = shards_lost_before_indexed(progress, shard_tree, shard_tree.all_parents(shard))
@@ -284,7 +285,7 @@ class ShardTails:
                 for parent in followed if indexed.last_sequence else parents:
                     self._begin_tail(parent, progress)
                 cursor = GapCheckingCursor(self._shard_trees, shard, indexed._replace(last_sequence=0, ended=False))
-                # The first records of this shard may be as old as the last look at its parents.
+                # The first records of this shard may be as old as the last read of its parents.
                 known_at = min(
                     [self._tails[parent].read_at for parent in parents if parent in self._tails], default=now
                 )

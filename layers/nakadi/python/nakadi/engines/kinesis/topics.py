@@ -55,7 +55,7 @@ class TopicCache:
         return known if known is not None and self.is_valid(known) else self.read_again(topic)
 
     def get_for_append(self, topic: str) -> KnownTopic:
-        """The topic, of which nothing that matters to an append changed until less than a lease ago. Raises
+        """The topic, in which nothing that matters to an append had changed less than a lease ago. Raises
         `UnknownTopic`.
         """
         known = self._known.get(topic)
@@ -85,9 +85,9 @@ class TopicCache:
         return known
 
     def latest_continuation(self, topic: str) -> tuple[str, KnownTopic]:
-        """The topic in which a topic's records are counted, as far as known. Raises `UnknownTopic`.
+        """The topic in which a topic's records are numbered, as far as known. Raises `UnknownTopic`.
 
-        A publisher may still use a topic that is continued, or even deleted: its records belong to the other one.
+        A publisher may still use a continued, or even a deleted topic: its records belong to the continuation.
         """
         known = self.get_for_append(topic)
         while known.topic.continued_in is not None:

@@ -164,13 +164,13 @@ class MemoryCoordination:
         with self._lock_while_open():
             lot = self._state_of(subscription).parked_events
             for position in positions:
-                # Another thread may have removed it: both wanted that.
+                # Another thread may have removed it, which has the same result.
                 lot.pop((partition, position), None)
 
     def remove_subscription_state(self, subscription: str) -> None:
         with self._lock_while_open():
-            # A commit that comes after this finds no offset, and a session that joins after it begins a new state,
-            # which it removes when it finds its subscription gone.
+            # A later commit finds no offset, and a session that joins later begins a new state, which it removes when
+            # it finds its subscription gone.
             self._kept.pop(subscription, None)
         self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
 

@@ -14,7 +14,7 @@ class MemoryEidClaims:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # In the order in which they were written: those that nobody needs are in front.
+        # In the order of writing, so that claims that nobody needs come first.
         self._claims: dict[bytes, EidClaim] = {}
         self._closed = False
 

@@ -139,7 +139,7 @@ class MemoryLog:
             found, now = self._require_open_partitions(topic, batches), self._clock.now()
             for number, records in batches.items():
                 found.partitions[number].append(records, now)
-        # Not under the lock, for listeners may read.
+        # Not under the lock, because listeners may read.
         for number in batches:
             self._announcements.announce_events(topic, number)
         return dict.fromkeys(batches, AppendStored())
@@ -206,7 +206,7 @@ class MemoryLog:
             self._closed = True
         self._announcements.wake_waiting_readers()
 
-    # With the lock held
+    # While holding the lock
 
     def _require_open_partitions(self, topic: str, partitions: Iterable[int]) -> _MemoryTopic:
         found = self._topics.get(topic)
@@ -219,7 +219,7 @@ class MemoryLog:
         return found
 
     def _remember_eids(self, ids: EventIds, next_offsets: dict[int, int], now: datetime) -> PlacesByPartition:
-        """Remember the ids that are new, each with the offset that its event will get; the places of the others."""
+        """Remember the new ids, each with the offset that its event will get; return the places of the others."""
         self._forget_expired_eids(now)
         remembered = self._eids.setdefault(ids.scope, {})
         duplicates: dict[int, dict[int, EventPlace]] = {}
@@ -233,7 +233,7 @@ class MemoryLog:
                 duplicates.setdefault(partition, {})[index] = first.place
                 continue
             place = EventPlace(ids.timeline, partition, next_offsets[partition])
-            remembered.pop(eid, None)  # so that the newest stands last
+            remembered.pop(eid, None)  # so that the newest comes last
             remembered[eid] = _RememberedEid(place, now, now + ids.window)
             next_offsets[partition] += 1
         return duplicates

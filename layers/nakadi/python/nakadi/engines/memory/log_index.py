@@ -38,7 +38,9 @@ class _PartitionIndex(Struct):
 
 
 class MemoryLogIndex:
-    """It returns frozen values, or copies: they stay unchanged while other threads change the index."""
+    """A log index in memory. It returns frozen values or copies, which stay unchanged while other threads change the
+    index.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +139,7 @@ class MemoryLogIndex:
     def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
         with self._lock_while_open():
             known = self._require_topic(topic)
-            # When two threads trim, the later one takes nothing back.
+            # If two threads trim, the later one does not move the mark back.
             grown = max(oldest_offset, known.oldest.get(partition, 0))
             self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
             there = self._index_of_partition((topic, partition)).segments
@@ -164,7 +166,7 @@ class MemoryLogIndex:
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.monotonic()
         with self._lock_while_open():
-            # One clock for all threads of a process, and a look and a change in one step: two cannot both have it.
+            # All threads share one clock, and check and change in one step, so two owners cannot both have it.
             holder, until = self._claims.get(name, (owner, now))
             if holder != owner and now < until <= latest_plausible_expiry(now, seconds):
                 return False
@@ -173,7 +175,7 @@ class MemoryLogIndex:
 
     def release_claim(self, name: str, owner: str) -> None:
         with self._lock_while_open():
-            # An owner that was slow may have lost it to another by now, which keeps it.
+            # A slow owner may have lost the claim to another one, which keeps it.
             if self._claims.get(name, ("", 0.0))[0] == owner:
                 del self._claims[name]
 

@@ -54,8 +54,8 @@ class _DocumentsOfKind(Struct):
 class MemoryRegistry:
     """A registry in memory, which ends with the process.
 
-    Each call holds the lock from its first read to its last change, like a transaction elsewhere. Entries
-    are bytes, which never change: so they are read into documents without it, and no caller holds up another by that.
+    Each call holds the lock from its first read to its last change, like a transaction elsewhere. Entries are bytes,
+    which never change: so they are parsed without the lock, and no caller delays another.
     """
 
     def __init__(self) -> None:

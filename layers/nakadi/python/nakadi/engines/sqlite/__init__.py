@@ -1,4 +1,5 @@
 """Engines in one SQLite file, for as many processes on one machine as needed.
 
-They know the model, the ports, and the shared parts of engines. Begin reading with `file`, which defines all tables.
+They depend on the model, the ports, and the shared parts of engines. Begin reading with `file`, which defines all
+tables.
 """

@@ -1,4 +1,4 @@
-"""Noticing changes by other processes in the same file: appended events, and changes of subscriptions."""
+"""Notices changes by other processes in the same file: appended events, and changes of subscriptions."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ SELECT_APPENDED_PARTITIONS = """
 
 
 class AppendReporter(Protocol):
-    """Reports the appends of other processes while anything in this process is interested in them."""
+    """Reports the appends of other processes while anything in this process needs them."""
 
     def add_watcher(self) -> None:
         """Begin to report appends by other processes, if that has not begun."""
 
     def remove_watcher(self) -> None:
-        """The opposite of `add_watcher`, to be called as often."""
+        """The opposite of `add_watcher`; call it once for each call of that."""
 
     def close(self) -> None: ...
 
@@ -60,11 +60,11 @@ class AppendPoller(ChangePoller):
         self._known: dict[int, int] = {}
 
     def remember_own_appends(self, arrivals: Iterable[CommittedAppend]) -> None:
-        """This process announced these itself."""
-        # By the thread that writes, while another polls. If that one finds them before they are noted here, they are
-        # announced twice, which costs readers a look.
+        """Note appends that this process has announced itself."""
+        # The writing thread calls this while another thread polls. If the poller finds them before they are noted here,
+        # they are announced twice, which costs readers a needless look.
         if len(self._known) > MAX_KNOWN_LOGS:
-            # Most are of topics that are deleted; for the others it is the same as above.
+            # Most belong to deleted topics; for the others, the same applies as above.
             self._known.clear()
         for arrival in arrivals:
             self._known[arrival.log_id] = arrival.next_offset
@@ -115,7 +115,7 @@ INSERT_CHANGE = f"""
     RETURNING number
 """  # noqa: S608  # only the constant above
 
-# For a connection that changes offsets by commits alone. These are then noted within the same statement.
+# For a connection that changes offsets only by commits, which are then noted within the same statement.
 CREATE_TRIGGER_INSERTING_CHANGES = f"""
     CREATE TEMP TRIGGER note_each_commit BEFORE UPDATE ON main.offsets BEGIN
         INSERT INTO coordination_news (subscription, changed, number)
@@ -196,16 +196,16 @@ class FileChangePoller(ChangePoller):
         self._report = tell
         self._pipes = pipes
         self._last = 0
-        # Numbers of changes that listeners know of, and that the next look will find.
+        # Numbers of changes that listeners already know, and that the next look will find.
         self._known: set[int] = set()
 
     def insert_change(self, connection: sqlite3.Connection, subscription: str, change: SubscriptionChange) -> int:
-        """Leave the news in the file; its number."""
+        """Record a change in the file; returns its number."""
         (number,) = connection.execute(INSERT_CHANGE, (subscription, change.value)).fetchone()
         return int(number)
 
     def delete_old_changes(self, connection: sqlite3.Connection) -> None:
-        """Remove the news of subscriptions that are deleted, once all processes have had the time to read them."""
+        """Remove the changes of deleted subscriptions, once all processes have had time to read them."""
         connection.execute(DELETE_OLD_CHANGES)
 
     def report_own_changes(self, numbers: Sequence[int], subscription: str, change: SubscriptionChange) -> None:
@@ -215,7 +215,7 @@ class FileChangePoller(ChangePoller):
         once more than they would have to.
         """
         with self._lock:
-            # Without watchers nothing looks, so the set would only grow. The first one skips existing changes.
+            # Without watchers nobody looks, so the set would only grow. The first watcher skips existing changes.
             if self._watchers:
                 self._known.update(numbers)
         # The file keeps only the last number of all changes of one kind.
@@ -276,8 +276,8 @@ class FileChangePoller(ChangePoller):
             there = {number for _, _, number in found}.union(
                 each for each in self._known if self._last < each <= newest
             )
-            # Numbers have no gaps. One that is missing was of a change by another process, and a later one of the same
-            # kind has taken its place in the file, which this process may have made: then it is news as well.
+            # Numbers have no gaps. A missing number belongs to a change by another process, whose place in the file was
+            # taken by a later change of the same kind. Even if this process made the later change, it must be reported.
             is_one_hidden = len(there) < newest - self._last
             news = [
                 (subscription, changed)

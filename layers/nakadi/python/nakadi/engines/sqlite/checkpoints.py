@@ -1,9 +1,9 @@
 """Copies commits from SQLite's log to their places in the data file in its own thread, so that no append waits for it.
 
 SQLite itself copies within the commit that makes its log 4,000 pages long. With batches of a hundred events, that was
-one commit in 480: it took 12 ms of CPU, and wrote up to 16 MB to the disk, while all appends waited. Here, other
-commits continue meanwhile; they wait only at the end, for the few pages that they have added. If this does not get to
-its end in time, because of a reader for example, SQLite's rule still applies.
+one commit in 480: it took 12 ms of CPU, and wrote up to 16 MB to the disk, while all appends waited. With this thread,
+other commits continue meanwhile; they wait only at the end, for the few pages that they have added. If the copy does
+not finish in time, for example because of a reader, SQLite's rule still applies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Checkpointer:
         self._copying: threading.Thread | None = None
 
     def note_commit(self, row_bytes: int) -> None:
-        """Count a commit whose rows have this number of bytes, and copy if it is time. Only one thread calls this."""
+        """Count a commit whose rows have this number of bytes, and start a copy if one is due. Only one thread calls
+        this.
+        """
         self._bytes += row_bytes + OTHER_PAGES_OF_COMMIT * PAGE_BYTES
         if self._bytes < BYTES_BETWEEN_CHECKPOINTS or (self._copying is not None and self._copying.is_alive()):
             return
@@ -44,7 +46,7 @@ class Checkpointer:
         copying = threading.Thread(target=self._copy, name="event-log-checkpoint", daemon=True)
         try:
             copying.start()
-        except RuntimeError:  # there are too many threads; this one, which writes, must go on
+        except RuntimeError:  # there are too many threads, but this writing thread must continue
             log.warning("The log of the data file is not copied into it for now", exc_info=True)
         else:
             self._copying = copying
@@ -58,13 +60,15 @@ class Checkpointer:
         try:
             with closing(self._file.open_write_connection()) as connection:
                 copy_log(connection)
-        except sqlite3.Error:  # SQLite's own rule applies soon, and its failure is that of a commit
+        except sqlite3.Error:  # SQLite's own rule applies soon, and if that fails, a commit reports it
             log.warning("The log of the data file could not be copied into it", exc_info=True)
 
 
 def copy_log(connection: sqlite3.Connection) -> bool:
-    """Copy everything that is committed, and return whether nothing is left: then the next commit begins a new log."""
-    # Most of the work first, while others write: for the rest they have to wait.
+    """Copy everything that is committed, and return whether nothing is left; if so, the next commit begins a new
+    log.
+    """
+    # First most of the work, while others write; they wait only for the rest.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     connection.execute(f"PRAGMA busy_timeout = {WAIT_FOR_TURN_MS}").close()
     is_blocked, pages, copied = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()

@@ -97,14 +97,14 @@ class _CommitWait(Wait[Commit]):
         self._content = subscription, session, positions, now
 
     def begin(self, done: Done[Commit]) -> None:
-        # `done` is called in the thread that made the commit, which holds no lock then: it may begin the next one.
+        # The thread that made the commit calls `done` without holding a lock, so `done` may begin the next commit.
         try:
             self._changing.begin_change(Commit(*self._content, done))
         except Exception as error:  # noqa: BLE001  # the error belongs to the callback
             done(error)
 
     def run(self) -> Commit:
-        # This thread may make it itself, and others with it.
+        # This thread may make the commit itself, and others with it.
         commit = Commit(*self._content)
         self._changing.make_and_wait(commit)
         return commit
@@ -118,8 +118,8 @@ class SqliteCoordination:
     turn to write. So the values that a transaction has read are still true when it writes. The transaction compares
     the values that were read before it: the revision of an assignment, the owner and the position of an offset.
 
-    Listeners are called behind a transaction and outside of it. So two changes may be reported in the reverse order.
-    This is harmless: a report names the value to read again, or a session's latest commit, which only grows.
+    Listeners are called after a transaction and outside it. So two changes may be reported in the reverse order. This
+    is harmless: a report names the value to read again, or a session's latest commit, which only grows.
     """
 
     def __init__(self, path: Path, pipes: ChangePipes = NO_PIPES) -> None:
@@ -129,7 +129,7 @@ class SqliteCoordination:
         self._changing = SharedTransactions(self._file, self._changes)
 
     def assignment(self, subscription: str) -> Assignment:
-        # Perhaps old when it is used: who decides on it hands it to `replace_assignment`, which compares its revision.
+        # It may be outdated when it is used: callers pass it to `replace_assignment`, which compares its revision.
         with self._file.read_connection() as connection:
             return _read_assignment(connection, subscription)
 
@@ -147,8 +147,8 @@ class SqliteCoordination:
         stored = with_next_revision(old, new)
 
         def work(connection: sqlite3.Connection) -> int:
-            # Within the transaction, which has the turn to write: no other process changes it before this one has.
-            # And before anything is changed, because others share the transaction, and their changes must be stored.
+            # Within the transaction, which has the turn to write: no other process changes it before this one has. The
+            # check comes before any change, because others share the transaction, and their changes must be stored.
             if _read_assignment(connection, subscription).revision != old.revision:
                 raise AssignmentChanged(subscription)
             connection.execute(PUT_ASSIGNMENT, (subscription, stored.revision, assignment_json(stored)))
@@ -167,11 +167,12 @@ class SqliteCoordination:
         return stored
 
     def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        # One statement reads the file at one moment. The assignment is another read: readers take it first,
-        # and recognise by its owner an offset that is newer.
+        # One statement reads the file at one moment. The assignment is another read: readers read it first, and
+        # recognise a newer offset by its owner.
         with self._file.read_connection() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
-            # At a slightly later moment: they grow with commits, and a reset that removes them has no stream beside it.
+            # At a slightly later moment, which does no harm: they grow with commits, and a reset removes them only
+            # while there is no stream.
             ahead = _read_done_ahead(connection, subscription)
         found = {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
         for partition, ranges in ahead.items():
@@ -206,7 +207,7 @@ class SqliteCoordination:
             for partition, position in positions.items():
                 row = (subscription, *_names_of(partition))
                 results[partition] = found = commit_partition(connection, row, session, position, since)
-                # In the same transaction: an offset that was given to others meanwhile is left as they have it.
+                # In the same transaction: an offset that another session has taken meanwhile stays unchanged.
                 if found is not CommitResult.NOT_OWNED and partition in done_ahead:
                     _add_done_ahead(connection, row, done_ahead[partition])
             if CommitResult.COMMITTED not in results.values():
@@ -235,8 +236,8 @@ class SqliteCoordination:
     ) -> None:
         committed = commit_report(session, positions, results)
         if committed is not None:
-            # In this order: other processes hear of it first, for their listeners need longer. A poller of this
-            # process that finds the numbers before they are noted reports them once more, and listeners read
+            # The order matters: other processes are told first, because their listeners need longer. If a poller of
+            # this process finds the numbers before they are noted, it reports them again, and listeners read
             # needlessly.
             self._changes.report_own_changes(numbers, subscription, SubscriptionChange.OFFSETS)
             self._listeners.notify_listeners(subscription, committed)
@@ -252,12 +253,12 @@ class SqliteCoordination:
         partition = partition_to_park_in(events)
 
         def work(connection: sqlite3.Connection) -> tuple[CommitResult, int | None]:
-            # Judged by the offset in this transaction: since the caller looked, the partition may have been given to
-            # another session, which parks or sends the events itself.
+            # Checked against the offset in this transaction: meanwhile the partition may belong to another session,
+            # which parks or sends the events itself.
             found = parking_result(_read_offset(connection, subscription, partition), session, commit_to)
             if found is not CommitResult.COMMITTED:
                 return found, None
-            # With the offset in one transaction: no event is parked and sent again, and none is passed by unparked.
+            # In one transaction with the offset: no event is both parked and sent again, and none is skipped unparked.
             put_parked_events(connection, subscription, events)
             if commit_to is not None:
                 _put_offset(connection, subscription, partition, CommittedOffset(commit_to, session, now))
@@ -280,7 +281,8 @@ class SqliteCoordination:
             return list_parked_events(connection, subscription, partition, after, limit)
 
     def parked_event_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
-        # Listed a moment ago, and perhaps removed since: then there is no value, as for one that was never parked.
+        # The event was listed a moment ago, and may have been removed since: then there is no value, as for an event
+        # that was never parked.
         with self._file.read_connection() as connection:
             return parked_event_value(connection, subscription, partition, position)
 
@@ -290,8 +292,8 @@ class SqliteCoordination:
         self._changing.run(lambda connection: remove_parked_events(connection, subscription, partition, positions))
 
     def remove_subscription_state(self, subscription: str) -> None:
-        # All in one transaction. A commit that comes after it finds no offset, and is not its session's; a session
-        # that joins behind it writes a new assignment, and removes that when it finds its subscription gone.
+        # All in one transaction. A later commit finds no offset, and so is not owned; a session that joins later writes
+        # a new assignment, and removes it when it finds its subscription gone.
         def work(connection: sqlite3.Connection) -> int:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
@@ -322,7 +324,7 @@ class SqliteCoordination:
         return {holder: datetime_from_microseconds(until) for holder, until in rows}
 
     def add_change_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
-        # In this order: when the caller comes to read, later changes by others are already watched.
+        # The order matters: when the caller reads, later changes by others are already watched.
         self._changes.add_watcher()
         end = self._listeners.add_listener(subscription, on_change)
 
@@ -333,14 +335,14 @@ class SqliteCoordination:
         return callable_once(end_both)
 
     def close(self) -> None:
-        # The queue first: it is emptied while the file is still open. A thread that reads meanwhile finishes, because
-        # its connection is closed only when it returns it.
+        # The queue is closed first, and emptied while the file is still open. A thread that reads meanwhile finishes,
+        # because its connection is closed only when it returns it.
         self._changing.close()
         self._changes.close()
         self._file.close()
 
     def _report_change(self, number: int, subscription: str, change: SubscriptionChange) -> None:
-        """Report a change that is stored, first to the other processes, whose listeners need longer."""
+        """Report a stored change, first to the other processes, whose listeners need longer."""
         self._changes.report_own_changes([number], subscription, change)
         self._listeners.notify_listeners(subscription, change)
 

@@ -5,9 +5,9 @@
     >>> list(index.find_candidates([b"a", b"c"]))
     [(b'a', [7])]
 
-It is never wrong about an id that is there, and about one in a hundred thousand that is not. A table takes in the runs
-of a time, until it is full; the next one is as large as all before it, so that there are few, and a table goes when all
-its runs have. Hashes are private to this process, so nobody can choose ids to collide.
+It always finds an id that exists, and wrongly reports one in a hundred thousand others. A table collects runs until it
+is full; the next one is as large as all earlier tables together, so that there are few. A table is dropped once all its
+runs are. Hashes are private to this process, so nobody can choose ids to collide.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class _RunTable:
         self._left -= len(keys)
         hashes = list(map(hash, keys))
         first_slots = [hashed & mask for hashed in hashes]
-        # It only brings them near the processor: in one call, it waits for several at a time.
+        # This only brings the entries into the processor's cache: in one call, it waits for several at a time.
         itemgetter(*first_slots)(slots)
         crowded: list[int] = []
-        # Most keys find an empty slot at once. One that stands twice among them finds itself.
+        # Most keys find an empty slot at once. A repeated key finds itself.
         for hashed, slot in zip(hashes, first_slots, strict=True):
             if slots[slot]:
                 crowded.append(hashed)
@@ -111,13 +111,13 @@ class EidIndex:
         return bool(self._runs_without_table) or 100 * keys > self._max_slots * CROWDED_LOAD_PERCENT
 
     def add_to_run(self, run: int, keys: Collection[bytes]) -> None:
-        """Take in keys of a run, which is the last one or newer than all others."""
+        """Add keys of a run, which is the last one or newer than all others."""
         self._table_for(len(keys)).add_to_run(run, keys)
 
     def add_if_all_new(self, run: int, keys: Sequence[bytes]) -> bool:
-        """Take in keys that are in no run; False if one of them may be in one, or stands twice among them.
+        """Add keys that are in no run.
 
-        Then some of them may have been added nevertheless.
+        Returns False if one of them may be in a run or is repeated; some keys may have been added nevertheless.
         """
         if self._runs_without_table:
             return False
@@ -127,7 +127,7 @@ class EidIndex:
         )
 
     def keep_runs(self, runs: Iterable[int]) -> None:
-        """Forget keys that are in none of these runs."""
+        """Drop keys that are in none of these runs."""
         live = set(runs)
         self._tables = [table for table in self._tables if not live.isdisjoint(table.runs)]
         self._runs_without_table = [run for run in self._runs_without_table if run in live]

@@ -1,9 +1,9 @@
 """The ids of events that were stored, so that none is stored twice within its window.
 
 The transaction that stores events adds a row with their ids at the end of a table, and no row is changed until its
-window has passed: an index by id would have a page of the file written for each event. In memory are a few bytes of
-each id (`eid_index`), which say among which rows it may be. These rows confirm its findings. When there are too
-many for that, the oldest rows are indexed in the file after all (`old_eids`), and memory forgets them.
+window has passed: an index by id would write a page of the file for each event. Memory holds a few bytes of each id
+(`eid_index`), which say in which rows the id may be; these rows then confirm it. If there are too many ids for memory,
+the oldest rows are indexed in the file (`old_eids`), and memory drops them.
 """
 
 from __future__ import annotations
@@ -84,8 +84,9 @@ NO_ROWS_INDEXED = IndexedRows(0, 0)
 
 
 class EidMemory:
-    """The ids as the connection that writes sees them. In a transaction, `catch_up` comes first; after a failed one,
-    call `forget_all`."""
+    """The ids as the writing connection sees them. In a transaction, `catch_up` comes first; after a failed one, call
+    `forget_all`.
+    """
 
     def __init__(self) -> None:
         self.forget_all()
@@ -97,8 +98,8 @@ class EidMemory:
         self._last_row_in_file_index = 0
         self._left_to_index = 0
         self._index = EidIndex()
-        # The first and the last row of each run, by the first, which is its number. The last run is open: it takes in
-        # further rows, until it has ids enough.
+        # The first and the last row of each run, by the first, which is its number. The last run is open: it collects
+        # further rows until it has enough ids.
         self._last_row_of_run: dict[int, int] = {}
         self._open_run = 1
         self._eids_in_open_run = 0
@@ -113,7 +114,7 @@ class EidMemory:
         return True
 
     def load(self, connection: sqlite3.Connection) -> None:
-        """Read all ids, unless that was done: before a transaction, because it may take long."""
+        """Read all ids, unless they were read already. Call this before a transaction, because it may take long."""
         while self._connection is None and not self.load_some(connection):
             pass
 
@@ -144,7 +145,7 @@ class EidMemory:
         return number
 
     def begin_new_eids(self, connection: sqlite3.Connection, version: int, now: int) -> NewEids | None:
-        """A step that adds the ids of a commit with only new ones; None unless the ids are known at this version."""
+        """Begin to add the ids of a commit with only new ones; None unless the ids are known at this version."""
         if connection is not self._connection or version != self._version:
             return None
         return NewEids(self, connection, self._last_row, now)
@@ -166,7 +167,9 @@ class EidMemory:
         return self._left_to_index > MAX_EIDS_LEFT_TO_INDEX and self._index.is_crowded
 
     def index_oldest_rows(self, connection: sqlite3.Connection) -> IndexedRows:
-        """Index rows in the file that only memory knows: in a transaction. `forget_indexed_rows` has to follow it."""
+        """Index rows in the file that only memory knows. Call this in a transaction, and `forget_indexed_rows`
+        afterwards.
+        """
         rows: list[tuple[int, Sequence[bytes]]] = []
         indexed = 0
         for row, count, body in connection.execute(
@@ -188,7 +191,7 @@ class EidMemory:
             self._forget_runs_before(rows.last + 1)
 
     def stop_making_room(self) -> None:
-        """Leave memory as full as it is, until further ids come."""
+        """Leave memory as full as it is until more ids arrive."""
         self._left_to_index = 0
 
     def _find_old(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> Iterable[tuple[bytes, int]]:
@@ -202,9 +205,9 @@ class EidMemory:
     def remember(
         self, connection: sqlite3.Connection, ids: EventIds, next_offsets: dict[int, int], now: int
     ) -> PlacesByPartition:
-        """Write down the ids that are new, and return the places of the first events with the others.
+        """Store the new ids, and return the places of the first events with the other ids.
 
-        `next_offsets` belong to the partitions that are appended to; the new events advance them.
+        `next_offsets` are those of the partitions of the append; the new events advance them.
         """
         scope, window = _digest_of(ids.scope), ids.window // MICROSECOND
         all_eids = unpack_eids(ids.packed_eids)
@@ -232,7 +235,7 @@ class EidMemory:
     def _note_row(self, connection: sqlite3.Connection, row: int, count: int) -> None:
         """Continue after a row whose ids the index has in the open run."""
         self._last_row = row
-        # Ids that came while there was room are not counted: there would be millions to index at once.
+        # Ids that arrived while there was room do not count: otherwise there would be millions to index at once.
         self._left_to_index = self._left_to_index + EIDS_INDEXED_PER_NEW_ONE * count if self._index.is_crowded else 0
         self._eids_in_open_run += count
         if self._eids_in_open_run >= MAX_EIDS_OF_RUN:
@@ -271,18 +274,18 @@ class EidMemory:
 
 
 class NewEids:
-    """The ids of a commit, all of them new: they need no look into the file, so the commit may be one statement."""
+    """The ids of a commit, all of them new: they need no read of the file, so the commit may be one statement."""
 
     def __init__(self, memory: EidMemory, connection: sqlite3.Connection, last_row: int, now: int) -> None:
         self._memory = memory
         self._connection = connection
         self._last_row = last_row
         self._now = now
-        # In the same row are those with the same scope, timeline and window.
+        # A row has the ids with the same scope, timeline and window.
         self._rows: dict[tuple[bytes, int, int], _NewRow] = {}
 
     def add(self, ids: EventIds, next_offsets: dict[int, int]) -> bool:
-        """Take in the ids of an append, and move offsets on; False if one of them may be known, or is not stored."""
+        """Add the ids of an append, and advance offsets; False if an id may be known, or is not stored."""
         if not next_offsets.keys() >= {*ids.partitions}:
             return False
         if not self._memory.add_if_certainly_new(self._connection, unpack_eids(ids.packed_eids)):
@@ -359,7 +362,7 @@ def _indices_of_new(
 
 
 def _next_offsets_of(partitions: Sequence[int], next_offsets: dict[int, int]) -> Sequence[int]:
-    """The offset of each event; this advances its partition's offset."""
+    """The offset of each event; advances its partition's offset."""
     if len(next_offsets) == 1:
         [(partition, first)] = next_offsets.items()
         next_offsets[partition] += len(partitions)
@@ -387,7 +390,7 @@ def oldest_eid_row(connection: sqlite3.Connection) -> RowRange | None:
 
 
 def prune_expired_eids(connection: sqlite3.Connection, now: int) -> bool:
-    """Remove the oldest rows, up to the first whose window has not passed; whether there may be more to remove.
+    """Remove the oldest rows, up to the first whose window has not passed; return whether there may be more to remove.
 
     Any process may do this at any time: others that remember an id of a removed row only look it up needlessly. The
     last row stays, so that its number is not given to another row, which others would then not read.

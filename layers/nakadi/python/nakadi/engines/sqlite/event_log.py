@@ -1,9 +1,8 @@
 """The event log in a SQLite file: for one machine, and for any number of processes on it.
 
 A topic's partition is a *log* of rows, each a frame of events that were appended together. All writing of a process is
-done by one thread (`writing`), or by another process that commits for several (`sharing`), and reading by the calling
-threads (`reading`). Events are removed in steps of a few milliseconds, so that no append waits long: by age, by
-topic, by key.
+done by one thread (`writing`), or by another process that commits for several (`sharing`), and the calling threads read
+(`reading`). Events are removed in steps of a few milliseconds, so that no append waits long: by age, by topic, by key.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ class SqliteLog:
                 try:
                     found = read_slice(connection, topic, partition, frame, limit=1, max_bytes=1)
                 except OffsetUnavailable:
-                    continue  # the frame was trimmed since, and the next look finds a later one
+                    continue  # the frame has been trimmed, and the next attempt finds a later one
             return found.events[0].offset if found.events else found.next_offset
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
@@ -210,7 +209,7 @@ OFFSET_AFTER_ALL = (1 << 63) - 1
 
 
 class LogCleaner:
-    """Trims logs, and removes the rest of deleted topics, and ids of events, in its own thread."""
+    """Trims logs, and removes the remains of deleted topics and old ids of events, in its own thread."""
 
     def __init__(self, file: SqliteFile, writer: SqliteWriter, clock: Clock) -> None:
         self._file = file
@@ -223,7 +222,8 @@ class LogCleaner:
         self._thread.start()
 
     def trim(self, topic: str, partition: int, oldest_offset: int) -> None:
-        """Remove the events before this offset: for readers in the first step, from the file in the others.
+        """Remove the events before this offset: the first step hides them from readers, the others remove them from the
+        file.
 
         Housekeeping trims each partition every minute, and usually finds nothing to trim: then it writes nothing.
         """
@@ -238,12 +238,12 @@ class LogCleaner:
         self._has_deleted_topics.set()
 
     def run_steps_until_done(self, step: Callable[[sqlite3.Connection], bool]) -> None:
-        """Repeat a step while it says that there is more to do."""
+        """Repeat a step while it reports that there is more to do."""
         while self.run_step(step):
             pass
 
     def run_step(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Let the writer do this, and rest as long as it took: half of the writer's time is for the appends."""
+        """Have the writer run a step, then rest as long as it took: half of the writer's time is for appends."""
         begun = time.monotonic()
         result = self._writer.run(work)
         if self._closing.wait(time.monotonic() - begun):
@@ -251,7 +251,7 @@ class LogCleaner:
         return result
 
     def stop(self) -> None:
-        """End the work in progress after its current step. The writer must still be there."""
+        """End the work in progress after its current step. The writer must still be running."""
         self._closing.set()
         self._has_deleted_topics.set()
         self._thread.join()
@@ -273,7 +273,9 @@ class LogCleaner:
             self.run_steps_until_done(partial(prune_expired_eids, now=now))
 
     def _remove_deleted_topics(self) -> None:
-        """A failed removal is retried after the next deletion, or at the next start: nothing depends on it."""
+        """Remove deleted topics. A failed removal is retried after the next deletion, or at the next start, because
+        nothing depends on it.
+        """
         with self._ignoring_errors_when_closing():
             for log in self._read_logs_without_topic():
                 run_and_log_failure("removal of a deleted topic", f"log {log}", partial(self._remove_log, log))
@@ -295,8 +297,8 @@ class LogCleaner:
             return [log for (log,) in connection.execute("SELECT id FROM logs WHERE topic IS NULL").fetchall()]
 
 
-# A row that an earlier trim could not remove any more, because the process was killed. The last row of a log stays,
-# without its events.
+# A row that an earlier trim could not remove because the process was killed. The last row of a log stays, without its
+# events.
 SELECT_IS_TRIMMED = """
     SELECT logs.oldest >= :oldest AND NOT EXISTS (
         SELECT 1 FROM (SELECT first, count, size FROM frames WHERE log = logs.id ORDER BY first LIMIT 1)
@@ -397,7 +399,7 @@ class CompactedRow(Struct, frozen=True):
 
 
 class KeepRule(Struct, frozen=True):
-    """Which events of a partition are removed; the newest, at the offset `last_offset`, always stays."""
+    """Which events of a partition stay; the newest, at the offset `last_offset`, always does."""
 
     newest_offset_by_key: Mapping[str, int]
     last_offset: int

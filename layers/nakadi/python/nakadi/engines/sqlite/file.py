@@ -1,4 +1,4 @@
-"""One SQLite file: it checks that the file is ours, and lends connections to it.
+"""One SQLite file: checks that the file belongs to the broker, and lends connections to it.
 
 The registry, the event log and the coordination of the embedded engine share one file. Their tables are declared
 together here, because the version stamped into a file is the version of all of them.
@@ -34,7 +34,7 @@ CREATE_TABLES = (
         kind TEXT NOT NULL, key TEXT NOT NULL, revision INTEGER NOT NULL, entry TEXT NOT NULL,
         PRIMARY KEY (kind, key)) WITHOUT ROWID""",
     "CREATE TABLE topics (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, sealed INTEGER NOT NULL)",
-    # A log is a topic's partition. Without a topic it is garbage, whose frames must still be removed.
+    # A log is a topic's partition. A log without a topic is garbage, whose frames must still be removed.
     """CREATE TABLE logs (
         id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER, partition INTEGER NOT NULL,
         oldest INTEGER NOT NULL DEFAULT 0, compacted INTEGER NOT NULL DEFAULT 0, tombstone_at INTEGER)""",
@@ -95,13 +95,14 @@ TABLES_ADDED_BY_VERSION = {
             key BLOB PRIMARY KEY, expires_at INTEGER NOT NULL, body BLOB NOT NULL) WITHOUT ROWID""",
         "CREATE INDEX eid_claims_by_expiry ON eid_claims (expires_at)",
     ),
-    # The events consumed after an offset. Few subscriptions have it, so commits of the others do not carry it.
+    # The events consumed after an offset. Few subscriptions have such events, so commits of the others do not include
+    # them.
     5: (
         """CREATE TABLE done_ahead (
             subscription TEXT NOT NULL, event_type TEXT NOT NULL, partition TEXT NOT NULL, ranges TEXT NOT NULL,
             PRIMARY KEY (subscription, event_type, partition)) WITHOUT ROWID""",
     ),
-    # The rows of those ids of events that memory has no room for.
+    # The rows of ids of events for which memory has no room.
     6: (
         "CREATE TABLE old_eids (eid BLOB NOT NULL, row INTEGER NOT NULL, PRIMARY KEY (eid, row)) WITHOUT ROWID",
         "CREATE TABLE old_eid_rows (last INTEGER NOT NULL)",
@@ -176,8 +177,8 @@ class _ConnectionPool:
 class SqliteFile:
     """An open data file; any number of threads and processes may have it open.
 
-    Readers are delayed only while the file is put in order after a crash, which SQLite waits for. Writers
-    wait for a turn, which `begin` does better.
+    Readers are delayed only while SQLite recovers the file after a crash. Writers wait for a turn, which
+    `begin_write_transaction` does better than SQLite.
     """
 
     def __init__(self, path: Path, *, patience: float = WRITE_TIMEOUT_SECONDS) -> None:
@@ -206,7 +207,7 @@ class SqliteFile:
             yield connection
 
     def open_write_connection(self) -> sqlite3.Connection:
-        """A connection as `write_connection` lends them, for as long as the caller likes, who has to close it."""
+        """A connection like those of `write_connection`, which the caller may keep, and has to close."""
         return connect(self._path, timeout_seconds=0)
 
     def execute_in_turn(
@@ -306,7 +307,7 @@ def open_connection(path: Path, timeout_seconds: float) -> sqlite3.Connection:
 
 
 def _refuse_short_file(path: Path) -> None:
-    """SQLite takes some short files for empty ones and would write over them; of longer ones it says so itself.
+    """Refuse files that SQLite would take for empty ones and overwrite; it detects longer damaged files itself.
 
     The file must not be opened here: closing it again would take away the locks of every connection of this process,
     and another process would then take the log away under them.
@@ -340,7 +341,9 @@ def _prepare_file(connection: sqlite3.Connection, path: Path, timeout_seconds: f
 
 
 def _execute_when_not_busy(connection: sqlite3.Connection, statement: str, timeout_seconds: float) -> None:
-    """Changing the journal mode needs the file for itself, and is not waited for by any time-out of SQLite."""
+    """Execute a statement that needs exclusive access, such as a change of the journal mode, for which no timeout of
+    SQLite waits.
+    """
     end = time.monotonic() + timeout_seconds
     while True:
         try:
@@ -371,7 +374,7 @@ def read_file_version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Make the tables that the file does not have yet, and say so in it."""
+    """Create the tables that the file does not have yet, and record the new version."""
     if version == FILE_VERSION:
         return
     if version == 0:
@@ -385,7 +388,7 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _require_null_safe_sqlite(connection: sqlite3.Connection) -> None:
-    """Frames are joined within SQLite, which old versions end at a zero byte."""
+    """Raise for old versions of SQLite, which end joined frames at a zero byte."""
     statement = "SELECT CAST(group_concat(value, '') AS BLOB) FROM (SELECT x'004101' AS value UNION ALL SELECT x'00')"
     if connection.execute(statement).fetchone()[0] != b"\x00A\x01\x00":
         raise BadDataFile(f"The SQLite library of this Python, {sqlite3.sqlite_version}, is too old: 3.38 is needed.")

@@ -1,13 +1,14 @@
 """The high-water mark of a data file: a small file beside it that records how far the data file has come.
 
-SQLite takes a log that was cut or changed for one that ends there, and a missing or empty file for a new one. It
-would start with less than it acknowledged, without a word. So a `Marker` occasionally gives the data file a number,
-in a separate commit, and when that is durable it writes the number into the mark. Commits become durable in order: if
-a number is there, so is everything committed before it. `examine` compares the two at the next start.
+SQLite takes a log that was cut or changed for one that ends there, and a missing or empty file for a new one. The
+broker would silently start with less than it has acknowledged. So a `Marker` occasionally gives the data file a number,
+in a separate commit, and when that commit is durable, it writes the number into the mark. Commits become durable in
+order: if the file has a number, it also has everything committed before it. `examine` compares the two at the next
+start.
 
-The mark never claims more than was committed, whenever a process ends. Other commits pay nothing for it, except that
-they occasionally wait for their turn. Events acknowledged after the last mark may be lost without a trace, unless
-SQLite's own log shows it.
+The mark never claims more than was committed, whenever a process ends. Other commits are not affected, except that they
+occasionally wait for their turn. Events acknowledged after the last mark may be lost without a trace, unless SQLite's
+own log shows it.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ SELECT_LOG_ENDS = """
 """
 SELECT_EVENT_TYPE_OF_TOPIC = "SELECT key FROM documents WHERE kind = 'event-types' AND instr(entry, ?) LIMIT 1"
 
-# A half-written mark looks like damage; its writer is done by the next look, or by the last one.
+# A half-written mark looks like damage; its writer is done by the next attempt, or at least by the last one.
 CHECK_ATTEMPTS, SECONDS_BETWEEN_CHECKS = 10, 0.1
 
 # The mark's list helps people who look for missing data; the number alone shows that something is missing.
 MAX_LISTED_KEYS = 10_000
 MAX_NAMES_SHOWN = 5
-# A file of this size is looked through in a moment.
+# A file of this size is checked in a moment.
 MAX_FULLY_CHECKED_BYTES = 32_000_000
 
 REMEDY_MESSAGE = (
@@ -198,8 +199,8 @@ def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
     """Whether SQLite's log contains durable transactions after the place where it ends.
 
     SQLite reads the log up to the first damaged frame. A transaction is on the disk before the next one begins. So if
-    two ends of transactions lie after that place, the first was whole once: it was changed later. One alone may be
-    the remains of a transaction that was never acknowledged, after a power cut. (The formats:
+    two transactions end after that place, the first was once complete, and was changed later. A single end may belong
+    to a transaction that was never acknowledged, because of a power cut. (The formats:
     https://www.sqlite.org/walformat.html and fileformat2.html#walformat.)
     """
     wal = path.with_name(f"{path.name}-wal")
@@ -227,7 +228,7 @@ class _FramesBehindEnd(Struct, frozen=True):
 
 
 def _read_frames_behind_end(wal: Path, index: Path, connection: sqlite3.Connection) -> _FramesBehindEnd | None:
-    """None if the log is being written: then the writer has everything."""
+    """Read the frames; None if the log is being written, because then the writer has everything."""
     # The index exists, and belongs to the log, once the file was read.
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     try:
@@ -246,7 +247,7 @@ def _read_valid_frame_count(index: BinaryIO) -> int:
 
 
 def _count_transaction_ends_behind(frames: BinaryIO, valid: int) -> int:
-    """How many frames after the valid ones end a transaction, of those written since the log began again."""
+    """The number of frames after the valid ones that end a transaction and were written since the log began again."""
     page_size, salts = struct.unpack(">8xI4x8s", frames.read(24))
     length, size = 24 + page_size, frames.seek(0, os.SEEK_END)
     ends = 0
@@ -288,7 +289,7 @@ class Marker:
         self._closed = False
 
     def write_mark_if_changed(self) -> None:
-        """Give the file the next number if it has changed, and write that beside it.
+        """Give the file the next number if it has changed, and write the number into the mark.
 
         The broker continues without a mark, or with an old one; the next attempt may succeed.
         """
@@ -298,7 +299,7 @@ class Marker:
             log.warning("Marking the data file %s failed", self._path, exc_info=True)
 
     def close(self) -> None:
-        """Mark the state at the end. Doing it again changes nothing."""
+        """Mark the state at the end. A repeated call changes nothing."""
         if not self._closed:
             self._closed = True
             self.write_mark_if_changed()

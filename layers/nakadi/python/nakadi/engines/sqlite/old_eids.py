@@ -1,7 +1,7 @@
 """Says in which rows older ids are, for those that memory has no room for (`eid_index`).
 
-It is a table by id, so an entry costs the writing of a page of the file, and a look-up the reading of one. All rows of
-ids up to one are in it, and none behind that.
+It is a table by id, so an entry costs a write of a page, and a look-up costs a read of a page. It contains all rows of
+ids up to a certain one, and none after that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def last_row_with_old_eids(connection: sqlite3.Connection) -> int:
 
 
 def find_old_eids(connection: sqlite3.Connection, eids: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
-    """The rows of these ids, for those that have one here."""
+    """The rows of these ids, for ids that are indexed here."""
     for start in range(0, len(eids), EIDS_PER_LOOKUP):
         some = eids[start : start + EIDS_PER_LOOKUP]
         yield from connection.execute(_SELECT_ROWS, (*some, *[None] * (EIDS_PER_LOOKUP - len(some))))

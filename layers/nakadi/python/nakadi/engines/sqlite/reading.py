@@ -1,4 +1,4 @@
-"""How the file stores records, in rows with a frame each, and how to read them: one statement for each question."""
+"""How the file stores records, in rows with a frame each, and how to read them: one statement for each kind of read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FrameRow(NamedTuple):
         return self.first_offset + self.offset_count
 
     def stored_body(self, frame: bytes | None = None) -> bytes:
-        """How the row is kept, with its own frame or another one."""
+        """The stored form of the row, with its own frame or another one."""
         frame = self.frame if frame is None else frame
         return ROW_HEAD_FORMAT.pack(self.first_offset, self.offset_count, self.stored_at, len(frame)) + frame
 
@@ -100,12 +100,12 @@ def merge_small_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 def _are_alike(lines: Sequence[RecordLines], number: int) -> bool:
-    """Whether all of this number of parts are lines, either with keys or without."""
+    """Whether all parts are lines, either all with keys or all without."""
     return len(lines) == number and len({each.keys is None for each in lines}) == 1
 
 
 class ChunkedRecords(Sequence[Record]):
-    """Records whose chunks the process that sent them has made."""
+    """Records whose chunks the sending process has already created."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self.chunks = chunks
@@ -228,7 +228,7 @@ def is_known_topic(connection: sqlite3.Connection, topic: str) -> bool:
 def read_end_and_rows(
     connection: sqlite3.Connection, topic: str, partition: int, start: int, *, limit: int, max_bytes: int
 ) -> tuple[int, list[FrameRow]]:
-    """Where the log ends, and its next rows."""
+    """The end of the log, and its next rows."""
     wanted = {"topic": topic, "partition": partition, "start": start, "limit": limit, "max_bytes": max_bytes}
     found = connection.execute(SELECT_JOINED_ROWS, wanted).fetchone()
     if found is None:
@@ -240,7 +240,7 @@ def read_end_and_rows(
 
 
 def _split_joined_rows(joined: bytes) -> Iterator[FrameRow]:
-    """The rows that SQLite has joined."""
+    """Split the rows that SQLite has joined."""
     place = following = 0
     while place < len(joined):
         body = place + ROW_HEAD_FORMAT.size

@@ -66,7 +66,7 @@ PUT_DOCUMENT = """
 """
 
 
-# Numbers lie among the documents: a file of an older version has room for them, and an older broker passes them over.
+# Numbers lie among the documents: a file of an older version has room for them, and an older broker ignores them.
 COUNT_CHANGE = """
     INSERT INTO documents (kind, key, revision, entry) VALUES (?1, ?2, 1, '')
     ON CONFLICT (kind, key) DO UPDATE SET revision = revision + 1
@@ -131,11 +131,11 @@ def change_counts(connection: sqlite3.Connection) -> ChangeCounters:
 
 
 def _first_text_after_prefix(prefix: str) -> str | None:
-    """The least text that is greater than all texts with this beginning; None when there is none."""
+    """The least text that is greater than all texts with this prefix; None if there is none."""
     for length in range(len(prefix), 0, -1):
         point = ord(prefix[length - 1])
         if point < 0x10FFFF:
-            # No text is kept that contains one of the surrogates.
+            # No stored text contains a surrogate.
             return prefix[: length - 1] + chr(0xE000 if point == 0xD7FF else point + 1)
     return None
 

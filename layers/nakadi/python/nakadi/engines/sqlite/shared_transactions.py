@@ -1,9 +1,9 @@
-"""Changes of a SQLite file that are made together when they come together, as commits of cursors do.
+"""Changes of a SQLite file that share a transaction if they arrive together, as commits of cursors do.
 
-Changes to the file wait in one queue, in order of arrival. A thread that waits for its own change may make the
-changes of others with it; a dedicated thread makes those that nothing waits for. Commits that come one after the
-other are one statement, which is a transaction by itself: each further statement would give the interpreter away and
-wait for it again, and each transaction waits for the disk.
+Changes to the file wait in one queue, in order of arrival. A thread that waits for its own change may make the changes
+of others with it; a dedicated thread makes changes for which nothing waits. Commits that come one after the other are
+one statement, which is a transaction by itself: each additional statement would release the interpreter and wait for it
+again, and each transaction waits for the disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SELECT_OFFSETS = "SELECT event_type, partition, timeline, position, owner, since
 
 SELECT_OFFSET = SELECT_OFFSETS + " AND event_type = ? AND partition = ?"
 
-# Only forward, and only by the owner: nothing is read unless it does not fit.
+# Moves an offset only forward, and only for its owner; nothing is read unless the update fails.
 COMMIT_OFFSET = """
     UPDATE offsets SET timeline = ?1, position = ?2, since = ?3
     WHERE subscription = ?4 AND event_type = ?5 AND partition = ?6 AND owner = ?7 AND (timeline, position) < (?1, ?2)
@@ -66,7 +66,7 @@ class Change:
 
 
 class Transaction(Change, Generic[T]):
-    """A piece of work, which raises before it has changed anything, or not at all. `finished` is as for `Commit`."""
+    """A piece of work, which raises only before it has changed anything. `finished` is as for `Commit`."""
 
     def __init__(self, work: TransactionStep[T], finished: Callable[[Transaction[T]], None] | None = None) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Transaction(Change, Generic[T]):
         try:
             self._result = self._work(connection)
         except sqlite3.Error:
-            # It may have ended the transaction, including the changes of earlier pieces: all of them fail.
+            # The error may have ended the transaction, including the changes of earlier pieces, so all of them fail.
             raise
         except Exception as error:  # noqa: BLE001  # it is raised in the waiting thread
             self._error = error
@@ -122,7 +122,7 @@ class Commit(Change):
 
     @property
     def remaining_rows(self) -> Mapping[OffsetRowKey, EventTypePartition]:
-        """The partitions that are still to be judged, with their rows in the table."""
+        """The partitions without a result yet, with their rows in the table."""
         return self._left
 
     def statement_values(self) -> list[SqlValue]:
@@ -138,7 +138,9 @@ class Commit(Change):
         self.numbers.append(number)
 
     def judge_remaining_rows(self, connection: sqlite3.Connection, changes: FileChangePoller) -> None:
-        """Judge the partitions that are left one by one, within a transaction: none of them may have changed since."""
+        """Determine the results of the remaining partitions one by one, within a transaction, so that none of them can
+        change meanwhile.
+        """
         moved = False
         for row, partition in self._left.items():
             at = self.positions[partition]
@@ -163,8 +165,8 @@ class SharedTransactions:
     def __init__(self, file: SqliteFile, changes: FileChangePoller) -> None:
         self._file = file
         self._changes = changes
-        # A deque needs no lock: any thread adds at its end, in one step, and only the one that has `_turn` takes from
-        # its front. No other thread can take the change at the front before this one does.
+        # A deque needs no lock: any thread adds at its end in one step, and only the thread that has `_turn` takes from
+        # its front. So no other thread can take the change at the front first.
         self._waiting: deque[Change] = deque()
         self._turn = threading.Lock()
         # The connection on which commits note their changes, once there were some.
@@ -182,10 +184,10 @@ class SharedTransactions:
         return transaction.outcome()
 
     def make_and_wait(self, change: Change) -> None:
-        # Before taking the lock: the thread that holds it may make this change, too.
+        # Before taking the lock, because the thread that holds it may also make this change.
         self._waiting.append(change)
-        # The thread that gets the lock makes all that is queued; the others find theirs made. It may have to
-        # continue: earlier changes in the queue come first, and each round makes a limited number.
+        # The thread that gets the lock makes all queued changes; the others find theirs made. It may have to continue:
+        # earlier changes in the queue come first, and each round makes a limited number.
         while not change.is_made:
             self._make_next_changes(change)
 
@@ -213,8 +215,8 @@ class SharedTransactions:
         if self._thread is not None:
             self._wishes.put(None)
             self._thread.join()
-        # A thread that waits for its own change may still have the turn, or come for it after this: the connection for
-        # commits is closed in a turn, and is not opened again.
+        # A thread that waits for its own change may still have the turn, or take it later: the connection for commits
+        # is closed in a turn, and is not opened again.
         with self._turn:
             self._is_over = True
             if self._connection is not None:
@@ -248,15 +250,15 @@ class SharedTransactions:
                 for change in changes:
                     change.set_error(error)
             finally:
-                # Last, when each has its outcome: a thread that sees it may continue at once.
+                # Last, when each change has its outcome, because a thread that sees it may continue at once.
                 for change in changes:
                     change.is_made = True
-        # Without the lock: the called functions may make changes, too.
+        # Without the lock, because the called functions may also make changes.
         for change in changes:
             try:
                 change.report_finished()
             except Exception:
-                # It must not end the thread that all others wait for.
+                # The error must not end the thread for which all others wait.
                 log.exception("Passing on the outcome of a change of subscriptions failed")
 
     def _pop_changes_made_together(self) -> list[Change]:
@@ -269,7 +271,7 @@ class SharedTransactions:
             return changes
         rows = set(first.remaining_rows)
         while waiting and isinstance(following := waiting[0], Commit):
-            # Two commits of one partition are judged in order.
+            # Two commits of one partition get their results in order.
             if len(rows) + len(following.remaining_rows) > MAX_ROWS_PER_STATEMENT or not rows.isdisjoint(
                 following.remaining_rows
             ):

@@ -1,9 +1,9 @@
 """Several processes append to one file, and one of them commits for all, so that they share the group commit.
 
-A process that only sends has a `RemoteWriter`: it makes chunks of records, with all the work that takes, sends them
-through a socket, and gets their outcomes back. The process that commits has an `AppendService`, which passes arriving
-appends to its own event log, and reports to the others which partitions grew. Both ends are one program of one
-version: a message is its length and MessagePack.
+A process that only sends has a `RemoteWriter`, which creates chunks of records, sends them through a socket, and
+receives their outcomes. The process that commits has an `AppendService`, which passes arriving appends to its own event
+log, and reports to the others which partitions grew. Both ends are one program of one version: a message is its length
+and MessagePack.
 
 A connection that breaks leaves appends without an outcome. They end with `Unavailable`, which means, as everywhere,
 that it is unknown whether they are stored: the commit may have happened.
@@ -54,12 +54,13 @@ class _AppendRequest(Struct, frozen=True, array_like=True, tag=1):
 
 
 class _WatchRequest(Struct, frozen=True, array_like=True, tag=2):
-    """From now on, the partitions that grew are to be reported."""
+    """A request to report the partitions that grow from now on."""
 
 
 class _AppendOutcomes(Struct, frozen=True, array_like=True, tag=3):
-    """Partitions that grew, and appends that have ended since the last message. A failure is a number, the index of
-    its kind in `FAILURE_TYPES`, and its text. Some that are stored had duplicates, which were left out."""
+    """Partitions that grew, and appends that have ended since the last message. A failure is a number, the index of its
+    kind in `FAILURE_TYPES`, and its text. Some stored appends had duplicates, which were left out.
+    """
 
     grown_partitions: list[TopicPartition]
     stored_requests: list[int]
@@ -103,7 +104,7 @@ class RemoteWriter:
         self._connection = connection
         self._changed = threading.Condition()
         self._next = 0
-        # By number: the function to call with the outcome, and the size.
+        # For each number, the function to call with the outcome, and the size.
         self._waiting: dict[int, tuple[OnAppendDone, int]] = {}
         self._waiting_bytes = 0
         self._ended = ""
@@ -134,8 +135,8 @@ class RemoteWriter:
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._changed:
             self._refuse_if_ended()
-        # SQLite lets one connection write at a time, across all processes. The process that commits sees by the
-        # version of the file that another has written, and reads again where its partitions end.
+        # SQLite lets one connection write at a time, across all processes. The committing process sees from the version
+        # of the file that another one has written, and reads the ends of its partitions again.
         with self._file.write_transaction() as connection:
             return work(connection)
 
@@ -146,14 +147,14 @@ class RemoteWriter:
             first, self._is_asked_to_watch = not self._is_asked_to_watch, True
         if first:
             self._outbox.send(encode_length_prefixed(_WatchRequest()))
-        # Commits after this call returns must be reported, so the other side has to know.
-        # If the connection ends, so does this wait, and the look behind it finds the reason.
+        # Commits after this call returns must be reported, so the other side has to know. If the connection ends, so
+        # does this wait, and the check after it finds the reason.
         self._watching.wait()
         with self._changed:
             self._refuse_if_ended()
 
     def remove_watcher(self) -> None:
-        """Do nothing: a report is a few bytes beside the outcomes, and a new start takes a round trip."""
+        """Do nothing: a report adds a few bytes to the outcomes, and starting again takes a round trip."""
 
     def close(self) -> None:
         with self._changed:
@@ -210,7 +211,7 @@ class RemoteWriter:
             try:
                 done(outcome)
             except Exception:
-                # It must not end the thread that all other appends wait for.
+                # The error must not end the thread for which all other appends wait.
                 log.exception("Passing on the outcome of an append failed")
 
     def _fail_waiting_appends(self) -> None:
@@ -225,7 +226,7 @@ class RemoteWriter:
 
 
 def _without_redundant_records(chunk: Chunk) -> Chunk:
-    """Without the records of a chunk that has its frame; others are sent unchanged."""
+    """The chunks, without records where a chunk has its frame; others are sent unchanged."""
     return Chunk(() if chunk.frame else tuple(chunk.records), chunk.count, chunk.size, chunk.frame)
 
 
@@ -261,7 +262,7 @@ class _SocketOutbox:
                 self._thread.start()
 
     def close(self) -> None:
-        """To be called when the connection is shut down."""
+        """Call this when the connection is shut down."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -271,8 +272,7 @@ class _SocketOutbox:
     def _send_until_closed(self) -> None:
         while True:
             with self._changed:
-                # A thread that finds nothing unsent lets others send themselves again, so the two are settled under
-                # one lock.
+                # A thread that finds nothing unsent lets others send again themselves, so both happen under one lock.
                 self._is_sending = bool(self._unsent)
                 while not self._unsent:
                     if self._closed:
@@ -317,7 +317,7 @@ class AppendService:
         if self._watching.done() and not self._watching.exception():
             self._watching.result()()
         else:
-            # The thread that begins the watch may still be at it. The log, which is closed next, ends all watches.
+            # The thread that begins the watch may still be running. The log, which is closed next, ends all watches.
             self._watching.cancel()
 
     def _watch_log(self, done: Callable[[asyncio.Task[Callable[[], None]]], None]) -> None:
@@ -389,7 +389,7 @@ class _WorkerConnection(asyncio.Protocol):
                 elif isinstance(self._log, DeduplicatingLog):
                     begin_task(self._log.append_once(request.topic, batches, request.ids), done)
             else:
-                # First the place that reports are put into, then the watch, and then the answer that relies on both.
+                # First the set that receives reports, then the watch, and then the answer that relies on both.
                 self.is_watching = True
                 self._watch(self._confirm_watch)
 
@@ -440,7 +440,7 @@ class _WorkerConnection(asyncio.Protocol):
 
 
 def _failure_message(outcome: AppendResultByPartition | Exception) -> tuple[int, str] | None:
-    """The kind and the text of a failure; None of an append that is stored."""
+    """The kind and the text of a failure; None for a stored append."""
     if isinstance(outcome, Exception):
         kind = next((index for index, each in enumerate(FAILURE_TYPES) if isinstance(outcome, each)), 0)
         return kind, str(outcome)

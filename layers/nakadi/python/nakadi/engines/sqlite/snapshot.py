@@ -1,4 +1,4 @@
-"""A data file as it is at one moment, while brokers go on with it.
+"""A data file as it is at one moment, while brokers continue to use it.
 
     with open_snapshot(path) as snapshot:
         snapshot.copy_to(copy)
@@ -52,7 +52,7 @@ class Snapshot:
         """
         os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(sqlite3.connect(copy, isolation_level=None)) as target:
-            for setting in ("journal_mode = OFF", "synchronous = OFF"):  # a copy that is not complete is of no use
+            for setting in ("journal_mode = OFF", "synchronous = OFF"):  # an incomplete copy is useless
                 target.execute(f"PRAGMA {setting}").close()
             self._connection.backup(target, pages=PAGES_PER_STEP)
         address = f"file:{quote(str(copy.absolute()))}?mode=ro&immutable=1"

@@ -1,4 +1,4 @@
-"""Wiping a data file: after it, no byte of rows that were deleted before it is left, in the file or in SQLite's log.
+"""Wipes a data file: afterwards, no byte of previously deleted rows is left in the file or in SQLite's log.
 
     request_wipe(path)
     done = DataFileWiper(path).run(patience_seconds=5.0)
@@ -7,10 +7,10 @@ SQLite leaves copies of a deleted row in three places: in pages that are no long
 that are in use (a row leaves one there whenever its page is merged or split), and in the log. So a wipe rewrites every
 row with events, fills the free pages with zeros, and truncates the log.
 
-Any process may do it, whether the broker is running or not. A request is a note in the data file, which stays until
-the wipe is complete: if the first process is killed, or readers keep the log from being truncated, the broker tries
-to complete it every few seconds. All of this happens in steps of a few milliseconds with pauses of the same length,
-so that no append waits for long. `VACUUM` would let all of them wait until the whole file is written.
+Any process may do it, whether the broker is running or not. A request is a note in the data file, which stays until the
+wipe is complete: if the first process is killed, or readers keep the log from being truncated, the broker tries to
+complete it every few seconds. All of this happens in steps of a few milliseconds with pauses of the same length, so
+that no append waits for long. `VACUUM` would make all appends wait until the whole file is written.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ MAX_BYTES_PER_STEP = 500_000
 MAX_FREE_PAGES_PER_STEP = 128
 
 # A page between two steps keeps its free space, so each step repeats the last rows of the one before it: half of them
-# at the most. Merging and splitting concerns three neighbours at a time. Such a page holds only the beginning of a
-# large row, of at least this number of bytes.
+# at the most. Merging and splitting concerns three neighbours at a time. A page holds only the beginning of a row of at
+# least this number of bytes.
 REPEATED_PAGES = 6
 MIN_LOCAL_BYTES = 400
 
@@ -97,7 +97,7 @@ def request_wipe(path: Path) -> None:
 
 
 class DataFileWiper:
-    """Does the wipe that was requested, or continues one that another process has begun and not completed."""
+    """Runs the requested wipe, or continues one that another process has begun but not completed."""
 
     def __init__(
         self, path: Path, *, now: Callable[[], float] = time.time, is_stopping: Callable[[], bool] = lambda: False
@@ -108,8 +108,8 @@ class DataFileWiper:
         self._owner = uuid4().hex
 
     def run(self, patience_seconds: float) -> bool:
-        """Whether every requested wipe is done. If readers of old states keep the log from being truncated for longer
-        than `patience_seconds`, or another process is working on it, it returns False.
+        """Wipe, and return whether every requested wipe is done. Returns False if readers of old states prevent the
+        truncation of the log for longer than `patience_seconds`, or another process is working on the wipe.
         """
         with _open_connection(self._path) as connection:
             claimed = self._claim(connection)
@@ -127,7 +127,7 @@ class DataFileWiper:
 
     def _claim(self, connection: sqlite3.Connection) -> tuple[int, WipeNote] | None:
         found = _read_note(connection)
-        if found is None:  # without a turn to write: the broker looks here every few seconds
+        if found is None:  # without a turn to write, because the broker checks this every few seconds
             return None
         with _transaction(connection):
             found = _read_note(connection)
@@ -147,13 +147,13 @@ class DataFileWiper:
 
     @contextmanager
     def _claimed_transaction(self, connection: sqlite3.Connection, revision: int) -> Iterator[None]:
-        """A transaction in which this process has the wipe to itself, and a pause as long as it behind it."""
+        """A transaction in which only this process wipes, followed by a pause of the same length."""
         if self._is_stopping():
             raise _ClaimLost
         began = time.monotonic()
         with _transaction(connection):
-            # Checked under the lock of writers. If this process was paused for so long that another one has taken
-            # over, it changes nothing any more.
+            # Checked under the lock of writers. If this process was paused for so long that another one has taken over,
+            # it changes nothing.
             found = _read_note(connection)
             if found is None or found[0] != revision or found[1].owner != self._owner:
                 raise _ClaimLost
@@ -198,13 +198,13 @@ class DataFileWiper:
         """Use all free pages for zeros at the same time, and free them again."""
         (page_size,) = connection.execute("PRAGMA page_size").fetchone()
         with self._claimed_transaction(connection, revision):
-            # A run that was killed may have left it.
+            # A killed run may have left it.
             connection.execute("CREATE TABLE IF NOT EXISTS blanks (content BLOB NOT NULL)")
         is_filled = False
         while not is_filled:
             with self._claimed_transaction(connection, revision):
                 (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-                # Once none is left, every page that was free at the beginning has been overwritten.
+                # Once no free page is left, every page that was free at the beginning has been overwritten.
                 is_filled = free == 0
                 if free:
                     size = min(free, MAX_FREE_PAGES_PER_STEP) * (page_size - 4)
@@ -226,7 +226,7 @@ class DataFileWiper:
                 return False
             time.sleep(SECONDS_BETWEEN_ATTEMPTS)
         with _transaction(connection):
-            # A request that came meanwhile has another revision, and stays.
+            # A request that arrived meanwhile has another revision, and stays.
             connection.execute(f"DELETE FROM documents WHERE {NOTE} AND revision = ?", (revision,))  # noqa: S608  # a constant
         return _read_note(connection) is None
 
@@ -263,7 +263,7 @@ def _size_bytes(row: Sequence[object]) -> int:
 
 
 def _truncate_log(connection: sqlite3.Connection) -> bool:
-    # Most of the work first, while others write: for the rest they have to wait.
+    # First most of the work, while others write; they wait only for the rest.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     connection.execute(f"PRAGMA busy_timeout = {LOG_LOCK_TIMEOUT_MS}").close()
     is_blocked, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -1,8 +1,8 @@
 """One thread that writes: appends that wait at the same time share a commit, and cleaning takes its turns in between.
 
-Every call into SQLite lets other threads run, and in a busy process it is a while until they give way again. So a
-commit is a single call, an insertion that is a transaction in itself, unless it has more than sixteen rows, or the
-ends of its partitions have to be read first.
+Every call into SQLite lets other threads run, and in a busy process, getting the interpreter back takes a while. So a
+commit is a single call, an insertion that is a transaction in itself, unless it has more than sixteen rows, or the ends
+of its partitions have to be read first.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _PendingAppend:
         self.ids = ids
         self.done = done
         self.partitions = [(topic, partition) for partition in batches]
-        # Checked before the writer gets them: a bad record must not fail the commit of the others.
+        # Checked before the writer gets the records: a bad one must not fail the commit of the others.
         self.chunks = {(topic, partition): chunks_of(records) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
 
@@ -105,7 +105,7 @@ class _PendingAppend:
         try:
             self.done(outcome)
         except Exception:
-            # It must not end the thread that all other appends wait for.
+            # The error must not end the thread for which all other appends wait.
             log.exception("Passing on the outcome of an append to %s failed", self.topic)
 
     def refusal_error(self, ends: Mapping[TopicPartition, _PartitionEnd]) -> Exception | None:
@@ -123,7 +123,7 @@ def chunks_of(records: Sequence[Record]) -> Sequence[Chunk]:
     if isinstance(records, RecordLines) and (size := len(records.text) + 1) <= MAX_RECORD_BYTES_TO_JOIN:
         return [Chunk(records, records.number, size)]
     if len(records) == 1 and (size := len(records[0].value or b"") + 1) <= MAX_RECORD_BYTES_TO_JOIN:
-        # As `chunks_of` has it, in fewer calls: a single event has nothing to share them with.
+        # The result of `chunks_of`, in fewer calls, whose cost a single event would bear alone.
         frames.check_no_line_breaks(records)
         return [Chunk(records, 1, size)]
     return list(split_into_chunks(records))
@@ -132,7 +132,7 @@ def chunks_of(records: Sequence[Record]) -> Sequence[Chunk]:
 class _WriterTask(Generic[T]):
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
         self._work = work
-        # Held until the writer releases it: an `Event`, without the condition and the second lock of one.
+        # Held until the writer releases it. It works like an `Event`, but without a condition and a second lock.
         self._done = threading.Lock()
         self._done.acquire()
         self._result: T | None = None
@@ -154,7 +154,7 @@ class _WriterTask(Generic[T]):
 
 
 class SqliteWriter(Protocol):
-    """Writes the events of a process, and does the small steps of maintenance."""
+    """Writes the events of a process, and runs the small steps of maintenance."""
 
     def append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None = None
@@ -165,7 +165,7 @@ class SqliteWriter(Protocol):
         """
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run work in a separate transaction. It delays every append: it must take milliseconds."""
+        """Run work in a separate transaction. The work delays every append, so it must take only milliseconds."""
 
     def close(self) -> None:
         """Do the waiting work, then stop."""
@@ -199,10 +199,11 @@ class LogWriter:
     def append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone, ids: EventIds | None = None
     ) -> None:
-        # This thread makes its chunks, without the lock, so that others append meanwhile.
+        # This thread creates its chunks without the lock, so that others can append meanwhile.
         append = _PendingAppend(topic, batches, done, ids)
         with self._changed:
-            # Under the lock of the writer's last look: nothing gets into the queue once the writer has found it empty.
+            # Under the lock of the writer's last check: nothing gets into the queue once the writer has found it empty
+            # at its end.
             self._refuse_if_closing()
             queue = self._appends if ids is None or self._has_read_eids else self._appends_with_ids
             if len(queue) >= MAX_WAITING_APPENDS or self._waiting_bytes > MAX_WAITING_BYTES:
@@ -237,14 +238,14 @@ class LogWriter:
                 self._commit_appends(appends)
             for step in steps:
                 step.run_in_transaction(self._file)
-                # A step may have changed the ends through the very connection that appends, which its version does
-                # not show: that only covers changes through others.
+                # A step may have changed the ends through the appending connection itself. The version does not show
+                # that, because it covers only changes through other connections.
                 self._ends.forget_all()
             if not self._has_read_eids:
                 self._read_some_eids()
             if self._eids.has_to_make_room:
                 self._make_room_for_eids()
-            # Not kept while nothing comes: a large batch would stay in memory until the next one.
+            # Not kept while nothing arrives: a large batch would stay in memory until the next one.
             del turns, appends, steps
 
     def _pop_next_work(self) -> tuple[list[_PendingAppend], list[_WriterTask[Any]]] | None:
@@ -263,7 +264,7 @@ class LogWriter:
                 appends.append(self._appends.popleft())
                 size += appends[-1].size
             self._waiting_bytes -= size
-            # One step and no more: appends that come during a long clean-up wait for one step of it.
+            # Only one step: appends that arrive during a long clean-up wait for one step of it.
             return appends, [self._steps.popleft()] if self._steps else []
 
     def _read_some_eids(self) -> None:
@@ -271,7 +272,7 @@ class LogWriter:
         try:
             with self._file.write_connection() as connection:
                 is_done = self._eids.load_some(connection)
-        except Exception:  # the appends that need them try again, and say so
+        except Exception:  # the appends that need them try again, and report the error
             log.warning("The ids of events could not be read", exc_info=True)
             self._eids.forget_all()
             is_done = True
@@ -301,7 +302,7 @@ class LogWriter:
                 self._file, self._ends, self._eids, appends, microseconds_since_epoch(self._clock.now())
             )
         except Exception as error:  # noqa: BLE001  # the error belongs to the waiting callers
-            # They were advanced for rows that are not in the file after all.
+            # The offsets were advanced for rows that were not stored.
             self._ends.forget_all()
             self._eids.forget_all()
             self._metrics.log_commit_seconds.observe(time.perf_counter() - began)
@@ -311,8 +312,8 @@ class LogWriter:
             return
         self._metrics.log_commit_seconds.observe(time.perf_counter() - began)
         self._metrics.log_commit_appends.observe(len(appends))
-        # Behind the commit, so that readers who are woken find the events; and outside of it, so that neither they nor
-        # those who wait for the outcome hold up other writers of the file.
+        # After the commit, so that woken readers find the events; and outside it, so that neither they nor the waiting
+        # publishers delay other writers of the file.
         self._stored(arrivals)
         for append, outcome in zip(appends, outcomes, strict=True):
             append.finish(outcome)
@@ -322,9 +323,9 @@ class LogWriter:
 class PartitionEnds:
     """The ends of partitions, as the writing connection sees them.
 
-    Remembered ends hold while nothing else has changed the file: `PRAGMA data_version` says whether another
-    connection has, and is exact within a transaction that may write. After this connection has changed anything by
-    other means than appends, or a transaction has failed, `forget_all` must be called.
+    Cached ends are valid while nothing else has changed the file: `PRAGMA data_version` says whether another connection
+    has, and is exact within a transaction that may write. After this connection has changed anything by other means
+    than appends, or a transaction has failed, `forget_all` must be called.
     """
 
     def __init__(self) -> None:
@@ -349,7 +350,7 @@ class PartitionEnds:
     def read_ends(
         self, connection: sqlite3.Connection, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _PartitionEnd]:
-        """The ends of these partitions, and perhaps of others; those that are unknown are missing."""
+        """The ends of these partitions, and perhaps of others; unknown partitions are missing."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version != self.version or connection is not self._connection or len(self._ends) > MAX_KNOWN_ENDS:
             self._ends.clear()
@@ -381,7 +382,7 @@ def _store_appends(
             if _insert_unless_file_changed(file, connection, rows, eid_rows, version):
                 eids.note_stored(connection, eid_rows)
                 return [NO_DUPLICATES] * len(appends), _committed_appends(partitions, ends), _bytes_of_rows(rows)
-            # They have been advanced, though nothing is stored.
+            # The ends have been advanced, but nothing is stored.
             partition_ends.forget_all()
         with file.transaction(connection):
             ends = partition_ends.read_ends(connection, partitions)
@@ -448,7 +449,7 @@ def _remember_eids(
     next_offsets: dict[TopicPartition, int],
     now: int,
 ) -> PlacesByPartition:
-    """Remember the ids of an append; its duplicates. Offsets are moved on after the events that are not."""
+    """Remember the ids of an append; return its duplicates. The other events advance the offsets."""
     own = {number: next_offsets[append.topic, number] for _, number in append.partitions}
     duplicates = eids.remember(connection, ids, own, now)
     next_offsets.update({(append.topic, number): offset for number, offset in own.items()})
@@ -478,7 +479,7 @@ def _frame_rows_of_appends(
     ends: Mapping[TopicPartition, _PartitionEnd],
     now: int,
 ) -> list[FrameRowValues]:
-    """The rows of appends, which move the ends of their partitions on."""
+    """The rows of appends, which advance the ends of their partitions."""
     by_partition: dict[TopicPartition, list[Chunk]] = {}
     for chunks_of_append in chunks_of_appends:
         for partition, chunks in chunks_of_append.items():
@@ -535,8 +536,9 @@ def _flat_values(rows: Sequence[Sequence[SqlValue]]) -> list[SqlValue]:
 
 @cache
 def _insert_statement(into: str, row_count: int, *, only_at_version: bool = False) -> str:
-    """A statement that inserts rows. With `only_at_version`, it inserts all and returns something, or none if the file
-    was changed since the version that is the last value."""
+    """A statement that inserts rows. With `only_at_version`, it inserts all rows and returns something, or inserts none
+    if the file has changed since the version in the last value.
+    """
     row = f"({', '.join('?' * (into.count(',') + 1))})"
     values = f"VALUES {', '.join([row] * row_count)}"
     if only_at_version:
