@@ -1,4 +1,4 @@
-"""How tests are dealt out to processes, how examples are chosen, and where the figures go that tests record."""
+"""Distributes tests to processes, chooses examples, and shows the figures that tests record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ settings.register_profile(
 settings.load_profile("tests")
 
 # Every client of httpx reads the certificates of all authorities, which takes 20 ms of the processor, and thousands are
-# made. No test goes to an authority's server: they are sent to a folder without any, with the processes of tests.
+# made. No test connects to a server with a public certificate, so tests and their processes get an empty folder of
+# certificates.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
@@ -43,7 +44,7 @@ if not os.access(Path.home(), os.W_OK):
 # workers, a Kafka, a browser, a PostgreSQL. The longest groups go first.
 TOGETHER = ("glue_jobs", "aws-local", "aws-local subscriptions", "infra", "two-workers", "kafka", "console", "relay")
 
-# They go with the jobs, because they share their Spark.
+# These run with the jobs, because they share Spark with them.
 WITH_SPARK = (
     "tests/docs/test_analytics.py",
     "tests/docs/test_spark.py",
@@ -119,7 +120,9 @@ def descriptions_of_services():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing that is collected becomes garbage, and looking for it would take a quarter of the time."""
+    """Disable garbage collection meanwhile: collecting tests leaves no garbage, and looking for it would take a quarter
+    of the time.
+    """
     gc.disable()
     try:
         return (yield)
@@ -134,15 +137,17 @@ def pytest_collection_finish() -> None:
 
 
 def splits_aws_local(config: pytest.Config) -> bool:
-    """Whether two processes have a deployment each. Nearly half of the long tests need one, and they wait most of their
-    time; the few in `make test` are not worth a second start."""
+    """Whether each of two processes has its own deployment. Nearly half of the long tests need one, and they wait most
+    of their time; the few in `make test` are not worth a second start.
+    """
     is_distributed = hasattr(config, "workerinput") or getattr(config.option, "numprocesses", None)
     return bool(is_distributed) and (everything.WANTED or "long" in config.option.markexpr)
 
 
 def process_group_of_test(nodeid: str, splits: bool = False) -> str:
-    """The group of a test: tests of one group run in the same process. `splits`: the deployment is begun in two of
-    them."""
+    """The group of a test: tests of one group run in the same process. With `splits`, the deployment is started in two
+    of them.
+    """
     file, _, name = nodeid.partition("::")
     folder = file.removeprefix("tests/").partition("/")[0]
     for engine in ("aws-local", "two-workers"):

@@ -11,7 +11,10 @@ from tests.support.attacked import AttackedBroker, start_attacked_broker
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[AttackedBroker]:
-    """A broker that a file of tests attacks. At the end, it still runs, and has logged no traceback."""
+    """A broker that a file of tests attacks.
+
+    At the end, the broker must still run, and must have logged no traceback.
+    """
     with start_attacked_broker() as broker:
         yield broker
         assert broker.alive()

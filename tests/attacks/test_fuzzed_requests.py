@@ -27,7 +27,7 @@ from tests.support.wire import Wire
 
 schemathesis = LazyModule("schemathesis")
 
-# The same requests in every `make test`, and no attempts to find smaller ones: the broker has changed meanwhile.
+# Every `make test` sends the same requests, without attempts to shrink them, since the broker has changed meanwhile.
 SEEDED = settings(
     derandomize=not everything.WANTED,
     database=None,
@@ -39,7 +39,7 @@ Answer = tuple[int, dict[str, str], bytes | None]
 
 
 class FuzzedBroker:
-    """A broker with something of everything; what a request deletes or changes is created again."""
+    """A broker with a resource of each kind. Resources that a request deletes or changes are created again."""
 
     def __init__(self, broker: AttackedBroker) -> None:
         self.broker = broker
@@ -56,7 +56,7 @@ class FuzzedBroker:
             self._wire.socket.close()
 
     def restore(self) -> None:
-        """Create anything that is missing, and remove obstacles."""
+        """Create all missing resources, and remove obstacles."""
         for feature in self._api.get("/settings/features").json()["items"]:
             if feature["enabled"]:
                 self._api.post("/settings/features", json={"feature": feature["feature"], "enabled": False})
@@ -111,7 +111,7 @@ class FuzzedBroker:
         )
 
     def check_answer(self, request: HostileRequest) -> None:
-        """Send a request, and hold its answer against the description."""
+        """Send a request, and check its answer against the description."""
         try:
             status, headers, body = self._answer(request)
         except AssertionError as error:
@@ -206,7 +206,7 @@ def test_requests_from_the_description_are_answered_as_described(target, record_
 
 
 def request_by_schemathesis(case: Any, target: FuzzedBroker) -> HostileRequest:
-    """The request of a case, every other one for something that there is."""
+    """The request of a case; every other one is for an existing resource."""
     for name, value in case.path_parameters.items():
         if name in target.names and len(value) % 2:
             case.path_parameters[name] = target.names[name][0]

@@ -1,4 +1,4 @@
-"""Requests that would take the memory of the whole process."""
+"""Requests that would use up the memory of the whole process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFINITION = {"owning_application": "me", "category": "undefined", "schema": {"t
 
 
 def post(broker, path, body, **headers):
-    """Status and body of the answer."""
+    """The status and the body of the answer."""
     connection = HTTPConnection(urlsplit(broker.url).netloc, timeout=120)
     try:
         connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
@@ -37,7 +37,7 @@ def get_body(broker, path):
 
 
 def publish_compressed(broker, name, body):
-    """The answer to a batch that is sent in gzip."""
+    """The answer to a batch that is compressed with gzip."""
     return post(broker, f"/event-types/{name}/events", gzip.compress(body, 1), **{"Content-Encoding": "gzip"})
 
 
@@ -69,7 +69,7 @@ def test_millions_of_tiny_events_are_refused(broker, idle_memory):
 
 
 def test_half_a_million_tiny_events_are_refused_unparsed(broker, idle_memory):
-    """Half a million empty events in 1.5 KB are refused at the price of their text."""
+    """Half a million empty events in 1.5 KB are refused at the memory cost of their text."""
     status, _ = publish_compressed(broker, an_event_type(broker, "half"), b"[" + b"{}," * 499_999 + b"{}]")
 
     assert status == 413
@@ -77,7 +77,7 @@ def test_half_a_million_tiny_events_are_refused_unparsed(broker, idle_memory):
 
 
 def test_ten_thousand_tiny_events_take_little(broker, idle_memory):
-    """A batch with the largest number of events takes some hundred bytes for each, also where they are kept."""
+    """A batch with the largest number of events takes some hundred bytes for each event, also in the store."""
     status, answer = publish_compressed(broker, an_event_type(broker, "many"), b"[" + b"{}," * 9_999 + b"{}]")
 
     assert (status, answer) == (200, b"")
@@ -108,7 +108,7 @@ def test_a_body_takes_a_few_times_its_size(broker, idle_memory, shape, record_pr
     record_property("figures", f"{len(body) / MEGABYTE:.1f} MB of {shape}: {factor:.1f} times that in memory")
     assert (status, answer) == (200, b"")
     assert factor < 8
-    # This broker keeps its events in memory: once. The interpreter keeps a piece's worth for the next batch.
+    # This broker keeps its events in memory, once. The interpreter keeps the memory of one piece for the next batch.
     until(lambda: broker.memory() - idle_memory < len(body) + 25 * MEGABYTE)
 
 
@@ -161,7 +161,7 @@ def issuer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def broker_with_tokens(issuer):
-    """A broker that asks for tokens, and has 100 MB for bodies."""
+    """A broker that requires tokens, and has 100 MB for bodies."""
     settings = {"NAKADI_AUTH": "jwt", "NAKADI_AUTH_JWKS": str(issuer.path), "NAKADI_AUTH_ISSUER": ISSUER}
     with start_attacked_broker(
         **settings, NAKADI_AUTH_AUDIENCE=AUDIENCE, NAKADI_MAX_REQUEST_MEMORY_BYTES="100000000"
@@ -172,7 +172,7 @@ def broker_with_tokens(issuer):
 
 
 def announced_request(broker, *headers):
-    """A connection over which 60 MB have been announced, and none of them sent."""
+    """A connection over which 60 MB have been announced, but not sent."""
     head = ("POST /event-types/x/events HTTP/1.1", "Content-Type: application/json", "Content-Length: 60000000")
     return broker.wire().send(*head, *headers)
 
@@ -198,7 +198,7 @@ def test_without_a_token_nothing_is_kept(broker_with_tokens):
 
 
 def test_bodies_in_work_have_a_limit_together(broker_with_tokens, issuer):
-    """With a token, too, no more than the limit is kept of all bodies; beyond it they are 503, and may come again."""
+    """With a token, too, all bodies together stay below the limit; further ones get 503, and can be sent again."""
     token = f"Authorization: Bearer {issuer.token()}"
     before = broker_with_tokens.memory()
     broker_with_tokens.forget_peak()
@@ -210,7 +210,7 @@ def test_bodies_in_work_have_a_limit_together(broker_with_tokens, issuer):
 
     assert {(status, headers["retry-after"]) for status, headers, _ in answers} == {(503, "1")}
     assert 15 - len(refused) <= 5
-    # Gathering a body costs its size once more for a moment.
+    # While a body is assembled, it temporarily takes twice its size.
     assert broker_with_tokens.peak_memory() - before < 200 * MEGABYTE
 
     for wire in wires:

@@ -1,4 +1,4 @@
-"""Work without bound, and a registry that does not answer: other clients are served, and the process ends in time."""
+"""Despite unbounded work or a silent registry, other clients are served, and the process ends in time."""
 
 import json
 import os
@@ -19,7 +19,7 @@ STREAMS = 150
 
 
 def a_schema(levels):
-    """Each level doubles how many schemas check a value."""
+    """A schema in which each level doubles the number of checks of a value."""
     definitions = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, levels)}
     return {"definitions": {"d0": {"type": "object"}, **definitions}, "$ref": f"#/definitions/d{levels - 1}"}
 
@@ -60,7 +60,7 @@ def worst_batches(broker, stack):
 
 
 def test_the_worst_batches_hold_up_no_other_client_and_not_the_end():
-    """While they are in progress, health and small batches are answered; SIGTERM ends the process cleanly."""
+    """During the worst batches, health and small batches are answered; SIGTERM ends the process cleanly."""
     with start_attacked_broker() as broker, ExitStack() as stack:
         assert create_event_type(broker, "too.far", a_schema(22)).status_code == 422
         assert create_event_type(broker, "the.worst", a_schema(12)).status_code == 201
@@ -142,7 +142,9 @@ def silenceable_broker(folder):
 
 
 def test_a_registry_that_does_not_answer_takes_neither_health_nor_open_streams_nor_the_end(tmp_path):
-    """Many requests wait for it: the process is healthy and not ready, open streams continue, and SIGTERM ends it."""
+    """Many requests wait for the registry: the process is healthy and not ready, open streams continue, and SIGTERM
+    ends it.
+    """
     with silenceable_broker(tmp_path) as (broker, silence), ExitStack() as stack:
         assert create_event_type(broker, "kept", {}).status_code == 201
         with a_wire(broker) as wire:

@@ -1,4 +1,4 @@
-"""The table of aims shows the measured figures of all rounds, and whether they are enough."""
+"""The table of aims shows the measured figures of all rounds, and whether they meet the aims."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ def test_what_no_round_measured_is_said_to_be_missing(tmp_path):
 
 
 def test_the_table_says_what_was_met(tmp_path, monkeypatch, capsys):
-    """It contains figures of several files, also those computed from two, and names missing ones."""
+    """The table contains figures from several files, including those computed from two, and names missing figures."""
     rates = {f"http_random_broker_{clients}_clients_100_per_batch_requests_per_s": clients for clients in (8, 64)}
     (tmp_path / "publish.json").write_text(json.dumps(rates))
     (tmp_path / "stream.json").write_text(json.dumps({"throughput_1_of_floor": 0.4, "idle_kb_per_stream": 9.5}))

@@ -1,4 +1,4 @@
-"""The calls and the memory that each event takes, and the parts that take none."""
+"""Counts the calls and the memory that each event takes, and shows which parts take none."""
 
 import gc
 import sys
@@ -75,7 +75,7 @@ def test_old_events_from_the_archive_take_no_call_for_each():
 
 
 def test_a_partition_of_a_stream_in_which_nothing_happens_takes_little_memory():
-    """It takes the memory for its position: empty queues and sets take none."""
+    """The partition takes memory only for its position: empty queues and sets take none."""
     entry, stored = PartitionAssignment(EventTypePartition("a", "0"), "s"), Position(1, -1)
     PartitionProgress(entry, stored, 0.0, counts=False, totals=SessionTotals())
     totals = SessionTotals()
@@ -96,7 +96,9 @@ def an_order(number):
 
 
 def test_a_batch_takes_no_call_and_little_memory_for_each_event():
-    """From the body to the records, a hundred events take the calls of one, and little more memory than their dicts."""
+    """From the body to the records, a hundred events take as many calls as one, and little more memory than their
+    dicts.
+    """
     house, text = PublisherInMemory(), {"type": "string"}
 
     appended = []

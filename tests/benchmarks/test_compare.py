@@ -62,7 +62,7 @@ def test_every_row_is_measured(brokers):
 
 
 def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(brokers, capsys):
-    """A refusal says why."""
+    """The row of a refusal has the reason."""
 
     async def request_unknown_event_type(broker, _seconds):
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
@@ -83,7 +83,7 @@ def test_a_row_that_a_broker_refuses_is_reported_and_the_others_are_measured(bro
 
 
 def test_no_load_begins_after_the_time_is_over(brokers):
-    """Loads that began before are still measured."""
+    """Loads that began before the end are still measured."""
     asked = []
 
     async def measure_one_figure(_broker, _seconds):
@@ -111,7 +111,7 @@ def test_a_table_is_continued(tmp_path):
 
 
 def test_above_one_the_first_broker_is_better():
-    """A ratio is turned round where less is better, and is formed in each round before the median is taken."""
+    """The ratio is inverted for figures for which less is better, and computed in each round, before the median."""
     rates = [(Figure(200, HIGHER), Figure(100, HIGHER)), (Figure(30, HIGHER), Figure(10, HIGHER))]
     delays = [(Figure(1, LOWER), Figure(4, LOWER))]
 

@@ -47,7 +47,7 @@ def broker(request, tmp_path_factory) -> Iterator[ServedBroker | LaptopBroker]:
     with Laptop(tmp_path_factory.mktemp("laptop"), FAST_SETTINGS, STRICTNESS) as laptop:
         front = laptop.front(authorizes=False, settings=OPEN)
         with pytest.MonkeyPatch.context() as patch, closing(LaptopBroker(laptop, front)) as deployed:
-            # For calls that only an insider can make; no role has that name, so everything is allowed.
+            # For calls that only the deployment itself can make; no role has that name, so everything is allowed.
             patch.setenv("AWS_ACCESS_KEY_ID", "laptop")
             patch.setenv("AWS_SECRET_ACCESS_KEY", "laptop")
             yield deployed
@@ -61,7 +61,7 @@ def api(broker):
 
 @pytest.fixture(autouse=True)
 def a_home(tmp_path, monkeypatch):
-    """Only the test's own contexts, and the broker of the tests."""
+    """A home folder with only the test's own contexts, and with the broker of the tests."""
     monkeypatch.setenv("NAKADI_CONFIG", str(tmp_path / "config" / "nakadi.yaml"))
     monkeypatch.delenv("NAKADI_TOKEN", raising=False)
     monkeypatch.delenv("NAKADI_URL", raising=False)

@@ -144,7 +144,7 @@ def actions_in(done):
 
 
 def run_clin(clin_folder, url, target):
-    """Apply the files by clin itself."""
+    """Apply the files with clin itself."""
     (clin_folder / ".clin").write_text(f"environments: {{{target}: {{nakadi_url: '{url}'}}}}")
     script = "from clin.run import cli; cli()"
     done = subprocess.run(
@@ -210,8 +210,7 @@ def test_events_can_be_published_once(run, empty_broker, clin_folder):
 
 
 def test_the_result_is_the_same_as_with_clin(run, empty_broker, clin_folder):
-    """A broker that clin has set up from the files needs no change, and one that this command has set up needs none
-    by clin."""
+    """A broker that clin has set up needs no change by this command, and vice versa."""
     arguments = ("-f", str(clin_folder / "shop.clin.yaml"), "--env", "live", "-o", "json")
     run_clin(clin_folder, empty_broker.url, "live")
     after_clin = run("diff", *arguments, url=empty_broker.url)
@@ -227,7 +226,7 @@ def test_the_result_is_the_same_as_with_clin(run, empty_broker, clin_folder):
 
 
 def test_what_differs_is_shown_and_changed(run, empty_broker, clin_folder):
-    """A difference is shown by its path, and applied: of the schema, of lists, of numbers, and more partitions."""
+    """A difference is shown by its path, and applied, in schemas, lists and numbers, and for more partitions."""
     arguments = ("-f", str(clin_folder), "--env", "live")
     run("apply", *arguments, url=empty_broker.url)
     (clin_folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {", "total: {type: number}\n  note: {"))
@@ -255,7 +254,7 @@ def test_what_differs_is_shown_and_changed(run, empty_broker, clin_folder):
 
 
 def test_newly_required_properties_are_a_warning(run, empty_broker, tmp_path):
-    """A permitted change after which the broker rejects what publishers send is said before and with the change."""
+    """The command warns before and with a permitted change after which the broker rejects what publishers send."""
     manifest = tmp_path / "order.yaml"
     text = """
 kind: event-type
@@ -280,7 +279,9 @@ spec:
 
 
 def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty_broker, clin_folder):
-    """If the broker refuses one, the command still applies the others, and its exit code says that some are missing."""
+    """If the broker refuses a manifest, the command still applies the others, and its exit code says that some are
+    missing.
+    """
     run("apply", "-f", str(clin_folder), "--env", "live", url=empty_broker.url)
     (clin_folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {type: string}", "note: {type: integer}"))
     (clin_folder / "definitions/customer.yml").write_text(COMPACTED.replace('const: "2020-01-01"', "type: string"))
@@ -311,7 +312,9 @@ def test_each_failure_is_said_once(run, empty_broker, clin_folder):
 
 
 def test_what_the_files_do_not_name_is_deleted_on_request(run, empty_broker, clin_folder):
-    """--prune deletes resources that belong to the files' applications and are in none, once their number is typed."""
+    """--prune deletes resources that belong to the files' applications but are in none of the manifests, once their
+    number is typed.
+    """
     arguments = ("-f", str(clin_folder), "--env", "live", "--prune")
     run("apply", *arguments, url=empty_broker.url)
     same = json.loads(run("event-types", "get", "shop.order", "-o", "json", url=empty_broker.url).out)
@@ -339,7 +342,7 @@ def test_what_the_files_do_not_name_is_deleted_on_request(run, empty_broker, cli
     ]
     assert (dry.code, diff.code, unconfirmed.code) == (0, 1, 2)
     assert "delete" not in {action for _, action in actions_in(before)}
-    # The subscription of the other application holds the event type back.
+    # The subscription of the other application prevents the deletion of the event type.
     assert refused.code == 7
     assert "shop.old: Can't remove" in refused.err
     assert actions_in(done)[3:] == [("event-type", "delete")]
@@ -418,7 +421,7 @@ def test_a_manifest_without_a_necessary_value_is_refused(run, empty_broker, tmp_
 
 
 def test_what_only_looks_special_stays(tmp_path):
-    """Nested braces of YAML, `@@@` within a text, and values that look like dates stay unchanged."""
+    """Nested braces of YAML, `@@@` within a text, and values that look like dates all stay unchanged."""
     text = "kind: event-type\nspec: {name: {a: {b: 'x @@@ y'}}, n: '{{ N }}', day: 2020-01-01}\n"
     (tmp_path / "a.yaml").write_text(text)
 

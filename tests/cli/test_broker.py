@@ -113,7 +113,7 @@ def test_a_broker_that_is_well_is_found_well(run, own_broker):
 
 
 def test_what_hinders_work_is_noticed(run, own_broker):
-    """Features that hinder work, blocks and parked events are listed, and are no failure."""
+    """Features that restrict work, blocks and parked events are listed, and do not count as failures."""
     run("features", "on", "disable_event_type_creation", url=own_broker.url)
     run("admin", "block", "CONSUMER_ET", "order.placed", url=own_broker.url)
 
@@ -127,7 +127,7 @@ def test_what_hinders_work_is_noticed(run, own_broker):
 
 
 def test_a_consumer_that_fails_at_an_event_is_found(run, own_broker):
-    """A subscription whose consumer has failed at the same event in three streams is ill, although none is open."""
+    """A subscription whose consumer failed at the same event in three streams is ill, although no stream is open."""
     with httpx.Client(base_url=own_broker.url, timeout=PATIENCE) as api:
         name = create_event_type(api)["name"]
         publish(api, name)
@@ -155,7 +155,7 @@ def test_a_broker_that_is_not_there_is_found_ill(run):
 
 
 def test_a_bad_token_is_found(run, tmp_path):
-    """Where the broker does not know the caller, the token is found ill."""
+    """If the broker does not know the caller, the token is reported as ill."""
     with Broker(**Issuer(tmp_path).settings) as guarded:
         done = run("doctor", "-o", "json", url=guarded.url)
 
@@ -165,7 +165,7 @@ def test_a_bad_token_is_found(run, tmp_path):
 
 
 def test_the_lots_of_subscriptions_are_looked_at(run, api, broker):
-    """A subscription that parks events is checked, whether it has parked some or not."""
+    """A subscription that parks events is checked, whether or not it has parked events."""
     name = create_event_type(api)["name"]
     body = {"owning_application": "cli", "event_types": [name], "annotations": PARKING}
     assert api.post("/subscriptions", json=body).status_code == 201

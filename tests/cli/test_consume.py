@@ -52,7 +52,7 @@ def loop_until_parent_ends(condition="true"):
 
 
 def make_interrupted_send(is_over, *numbers, only=""):
-    """Return an `Api.send` at whose requests these signals come, and which gets no answer before it is over."""
+    """Return an `Api.send` during which these signals arrive, and which gets no answer before the interruption."""
     send = Api.send
 
     def send_and_be_signalled(api, request):
@@ -77,7 +77,7 @@ def test_events_are_written_and_committed(run, subscription_to_20_events):
 
 
 def test_a_command_takes_each_batch(run, subscription_to_20_events, tmp_path):
-    """The command is run for each batch, with events at its standard input and their place in its environment."""
+    """The command is run for each batch, with the events on its standard input and their place in its environment."""
     line = f'cat >> {tmp_path}/events; echo "$NAKADI_EVENT_TYPE $NAKADI_PARTITION $NAKADI_OFFSET" >> {tmp_path}/places'
 
     done = run("consume", subscription_to_20_events, "--no-follow", "--batch-size", "8", "--exec", line)
@@ -94,7 +94,7 @@ def test_a_command_takes_each_batch(run, subscription_to_20_events, tmp_path):
 
 
 def test_what_a_command_failed_at_is_not_committed(run, subscription_to_20_events):
-    """A command that fails ends consuming with 1; earlier batches stay committed, the rest comes again."""
+    """A command that fails ends consuming with 1; earlier batches stay committed, and the rest is delivered again."""
     done = run(
         "consume",
         subscription_to_20_events,
@@ -143,7 +143,7 @@ def test_a_command_gets_more_time_while_it_works(run, subscription_to_20_events,
         return answer
 
     monkeypatch.setattr(Api, "send", send_and_note)
-    # A sign of life each tenth of a second, and not after 24 s.
+    # A sign of life every tenth of a second, instead of after 24 s.
     monkeypatch.setattr("nakadi_client.consumer_core._LIFE_PART", 1 / 600)
     monkeypatch.setattr("nakadi_client.consumer_core._GLANCE_PART", 1 / 600)
     line = f"cat > /dev/null; {loop_until_parent_ends(f'[ ! -e {tmp_path}/go ]')}"
@@ -190,7 +190,7 @@ def test_a_second_signal_ends_the_command_as_well(run, broker, subscription_to_2
 
 
 def test_a_second_signal_ends_a_command_that_is_just_beginning(run, subscription_to_20_events, tmp_path, monkeypatch):
-    """Two signals end a command also when both come before the consumer knows that it runs."""
+    """Two signals end a command also when both come before the consumer knows that the command runs."""
 
     class Popen(subprocess.Popen):
         def __init__(self, *arguments, **how):
@@ -227,7 +227,9 @@ def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription_t
 
 
 def test_a_second_signal_ends_a_commit_that_is_not_answered(run, subscription_to_20_events, monkeypatch):
-    """A commit continues at the first signal, and not at the second: a broker may take long to answer, or never do."""
+    """A commit continues after the first signal, but not after the second: a broker may take long to answer, or never
+    do.
+    """
     monkeypatch.setattr(Api, "send", make_interrupted_send(is_over := threading.Event(), signal.SIGINT, signal.SIGTERM))
     done = run("consume", subscription_to_20_events)
     is_over.set()

@@ -24,7 +24,7 @@ def contexts_file(tmp_path):
 
 
 def test_the_first_context_becomes_the_current_one(run, broker):
-    """A context that was set is used from then on."""
+    """The first context that is set is used from then on."""
     run("contexts", "set", "here", "--url", broker.url, url=None)
 
     assert run("event-types", "list", "-o", "json", url=None).code == 0
@@ -34,7 +34,7 @@ def test_the_first_context_becomes_the_current_one(run, broker):
 
 
 def test_contexts_are_used_and_deleted_by_name(run, broker):
-    """`use` changes the current context, and `delete` forgets one."""
+    """`use` changes the current context, and `delete` removes one."""
     run("contexts", "set", "nowhere", "--url", "http://127.0.0.1:9")
     run("contexts", "set", "here", "--url", broker.url)
 
@@ -48,7 +48,7 @@ def test_contexts_are_used_and_deleted_by_name(run, broker):
 
 
 def test_options_go_before_the_environment_and_the_environment_before_contexts(run):
-    """`--url` and `--context` go before NAKADI_URL, which goes before the current context."""
+    """`--url` and `--context` take precedence over NAKADI_URL, which takes precedence over the current context."""
     run("contexts", "set", "one", "--url", "http://one.example")
     run("contexts", "set", "two", "--url", "http://two.example/base/")
     environ = {**os.environ, "NAKADI_URL": "http://environment.example"}
@@ -60,8 +60,9 @@ def test_options_go_before_the_environment_and_the_environment_before_contexts(r
 
 
 def test_a_token_comes_from_a_value_a_file_or_a_command(run, tmp_path):
-    """The token of a context is a value, the content of a file, or the output of a command; NAKADI_TOKEN comes
-    first."""
+    """The token of a context is a value, the content of a file, or the output of a command; NAKADI_TOKEN takes
+    precedence.
+    """
     (tmp_path / "token").write_text("from.a.file\n")
     run("contexts", "set", "value", "--url", "http://a.example", "--token", "-", stdin="a.value\n")
     run("contexts", "set", "file", "--url", "http://a.example", "--token-file", str(tmp_path / "token"))
@@ -73,7 +74,7 @@ def test_a_token_comes_from_a_value_a_file_or_a_command(run, tmp_path):
 
 
 def test_a_token_goes_to_the_url_of_its_context_alone(run, contexts_file):
-    """A URL from an option or from the environment is not sent the token of a context; nor is a changed URL."""
+    """The token of a context is not sent to a URL from an option or from the environment, or to a changed URL."""
     run("contexts", "set", "here", "--url", "http://a.example", "--token", SECRET)
 
     assert connection(context=None, url="http://b.example").token() is None
@@ -86,7 +87,7 @@ def test_a_token_goes_to_the_url_of_its_context_alone(run, contexts_file):
 
 
 def test_tokens_are_never_printed(run, contexts_file):
-    """No list, no message and no refusal shows a token, and its file is readable for its owner alone."""
+    """No list, no message and no refusal shows a token, and only its owner can read the file."""
     said = run("contexts", "set", "here", "--url", "http://127.0.0.1:9", "--token", SECRET)
     answers = [
         said,
@@ -114,7 +115,7 @@ def test_a_url_that_is_none_is_refused(url):
 
 
 def test_a_failing_command_for_a_token_is_named(run):
-    """A command that prints no token is exit code 2, with its own exit code."""
+    """If the command prints no token, the exit code is 2, and the message has the command's own exit code."""
     run("contexts", "set", "here", "--url", "http://a.example", "--token-command", "exit 3")
 
     done = run("event-types", "list", url=None)
@@ -139,7 +140,7 @@ def test_a_broker_that_asks_for_tokens_is_sent_one(run, tmp_path):
 
 
 def test_a_token_that_has_expired_is_asked_for_again(tmp_path):
-    """Calls and streams that outlast a token take the next one, and ask for it once."""
+    """Calls and streams that outlast a token use the next one, and request it once."""
     issuer = Issuer(tmp_path)
     expired = issuer.token(exp=datetime.now(UTC) - timedelta(hours=1))
     with Broker(**issuer.settings) as guarded:

@@ -16,7 +16,7 @@ NOW = 2_000_000_000.0
 
 
 def failed_attempts(minutes_ago):
-    """A broker's metrics after attempts to archive that failed, the last of them this long ago."""
+    """A broker's metrics after failed attempts to archive, the last of them this long ago."""
     last_fault = 'nakadi_last_fault_timestamp_seconds{metric="nakadi_archive_failures_total"}'
     return ROOM + f'nakadi_archive_failures_total{{operation="cut"}} 28.0\n{last_fault} {NOW - 60 * minutes_ago}\n'
 
@@ -57,7 +57,9 @@ class ScriptedBroker:
     ],
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
-    """A full disk is ill; a fault is noticed until it has not happened for a while, if the broker says when it did."""
+    """A full disk is ill; a fault is reported until it has not happened for a while, if the broker says when it last
+    happened.
+    """
     found = check_machine(ScriptedBroker(metrics), lambda: NOW)
 
     assert found.state == state
@@ -78,12 +80,12 @@ def test_a_damaged_archive_is_ill():
 
 
 def test_an_archive_without_damage_is_well():
-    """Old damage that was repaired is no longer found."""
+    """Repaired damage is no longer reported."""
     assert check_archive(ScriptedBroker(f"{ROOM}nakadi_archive_unreadable_total 75.0\n")).state == "well"
 
 
 def test_the_processes_of_the_broker_are_named():
-    """The ids of all processes that serve are there, the smallest first."""
+    """The ids of all serving processes are listed, the smallest first."""
     metrics = 'nakadi_process_info{process="1201"} 1.0\nnakadi_process_info{process="97"} 1.0\n'
 
     assert check_processes(ScriptedBroker(metrics)).why == "its process ids are 97, 1201"

@@ -12,7 +12,7 @@ SCHEMA = {"type": "object", "properties": {"order": {"type": "string"}}}
 
 
 def test_event_types_are_listed_by_pattern_owner_and_category(run, api):
-    """A list has the event types that fit, as a table, as JSON or as YAML."""
+    """A list has the matching event types, as a table, as JSON or as YAML."""
     name = create_event_type(api, owning_application="the-cli")["name"]
     create_event_type(api, owning_application="another")
 
@@ -36,7 +36,7 @@ def test_an_event_type_is_shown_with_its_schema(run, api):
 
 
 def test_what_get_shows_can_be_created_again(run, api):
-    """The output of `get`, under another name, is input of `create`."""
+    """`create` accepts the output of `get` with another name."""
     old, new = create_event_type(api, schema=SCHEMA)["name"], a_name()
     text = run("event-types", "get", old).out.replace(old, new)
 
@@ -59,7 +59,7 @@ def test_what_get_shows_can_be_edited_and_handed_back(run, api):
 
 
 def test_an_event_type_is_created_from_json(run, api, tmp_path):
-    """`create` takes the body that the API takes."""
+    """`create` accepts the same body as the API."""
     definition = a_definition()
     (tmp_path / "it.json").write_text(json.dumps(definition))
 
@@ -93,7 +93,7 @@ def test_an_event_type_is_deleted_when_its_name_is_typed(run, api):
 
 
 def test_where_nothing_can_be_typed_nothing_is_deleted(run, api):
-    """Without a terminal and without `--yes`, a script learns which option is missing."""
+    """Without a terminal and without `--yes`, the message names the missing option."""
     name = create_event_type(api)["name"]
     done = run("event-types", "delete", name)
 
@@ -125,7 +125,7 @@ def test_a_missing_file_is_named(run):
 
 
 def test_what_a_terminal_would_obey_is_not_printed(run, api):
-    """No form of a result has control characters from texts of others."""
+    """No output format passes on control characters from other people's texts."""
     owner = "shop\x1b[2J\x9b2J"
     create_event_type(api, owning_application=owner)
 
@@ -137,7 +137,7 @@ def test_what_a_terminal_would_obey_is_not_printed(run, api):
 
 
 def test_an_answer_of_something_else_is_no_broker(run):
-    """A URL where something else answers is exit code 6."""
+    """If something else answers at the URL, the exit code is 6."""
     assert run("event-types", "list", url="http://127.0.0.1:9").code == 6
 
 

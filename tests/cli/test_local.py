@@ -47,7 +47,7 @@ def test_a_job_that_there_is_not_is_refused(run):
 
 
 def test_jobs_are_explained(run, monkeypatch):
-    """The command has its own help; after the name of a job, the help is the job's."""
+    """The command has its own help; after the name of a job, the job's help is shown."""
     asked = []
     monkeypatch.setattr("runpy.run_module", lambda *_, **__: asked.append(sys.argv))
 
@@ -68,7 +68,7 @@ def test_jobs_that_are_not_installed(run, monkeypatch):
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_backups_have_a_program_of_their_own(run, monkeypatch, command):
-    """`backup` and `restore` hand everything on to their programs, also --help. (B14)"""
+    """`backup` and `restore` pass all arguments to their programs, including --help. (B14)"""
     asked = []
     monkeypatch.setattr("runpy.run_module", lambda name, **_: asked.append((name, sys.argv)))
 
@@ -86,7 +86,7 @@ def test_a_shell_is_taught_to_complete(run, shell, monkeypatch):
 
 
 def test_fish_shows_whole_descriptions(run):
-    """Only the first comma of an answer, behind the kind of candidate, is not the description's own."""
+    """Only the first comma of an answer, after the kind of candidate, does not belong to the description."""
     assert 'string split --max 1 "," $completion' in run("completion", "fish").out
 
 

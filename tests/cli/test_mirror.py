@@ -121,8 +121,9 @@ def numbers_by_partition(api, name):
 
 
 def test_an_event_type_is_copied_with_its_events_in_order(run_mirror, source, target):
-    """Each partition of the target has the events of the source's, in their order, and the mirror goes on where it
-    stopped. (M1, M2, M3)"""
+    """Each partition of the target has the events of the source's, in their order, and the mirror continues where it
+    stopped. (M1, M2, M3)
+    """
     name = create_keyed(source)
     publish(source, name, range(50))
 
@@ -163,7 +164,9 @@ def test_numbers_keep_their_digits():
 
 
 def test_a_changed_schema_and_new_partitions_follow(run_mirror, source, target):
-    """When the source gets another schema or more partitions, the target gets them before the events. (M1)"""
+    """When the source gets another schema or more partitions, the mirror adds them to the target before the events.
+    (M1)
+    """
     name = create(source, schema={"type": "object", "properties": {"n": {"type": "number"}, "key": {"type": "string"}}})
     publish(source, name, [1])
     assert run_mirror(name, "--once").code == 0
@@ -259,7 +262,7 @@ def consume(api, subscription, count):
 def test_a_subscription_moves_without_a_lost_or_doubled_event(
     run_mirror, source, target, monkeypatch, committed, batch_events
 ):
-    """A moved subscription goes on with the first event that is not committed, in each partition. (M6)"""
+    """A moved subscription continues with the first uncommitted event of each partition. (M6)"""
     monkeypatch.setattr(events, "BATCH_EVENTS", batch_events)
     name = create_keyed(source)
     subscription = create_subscription(source, name, read_from="begin")
@@ -281,7 +284,7 @@ def test_a_subscription_moves_without_a_lost_or_doubled_event(
 
 
 def test_a_subscription_that_was_never_consumed_begins_as_it_says(run_mirror, source, target):
-    """What has no cursor yet begins at its end, or at the cursors that it was created with. (M6)"""
+    """A partition without a cursor begins at its end, or at the cursor that the subscription was created with. (M6)"""
     name = create(source)
     publish(source, name, range(5))
     at_end = create_subscription(source, name, read_from="end")
@@ -302,7 +305,7 @@ def test_a_subscription_that_was_never_consumed_begins_as_it_says(run_mirror, so
 
 @pytest.mark.parametrize("batch_events", [1, 500])
 def test_a_subscription_to_random_partitions_loses_nothing(run_mirror, source, target, monkeypatch, batch_events):
-    """Where chance decides about partitions, no event is lost; those that come again are counted. (M6)"""
+    """If partitions are chosen at random, no event is lost; repeated events are counted. (M6)"""
     monkeypatch.setattr(events, "BATCH_EVENTS", batch_events)
     name = create(source, 3)
     subscription = create_subscription(source, name, read_from="begin")
@@ -319,7 +322,7 @@ def test_a_subscription_to_random_partitions_loses_nothing(run_mirror, source, t
 
 
 def test_a_subscription_that_is_consumed_stays(run_mirror, source):
-    """As long as somebody consumes a subscription, it does not move. (M6)"""
+    """As long as a client consumes a subscription, it does not move. (M6)"""
     name = create(source)
     subscription = create_subscription(source, name, read_from="begin")
     publish(source, name, range(3))
@@ -333,7 +336,7 @@ def test_a_subscription_that_is_consumed_stays(run_mirror, source):
 
 
 def test_an_event_that_the_target_refuses_stops_its_event_type_only(run_mirror, source, target):
-    """A refused event is named, and nothing passes it; other event types go on, and so does this one later. (M7)"""
+    """A refused event is named, and none overtakes it. Other event types continue, and so does this one later. (M7)"""
     prefix = a_name()
     bad, good = (create(source, name=f"{prefix}.{each}", compatibility_mode="none") for each in ("a", "b"))
     for name in (bad, good):
@@ -378,7 +381,7 @@ def test_no_token_reaches_another_broker(run_mirror, source, monkeypatch):
 
 
 def test_it_follows_until_it_is_interrupted(source, target, tmp_path):
-    """Without `--once`, the mirror copies what comes until Ctrl-C. (M3)"""
+    """Without `--once`, the mirror copies new events until Ctrl-C. (M3)"""
     name = create(source)
     places = ["--from", str(source.base_url), "--to", str(target.base_url), "--state", str(tmp_path / "state.json")]
     command = [sys.executable, "-m", "nakadi_cli", "mirror", *places, "--event-types", name]
@@ -397,7 +400,7 @@ def test_it_follows_until_it_is_interrupted(source, target, tmp_path):
 
 
 def test_a_partition_is_read_to_its_end_though_it_seems_to_have_nothing_more(run_mirror, source, target, monkeypatch):
-    """The newest offset decides when everything is copied: a stream that has nothing for a moment may go on. (M3)"""
+    """The newest offset decides when everything is copied: a stream without events for a moment may continue. (M3)"""
     name = create_keyed(source)
     publish(source, name, range(40))
     read, turns = events._read_once, []
@@ -413,7 +416,7 @@ def test_a_partition_is_read_to_its_end_though_it_seems_to_have_nothing_more(run
 
 
 def test_events_that_do_not_arrive_are_an_error(run_mirror, source, monkeypatch):
-    """If a broker does not send what it says that it has, nothing is taken for complete. (M3)"""
+    """If a broker does not send the events that it claims to have, the copy does not count as complete. (M3)"""
     name = create(source)
     publish(source, name, range(3))
     monkeypatch.setattr(events, "_read_once", lambda *_: ())
@@ -450,7 +453,7 @@ def schema_versions(api, name):
 
 
 def test_a_version_that_the_target_refuses_is_left_out(run_mirror, source):
-    """A version from before a change of the mode is noted and left out; `--verify` names it. (M1, M5)"""
+    """A version from before a change of the mode is reported and omitted; `--verify` names it. (M1, M5)"""
     name = create(source, compatibility_mode="none", schema={"properties": {"n": {"type": "number"}}})
     change_schema(source, name, {"properties": {"n": {"type": "string"}}})
     change_schema(source, name, {"properties": {"n": {"type": "number"}, "key": {"type": "string"}}})
@@ -517,7 +520,7 @@ def test_keys_that_the_source_has_removed_are_deleted(run_mirror, source, target
 
 
 def state_by_key(api, name):
-    """What a compacted event type has, by key."""
+    """The current events of a compacted event type, by key."""
     cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
     answer = api.get(
         f"/event-types/{name}/events",
@@ -529,7 +532,7 @@ def state_by_key(api, name):
 
 
 def test_a_compacted_event_type_is_compared_by_its_newest_events(run_mirror, source, compact_source_or_target):
-    """Brokers compact at different times, which is no difference. (M5)"""
+    """Brokers compact at different times, which does not count as a difference. (M5)"""
     name = create_compacted(source)
     for key, n in (("a", 1), ("b", 2), ("a", 3)):
         publish_state(source, name, key, n)
@@ -583,7 +586,8 @@ PRICED = a_record(a_field("id"), a_field("price", a_decimal(30, 2)), a_field("ki
 
 def test_events_in_avro_are_copied_byte_by_byte(run_mirror, source, target):
     """Events of each version of an Avro schema have the payload and the version that they were published with; the
-    mirror goes on where it stopped, and compares them. (M1, M3, M5, M10)"""
+    mirror continues where it stopped, and compares the events. (M1, M3, M5, M10)
+    """
     name = create_event_type(source, a_business_definition() | {"schema": schema_draft()})["name"]
     publish_avro(source, name, ORDER, (1, AN_ORDER), (2, {"id": "", "lines": []}))
     assert run_mirror(name, "--once").err == "Copied 2 events of 1 event type.\n"
@@ -601,7 +605,7 @@ def test_events_in_avro_are_copied_byte_by_byte(run_mirror, source, target):
 
 
 def test_payloads_that_json_does_not_say_all_of_are_copied(run_mirror, source, target):
-    """Where the JSON form has the bytes of the payload beside it, these are published. (M10)"""
+    """If the JSON form also contains the bytes of the payload, the bytes are published. (M10)"""
     name = create_event_type(source, a_business_definition() | {"schema": schema_draft(PRICED)})["name"]
     orders = [
         {"id": "a", "price": Decimal("12345678901234567890.12"), "kind": "NEW"},
@@ -665,7 +669,7 @@ def items(*statuses):
     ],
 )
 def test_a_batch_in_avro_is_sent_until_it_is_stored(answers, problem, pauses):
-    """A busy target is asked again; an event that it refuses for good ends the event type. (M7, M10)"""
+    """A busy target is asked again; an event that it rejects permanently ends the event type. (M7, M10)"""
     waited = []
     broker = ScriptedTarget(*answers)
     definition = {"name": "n", "category": "business"}
@@ -677,7 +681,7 @@ def test_a_batch_in_avro_is_sent_until_it_is_stored(answers, problem, pauses):
 
 
 def test_a_target_that_stays_busy_is_an_error():
-    """After twenty attempts, the mirror says why it does not get on. (M7)"""
+    """After twenty attempts, the mirror reports why it makes no progress. (M7)"""
     broker = ScriptedTarget(*[Answer(503)] * 21)
     destination = AvroDestination(broker, broker, {"name": "n", "category": "business"}, lambda _: None)
     event = {"metadata": {"eid": EID.format(1), "occurred_at": "2026-11-27T10:00:00Z", "version": "1.0.0"}, **AN_ORDER}

@@ -89,7 +89,7 @@ def test_an_alert_names_metrics_that_a_broker_has(alert, exposed_labels):
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_fires_when_it_should(alert):
-    """With the series that mean trouble it fires, for the labels that its texts name; with the others it does not."""
+    """An alert fires for series that indicate a problem, with the labels that its texts name, and for no others."""
     series = SERIES[alert.name]
     [labels] = evaluate(alert.expression, history_of(series.firing))
 
@@ -108,7 +108,7 @@ def test_a_panel_names_metrics_that_a_broker_has(metric, exposed_labels):
 
 
 def test_the_dashboard_has_a_panel_for_each_metric():
-    """Panels have the order and the groups of the list of metrics, numbers of their own, and do not overlap."""
+    """Panels have the order and the groups of the list of metrics, have unique numbers, and do not overlap."""
     panels = json.loads(dashboard())["panels"]
     shown = [each["description"] for each in panels if each["type"] == "timeseries"]
     rows = [each["title"] for each in panels if each["type"] == "row"]
@@ -123,7 +123,7 @@ def test_the_dashboard_has_a_panel_for_each_metric():
         assert beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
 
 
-# What Prometheus' own tool says
+# Checks with Prometheus' own tool
 
 
 @promtool
@@ -145,7 +145,7 @@ def test_prometheus_accepts_the_metrics(read_metrics):
 
 @promtool
 def test_prometheus_fires_each_alert(folder):
-    """`promtool test rules` agrees about the series with which each alert fires, and with which it does not."""
+    """`promtool test rules` agrees which series make each alert fire."""
     tests = [each for alert in ALERTS for each in (a_rule_test(alert, firing=True), a_rule_test(alert, firing=False))]
     file = {"rule_files": [RULES], "evaluation_interval": "1m", "tests": tests}
     (folder / "tests.yaml").write_text(yaml.safe_dump(file))

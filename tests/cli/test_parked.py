@@ -24,7 +24,9 @@ def park_event(run, subscription):
 
 
 def test_parked_events_are_listed_and_shown(run, subscription_with_parked_event):
-    """The list has id, key and state, and can be narrowed; `show` has the event as it was published."""
+    """The list has the id, key and state of each event, and can be filtered; `show` prints the event as it was
+    published.
+    """
     [event] = park_event(run, subscription_with_parked_event)
 
     assert run("parked", "list", subscription_with_parked_event["id"], "--key", "none", "-o", "json").json == []

@@ -51,9 +51,8 @@ def test_it_runs_as_a_program(broker):
 
 @pytest.mark.parametrize("imported", ["nakadi_cli.program", "click"])
 def test_ctrl_c_ends_it_at_any_moment(imported):
-    """Ctrl-C while modules are imported ends it as it does later: by the signal, and without a traceback.
-
-    It may come while Python creates a class, and turns each exception into a RuntimeError.
+    """Ctrl-C while modules are imported ends the program as it does later: by the signal, and without a traceback.  The
+    signal may come while Python creates a class and turns each exception into a RuntimeError.
     """
     script = f"""if True:
         import signal, sys
@@ -87,7 +86,7 @@ def test_ctrl_c_ends_it_at_any_moment(imported):
     ],
 )
 def test_ctrl_c_ends_it_where_a_library_waits_for_itself(arguments, code):
-    """A signal may come when a library has just taken a lock that cleaning up and closing need, too."""
+    """A signal may come when a library has just taken a lock that cleaning up and closing also need."""
     script = """if True:
         import signal, sys, threading
         import httpx
@@ -146,7 +145,7 @@ def test_the_help_of_a_command_shows_its_examples(run):
 
 
 def test_the_list_of_commands_says_of_each_what_it_is_for():
-    """The help of the whole shows the first words of each command's own description."""
+    """The help of `nakadi` shows the first words of each command's own description."""
     for name, (_, line) in nakadi._commands_at.items():
         command = nakadi.get_command(click.Context(nakadi), name)
         assert command is not None
@@ -173,7 +172,9 @@ ELSEWHERE = "http://127.0.0.1:1"
     ids=["before", "between", "after", "output-before", "twice"],
 )
 def test_options_for_every_command_stand_before_and_after_it(run, broker, place):
-    """The broker and the output can be named before a command, before its last word and after it, where they win."""
+    """The broker and the output can be named before a command, before its last word, or after it; those after it take
+    precedence.
+    """
     done = run(*place(broker.url), url=ELSEWHERE)
 
     assert done.code == 0, done.err

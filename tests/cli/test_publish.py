@@ -66,7 +66,7 @@ def test_ctrl_c_says_how_many_are_published(run, orders_event_type, monkeypatch)
 
 
 def test_an_array_is_published(run, orders_event_type, tmp_path):
-    """A file with a JSON array is as good as one with lines."""
+    """A file may contain a JSON array instead of lines."""
     (tmp_path / "orders.json").write_text(json.dumps([{"n": n} for n in range(5)], indent=2))
 
     done = run("publish", orders_event_type, str(tmp_path / "orders.json"), "-o", "json")
@@ -89,7 +89,7 @@ def test_cloud_events_are_published(run, orders_event_type):
 
 
 def test_a_refused_event_ends_publishing(run, orders_event_type):
-    """With an event that does not fit, its batch is not stored and nothing after it; earlier batches are."""
+    """If an event is invalid, neither its batch nor later ones are stored; earlier batches are."""
     text = json_lines(0, 1) + '{"n": "three"}\n' + json_lines(3, 4)
 
     done = run("publish", orders_event_type, "--batch-size", "2", "-o", "json", stdin=text)
@@ -155,7 +155,7 @@ def test_only_what_was_not_stored_is_sent_again(run):
 
 
 def test_what_was_refused_can_be_sent_again(run, orders_event_type, tmp_path):
-    """--refused keeps unpublished events unchanged; once corrected, the file can be published."""
+    """--refused keeps unpublished events unchanged; once the user has corrected the file, it can be published."""
     kept = tmp_path / "refused.ndjson"
     text = '[{"n": 0}, {"n": 1.50, \n "x": "a\\nb"}, {"n": 2}]'
 
@@ -170,7 +170,7 @@ def test_what_was_refused_can_be_sent_again(run, orders_event_type, tmp_path):
 
 
 def test_where_publishing_ends_the_rest_is_kept(run, orders_event_type, tmp_path):
-    """Without --keep-going the batch with the refused event is kept, and everything after it."""
+    """Without --keep-going, the batch with the refused event and everything after it is kept."""
     kept = tmp_path / "refused.ndjson"
     text = json_lines(0, 1, 2) + '{"n": "three"}\n' + json_lines(4, 5)
 
@@ -208,7 +208,9 @@ def test_what_was_given_up_is_kept(run, tmp_path):
 
 
 def test_tombstones_are_published(run, api):
-    """--tombstones deletes by key: it takes an offset that consumers do not see, of compacted event types alone."""
+    """--tombstones deletes by key: a tombstone takes an offset that consumers do not see, and is possible only for
+    compacted event types.
+    """
     compacted = create_event_type(
         api, cleanup_policy="compact", category="business", enrichment_strategies=["metadata_enrichment"]
     )
@@ -227,7 +229,7 @@ def test_tombstones_are_published(run, api):
 
 
 def test_events_are_published_for_one_subscription(run, orders_event_type):
-    """With --for only that subscription sees the events, and an id that is none is refused."""
+    """With --for, only that subscription sees the events; an invalid id is refused."""
     chosen, other = (
         run("subscriptions", "create", orders_event_type, "--owner", a_name(), "--from", "begin").out.strip()
         for _ in range(2)
@@ -250,7 +252,7 @@ def test_a_broker_that_is_not_there_is_exit_code_6(run):
 
 
 def test_an_event_type_that_does_not_exist_is_exit_code_5(run):
-    """An error that no retry can mend is not retried."""
+    """An error that a retry cannot fix is not retried."""
     assert run("publish", a_name(), stdin=json_lines(1)).code == 5
 
 
@@ -293,7 +295,7 @@ def test_events_are_sent_as_they_are_written():
 
 
 def test_batches_stay_within_their_limits():
-    """A batch has a limited number of events and bytes, and a big event is alone."""
+    """A batch has a limited number of events and bytes, and a large event has its own batch."""
     events = [Event(number, b"x" * size) for number, size in enumerate([1, 1, 1, 50, 4, 4, 4])]
 
     found = [[len(event.text) for event in batch] for batch in batches(events, 2, 10)]

@@ -42,7 +42,7 @@ def test_a_report_says_what_would_be_refused(run, event_type, schema_file):
 
 
 def test_a_schema_that_fits_all_events_is_0(run, event_type, tmp_path):
-    """A definition has the category and the mode, too; programs read the result as JSON. (H3)"""
+    """A definition also has the category and the mode; programs read the result as JSON. (H3)"""
     definition = tmp_path / "definition.yaml"
     definition.write_text(
         json.dumps(a_business_definition(name=event_type, schema=SCHEMA, compatibility_mode="forward"))
@@ -57,14 +57,14 @@ def test_a_schema_that_fits_all_events_is_0(run, event_type, tmp_path):
 
 
 def test_a_span_is_said_once(run, event_type, schema_file):
-    """Anything else is refused before a request, or by the broker. (H2)"""
+    """Other combinations are refused before a request, or by the broker. (H2)"""
     assert run("schema", "rehearse", event_type, schema_file).code == 2
     assert run("schema", "rehearse", event_type, schema_file, "--last", "1d", "--events", "1").code == 2
     assert run("schema", "rehearse", event_type, schema_file, "--last", "a week").code == 3
 
 
 def pretend_still_running(monkeypatch):
-    """As if the broker did not have the result yet."""
+    """Pretend that the broker does not have the result yet."""
     post = Api.post
     monkeypatch.setattr(Api, "post", lambda *arguments: post(*arguments) | {"state": "running"})
     monkeypatch.setattr(schema_rehearsals, "_POLL_SECONDS", 0.0)

@@ -33,7 +33,7 @@ def insert(database, event_type: str, key: str, event: str) -> None:
 
 
 def test_rows_are_published_once(run, api, database):
-    """`--once` publishes waiting rows; refused ones are listed, and can be retried or skipped."""
+    """`--once` publishes the waiting rows. Refused rows are listed, and can be retried or skipped."""
     name = create_event_type(api, schema=SCHEMA)["name"]
     insert(database, name, "A", '{"n": 1}')
     insert(database, name, "A", '{"n": "two"}')
@@ -66,7 +66,7 @@ def test_a_table_that_is_missing_is_named(run, server):
 
 @pytest.mark.parametrize("options", [["--dsn", "postgresql//u:secret@h"], ["--table", "a;b"], []])
 def test_what_names_no_outbox_is_refused(run, server, options):
-    """A DSN or a table that cannot be is exit code 2, and no password is shown."""
+    """An invalid DSN or table gives exit code 2, and no password is shown."""
     dsn = ["--dsn", server.dsn] if options and "--dsn" not in options else []
     done = run("relay", "refused", *dsn, *options)
     assert done.code == 2

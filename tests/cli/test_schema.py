@@ -20,7 +20,7 @@ CHANGED = """{
 
 
 def test_a_schema_is_checked_before_it_is_changed(run, api, tmp_path):
-    """`schema check` says whether a schema could follow, with 0 or 1, from a schema or from a definition."""
+    """`schema check` reports by exit code 0 or 1 whether a schema could follow, given a schema or a definition."""
     name = create_event_type(api, schema=SCHEMA, compatibility_mode="compatible")["name"]
     good, bad, whole = (tmp_path / each for each in ("good.yaml", "bad.json", "whole.yaml"))
     good.write_text("{type: object, properties: {order: {type: string}, note: {type: string}}}")
@@ -49,7 +49,7 @@ def rejected_schema(tmp_path):
 
 
 def test_a_report_has_lines_reasons_and_a_proposal(run, event_type, rejected_schema):
-    """People read the place of each change, its meaning, and an acceptable alternative."""
+    """The report shows the place of each change, its meaning, and an acceptable alternative."""
     done = run("schema", "check", rejected_schema, "--event-type", event_type)
 
     assert done.code == 1
@@ -88,7 +88,9 @@ def test_a_newly_required_property_is_a_warning(run, event_type, tmp_path):
 
 
 def test_an_earlier_schema_comes_back(run, event_type, tmp_path):
-    """The roll-back of the runbook: the mode `none` alone, then the earlier schema. Publishers are accepted again."""
+    """The rollback of the runbook sets first only the mode `none`, then the earlier schema. Publishers are accepted
+    again.
+    """
     changed = json.loads(run("event-types", "get", event_type, "-o", "json").out)
     changed["schema"]["schema"] = SCHEMA | {"required": ["order"]}
     file = tmp_path / "definition.json"
@@ -139,7 +141,7 @@ def test_annotations_of_an_accepted_schema(run, event_type, tmp_path):
 
 
 def test_the_lines_are_those_of_a_definition(run, event_type, tmp_path):
-    """In the definition of an event type, the schema stands further in."""
+    """In the definition of an event type, the schema is nested deeper."""
     definition = a_definition(name=event_type)
     definition["schema"]["schema"] = json.loads(CHANGED)
     (tmp_path / "definition.json").write_text(json.dumps(definition, indent=2))
@@ -170,7 +172,7 @@ def test_lines_are_found(text, steps, line):
 
 
 def test_a_schema_that_takes_away_what_is_read_names_the_readers(run, api, tmp_path):
-    """The check fails as the change would, and says who reads it. (D9)"""
+    """The check fails as the change would, and names the readers. (D9)"""
     name = create_event_type(api, schema={"properties": {"order": {"type": "integer"}}})["name"]
     identity = run("subscriptions", "create", name, "--owner", "the-cli", "--reads", "order").out.strip()
     file = tmp_path / "schema.json"

@@ -103,7 +103,7 @@ def test_large_samples_take_bounded_memory():
 
 
 def test_places_that_are_merged_may_be_known_in_part():
-    """A member of a map's value that occurs too late to be counted has no type in the proposal."""
+    """A member of a map's value has no type in the proposal if it occurs too late to be counted."""
     crowd = {str(each): {f"m{number}": 1 for number in range(900)} for each in range(30)}
     events = [{"map": {"1": {"x": "text"}, "2": {}}}, {"crowd": crowd}, {"map": {"2": {"x": 5}}}]
 
@@ -259,7 +259,7 @@ def test_examples_are_valid_and_violations_break_one_rule(seed):
 
 
 def test_most_schemas_have_examples_and_most_rules_can_be_broken():
-    """Only rare ones are left out: schemas that contradict themselves, and rules that others imply."""
+    """Only rare cases are omitted: schemas that contradict themselves, and rules that others imply."""
     made, found, unbroken = [], 0, 0
     for seed in range(60):
         schema = RandomSchemas(Random(seed)).root().schema
@@ -311,7 +311,7 @@ LATER_KEYWORDS = {
 
 @pytest.mark.parametrize("keyword", [*KEYWORDS, *LATER_KEYWORDS])
 def test_every_keyword_is_broken(keyword):
-    """At least one event breaks this rule alone."""
+    """At least one event breaks only this rule."""
     schema = {"type": "object", "properties": {"value": {**KEYWORDS, **LATER_KEYWORDS}[keyword]}, "required": ["value"]}
     if keyword in LATER_KEYWORDS:
         schema["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -325,7 +325,7 @@ def test_every_keyword_is_broken(keyword):
     ["^\\p{Lu}+$", "^[[:alpha:]]+$", "(?i)^a[^b]b{2,}?c?$", "^\\d{4}-\\w+\\s\\S$", "x|y", "^(?P<n>ab)*\\z", "^.+$"],
 )
 def test_texts_match_patterns(pattern):
-    """Proposed texts match patterns, also patterns that RE2 has and Python lacks."""
+    """Proposed texts match patterns, including patterns that RE2 supports and Python does not."""
     assert make_examples(
         {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}, "required": ["x"]}, 2
     )

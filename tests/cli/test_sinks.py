@@ -91,7 +91,7 @@ def test_a_sink_is_set_from_a_file(run_against_delivering_broker, subscription, 
 
 
 def test_an_arn_says_what_type_a_sink_is(run_against_delivering_broker, subscription):
-    """The service in it decides; the broker says whether it may be delivered to."""
+    """The service in the ARN decides the type; the broker decides whether it may deliver to it."""
     queue = "arn:aws:sqs:eu-central-1:123456789012:orders.fifo"
     made = run_against_delivering_broker("sinks", "set", subscription[0], "--to", queue, "-o", "json")
     assert made.code == 0, made.err
@@ -116,7 +116,7 @@ def test_a_sink_is_tested(run_against_delivering_broker, subscription, receiver)
 
 
 def test_the_last_failure_is_shown_first(run_against_delivering_broker, subscription, receiver):
-    """A sink at which deliveries fail begins with the failure, and has all that it had before."""
+    """The output for a sink with failed deliveries begins with the failure, and otherwise stays the same."""
     subscription, name = subscription
     receiver.decide = lambda _: 500
     run_against_delivering_broker("sinks", "set", subscription, "--to", receiver.url)
@@ -141,7 +141,7 @@ def test_a_sink_is_paused_and_resumed(run_against_delivering_broker, subscriptio
 
 
 def test_a_secret_is_rotated(run_against_delivering_broker, subscription, receiver):
-    """The new secret alone is on standard output, for a script to store."""
+    """Only the new secret is on standard output, so that a script can store it."""
     first = run_against_delivering_broker("sinks", "set", subscription[0], "--to", receiver.url, "-o", "json").json[
         "secret"
     ]

@@ -68,7 +68,7 @@ def test_values_of_all_types_are_written(run):
     ],
 )
 def test_unusual_values_are_texts(run, value, text):
-    """A value of a type that is not everywhere is the text that DuckDB writes, in the order of the rows. (Q9)"""
+    """A value whose type some formats lack becomes the text that DuckDB writes, in the order of the rows. (Q9)"""
     query = f"select n, {value} as x from range(3) t(n) order by n desc"
     assert run("sql", query, "--json").lines == [{"n": n, "x": text} for n in (2, 1, 0)]
 
@@ -92,7 +92,7 @@ def test_a_parquet_file_is_written(run, numbers_event_type, tmp_path):
 
 
 def test_the_exit_code_says_what_happened(run, numbers_event_type):
-    """A refused query is 2, one that takes too long 1, and a result that was cut 7. (Q7, Q9)"""
+    """The exit code is 2 for a refused query, 1 for one that takes too long, and 7 for a truncated result. (Q7, Q9)"""
     refused = run("sql", "from read_csv('/etc/passwd')")
     assert (refused.code, refused.out) == (2, "")
     assert "read_csv" in refused.err
@@ -108,7 +108,7 @@ def test_the_exit_code_says_what_happened(run, numbers_event_type):
 
 
 def test_a_terminal_obeys_nothing(run):
-    """What a terminal would obey is replaced, and in JSON it is escaped."""
+    """Characters that a terminal would interpret are replaced, and escaped in JSON."""
     assert "\x1b" not in run("sql", "select chr(27) || '[31m' as x").out
     assert json.loads(run("sql", "select chr(155) as x", "--json").out) == {"x": "\x9b"}
     assert "\x9b" not in run("sql", "select chr(155) as x", "--json").out
@@ -130,7 +130,7 @@ def folder(tmp_path):
 
 
 def test_a_data_folder_is_asked_without_a_broker(run, folder):
-    """`--data` finds the events of a folder beside its broker, and when there is none, and changes nothing. (Q17)"""
+    """`--data` finds the events of a folder whether or not a broker runs on it, and changes nothing. (Q17)"""
     path, broker = folder
     with httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
         name = create_event_type(api, schema={"properties": {"n": {"type": "integer"}}})["name"]
@@ -144,7 +144,7 @@ def test_a_data_folder_is_asked_without_a_broker(run, folder):
 
 
 def test_a_folder_without_a_data_file_is_refused(run, tmp_path):
-    """A folder that is none stays as it is. (Q17)"""
+    """A folder that is not a data folder stays unchanged. (Q17)"""
     refused = run("sql", "--data", str(tmp_path / "nothing"), "select 1", url=None)
     assert refused.code == 2
     assert "no nakadi.db" in refused.err

@@ -57,7 +57,7 @@ def test_a_subscription_lives_from_create_to_delete(run, numbers_event_type, own
 
 @pytest.mark.parametrize("alone", [False, True], ids=["this broker", "without statistics in lists"])
 def test_subscriptions_are_listed_by_lag(run, numbers_event_type, owner, monkeypatch, alone):
-    """`--lag` lists the one with the most waiting events first, also of a broker whose lists have no statistics."""
+    """`--lag` lists subscriptions with the most waiting events first, even if the broker's lists lack statistics."""
     done, some, new = (
         created_by(run, numbers_event_type, "--owner", owner, "--group", group, "--from", "begin") for group in "abc"
     )
@@ -128,7 +128,7 @@ def test_lag_is_shown_and_watched(run, numbers_event_type, owner, monkeypatch):
             raise KeyboardInterrupt
 
     once = run("subscriptions", "lag", identity)
-    # Only this command's pauses: threads of the broker pause as well.
+    # Replace only this command's pauses: threads of the broker pause as well.
     monkeypatch.setattr(subscription_commands, "sleep", wait)
     watched = run("subscriptions", "lag", identity, "--watch", "--every", "7")
 
@@ -154,7 +154,7 @@ def test_lag_leads_to_the_first_event_that_waits(run, numbers_event_type, owner)
 
 
 def test_lag_is_shown_of_a_blocked_subscription(run, numbers_event_type, owner):
-    """While the event type is blocked, nobody sees cursors; the number of waiting events is shown."""
+    """While the event type is blocked, `lag` shows no cursors, but the number of waiting events."""
     identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "begin")
     run("consume", identity, "-n", "10")
     assert run("admin", "block", "CONSUMER_ET", numbers_event_type).code == 0
@@ -168,14 +168,14 @@ def test_lag_is_shown_of_a_blocked_subscription(run, numbers_event_type, owner):
 
 def test_ctrl_c_is_not_overlooked(run, numbers_event_type, owner, monkeypatch, request):
     """A signal that comes just before a pause begins does not wait until the pause is over."""
-    # Tests that a script has started in the background ignore the signal.
+    # If a script has started the tests in the background, they ignore the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(partial(signal.signal, signal.SIGINT, before))
     identity = created_by(run, numbers_event_type, "--owner", owner)
     threads, ended = [], []
 
     def wait(seconds):
-        # Unlike a signal it does not end a call that waits, like a signal that comes just before the call.
+        # This does not end a waiting call, just like a signal that comes just before the call.
         threads.append(threading.Timer(0.1, _thread.interrupt_main))
         threads[0].start()
         time.sleep(seconds)
@@ -229,7 +229,7 @@ def test_offsets_of_unknown_partitions_are_refused(run, numbers_event_type, owne
 
 
 def test_an_objective_is_set_shown_and_removed(run, numbers_event_type, owner):
-    """`objective` sets it and shows how it is met; without one it fails, and half of one is refused."""
+    """`objective` sets it and shows how it is met; without an objective, it fails, and an incomplete one is refused."""
     subscription = created_by(run, numbers_event_type, "--owner", owner)
     done = run("subscriptions", "objective", subscription, "--percent", "99.5", "--within", "30", "-o", "json")
     assert (done.json["percent"], done.json["within_seconds"], done.json["pressure"]) == (99.5, 30, 0)

@@ -62,7 +62,7 @@ PLANTED = {
 
 @pytest.fixture
 def planted_secrets(monkeypatch, tmp_path):
-    """An environment, and a log, that have secrets."""
+    """An environment and a log that contain secrets."""
     for name, value in PLANTED.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "nakadi.log").write_text(LOG)
@@ -79,7 +79,9 @@ def read_bundle(file):
 
 
 def test_a_bundle_has_what_helps(run, planted_secrets, tmp_path):
-    """It has the findings of doctor, metrics, settings, versions and the end of each log, for its owner alone."""
+    """The bundle has the findings of doctor, metrics, settings, versions and the end of each log, and only its owner
+    can read it.
+    """
     file = tmp_path / "bundle.tar.gz"
     done = run(
         "support-bundle", "-f", str(file), "--log", str(planted_secrets), "--log", "-", stdin="a line from a journal\n"
@@ -98,7 +100,7 @@ def test_a_bundle_has_what_helps(run, planted_secrets, tmp_path):
 
 
 def test_a_bundle_has_no_secrets(run, planted_secrets, tmp_path):
-    """Wherever a secret stands, it is in no file of the bundle; what stands beside it still is."""
+    """No secret is in any file of the bundle, wherever it occurs; the text around it is kept."""
     file = tmp_path / "bundle.tar.gz"
     assert run("support-bundle", "-f", str(file), "--log", str(planted_secrets)).code == 0
 
@@ -127,7 +129,7 @@ def test_the_token_of_a_context_is_not_in_it(run, broker, tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="it asks Linux for the settings of a process")  # noqa: PTH110
 def test_the_settings_of_a_process_are_read(run, tmp_path):
-    """With the number of a process, the bundle has the settings that it was started with."""
+    """With the id of a process, the bundle has the settings that it was started with."""
     with subprocess.Popen(
         [sys.executable, "-c", "input()"],
         stdin=subprocess.PIPE,
@@ -190,7 +192,7 @@ def test_what_cannot_be_read_or_written_is_refused(run, tmp_path, monkeypatch, a
     ],
 )
 def test_what_is_no_secret_stays(text):
-    """Ordinary lines are as they were."""
+    """Ordinary lines stay unchanged."""
     assert without_secrets(text, secret_values({"NAKADI_TOKEN": "abc"})) == text
 
 

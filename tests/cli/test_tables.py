@@ -68,7 +68,7 @@ A_RUN = TableRun(
 
 @pytest.fixture(scope="module")
 def url_of_broker_with_tables(tmp_path_factory):
-    """The URL of a broker whose registry has what jobs leave there for one of two event types."""
+    """The URL of a broker whose registry contains the documents of jobs for one of two event types."""
     file = f"sqlite:///{tmp_path_factory.mktemp('tables') / 'nakadi.db'}"
     clock = HandMovedClock(A_MOMENT)
     with (
@@ -89,7 +89,7 @@ def url_of_broker_with_tables(tmp_path_factory):
 
 
 def test_runs_are_listed(run, url_of_broker_with_tables):
-    """A run is a line; in YAML, it has its reasons. (T1, T2)"""
+    """Each run is a line; in YAML, it includes its reasons. (T1, T2)"""
     head, line = (
         row.split() for row in run("tables", "runs", "order.placed", url=url_of_broker_with_tables).out.splitlines()
     )
@@ -102,7 +102,7 @@ def test_runs_are_listed(run, url_of_broker_with_tables):
 
 
 def test_objectives_are_listed(run, url_of_broker_with_tables):
-    """A table is a line, with both windows; a pattern selects some. (T15)"""
+    """Each table is a line with both windows; a pattern selects some tables. (T15)"""
     head, first, second = run("tables", "objectives", "order.p*", url=url_of_broker_with_tables).out.splitlines()
     columns = ["EVENT TYPE", "OBJECTIVE", "BURN 1 H", "BURN 1 D", "PRESSURE", "SLOWEST", "LAG"]
     assert head.split() == " ".join(columns).split()
@@ -113,7 +113,7 @@ def test_objectives_are_listed(run, url_of_broker_with_tables):
 
 
 def test_a_source_of_dbt_is_written(run, url_of_broker_with_tables, tmp_path):
-    """It has each table with its columns, their descriptions and the personal data. (T11)"""
+    """The source has each table with its columns, their descriptions and the personal data. (T11)"""
     file = tmp_path / "nakadi.yml"
     assert (
         run("tables", "dbt", "--database", "events", "--to", str(file), url=url_of_broker_with_tables).err

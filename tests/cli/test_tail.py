@@ -43,7 +43,7 @@ def test_numbers_keep_all_of_their_digits(run, api):
 
 
 def test_nothing_is_there_behind_the_end(run, numbers_event_type):
-    """From the end there is nothing to read without following."""
+    """From the end, without following, there is nothing to read."""
     assert run("tail", numbers_event_type, "--no-follow").lines == []
 
 
@@ -57,7 +57,7 @@ def test_events_are_chosen_by_a_condition(run, numbers_event_type):
 
 
 def test_some_partitions_are_read(run, numbers_event_type):
-    """`--partitions` reads only those, and refuses missing ones."""
+    """`--partitions` reads only the named partitions, and refuses missing ones."""
     two = run("tail", numbers_event_type, "--from", "begin", "--no-follow", "--partitions", "0,2", "-o", "table").out
     rest = run("tail", numbers_event_type, "--from", "begin", "--no-follow", "--partitions", "1,3").lines
 
@@ -68,7 +68,7 @@ def test_some_partitions_are_read(run, numbers_event_type):
 
 
 def test_an_offset_is_a_place_in_one_partition(run, numbers_event_type):
-    """`--from` takes the offset after which to start, with one partition or by partition."""
+    """`--from` takes the offset after which to start, for one partition, or for each partition."""
     lines = run(
         "tail", numbers_event_type, "--from", "begin", "--no-follow", "--partitions", "0", "-o", "table"
     ).out.splitlines()
@@ -86,7 +86,9 @@ def test_an_offset_is_a_place_in_one_partition(run, numbers_event_type):
     "shell", [(), ("sh", "-c", 'trap "" INT; exec "$@"', "sh")], ids=["in front", "in the background"]
 )
 def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers_event_type, shell):
-    """A tail shows events as they come, and Ctrl-C ends it without a traceback, also where a shell has it ignored."""
+    """`tail` shows events as they arrive, and Ctrl-C ends it without a traceback, even if a shell made it ignore the
+    signal.
+    """
     command = [*shell, sys.executable, "-W", "error", "-m", "nakadi_cli", "tail", numbers_event_type, "--from", "begin"]
     with run_process([*command, "--url", broker.url], ROOT_ENVIRONMENT) as process:
         for _ in range(40):
@@ -95,7 +97,7 @@ def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers_event_type, shell
         assert json.loads(process.stdout.readline())["n"] == 40
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
-    # By the signal, which shells show as 130.
+    # It ends by the signal, which shells show as 130.
     assert process.returncode == -signal.SIGINT
     assert said.strip() == ""
 
@@ -114,7 +116,7 @@ def test_what_comes_is_shown_until_ctrl_c(broker, api, numbers_event_type, shell
     ],
 )
 def test_a_place_to_start_is_understood(text, start):
-    """Words, times, how long ago, and offsets name a place to start."""
+    """Words, times, ages and offsets name a place to start."""
     assert parse_start(text, NOW) == start
 
 
@@ -126,7 +128,7 @@ def test_what_is_no_place_to_start_is_refused(text):
 
 
 def test_events_are_shown_as_cloud_events(run, numbers_event_type):
-    """Each has its place, whichever form the output has, and conditions are about CloudEvents. (E20, E21)"""
+    """Each event has its place in every output format, and conditions apply to CloudEvents. (E20, E21)"""
     arguments = ("tail", numbers_event_type, "--from", "begin", "--no-follow", "--cloudevents", "--where", "data.n < 5")
     found = run(*arguments).lines
     assert sorted(each["data"]["n"] for each in found) == list(range(5))

@@ -39,9 +39,9 @@ ORDER_PLACED = str(ROOT / "events/event_types/order.placed.json")
 
 
 def python_names(declarations: Declarations, models: Models) -> dict[str, type]:
-    """Run a module of generated types, as if it was imported."""
+    """Run a module of generated types as if it were imported."""
     module = ModuleType(f"generated_types_{next(NUMBERS)}")
-    # pydantic, msgspec and dataclasses look names up in it.
+    # pydantic, msgspec and dataclasses look names up in this module.
     sys.modules[module.__name__] = module
     exec(compile(write_python(declarations, models), module.__name__, "exec"), module.__dict__)
     return module.__dict__
@@ -120,7 +120,7 @@ def test_options_without_a_meaning_are_refused(run, arguments, message):
 
 
 def test_the_same_schemas_give_the_same_text():
-    """A run does not depend on an earlier one, on the time, or on anything but the schemas."""
+    """The output depends only on the schemas, not on earlier runs or on the time."""
     for write in (
         write_typescript,
         lambda given: write_python(given, Models.MSGSPEC),
@@ -216,7 +216,7 @@ def test_types_accept_every_valid_event(seed, models):
     ],
 )
 def test_hostile_schemas_are_refused(run, tmp_path, schema, message):
-    """Bounded work, and a sentence."""
+    """A hostile schema costs bounded work, and is refused with a sentence."""
     (tmp_path / "hostile.json").write_text(json.dumps(schema))
     done = run("types", "python", "-f", str(tmp_path / "hostile.json"))
 
@@ -254,7 +254,7 @@ def test_references_that_multiply_are_refused():
 
 
 def test_too_many_members_for_java():
-    """A class of the JVM cannot have them, and the message says so."""
+    """A class of the JVM cannot have so many members, and the message says so."""
     wide = read_declarations([an_event_type({"properties": {f"m{number}": {} for number in range(300)}})])
 
     for write in (lambda: write_kotlin(wide, None), lambda: write_java(wide, None, "Events")):
@@ -315,7 +315,7 @@ TOKENS = {
 def test_no_name_becomes_code_elsewhere(schema, name, language):
     """Outside of literals and comments there are only words and the signs of declarations."""
     text = WRITERS[language](read_declarations([an_event_type({"properties": {"a": schema}}, name)]))
-    if language == "java":  # its compiler reads these before anything else
+    if language == "java":  # Java's compiler translates these escapes before anything else
         text = re.sub(r"(?<!\\)((?:\\\\)*)\\u+([0-9a-fA-F]{4})", lambda found: found[1] + chr(int(found[2], 16)), text)
     code = re.sub(TOKENS[language], "", text, flags=re.DOTALL)
 
@@ -329,7 +329,7 @@ def test_no_name_becomes_code_elsewhere(schema, name, language):
      '"""', "# fmt: off", "x" * 99 + " type: ignore", "a\nb", "1. x", "- x"],
 )  # fmt: skip
 def test_no_comment_is_a_directive(text):
-    """Tools read instructions out of comments, and gofmt lists; none of a schema's texts begins like one."""
+    """Tools read instructions from comments, and gofmt reads lists; none of a schema's texts begins like one."""
     for line in comment_lines(text):
         assert not re.match(r"(type:|\+build|go:|-|@|noqa|#|[0-9]+\.)", line)
         assert not re.search(r'\*/|"""|\\\\|\n', line)
@@ -343,7 +343,7 @@ def choices_in(schema: dict) -> list[str]:
 
 
 def test_hostile_names_survive():
-    """Every name is still the one in JSON, however its identifier is spelled. msgspec knows names without quotes."""
+    """Every name is still the one in JSON, however its identifier is spelled. msgspec supports names without quotes."""
     schema = a_hostile_schema()
     declarations = read_declarations([an_event_type(schema)])
     event = {name: each["enum"][0] for name, each in schema["properties"].items() if name and "enum" in each}

@@ -40,7 +40,7 @@ STRANGE = read_declarations(
 )
 EVENTS = make_examples(EVENT_TYPES[0].sample_schema, 20)
 
-# Declarations, and whether dates are native.
+# The declarations to compile, and whether dates have native types.
 USUAL_TEXT, USUAL_DATES, STRANGE_TEXT = (USUAL, False), (USUAL, True), (STRANGE, False)
 with_dates = pytest.mark.parametrize(
     ("given", "has_native_dates"), [USUAL_TEXT, USUAL_DATES, STRANGE_TEXT], ids=["usual", "dates", "strange"]
@@ -60,7 +60,7 @@ def run(command: Sequence[str | Path], folder: Path, stdin: str = "") -> str:
 
 
 def round_trip(command: Sequence[str | Path], folder: Path) -> None:
-    """Let a program read the events and write them again."""
+    """Have a program read the events and write them again."""
     lines = "".join(f"{json.dumps(each)}\n" for each in EVENTS)
     written = run(command, folder, stdin=lines)
     assert [json.loads(line) for line in written.splitlines()] == EVENTS
@@ -81,7 +81,7 @@ def test_types_of_python_are_typed(tmp_path):
                 text = write_python(given, models, has_native_dates=has_native_dates)
                 (tmp_path / f"types_{len(given.sources)}_{models}_{has_native_dates}.py").write_text(text)
     mypy = ROOT / ".venv/bin/mypy"
-    # Its cache knows pydantic and msgspec from `make check`.
+    # The cache of mypy already contains pydantic and msgspec from `make check`.
     options = ("--strict", "--python-version", "3.11", "--config-file", "", "--cache-dir", ROOT / ".mypy_cache")
     run([mypy, *options, *sorted(tmp_path.glob("*.py"))], tmp_path)
 
@@ -100,7 +100,7 @@ def test_types_of_typescript_compile(tmp_path, given):
 
 
 def jackson_jars() -> str:
-    """The jars of Jackson that Spark brings."""
+    """The jars of Jackson that Spark includes."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         pytest.skip("Jackson comes with pyspark, which is not installed")
@@ -111,7 +111,7 @@ def jackson_jars() -> str:
 @pytest.mark.long("tests/cli/test_types.py::test_no_name_becomes_code_elsewhere")
 @with_dates
 def test_types_of_java_compile(tmp_path, given, has_native_dates):
-    """javac takes them, and Jackson reads events into them and writes the same events."""
+    """javac compiles the types, and Jackson reads events into them and writes the same events."""
     require_tools("javac", "java")
     (tmp_path / "Events.java").write_text(write_java(given, None, "Events", has_native_dates=has_native_dates))
     sources = [tmp_path / "Events.java"]
@@ -126,7 +126,7 @@ def test_types_of_java_compile(tmp_path, given, has_native_dates):
 @pytest.mark.long("tests/cli/test_types.py::test_no_name_becomes_code_elsewhere")
 @with_dates
 def test_types_of_go_compile(tmp_path, given, has_native_dates):
-    """The compiler and vet take them, gofmt would not change them, and events survive encoding/json."""
+    """The compiler and vet accept the types, gofmt would not change them, and events survive encoding/json."""
     require_tools("go", "gofmt")
     (tmp_path / "go.mod").write_text("module events\n\ngo 1.24\n")
     (tmp_path / "events.go").write_text(write_go(given, "main", has_native_dates=has_native_dates))
@@ -143,7 +143,7 @@ def test_types_of_go_compile(tmp_path, given, has_native_dates):
 @pytest.mark.long("tests/cli/test_types.py::test_no_name_becomes_code_elsewhere")
 @without_dates
 def test_types_of_kotlin_compile(tmp_path, given: Declarations):
-    """The compiler takes them, and kotlinx.serialization reads events into them and writes the same events."""
+    """The compiler accepts the types, and kotlinx.serialization reads events into them and writes the same events."""
     require_tools("java")
     if not KOTLIN.exists():
         pytest.skip("the compiler of Kotlin is not in .cache/kotlin; `make types` puts it there")

@@ -17,7 +17,7 @@ def offset_text(number, timeline=1):
     data=st.data(),
 )
 def test_a_part_of_a_batch_covers_only_what_is_done(numbers, data):
-    """For any missing numbers, and for any known place before the batch."""
+    """This holds for any missing numbers, and for any known place before the batch."""
     before = data.draw(st.integers(-1, numbers[0] - 1))
     batch = Batch(numbers, Cursor("0", offset_text(numbers[-1]), "t"), "s", before=offset_text(before))
     loop = iter(batch)

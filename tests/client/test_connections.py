@@ -1,4 +1,4 @@
-"""Requests end in a value, with the token of the moment, over pools, proxies and TLS."""
+"""Requests end in a value, with the current token, over pools, proxies and TLS."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE
 
 
 class Tokens:
-    """Gives the next token after one was refused."""
+    """Provides the next token after one was refused."""
 
     def __init__(self, *tokens):
         self._tokens = list(tokens)
@@ -39,7 +39,7 @@ def answer_with_token_check(request):
 
 
 def send(connection, *, in_loop):
-    """Send a request with threads or on a loop."""
+    """Send a request in a thread or on a loop."""
     request = Request("GET", "/health")
     if not in_loop:
         return Api(connection).send(request)
@@ -132,7 +132,9 @@ def test_requests_go_through_a_proxy():
 
 
 def test_a_certificate_is_checked_against_the_authorities_that_are_given(tmp_path):
-    """A broker with an unknown certificate gets nothing; with its authority it does, and so does the loop."""
+    """A broker with an unknown certificate gets no request. If its authority is given, it does, with threads and with
+    asyncio.
+    """
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", tmp_path / "key", "-out", tmp_path / "certificate"]
     try:

@@ -35,9 +35,9 @@ from tests.support.environment import plain_environment
 from tests.support.patience import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
-# A stream that broke off keeps its partitions for this long, where nobody can give them back.
+# A broken stream keeps its partitions for this long if nobody can release them.
 QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
-# Commits come in time on a busy machine too: no event comes again.
+# Long enough for commits on a busy machine, so that no event is delivered again.
 PATIENT = StreamOptions(commit_timeout=10, batch_limit=20, max_uncommitted_events=100)
 # No commit is due while a test runs.
 LATE = StreamOptions(commit_timeout=60, batch_limit=20)
@@ -65,7 +65,7 @@ def publish(nakadi, numbers):
 
 
 def read(consumer, count, seen=None):
-    """Read until every number was seen; returns how often each was."""
+    """Read until every number was seen. Returns how often each was seen."""
     seen = Counter() if seen is None else seen
     for batch in consumer:
         seen.update(number_of(event) for event in batch.events)
@@ -96,7 +96,7 @@ def test_events_are_of_the_model(nakadi, subscription_to_orders, model):
 
 
 def test_a_loop_that_ends_early_does_not_commit_what_was_in_hand(nakadi, subscription_to_orders):
-    """After a `break` or an exception the batch comes again, unless it was marked as done."""
+    """After a `break` or an exception, the batch comes again, unless it was marked as done."""
     first = []
     for batch in consume(nakadi.url, subscription_to_orders, options=QUICK):
         first = [event["n"] for event in batch]
@@ -139,7 +139,7 @@ def test_a_commit_by_hand_is_the_only_one(nakadi, subscription_to_orders):
 
 
 def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, breakable_network, subscription_to_orders):
-    """Torn lines are not taken, and their events come again with the next stream."""
+    """Truncated lines are discarded, and their events come again with the next stream."""
     seen = Counter()
     with Consumer(breakable_network.url, subscription_to_orders, options=QUICK) as consumer:
         for batch in consumer:
@@ -154,7 +154,7 @@ def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, breakable_
 
 
 def test_a_broker_that_restarts_loses_nothing(tmp_path):
-    """A consumer outlives its broker: it reads on from the next one with the same data."""
+    """A consumer outlives its broker, and continues with the next broker on the same data."""
     data = {"registry": f"sqlite:///{tmp_path}/nakadi.db", "event_log": f"sqlite:///{tmp_path}/nakadi.db"}
     first = LocalNakadi(**data)
     first.create_event_type("order", partitions=3)
@@ -176,7 +176,7 @@ def test_a_broker_that_restarts_loses_nothing(tmp_path):
 
 
 def test_two_consumers_share_the_partitions(nakadi, subscription_to_orders):
-    """A second consumer takes partitions over, both learn of it, and nothing is lost or read twice."""
+    """A second consumer takes over partitions, both are notified, and nothing is lost or read twice."""
     told = {"first": [], "second": []}
     seen = Counter()
     consumers = [
@@ -251,7 +251,9 @@ def test_an_event_that_cannot_be_parked_ends_the_consumer(nakadi, subscription_t
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "park"])
 def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, subscription_to_orders, policy):
-    """A handler gets some attempts for each event; then the event ends the consumer, is skipped, or is parked."""
+    """A handler gets several attempts for each event; after these, the event ends the consumer, is skipped, or is
+    parked.
+    """
     nakadi.create_event_type("parked")
     tried = Counter()
     on_poison = Park("parked") if policy == "park" else policy
@@ -281,7 +283,7 @@ def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, subscrip
 def test_slow_work_on_a_long_batch_keeps_its_partitions(nakadi, subscription_to_orders):
     """Work that takes longer than the commit timeout is neither given to another consumer nor repeated."""
     seen = Counter()
-    # On a busy machine a sign of life may come late by more than a second.
+    # On a busy machine, a sign of life may be more than a second late.
     with Consumer(
         nakadi.url, subscription_to_orders, options=StreamOptions(commit_timeout=3, batch_limit=100)
     ) as consumer:
@@ -298,7 +300,7 @@ def test_slow_work_on_a_long_batch_keeps_its_partitions(nakadi, subscription_to_
 
 
 def test_a_consumer_of_nothing_says_so(nakadi):
-    """A subscription that does not exist ends the consumer with the broker's words."""
+    """A subscription that does not exist ends the consumer with the broker's message."""
     with pytest.raises(Refused, match="does not exist"), Consumer(nakadi.url, "no-such-id") as consumer:
         read(consumer, 1)
 
@@ -329,7 +331,7 @@ print("ended", flush=True)
 
 
 def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, subscription_to_orders):
-    """At SIGTERM the batch in hand is worked through and committed, and nothing else is taken."""
+    """At SIGTERM, the current batch is finished and committed, and no other batch is taken."""
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, nakadi.url, subscription_to_orders],
         cwd=ROOT,
@@ -363,7 +365,7 @@ def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription
 
 
 def test_a_consumer_that_is_aborted_commits_nothing(nakadi, subscription_to_orders):
-    """The batch in hand and the handled ones come again, and later events are not reported as trouble."""
+    """The current batch and the handled ones come again, and later events are not reported as trouble."""
     told = []
     with Consumer(
         nakadi.url, subscription_to_orders, commit=CommitPolicy(seconds=15.0), options=LATE, on_trouble=told.append
@@ -377,8 +379,7 @@ def test_a_consumer_that_is_aborted_commits_nothing(nakadi, subscription_to_orde
 
 
 def test_a_broker_that_is_not_there_is_told_and_given_up(nakadi, subscription_to_orders):
-    """Each failure is reported in the thread of the loop; once its patience has ended, a consumer raises the last
-    error."""
+    """Each failure is reported in the thread of the loop; when patience ends, the consumer raises the last error."""
     with Network(nakadi.url) as network:
         network.go_down()
         told = []
@@ -399,7 +400,7 @@ def test_a_broker_that_is_not_there_is_told_and_given_up(nakadi, subscription_to
 
 @pytest.mark.parametrize("kind", [Consumer, aio.Consumer])
 def test_what_cannot_be_made_leaves_nothing_open(kind):
-    """A model that nobody can decode is refused before there are connections."""
+    """A model that cannot be decoded is refused before connections are opened."""
 
     class PoolCountingConnection(Connection):
         pools = 0

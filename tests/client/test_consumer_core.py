@@ -53,7 +53,7 @@ def keep_alive(partition, number):
 
 
 def test_damage_ends_a_consumer_when_its_patience_does():
-    """Until then, events of other partitions are handed out, and the damage is told once."""
+    """Until then, events of other partitions are handed out, and the damage is reported once."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0, patience=Patience(without_answer=15))
     damage = msgspec.json.encode(
         {**msgspec.json.decode(keep_alive("0", 3)), "info": {"debug": "Offsets 4 to 7", "unreadable": True}}
@@ -74,8 +74,7 @@ def test_damage_ends_a_consumer_when_its_patience_does():
 
 
 class SimulatedBroker:
-    """A broker with two partitions that have gaps in their numbers, and everything that may happen to its one
-    client."""
+    """A broker with two partitions that have gaps in their numbers, and all that may happen to its client."""
 
     def __init__(self, seed, *, extends, policy):
         self.random = random.Random(seed)
@@ -204,7 +203,7 @@ class SimulatedBroker:
             unhandled = {n for n in self.log[partition] if n <= number} - self.handled[partition]
             batch = self.in_hand[0] if self.in_hand else None
             if batch is not None and batch.partition == partition:
-                # The loop is done with these, though not with the batch.
+                # The loop has finished these events, but not the batch.
                 unhandled -= {event["n"] for event in batch.events[: batch.progress]}
             assert not unhandled, f"{unhandled} of {partition} committed, not handled"
 
@@ -215,10 +214,10 @@ class SimulatedBroker:
     policy=st.sampled_from([EACH_BATCH, CommitPolicy(events=7), CommitPolicy(seconds=1.0)]),
 )
 def test_no_order_of_facts_commits_what_was_not_handled_or_stops_for_ever(seed, extends, policy):
-    """Whatever breaks at any time, a commit covers handled events only, and in the end everything is committed."""
+    """Whatever breaks at any time, a commit covers only handled events, and eventually everything is committed."""
     world = SimulatedBroker(seed, extends=extends, policy=policy)
     world.run(400)
-    # An unlucky world needs more than twenty rounds.
+    # Some worlds need more than twenty rounds.
     for _ in range(100):
         world.run(400)
         if world.is_done():
@@ -247,7 +246,7 @@ def trouble_of(core, now=0.0):
 
 
 def test_a_batch_is_committed_when_it_is_done():
-    """Nothing is committed before, and the commit names the place and the stream."""
+    """Nothing is committed before the batch is done, and the commit names the place and the stream."""
     core = open_core()
     core.handle_line(stream_line("0", [0, 1]), 0.0)
     batch = next_batch(core)
@@ -276,7 +275,7 @@ def test_batches_that_are_done_together_share_a_commit():
 
 
 def test_a_commit_that_got_no_answer_is_made_again():
-    """It is repeated after a pause, together with events finished since then."""
+    """The commit is repeated after a pause, together with events finished since then."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("1", [0]), 0.0)
@@ -304,7 +303,7 @@ def test_a_commit_that_is_made_again_goes_as_far_as_work_has_come():
 
 
 def test_a_stream_that_takes_no_commits_is_dropped():
-    """After 422 nothing more of the stream is handed out, and its connection is to be closed."""
+    """After 422, nothing more of the stream is handed out, and its connection must be closed."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("0", [1]), 0.0)
@@ -351,7 +350,7 @@ def test_a_broker_that_cannot_be_told_gets_commits_of_what_is_done():
 
 
 def test_a_stream_that_broke_off_takes_commits_and_is_left():
-    """The batch that was in hand when the connection broke is committed on the old stream, which is then left."""
+    """The batch in progress when the connection broke is committed on the old stream, which is then left."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("0", [1]), 0.0)
@@ -368,7 +367,7 @@ def test_a_stream_that_broke_off_takes_commits_and_is_left():
 
 
 def test_a_stop_lets_the_batch_in_hand_be_finished_committed_and_the_stream_left():
-    """At the end nothing more is handed out, and the last commit comes before leaving."""
+    """After the stop, nothing more is handed out, and the last commit precedes the release of the stream."""
     core = open_core(CommitPolicy(seconds=100))
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("0", [1]), 0.0)
@@ -388,7 +387,7 @@ def test_a_stop_lets_the_batch_in_hand_be_finished_committed_and_the_stream_left
 
 
 def test_a_batch_that_nobody_works_on_any_more_is_not_waited_for():
-    """After a loop that was left, the stream is left at once, and its batch is not committed."""
+    """If the loop was left early, the stream is released at once, and its batch is not committed."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     batch = next_batch(core)
@@ -412,7 +411,7 @@ def test_a_commit_by_hand_waits_for_done():
 
 
 def test_a_window_that_is_full_of_handled_events_is_committed():
-    """A number of events that is greater than the window does not stop the stream."""
+    """A commit limit larger than the window does not stop the stream."""
     core = open_core(CommitPolicy(events=1_000), max_uncommitted_events=4)
     core.handle_line(stream_line("0", [0, 1]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
@@ -437,7 +436,7 @@ def test_partitions_that_come_and_go_are_told():
     ("answer", "pause"), [(Answer(409), 0.25), (Answer(503, retry_after=4.0), 4.0), (NoAnswer("down"), 0.05)]
 )
 def test_a_stream_that_cannot_be_opened_is_tried_again(answer, pause):
-    """Pauses depend on why it was refused."""
+    """The pauses depend on the reason of the refusal."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0)
     core.connection_step(0.0)
     core.handle_refusal(answer, 0.0)
@@ -446,7 +445,7 @@ def test_a_stream_that_cannot_be_opened_is_tried_again(answer, pause):
 
 
 def test_what_will_never_be_opened_ends_the_consumer():
-    """After some refusals in a row the consumer ends, with the broker's words."""
+    """After some refusals in a row the consumer ends, with the broker's message."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0)
     for now in (0.0, 10.0, 20.0):
         core.connection_step(now)
@@ -488,7 +487,7 @@ def test_a_consumer_with_a_limit_asks_for_no_more_and_ends():
 
 
 def test_a_consumer_that_does_not_follow_ends_when_nothing_waits():
-    """After each stream it asks how many events are left, and reads on while there are any."""
+    """After each stream, the consumer asks how many events are left, and continues while there are any."""
     core = open_core(follow=False)
     core.handle_closed_stream(0.0)
     assert isinstance(core.connection_step(0.0), Count)
@@ -513,7 +512,7 @@ def test_a_consumer_that_does_not_follow_ends_when_nothing_waits():
     ],
 )
 def test_patience_ends_when_nothing_else_has_come_for_its_time(answer, patience):
-    """Each failure is reported; the consumer raises the last one when they have lasted too long, and not before."""
+    """Each failure is reported; the consumer raises the last failure only when they have lasted too long."""
     core = ConsumerCore(StreamOptions(), EACH_BATCH, lambda: 0.0, patience=patience)
     core.handle_refusal(answer, 0.0)
     assert trouble_of(core).failures == 1
@@ -540,7 +539,7 @@ def test_a_stream_that_breaks_at_a_stop_is_no_failure():
 
 
 def test_a_commit_that_is_lost_is_told():
-    """Applications can say that events come again, and why."""
+    """Applications learn that events come again, and why."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.finish_batch(next_batch(core), 0.0)
@@ -551,7 +550,7 @@ def test_a_commit_that_is_lost_is_told():
 
 
 def test_after_an_abort_nothing_is_committed():
-    """Handled events and those in hand come again; the connection is to be closed."""
+    """Handled events and the current ones come again; the connection must be closed."""
     core = open_core()
     core.handle_line(stream_line("0", [0]), 0.0)
     core.handle_line(stream_line("1", [0]), 0.0)

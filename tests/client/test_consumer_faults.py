@@ -70,7 +70,7 @@ class ConsumerGroup:
         consumer.close()
 
     def hand_over(self):
-        """One more consumer joins, and the oldest leaves."""
+        """Let one more consumer join, and the oldest leave."""
         self.join()
         self.leave()
         self.hand_overs += 1

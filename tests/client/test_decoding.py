@@ -44,7 +44,7 @@ def test_no_number_loses_a_digit():
 
 
 def test_a_line_of_cloud_events_has_the_place_of_the_last():
-    """An empty one has none, and a Problem is an object. (E20, E23)"""
+    """An empty list has no place, and a Problem is an object. (E20, E23)"""
     places = b'"partition":"0","offset":"%d","eventtype":"t"'
     text = b'[{"n":1,%b},{"n" : "x",%b}]' % (places % 1, places % 2)
     decoded = CloudEventDecoder(Order).decode(text)

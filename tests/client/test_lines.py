@@ -12,24 +12,24 @@ TEXTS = st.lists(st.text(alphabet="a\u2028\u2029\u0085\r\x0b é", min_size=1), m
 
 @given(texts=TEXTS, rest=st.text(alphabet="ab"), cuts=st.lists(st.integers(0, 60)))
 def test_lines_are_the_same_however_they_arrive(texts, rest, cuts):
-    """Chunks may end anywhere, even within a letter; separators of other formats are part of a line."""
+    """Chunks may end anywhere, even within a character; separators of other formats are part of a line."""
     whole = b"".join(text.encode() + b"\n" for text in texts) + rest.encode()
     splitter = LineSplitter()
     places = [0, *sorted(cut for cut in cuts if cut < len(whole)), len(whole)]
     lines = [line for begin, end in pairwise(places) for line in splitter.feed(whole[begin:end])]
-    # Bytes know no U+2028; lines of blanks are no lines.
+    # `bytes.splitlines` does not split at U+2028; blank lines do not count.
     assert lines == [encoded for text in texts if not (encoded := text.encode()).isspace()]
 
 
 def test_a_torn_line_is_no_line():
-    """Text after the last line feed is no line."""
+    """Text after the last line feed does not count as a line."""
     splitter = LineSplitter()
     assert splitter.feed(b'{"a":1}\n{"b"') == [b'{"a":1}']
     assert splitter.feed(b":2") == []
 
 
 def test_what_ends_a_stream_may_have_no_line_feed():
-    """A broker may end a stream with a Problem that has none; blanks are no line."""
+    """A broker may end a stream with a Problem without a line feed; blanks do not count as a line."""
     splitter = LineSplitter()
     splitter.feed(b'{"a":1}\n{"title":')
     assert splitter.feed(b'"Gone"}') == []

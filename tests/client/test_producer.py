@@ -88,7 +88,7 @@ def test_cloud_events_are_published(nakadi):
 
 
 def test_a_producer_that_stops_takes_nothing_behind_what_failed(nakadi):
-    """With `on_failure="stop"`, a refused event ends the producer; earlier stored events stay."""
+    """With `on_failure="stop"`, a refused event ends the producer; events that were stored before stay."""
     nakadi.create_event_type("sent", schema={"type": "json_schema", "schema": STRICT})
     with Producer(nakadi.url, "sent", on_failure="stop", limits=Limits(linger=60)) as producer:
         producer.send({"n": 1})
@@ -122,8 +122,7 @@ def test_bodies_are_compressed(nakadi, breakable_network, compression):
 
 
 def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
-    """The events of a partition that fails (207) are sent again; each key stays in order, and no event is there
-    twice."""
+    """The events of a failing partition (207) are resent; each key stays in order, and no event is stored twice."""
     nakadi.create_event_type(
         "sent",
         partitions=4,
@@ -189,7 +188,7 @@ def whole_event(n):
 
 
 def test_an_unknown_event_type_fails_the_event(nakadi):
-    """An event that the broker will never accept is reported, with the broker's words."""
+    """An event that the broker will never accept is reported with the broker's message."""
     with Producer(nakadi.url, "nowhere") as producer:
         delivery = producer.send({"n": 1})
     with pytest.raises(Refused, match="nowhere"):
@@ -213,7 +212,7 @@ def test_a_broker_that_is_gone_for_a_while_gets_everything(nakadi, breakable_net
 
 
 def test_a_lost_answer_is_an_event_that_may_be_there_twice(nakadi, breakable_network):
-    """When the connection breaks in the answer, the event is sent again with its `eid`."""
+    """If the connection breaks during the answer, the event is sent again with its `eid`."""
     nakadi.create_event_type("sent")
     with Producer(breakable_network.url, "sent") as producer:
         breakable_network.cut_after(20)
@@ -234,7 +233,7 @@ def test_an_event_that_nobody_takes_is_given_up(breakable_network):
 
 
 def test_a_full_buffer_holds_senders_back(breakable_network):
-    """`send` waits for room, and says when there is none in time."""
+    """`send` waits for room, and raises an error if there is none in time."""
     breakable_network.go_down()
     producer = Producer(breakable_network.url, "sent", limits=Limits(buffer_events=3))
     deliveries = [producer.send({"n": n}) for n in range(3)]
@@ -249,7 +248,7 @@ def test_a_full_buffer_holds_senders_back(breakable_network):
 
 
 def test_room_that_comes_is_used(nakadi):
-    """Many more events than the buffer has room for go through it."""
+    """Many more events than the buffer holds pass through it."""
     nakadi.create_event_type("sent")
     limits = Limits(buffer_events=5, batch_events=2, linger=0)
     with Producer(nakadi.url, "sent", limits=limits) as producer:

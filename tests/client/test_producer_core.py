@@ -19,16 +19,16 @@ PARTITIONS = 3
 
 
 class SimulatedBroker:
-    """A broker as the contract has it: partitions fail as a whole, and a refused batch is refused as a whole."""
+    """A broker that behaves as in the contract: a partition fails as a whole, and a batch is refused as a whole."""
 
     def __init__(self, draw) -> None:
         self._draw = draw
         self.stored = []
-        # Copies that were made because no clear answer came.
+        # Copies that were made because there was no clear answer.
         self.excused = Counter()
 
     def answer_batch(self, deliveries):
-        """Answer a batch, in a way that is drawn."""
+        """Answer a batch in a random way."""
         events = [(each.key, each.eid) for each in deliveries]
         fault = self._draw()
         if fault == "lost request":
@@ -177,7 +177,7 @@ def core_with(count, *, stops=False, **limits):
 
 
 def test_a_batch_waits_for_its_linger_or_its_size():
-    """Few events wait for the linger, many go at once."""
+    """A few events wait for the linger time; many are sent at once."""
     core, _ = core_with(3, batch_events=5, linger=1.0)
     assert core.step(0.5) == Wait(1.0)
     batch = core.step(1.0)
@@ -220,7 +220,7 @@ def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks(answer, pause):
 
 
 def test_an_event_is_given_up_after_its_attempts():
-    """Failed attempts count, halving a batch does not; the outcome has the result of the last attempt."""
+    """Failed attempts count, but halving a batch does not. The outcome has the result of the last attempt."""
     core, deliveries = core_with(2, attempts=2)
     assert core.settle(core.step(1.0), Answer(413), 1.0) == []
     assert core.settle(core.step(1.0), NoAnswer("gone"), 1.0) == []
@@ -260,7 +260,7 @@ def test_a_batch_that_is_too_large_is_halved_and_stays_smaller():
 
 
 def test_bad_events_in_a_row_cost_a_request_each():
-    """In a batch of bad events, the others are not sent again for each of them."""
+    """In a batch with bad events, the others are not resent for each bad one."""
     core, deliveries = core_with(100, batch_events=100)
     requests = events = 0
     while isinstance(batch := core.step(1.0), Batch):
@@ -275,7 +275,7 @@ def test_bad_events_in_a_row_cost_a_request_each():
 
 
 def test_a_resting_key_holds_up_no_other():
-    """While a key waits for its next attempt, new events of others go out."""
+    """While a key waits for its next attempt, new events with other keys are sent."""
     core = ProducerCore(Limits(linger=0, batch_events=10), lambda: 0.0)
     core.add(Delivery(b"{}", eid="a1", key="a"), 0.0)
     failed = msgspec.json.encode([{"publishing_status": "failed", "step": "publishing", "detail": "no"}])
@@ -298,7 +298,7 @@ def test_a_new_event_wakes_a_sender_that_waits_for_a_resting_key():
 
 
 def test_unordered_events_wait_for_nobody():
-    """Without an order, as many requests as are allowed are on their way."""
+    """Without an order, the producer has as many open requests as are allowed."""
     core = ProducerCore(Limits(batch_events=1, in_flight=2), lambda: 0.0)
     for _ in range(3):
         core.add(Delivery(b"{}", key=Lane.NONE), 0.0)
@@ -308,7 +308,7 @@ def test_unordered_events_wait_for_nobody():
 
 
 def test_unordered_events_that_failed_are_not_sent_again_at_once():
-    """A partition that fails is given a pause, with an order and without."""
+    """A failing partition gets a pause, with an order and without one."""
     core = ProducerCore(Limits(batch_events=1), lambda: 0.0)
     core.add(Delivery(b"{}", key=Lane.NONE), 0.0)
     failed = msgspec.json.encode([{"publishing_status": "failed", "step": "publishing", "detail": "no"}])
@@ -317,7 +317,7 @@ def test_unordered_events_that_failed_are_not_sent_again_at_once():
 
 
 def test_old_events_are_given_up():
-    """An event that is not acknowledged in time is reported, and whether it may be stored."""
+    """An event that is not acknowledged in time is reported; the report says whether it may be stored."""
     core, [delivery] = core_with(1, delivery_timeout=10.0)
     core.settle(core.step(1.0), NoAnswer("lost"), 1.0)
     assert core.expire(10.0) == [delivery]
@@ -351,14 +351,14 @@ def test_the_buffer_has_two_limits():
 
 
 def test_an_impossible_limit_is_refused():
-    """A producer that could never send is not made."""
+    """A producer that could never send cannot be created."""
     for bad in ({"batch_events": 0}, {"in_flight": 0}, {"linger": -1}, {"buffer_events": 0}):
         with pytest.raises(ValueError, match="must be"):
             Limits(**bad)
 
 
 def test_a_whole_refusal_is_told_to_each_event():
-    """403 and 404 concern every event of the batch, and are not tried again."""
+    """403 and 404 concern every event of the batch, and are not retried."""
     core, deliveries = core_with(2)
     settled = core.settle(core.step(1.0), Answer(403, b'{"detail":"Access denied"}', flow_id="f"), 1.0)
     assert settled == deliveries

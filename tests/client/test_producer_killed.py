@@ -37,7 +37,7 @@ EVENT_TYPE = {
 
 
 class BrokerProcess:
-    """A broker's process, from its start until it is killed, over the data of the lives before."""
+    """A broker's process, from its start until it is killed, on the data of its predecessors."""
 
     def __init__(self, folder):
         self._stack = ExitStack()

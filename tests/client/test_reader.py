@@ -66,7 +66,7 @@ def numbers(read_batches):
 
 
 def test_what_there_is_is_read_from_the_beginning(nakadi, orders_event_type, read_batches):
-    """Without following, a reader ends at the events that existed; each batch names its place."""
+    """Without following, a reader ends after the events that existed; each batch names its place."""
     found = read_batches(nakadi.url, orders_event_type, start="begin", follow=False, batch_limit=30)
 
     assert numbers(found) == list(range(300))
@@ -76,7 +76,7 @@ def test_what_there_is_is_read_from_the_beginning(nakadi, orders_event_type, rea
 
 
 def test_a_connection_that_breaks_loses_and_doubles_nothing(breakable_network, orders_event_type, read_batches):
-    """A torn line is read again with the next connection, which continues after the last whole one."""
+    """A truncated line is read again with the next connection, which continues after the last complete line."""
     told = []
     breakable_network.cut_after(20_000)
     found = read_batches(
@@ -88,7 +88,7 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(breakable_network, o
 
 
 def test_events_are_read_as_cloud_events(nakadi, orders_event_type, read_batches):
-    """They come in the same batches, each with its place. (E20)"""
+    """CloudEvents come in the same batches, each with its place. (E20)"""
     found = read_batches(nakadi.url, orders_event_type, start="begin", follow=False, batch_limit=30, cloud_events=True)
 
     assert sorted(each["data"]["n"] for batch in found for each in batch.events) == list(range(300))
@@ -97,7 +97,7 @@ def test_events_are_read_as_cloud_events(nakadi, orders_event_type, read_batches
 
 
 def test_a_reader_follows(nakadi, orders_event_type, read_batches):
-    """Events that come later are read too, and offsets and times are places to begin at."""
+    """Events that come later are read too, and a reader can begin at an offset or a time."""
     [*_, last] = read_batches(nakadi.url, orders_event_type, start="begin", follow=False, partitions=["1"])
     publish(nakadi, range(300, 310))
     behind = read_batches(nakadi.url, orders_event_type, start={"1": last.offset}, follow=False)

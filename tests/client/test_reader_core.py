@@ -64,7 +64,7 @@ class SimulatedBroker:
         self.now = 0.0
 
     def run(self):
-        """Run until the end, or until everything has come if there is none."""
+        """Run until the end, or until all events have come if there is no end."""
         for _ in range(10_000):
             step = self.core.step(self.now)
             if isinstance(step, End):
@@ -88,7 +88,7 @@ class SimulatedBroker:
 
     def lag(self, cursor):
         number = -1 if cursor.offset == "BEGIN" else int(cursor.offset.removeprefix("001-0001-"))
-        # The broker counts offsets: it does not know where compaction has left gaps.
+        # The broker counts offsets, including those of events that compaction has removed.
         newest = max([-1, *self.log[cursor.partition]])
         return {
             "partition": cursor.partition,
@@ -138,7 +138,7 @@ def answer_200(value):
 
 @given(seed=st.integers(0, 2**32), follow=st.booleans(), cloud_events=st.booleans())
 def test_every_event_comes_once_whatever_breaks(seed, follow, cloud_events):
-    """Streams end and break, requests fail; a reader that does not follow ends at the events that existed."""
+    """Streams end and break, requests fail; a reader that does not follow ends after the events that existed."""
     world = SimulatedBroker(seed, follow=follow, cloud_events=cloud_events)
     end = world.run()
     assert world.got == world.log
@@ -201,7 +201,7 @@ def test_a_refusal_ends_the_reader_and_a_fault_does_not():
 
 
 def test_a_stream_that_says_why_it_ends_is_opened_again():
-    """A Problem in place of a line, and a line that is none, are reported, and the reader continues."""
+    """A Problem instead of a line, and an invalid line, are reported, and the reader continues."""
     core = ReaderCore("t", ReadOptions({"0": offset_text(1)}), lambda: 0.0)
     for text, told in ((b'{"title":"Gone","detail":"moved"}', "moved"), (b"<html>", "no line of a stream")):
         with pytest.raises(NakadiError, match=told) as raised:
@@ -212,7 +212,7 @@ def test_a_stream_that_says_why_it_ends_is_opened_again():
 
 
 def test_streams_without_a_line_are_not_opened_without_a_pause():
-    """Something that ends each stream at once is not asked without end."""
+    """If a server ends each stream at once, the reader pauses between requests."""
     core = ReaderCore("t", ReadOptions({"0": offset_text(1)}), lambda: 0.0)
     assert isinstance(core.step(0.0), OpenStream)
     core.handle_closed_stream(0.0)

@@ -10,7 +10,7 @@ def test_a_handler_of_the_application_stays():
     """An application's own handler of SIGTERM stays."""
 
     def own_handler(_number, _frame):
-        """Nothing."""
+        """Do nothing."""
 
     before = signal.signal(signal.SIGTERM, own_handler)
     try:
@@ -24,7 +24,7 @@ def test_a_handler_of_the_application_stays():
 
 
 def test_a_signal_stops_consumers_before_producers():
-    """While there are consumers, they end, and the program with them: producers are closed by its end."""
+    """If there are consumers, they end first, and then the program, whose end closes the producers."""
     stopped = threading.Event()
     closed = threading.Event()
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -33,7 +33,7 @@ def test_a_signal_stops_consumers_before_producers():
         signal.raise_signal(signal.SIGTERM)
         assert stopped.wait(30)
         assert not closed.is_set()
-        # The next one would end the process at once.
+        # The next signal would end the process at once.
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         for each in withdraw:

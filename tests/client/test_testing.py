@@ -11,7 +11,7 @@ from tests.support.patience import PATIENCE
 
 
 def test_a_broker_whose_client_cannot_be_made_is_closed(monkeypatch):
-    """An environment with a proxy that httpx does not know ends in an error, and in no open broker."""
+    """An environment with a proxy that httpx does not know ends in an error, without leaving a broker open."""
     urls = []
 
     class UrlRecordingBroker(Broker):

@@ -35,7 +35,7 @@ def client_credentials(provider, **more):
 
 
 def test_client_credentials_are_exchanged_for_a_token_which_is_kept():
-    """One request is enough until the token gets old."""
+    """One request suffices until the token gets old."""
     provider = IdentityProvider(expires_in=3_600)
     tokens = client_credentials(provider, scope="nakadi.event_stream.write")
     assert [tokens.get(), tokens.get()] == ["token-1", "token-1"]
@@ -46,7 +46,7 @@ def test_client_credentials_are_exchanged_for_a_token_which_is_kept():
 
 
 def test_an_old_or_refused_token_is_fetched_again():
-    """Before it expires, and when the broker says no."""
+    """This happens before the token expires, and when the broker rejects it."""
     provider = IdentityProvider(expires_in=1e-9)
     tokens = client_credentials(provider)
     assert tokens.get() != tokens.get()

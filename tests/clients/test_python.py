@@ -43,7 +43,7 @@ READING = (
     "get_docs",
 )
 
-# `ask("get_event_type", "order.created")` gives the answer that the generated client makes of it.
+# `ask("get_event_type", "order.created")` returns the answer as the generated client decodes it.
 Ask = Callable[..., Any]
 
 
@@ -120,7 +120,7 @@ def test_event_types_can_be_managed(ask: Ask) -> None:
 
 
 def test_events_can_be_published_and_streamed(ask: Ask) -> None:
-    """Published events come as lines of JSON."""
+    """Published events are delivered as lines of JSON."""
     name = a_name()
     assert ask("create_event_type", body=a_draft(name)).status_code == 201
     publish(ask, name, 2)
@@ -143,7 +143,7 @@ def test_the_example_of_a_generated_client_reads_on(ask: Ask) -> None:
     publish(ask, name, 2)
 
     def sync_detailed(*arguments: Any, **options: Any) -> Any:
-        """The generated function, with the client that `ask` has."""
+        """The generated function, with the client that `ask` uses."""
         del options["client"]
         responses.append(ask("stream_events", *arguments, **options))
         return responses[-1]

@@ -1,5 +1,5 @@
 """The console in a real browser. Each `test_*.py` has its tests in a script of the same name for node's test runner:
-the script speaks to the browser, and here it is given a broker, and its results become results of pytest."""
+the script controls the browser. This module starts a broker for it, and turns its results into results of pytest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECONDS = 600
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for every sentence of the script."""
+    """Generate one test for every sentence of the script."""
     if "sentence" in metafunc.fixturenames:
         script = Path(metafunc.module.__file__).with_suffix(".mjs").read_text("utf-8")
         metafunc.parametrize("sentence", re.findall(r'^test\("([^"]+)"', script, re.MULTILINE))
@@ -113,7 +113,7 @@ def browser() -> Iterator[str]:
         address = process.stdout.readline().strip()
         assert address, "the browser does not start"
         yield address
-        # It closes the browser when no more messages can come.
+        # This closes the browser when no more messages can come.
         process.communicate(timeout=PATIENCE)
 
 

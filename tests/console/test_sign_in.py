@@ -1,4 +1,4 @@
-"""Signing in at the console of a broker that wants tokens."""
+"""Signing in at the console of a broker that requires tokens."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from tests.support.receiver import ON_LOOPBACK, delivering_quickly
 @pytest.fixture(scope="module")
 def settings():
     with delivering_quickly():
-        # Nothing is at these ARNs, and nobody has credentials for them: the events wait.
+        # Nothing exists at these ARNs, and there are no credentials for them, so the events wait.
         yield {**ON_LOOPBACK, "sink_targets": ("arn:aws:sqs:*",)}
 
 

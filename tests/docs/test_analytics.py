@@ -57,7 +57,7 @@ def test_spark(data_folder_with_tables):
 
 
 def test_duckdb(data_folder_with_tables):
-    """The examples for DuckDB show the same."""
+    """The examples for DuckDB show the same results."""
     shown = run_example("duckdb", data_folder_with_tables)
     assert "orders" in shown
     assert "sold" in shown
@@ -76,7 +76,7 @@ def test_commands(command):
 
 
 def test_there_are_commands():
-    """An erasure at least."""
+    """The page has at least the command for an erasure."""
     assert any("--do erase" in command for command in COMMANDS)
 
 

@@ -55,7 +55,7 @@ def test_every_example_runs(page, nakadi):
 
 
 async def run_application(lifespan, handled):
-    """Run an application of ASGI: it publishes an event, and ends when that is handled."""
+    """Run an ASGI application that publishes an event, and ends when the event is handled."""
     app = SimpleNamespace(state=SimpleNamespace())
     async with lifespan(app):
         await (await app.state.producer.send({"order_number": "A-2"}))

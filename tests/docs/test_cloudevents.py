@@ -44,7 +44,7 @@ def test_what_is_published_is_read():
 
 
 def send_as_curl_does(api, command):
-    """Send the request of a command with -H and -d."""
+    """Send the request of a curl command with -H and -d."""
     program, address, *options = shlex.split(command.replace("\\\n", " "))
     assert program == "curl"
     pairs = list(zip(options[::2], options[1::2], strict=True))

@@ -22,7 +22,7 @@ CODES = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_an_example_can_be_parsed(line):
-    """Every example is a command with options and arguments that there are."""
+    """Every example is a command with existing options and arguments."""
     assert count_parsed_calls(re.sub(r"^ID=\$\((.*)\)$", r"\1", re.sub(r"source <\((.*)\)", r"\1", line))) > 0
 
 

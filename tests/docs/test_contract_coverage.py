@@ -1,4 +1,4 @@
-"""Do the contract, the tests and the documentation speak of the same statements?"""
+"""Do the contract, the tests and the documentation refer to the same statements?"""
 
 import re
 from collections import Counter
@@ -73,7 +73,7 @@ def test_the_index_has_every_operation_once():
     assert sorted(operation for operation, _ in index_rows() if operation) == sorted(operations)
 
 
-# Every request may have it; R38 to R40 are about all of them.
+# Every request may have this header; R38 to R40 apply to all of them.
 FLOW_ID = "X-Flow-Id"
 
 
@@ -123,7 +123,7 @@ def is_about_parameter(statement, parameter):
     ],
 )
 def test_a_parameter_is_no_member_of_a_body(statement, is_named):
-    """A statement about a member of the same name does not count for the parameter."""
+    """A statement about a body member does not count for a parameter with the same name."""
     assert is_about_parameter(statement, "category") is is_named
 
 

@@ -28,7 +28,9 @@ def test_a_bill_is_what_the_calculator_says(capsys, arguments, bill):
 
 
 def test_there_are_examples():
-    """An idle stage, one that sleeps, a small one, a busy one, the busy one without a gateway, and in MSK."""
+    """The page has six examples: an idle stage, a sleeping one, a small one, a busy one, the busy one without a
+    gateway, and with MSK.
+    """
     assert len(EXAMPLES) == 6
 
 
@@ -45,7 +47,9 @@ def test_an_idle_stage_is_cheap(capsys, example, most):
 
 
 def test_small_batches_are_dear(capsys):
-    """Ten events to a request cost several times as much as a hundred, and one to a request much more than servers."""
+    """Ten events to a request cost several times as much as a hundred, and one event per request costs much more than
+    servers.
+    """
     load = ("--events-per-second", "1000", "--event-bytes", "700", "--delivered-batch", "500", "--index-seconds", "10")
     hundred, ten, one = (printed_total(capsys, *load, "--batch", batch) for batch in ("100", "10", "1"))
     servers = float(re.search(r"MSK, 3 m7g\.large +([\d.,]+)", printed_by(capsys, *load))[1].replace(",", ""))

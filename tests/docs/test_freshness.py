@@ -58,7 +58,7 @@ def test_the_objective_of_a_table_is_stated_as_the_page_says(api):
 
 
 def test_consumers_on_aws_are_scaled_as_the_page_says():
-    """Application Auto Scaling takes the policy of the example, on a metric that housekeeping reports. (O13)"""
+    """Application Auto Scaling accepts the policy of the example, on a metric that housekeeping reports. (O13)"""
     stack = cdk.Stack(cdk.App(), "Consumers")
     cluster = cdk.aws_ecs.Cluster(stack, "Cluster")
     task = cdk.aws_ecs.FargateTaskDefinition(stack, "Task")
@@ -115,7 +115,7 @@ def test_the_rule_names_metrics_that_are_there():
 
 
 def test_the_number_to_scale_by_is_read_as_keda_reads_it(api):
-    """A path of members leads to a number, which is 0 while nothing waits: then KEDA needs no consumer. (O9)"""
+    """A path of members leads to a number, which is 0 while no events wait, so KEDA then needs no consumer. (O9)"""
     subscription = create_subscription(api, create_event_type(api)["name"], objective=REQUEST)
     [trigger] = SCALING["triggers"]
     answer = api.get(
@@ -128,7 +128,9 @@ def test_the_number_to_scale_by_is_read_as_keda_reads_it(api):
 
 
 def read_as_keda(answer, location):
-    """Its scaler `metrics-api` follows a dotted path, and takes a number, or a text that is a quantity."""
+    """Read a value like KEDA's scaler `metrics-api`, which follows a dotted path to a number, or to a text that is a
+    quantity.
+    """
     for name in location.split("."):
         answer = answer[name]
     assert isinstance(answer, int | float)

@@ -17,12 +17,14 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def test_a_circle_is_found():
-    """The search itself."""
+    """The search for circles works."""
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c", "b"], ["c", "b", "c"]]
 
 
 def test_what_is_imported_inside_functions_is_in_the_table():
-    """An import inside a function hides a module's needs. The table states the benefit of each, and has no others."""
+    """An import inside a function hides a module's needs. The table states the benefit of each such import, and has no
+    other rows.
+    """
     allowed = {
         (importer, imported)
         for importer, imports in re.findall(r"^\| `([\w/]+\.py)` \| ([^|]+) \|", TABLE, re.MULTILINE)

@@ -94,12 +94,12 @@ def test_a_metric_is_explained(metric):
     ids=["argument", "waiting", "variable", "named alone", "named beside another", "zero"],
 )
 def test_a_metric_that_a_test_names_is_not_measured_yet(body, measured):
-    """A test shows that a metric moves by reading its value, not by containing its name."""
+    """Only a test that reads the value of a metric shows that it moves; merely containing its name does not."""
     assert find_measured_samples(f"def test_it():\n    {body}\n") == measured
 
 
 def test_no_other_metric_is_explained():
-    """A row for a metric that does not exist would mislead."""
+    """The table has no row for a metric that does not exist."""
     assert set(EXPLAINED) == {metric.definition.name for metric in Metrics().all}
 
 

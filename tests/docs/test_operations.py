@@ -1,4 +1,4 @@
-"""Whether the page on operations helps whoever is woken by an alert."""
+"""Does the page on operations help the person who receives an alert?"""
 
 import re
 

@@ -14,7 +14,7 @@ def impatient_requests(text):
     """The lines with a client or request of httpx that gives up after its five seconds."""
     for call in ast.walk(ast.parse(text)):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in REQUESTS:
-            # A transport that a test brings waits for nobody, and `**options` may have anything.
+            # A test's own transport does not wait, and `**options` may have anything.
             has_timeout = {"timeout", "transport", None} & {each.arg for each in call.keywords}
             if ast.unparse(call.func.value) == "httpx" and not has_timeout:
                 yield call.lineno
@@ -42,5 +42,5 @@ def test_requests_of_tests_say_how_long_they_wait():
     ],
 )
 def test_impatient_requests_are_found(call, lines):
-    """A request needs a timeout, a request of a client has the client's."""
+    """A request needs a timeout, unless it uses a client that has one."""
     assert list(impatient_requests(call)) == lines

@@ -32,7 +32,7 @@ def speed_up_deliveries() -> Iterator[None]:
 
 
 def test_the_receiver_gets_what_the_request_subscribes_to():
-    """The pasted program works: the receiver verifies and handles events, and refuses foreign ones. (X3)"""
+    """The pasted program works: the receiver verifies and handles events, and rejects those from others. (X3)"""
     code, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     [body] = re.findall(r"/subscriptions -d '(.*?)'", PAGE, re.DOTALL)
     assert SERVE in code

@@ -83,7 +83,7 @@ def test_the_example_of_aiohttp_reads_long_lines(url):
     async def first_event():
         reading = python_example("aiohttp")["read"](url, "read")
         waiting = asyncio.ensure_future(anext(reading))
-        # From now on is where it begins, so events are published until the first one has come.
+        # The program begins with new events, so events are published until the first one has arrived.
         while not waiting.done():
             async with httpx.AsyncClient(timeout=PATIENCE) as api:
                 await api.post(f"{url}/event-types/read/events", json=EVENTS[1:2])
@@ -160,7 +160,7 @@ def lines_of_program(program, url, *command, **environment):
 
 @pytest.fixture
 def url_of_ended_streams(url):
-    """The address of a server that passes streams of the broker on, each to its third event."""
+    """The address of a server that forwards streams of the broker, each up to its third event."""
 
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -32,7 +32,7 @@ def subscription(api):
 
 
 def as_on_page(found, subscription):
-    """The result, with the id that the page has."""
+    """The result, with the id that the page shows."""
     return json.loads(json.dumps(found).replace(subscription["id"], READERS["readers"][0]["subscription_id"]))
 
 
@@ -46,7 +46,7 @@ def test_the_subscription_gets_what_the_page_says(api, subscription):
 
 
 def test_the_schema_is_refused_as_the_page_says(api, subscription):
-    """The Problem is the one on the page. (D5)"""
+    """The answer is the Problem on the page. (D5)"""
     schema = json.loads(EVENT_TYPE["schema"]["schema"])
     schema["properties"]["customer"]["properties"]["id"] = {"type": "number"}
     path = "/event-types/order.placed/schemas"

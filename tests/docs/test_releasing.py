@@ -1,4 +1,4 @@
-"""Whether the page on releases promises what there is, and the changelog says what there is no way back from."""
+"""Does the page on releases promise only what exists, and does the changelog name changes that cannot be reverted?"""
 
 import importlib
 import re

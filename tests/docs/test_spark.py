@@ -37,7 +37,9 @@ def url():
 
 
 def test_the_examples_work(url, tmp_path):
-    """What the page shows runs as it stands, but for the places of the broker and of files. (K1, K4, K5, K7, K11)"""
+    """The examples on the page run unchanged, except for the locations of the broker and of files. (K1, K4, K5, K7,
+    K11)
+    """
     spark = open_reading_session(f"file://{tmp_path}/tables")
     names = {"spark": spark}
     with redirect_stdout(StringIO()) as shown:

@@ -42,7 +42,7 @@ def url(folder):
 
 @pytest.fixture
 def run(url, folder, monkeypatch, tmp_path):
-    """Run a command as the page has it, in a folder of its own."""
+    """Run a command of the page unchanged, in its own folder."""
     monkeypatch.setenv("NAKADI_URL", url)
     monkeypatch.setenv("NAKADI_CONFIG", str(tmp_path / "nakadi.yaml"))
     monkeypatch.chdir(tmp_path)

@@ -42,7 +42,7 @@ def find_misnamed(unit: Path, package: Path) -> list[str]:
 
 
 def test_unit_tests_are_named_after_modules():
-    """A developer who changes a module of the package finds its tests by its name."""
+    """A developer who changes a module of the package finds its tests by the module's name."""
     names = (
         find_misnamed(UNIT, PACKAGE)
         + find_misnamed(ROOT / "tests/client", CLIENT)

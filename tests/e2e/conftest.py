@@ -39,7 +39,7 @@ Running = Broker | LaptopBroker | workers.BrokerProgram
 
 @pytest.fixture(scope="session", autouse=True)
 def loop_guard() -> Iterator[BlockingCalls]:
-    """Calls that block raise on the event loops of brokers in this process."""
+    """Blocking calls raise an error on the event loops of brokers in this process."""
     with guarded_loops() as calls:
         yield calls
 
@@ -81,14 +81,14 @@ def api(running_broker) -> Iterator[httpx.Client]:
 
 
 def client_of(running_broker: Running, **options: Any) -> httpx.Client:
-    """With several workers, each request goes to another one than the last."""
+    """With several workers, each request goes to a different worker than the previous one."""
     transport = workers.RoundRobinTransport() if isinstance(running_broker, workers.BrokerProgram) else None
     return httpx.Client(base_url=running_broker.url, timeout=PATIENCE, transport=transport, **options)
 
 
 @pytest.fixture
 def a_storage(api) -> Callable[..., dict]:
-    """Makes descriptions of storages that the running broker can reach."""
+    """Returns a function that makes descriptions of storages that the running broker can reach."""
     kind = STORAGES[api.get("/storages/default").json()["storage_type"]]
     if kind["storage_type"] == "kafka":
         kind = {**kind, "kafka_configuration": {"bootstrap_servers": kafka.servers()}}
@@ -136,8 +136,8 @@ def is_long(item: pytest.Item) -> bool:
 def is_chosen(name: str, engine: str) -> bool:
     """Whether a test runs with several workers, with its events in Kafka, or in memory.
 
-    Every test runs on SQLite. In memory the same code runs but for the engine, which has its contracts: operations in
-    which a log or stores may differ are enough.
+    Every test runs on SQLite. In memory, the same code runs except for the engine, which has contract tests, so
+    operations in which logs or stores may differ are enough.
     """
     if engine.startswith("kafka") and not kafka.ALL:
         return engine == "kafka" and name in kafka.SELECTED_TESTS
@@ -153,7 +153,7 @@ def engine_settings(engine, folder):
 
 @dataclass(frozen=True)
 class BrokerWithTokens:
-    """A broker that asks for tokens, and the issuer of them."""
+    """A broker that requires tokens, and their issuer."""
 
     broker: Running
     issuer: Issuer
@@ -189,7 +189,7 @@ def ann_client(broker_with_tokens) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def bob_client(broker_with_tokens) -> Iterator[httpx.Client]:
-    """Another client."""
+    """A client with another user's token and every scope."""
     with broker_with_tokens.client("bob") as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""The broker is broken on purpose: an alert finds it, and what docs/operations.md says about that alert mends it.
+"""The broker is broken on purpose: an alert detects that, and the instructions in docs/operations.md repair it.
 
 The alert for workers that die is in `test_workers.py`.
 """
@@ -37,7 +37,7 @@ SCHEMAS = {kind: f'{{"properties": {{"n": {{"type": "{kind}"}}}}}}' for kind in 
 
 
 class SlowRegistry:
-    """A registry each of whose calls takes `seconds`, by the clock."""
+    """A registry whose calls each take `seconds`, by the clock."""
 
     def __init__(self, registry, clock):
         self._registry = registry
@@ -98,7 +98,9 @@ def count_lost_streams(api):
 
 
 def test_a_stuck_consumer_is_found(api, breakable_broker, start_alert_watch):
-    """Three streams in a row leave the same event uncommitted: the alert fires until a mended consumer commits it."""
+    """Three streams in a row leave the same event uncommitted: the alert fires until a repaired consumer commits the
+    event.
+    """
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name, read_from="begin")
     publish(api, name, 1)
@@ -130,11 +132,11 @@ def test_why_a_stream_cannot_begin_is_in_the_log(api, monkeypatch, caplog):
 
 
 def test_a_sink_that_fails_is_found(monkeypatch):
-    """A sink that has taken nothing for two minutes: the alert names its subscription until the receiver is mended.
-
-    Statistics have the failure as long. (X66)"""
+    """If a sink has accepted nothing for two minutes, the alert names its subscription until the receiver is repaired.
+    Statistics show the failure just as long. (X66)
+    """
     measure = Courier.failing_seconds
-    # Two minutes later, without the waiting.
+    # Two minutes later, without waiting.
     monkeypatch.setattr(Courier, "failing_seconds", lambda courier: (found := measure(courier)) and found + 121)
     with (
         delivering_quickly(),
@@ -178,7 +180,7 @@ def test_a_hot_partition_is_found(api, start_alert_watch):
 
 
 def test_a_disk_that_fills_up_is_found(breakable_broker, start_alert_watch, monkeypatch):
-    """With a twentieth of the disk free the alert fires, and with half of it no longer."""
+    """The alert fires with a twentieth of the disk free, and no longer with half of it free."""
     usage = shutil.disk_usage(breakable_broker.file.parent)
     assert ("nakadi_disk_free_bytes", frozenset({("place", "data")})) in scrape(start_alert_watch().api)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=usage.total // 20))
@@ -189,7 +191,9 @@ def test_a_disk_that_fills_up_is_found(breakable_broker, start_alert_watch, monk
 
 
 def test_a_full_disk_is_found(api, breakable_broker, start_alert_watch):
-    """Nothing can be stored: publishers get an error, and the alert fires; with room they go on without a restart."""
+    """Nothing can be stored: publishers get an error, and the alert fires; once there is room, they continue without a
+    restart.
+    """
     name = create_event_type(api)["name"]
     before = start_alert_watch()
     with closing(sqlite3.connect(breakable_broker.file)) as other:
@@ -243,7 +247,7 @@ def test_on_a_disk_without_any_room_readers_go_on(small_disk):
             while (answer := api.post(events, json=[{"n": "n" * 300_000}])).status_code == 200:
                 stored += 1
             assert (answer.status_code, answer.json()[0]["publishing_status"]) == (207, "failed")
-            # What is left is enough for a smaller one.
+            # The remaining space suffices for a smaller event.
             with suppress(OSError):
                 spare.with_name("rest").write_bytes(bytes(shutil.disk_usage(small_disk).free))
             assert before.fires("NakadiCannotStoreEvents")
@@ -259,8 +263,9 @@ def test_on_a_disk_without_any_room_readers_go_on(small_disk):
 
 
 def test_a_damaged_archive_is_found(api, breakable_broker, start_alert_watch):
-    """Streams say where the archive is damaged, and the alert fires; with the object from a backup, they go on.
-    (L79, S341)"""
+    """Streams say where the archive is damaged, and the alert fires; once the object is restored from a backup, they
+    continue. (L79, S341)
+    """
     there = set(breakable_broker.archive.rglob("*.gz"))
     name = create_event_type(api)["name"]
     for _ in range(20):
@@ -302,7 +307,7 @@ def test_a_damaged_archive_is_found(api, breakable_broker, start_alert_watch):
 
 
 def test_a_schema_that_rejects_events_is_found(api, start_alert_watch):
-    """A changed schema rejects the events of publishers: the alert fires until the change is taken back."""
+    """A changed schema rejects the events of publishers: the alert fires until the change is reverted."""
     definition = create_event_type(api, schema=SCHEMAS["integer"], compatibility_mode="none")
     name, target = definition["name"], f"/event-types/{definition['name']}"
     publish(api, name, 5)
@@ -354,7 +359,7 @@ def test_an_indexer_that_is_behind_is_found(api, breakable_broker, start_alert_w
         assert before.fires("NakadiIndexerIsBehind")
     finally:
         breakable_broker.archive.unlink()
-        # From this moment on, the next attempt makes the folder itself.
+        # From this moment on, the next attempt creates the folder itself.
         shutil.copytree(aside, breakable_broker.archive, dirs_exist_ok=True)
 
     until(lambda: not before.fires("NakadiIndexerIsBehind"))

@@ -1,4 +1,4 @@
-"""The drill: a broker is backed up at work, everything is deleted and restored, and its streams go on."""
+"""The drill: a broker is backed up at work, everything is deleted and restored, and its streams continue."""
 
 import re
 import shlex
@@ -83,8 +83,9 @@ class Publisher(threading.Thread):
 
 
 def test_everything_is_deleted_and_restored_and_streams_go_on(tmp_path, capsys):
-    """After the drill of the page, nothing is missing that was acknowledged before the backup began, and a stream goes
-    on after the cursor that was committed before it. (B1, B8, B9)"""
+    """After the drill of the page, no event is missing that was acknowledged before the backup began, and a stream
+    continues after the cursor that was committed before it. (B1, B8, B9)
+    """
     with serve_folder(tmp_path / "data") as (api, process):
         name = create_event_type(api)["name"]
         subscription = create_subscription(api, name, read_from="begin")
@@ -164,7 +165,7 @@ def test_old_backups_are_removed(tmp_path, capsys):
     ],
 )
 def test_a_failure_is_one_sentence(program, arguments, said, tmp_path, monkeypatch, capsys):
-    """A command that cannot succeed says so in a sentence, with exit code 1. (B14)"""
+    """A command that cannot succeed prints one sentence, with exit code 1. (B14)"""
     monkeypatch.chdir(tmp_path)
 
     assert program.main(arguments) == 1

@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE, until, wait_on_loop
 
 ROOT = Path(__file__).parents[3]
 QUICK = StreamOptions(commit_timeout=2, batch_limit=20, max_uncommitted_events=100)
-# Commits come in time on a busy machine too: no event comes again.
+# Long enough for commits on a busy machine, so that no event is delivered again.
 PATIENT = StreamOptions(commit_timeout=10, batch_limit=20, max_uncommitted_events=100)
 # No commit is due while a test runs.
 LATE = StreamOptions(commit_timeout=60, batch_limit=20)
@@ -67,7 +67,7 @@ def test_everything_is_read_once_and_committed(nakadi, subscription_to_orders):
 
 
 def test_a_connection_that_breaks_within_a_line_loses_nothing(nakadi, breakable_network, subscription_to_orders):
-    """Torn lines are not taken, and their events come again with the next stream."""
+    """Truncated lines are discarded, and their events come again with the next stream."""
     seen = Counter()
 
     async def work():
@@ -120,7 +120,7 @@ def test_slow_work_keeps_its_partitions(nakadi, subscription_to_orders):
     seen = Counter()
 
     async def work():
-        # On a busy machine a sign of life may come late by more than a second.
+        # On a busy machine, a sign of life may be more than a second late.
         options = StreamOptions(commit_timeout=3, batch_limit=100)
         async with Consumer(nakadi.url, subscription_to_orders, options=options) as consumer:
             async for batch in consumer:
@@ -158,7 +158,7 @@ def test_events_that_do_not_fit_are_treated_as_asked(nakadi, subscription_to_ord
 
 @pytest.mark.parametrize("policy", ["stop", "park"])
 def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, subscription_to_orders, policy):
-    """A handler gets some attempts for each event; then the event ends the consumer, or is parked."""
+    """A handler gets several attempts for each event; after these, the event ends the consumer, or is parked."""
     nakadi.create_event_type("parked")
     tried = Counter()
 
@@ -186,7 +186,7 @@ def test_an_event_that_the_handler_fails_at_is_treated_as_asked(nakadi, subscrip
 
 
 def test_a_consumer_of_nothing_says_so(nakadi):
-    """A subscription that does not exist ends the consumer with the broker's words."""
+    """A subscription that does not exist ends the consumer with the broker's message."""
 
     async def work():
         async for _ in consume(nakadi.url, "no-such-id"):
@@ -212,7 +212,7 @@ asyncio.run(main())
 
 
 def test_a_program_that_is_ended_finishes_its_batch_and_commits_it(nakadi, subscription_to_orders):
-    """At SIGTERM the batch in hand is worked through and committed, and nothing else is taken."""
+    """At SIGTERM, the current batch is finished and committed, and no other batch is taken."""
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, nakadi.url, subscription_to_orders],
         cwd=ROOT,
@@ -247,7 +247,7 @@ def test_a_consumer_ends_at_its_limit_or_when_nothing_waits(nakadi, subscription
 
 
 def test_a_consumer_that_is_aborted_commits_nothing(nakadi, subscription_to_orders):
-    """The batch in hand and the handled ones come again."""
+    """The current batch and the handled ones come again."""
 
     async def work():
         commit = CommitPolicy(seconds=15.0)

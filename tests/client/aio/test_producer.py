@@ -49,7 +49,7 @@ def test_what_a_partition_refused_is_sent_again_in_its_order(nakadi):
 
 
 def test_a_refused_event_raises_where_it_is_awaited(nakadi):
-    """The report of an event that was refused says why."""
+    """The report of a refused event has the reason."""
     schema = '{"type":"object","properties":{"n":{"type":"integer"}}}'
     nakadi.create_event_type("sent", schema={"type": "json_schema", "schema": schema})
 
@@ -83,7 +83,7 @@ def test_a_producer_that_stops_takes_nothing_behind_what_failed(nakadi):
 
 
 def test_a_full_buffer_holds_senders_back(breakable_network):
-    """`send` waits for room without holding up the loop, and says when there is none in time."""
+    """`send` waits for room without blocking the loop, and raises an error if there is none in time."""
     breakable_network.go_down()
 
     async def publish():
@@ -102,8 +102,7 @@ def test_a_full_buffer_holds_senders_back(breakable_network):
 
 
 def test_closing_in_time_reports_events_that_are_on_their_way():
-    """A caller that awaits an event whose request gets no answer learns of the end, and that the event may be
-    stored."""
+    """A caller that awaits an unanswered event learns of the close, and that the event may be stored."""
 
     async def publish(silent):
         producer = Producer(f"http://127.0.0.1:{silent.getsockname()[1]}", "sent")

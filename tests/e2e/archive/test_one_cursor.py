@@ -23,7 +23,7 @@ LONG_AGO_ENOUGH = 1.1
 
 
 class ArchivingBroker:
-    """A broker that archives on demand, and keeps hardly anything of that in its hot log."""
+    """A broker that archives on demand, and keeps hardly any archived events in its hot log."""
 
     def __init__(self, engine: str, folder: Path) -> None:
         url = "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
@@ -51,7 +51,7 @@ class ArchivingBroker:
             assert answer.status_code == 200
 
     def archive_everything(self) -> int:
-        """Archive everything; answers how many events only the archive has from now on."""
+        """Archive everything. Returns how many events are only in the archive from now on."""
         self.log.archive()
         topic = self.broker.services.event_types.get(self.name).timeline.topic
         return self.log._hot.bounds(topic, [0])[0].oldest
@@ -182,8 +182,9 @@ def test_retention_reaches_into_the_archive(archiving: ArchivingBroker):
 
 
 def test_damage_is_never_stepped_over(archiving: ArchivingBroker, caplog):
-    """A stream delivers nothing behind an archive object that is damaged, and the log has its offsets; a reader that
-    begins after it reads on."""
+    """A stream delivers nothing after a damaged archive object, and the log names its offsets; a reader that begins
+    after the object continues.
+    """
     archiving.publish(*range(4))
     assert archiving.archive_everything() == 3
     archiving.publish(*range(4, 8))
@@ -201,7 +202,7 @@ def test_damage_is_never_stepped_over(archiving: ArchivingBroker, caplog):
 
 
 def test_a_rehearsal_judges_what_is_archived_and_what_is_not_once(archiving: ArchivingBroker):
-    """Each event counts once, on both sides of the seam. (H4)"""
+    """Each event counts once, on both sides of the boundary. (H4)"""
     archiving.publish(*range(20))
     assert archiving.archive_everything() > 15
     archiving.publish(*range(20, 25))

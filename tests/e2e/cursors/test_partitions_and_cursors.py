@@ -14,7 +14,7 @@ NOON = "2026-11-21T12:00:00Z"
 
 
 def an_event_type(api: httpx.Client, partitions: int = 1) -> str:
-    """The name of a new event type whose events go where they say."""
+    """The name of a new event type whose events name their partition."""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": partitions, "write_parallelism": 1}
     return create_event_type(
         api, a_business_definition(partition_strategy="user_defined", default_statistic=statistic)
@@ -75,7 +75,7 @@ def test_what_was_published_is_counted_at_once(api):
 
 
 def test_lag_is_not_changed_by_an_empty_timeline(api):
-    """A switch to another timeline changes no lag and no end until something is published. (C15, C53)"""
+    """A switch to another timeline changes no lag and no end until an event is published. (C15, C53)"""
     name = an_event_type(api)
     publish(api, name, 2)
     before = oldest_and_newest_offset(api, name), lags(api, name, "BEGIN", "0")
@@ -159,7 +159,7 @@ def test_partitions_have_limits(api, count, detail):
 
 
 def test_time_leads_to_what_was_published_since(api):
-    """A date-time as an offset means before the first event stored then or later, over a border, too."""
+    """A date-time as an offset means the place before the first event stored then or later, even across timelines."""
     name = an_event_type(api)
     publish(api, name, 3)
     first = a_moment_later()
@@ -172,7 +172,9 @@ def test_time_leads_to_what_was_published_since(api):
 
 
 def a_moment_later() -> str:
-    """A whole millisecond after everything that was stored before, and not after anything stored from now on."""
+    """Wait until a whole millisecond after everything stored so far, and return that time, which no later event
+    precedes.
+    """
     moment = (datetime.now(UTC) + timedelta(milliseconds=1)).isoformat(timespec="milliseconds")
     while datetime.now(UTC).isoformat(timespec="milliseconds") < moment:
         time.sleep(0.0002)

@@ -82,7 +82,9 @@ def items(answer, status=207):
 
 @pytest.mark.parametrize("version", ["0", "1"])
 def test_events_in_avro_are_read_as_json_and_as_avro(api, version):
-    """Fields first, metadata last, and as Avro the bytes that were sent. (P145, P146, P152, S155, S163, S184, S185)"""
+    """As JSON, the fields come first and the metadata last; as Avro, the stream has the bytes that were sent. (P145,
+    P146, P152, S155, S163, S184, S185)
+    """
     name = create(api)
     answer = publish(api, name, body=a_batch(an_envelope(name, PAYLOAD, partition_keys=["a"]), version=version))
 
@@ -120,7 +122,9 @@ def test_streams_of_event_types_are_json(api):
 
 @pytest.mark.parametrize("payload", [single_object(ORDER, AN_ORDER), None])
 def test_what_json_does_not_say_is_kept(api, payload):
-    """A payload behind its fingerprint, and branches that look alike in JSON, come out as they went in. (P172, S184)"""
+    """A payload after its fingerprint, and branches that JSON does not distinguish, are delivered unchanged. (P172,
+    S184)
+    """
     schema = ORDER if payload else AMBIGUOUS
     payload = payload or encode(AMBIGUOUS, {"x": ("long", 5)})
     name = create(api, schema)
@@ -201,22 +205,22 @@ HEAD = b"\xc3\x01" + fingerprint(BATCH_SCHEMAS["batch.publishing"]["1"])
     ],
 )
 def test_a_body_that_is_no_batch_is_a_bad_request(api, body, reason):
-    """Each has a reason of its own, and nothing is stored. (P151)"""
+    """Each fault has its own reason, and nothing is stored. (P151)"""
     assert reason in problem(publish(api, create(api), body=body), 400) or reason.startswith("`occurred_at`")
 
 
 def test_a_batch_that_announces_too_many_events_is_too_large(api):
-    """The count of events is checked before the first is read. (P151)"""
+    """The announced number of events is checked before the first event is read. (P151)"""
     assert problem(publish(api, create(api), body=HEAD + b"\xfe\xff\xff\xff\x0f"), 413)
 
 
 def test_an_empty_batch_is_stored(api):
-    """As in JSON. (P151)"""
+    """An empty batch is stored, as in JSON. (P151)"""
     assert publish(api, create(api)).status_code == 200
 
 
 def test_an_event_that_is_too_large_as_json_is_refused(api):
-    """A thousand bytes become a megabyte by the names of fields. (P171)"""
+    """A thousand bytes become a megabyte because of the names of fields. (P171)"""
     schema = a_record(a_field("a", {"type": "array", "items": a_record(a_field("x" * 1000, "null"), name="In")}))
     name = create(api, schema)
 
@@ -238,7 +242,7 @@ def test_partitions_are_chosen_by_the_keys_beside_the_payload(api):
 
 
 def test_a_partition_can_be_wanted(api):
-    """The item of an event that wants none there is tells which. (P147)"""
+    """If an event names a partition that does not exist, its item names the partition. (P147)"""
     name = create(api, partitions=2, partition_strategy="user_defined")
     publish(api, name, an_envelope(name, PAYLOAD, partition="1")).raise_for_status()
 
@@ -248,7 +252,9 @@ def test_a_partition_can_be_wanted(api):
 
 
 def test_events_in_avro_are_deleted_by_their_keys(api):
-    """A payload is not deleted, nor an event without a key, nor one of a type that is not compacted. (P147, P150)"""
+    """Deletion fails for a payload, for an event without a key, and for an event type that is not compacted. (P147,
+    P150)
+    """
     name = create(api, cleanup_policy="compact")
     publish(api, name, an_envelope(name, PAYLOAD, partition_compaction_key="k")).raise_for_status()
     deleted = an_envelope(name, b"", partition_compaction_key="k")
@@ -264,7 +270,7 @@ def test_events_in_avro_are_deleted_by_their_keys(api):
 
 
 def test_an_unknown_event_type_is_not_found(api):
-    """A body that can be read is 404. (P145)"""
+    """A readable body gets 404. (P145)"""
     assert problem(publish(api, "no.such", an_envelope("no.such", PAYLOAD)), 404)
 
 
@@ -286,7 +292,7 @@ def test_others_read_the_fields_of_the_record(api):
 
 
 def test_a_projection_is_not_read_as_avro(api):
-    """A payload has all fields of its schema. (P174)"""
+    """A stream of Avro ignores projections, because a payload has all fields of its schema. (P174)"""
     name = create(api)
     draft = {"owning_application": "app", "event_types": [name], "reads": ["id"], "projection": True}
     subscription = api.post("/subscriptions", json=draft).json()["id"]

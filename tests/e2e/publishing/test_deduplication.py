@@ -1,4 +1,4 @@
-"""Publishing once: clients' view of repeated events."""
+"""Deduplication as clients see it."""
 
 import uuid
 
@@ -58,7 +58,7 @@ def test_a_batch_that_is_sent_again_is_stored_once(api, deduplicating_type):
 
 
 def test_only_duplicates_say_so(api, deduplicating_type):
-    """New events beside duplicates are stored, and their items are as ever. (P117, P157)"""
+    """New events beside duplicates are stored, and their items are as usual. (P117, P157)"""
     old, new = an_event(), an_event()
     publish(api, deduplicating_type, [old])
     items = publish(api, deduplicating_type, [new, old, new]).json()
@@ -110,7 +110,7 @@ def test_a_refused_batch_claims_nothing(api, deduplicating_type):
 
 
 def test_directed_events_are_apart(api, deduplicating_type):
-    """An event that is directed to one subscription is stored again, once for each of them. (P160)"""
+    """A directed event is stored once for each subscription that it is directed to. (P160)"""
     event, tags = an_event(), [f"CONSUMER_SUBSCRIPTION_ID={uuid.uuid4()}" for _ in range(2)]
     publish(api, deduplicating_type, [event])
     for tag in tags:
@@ -139,8 +139,9 @@ def test_without_it_events_are_stored_each_time(api):
 
 
 def test_what_is_shown_and_changed(api, deduplicating_type):
-    """The field is shown if it is set; PUT changes the window, keeps it if the member is missing, and removes it if the
-    member is null. (P156)"""
+    """The field is shown only if it is set; PUT changes the window, keeps it if the member is missing, and removes it
+    if the member is null. (P156)
+    """
     path = f"/event-types/{deduplicating_type}"
     shown = api.get(path).json()
     assert shown["deduplication"] == {"window_seconds": 300}
@@ -157,7 +158,7 @@ def test_what_is_shown_and_changed(api, deduplicating_type):
 
 
 def test_an_annotation_says_the_same(api):
-    """Clients that cannot send the field set an annotation; no warning says that it means nothing. (P156)"""
+    """Clients that cannot send the field set an annotation; no warning calls it meaningless. (P156)"""
     definition = a_business_definition(annotations={ANNOTATION: "300"})
     answer = api.post("/event-types", json=definition)
     assert ANNOTATION not in answer.headers["warning"]
@@ -171,7 +172,7 @@ def test_an_annotation_says_the_same(api):
 
 @pytest.mark.parametrize("seconds", [0, -1, 604_801, None])
 def test_the_window_has_limits(api, seconds):
-    """From a second to seven days. (P156)"""
+    """The window lasts from a second to seven days. (P156)"""
     answer = api.post("/event-types", json=a_business_definition(deduplication={"window_seconds": seconds}))
     expected = "must not be null" if seconds is None else "must be between 1 and 604800"
     assert violations(answer) == {f'Field "deduplication.window_seconds" {expected}'}
@@ -189,7 +190,7 @@ def test_an_annotation_has_limits(api, text):
 
 @pytest.mark.parametrize("how", [ONCE, {"annotations": {ANNOTATION: "300"}}])
 def test_events_need_an_eid(api, how):
-    """Events of the category undefined have none. (P156)"""
+    """Deduplication is refused for the category undefined, whose events have no eid. (P156)"""
     answer = api.post("/event-types", json=a_definition(**how))
     assert problem(answer, 422) == "deduplication is not available for 'undefined' event type category"
 
@@ -253,7 +254,7 @@ def test_ids_survive_a_restart(tmp_path):
 
 
 def test_one_line_for_each_event(api, deduplicating_type):
-    """A batch whose duplicates lie between new events stores these in their order. (P108, P157)"""
+    """If duplicates lie between the new events of a batch, the new events are stored in their order. (P108, P157)"""
     events = [an_event(number=number) for number in range(30)]
     publish(api, deduplicating_type, events[::3])
     assert publish(api, deduplicating_type, events).status_code == 200

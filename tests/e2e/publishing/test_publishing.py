@@ -34,7 +34,9 @@ def events_in(lines):
 
 
 def test_events_come_out_as_they_went_in(api):
-    """Published events are delivered to the letter, less the blanks, and on one line. (P1, P105, P107)"""
+    """Published events are delivered character by character, without blanks between values, and on one line. (P1, P105,
+    P107)
+    """
     name = create_event_type(api)["name"]
     sent = '[{ "z" : 1.50 , "a\\u00e9" : "x \\n  \\/ y" },\r\n {"big":9223372036854775807}]'
     assert publish(api, name, sent.encode()).status_code == 200
@@ -66,7 +68,7 @@ def test_business_events_come_out_enriched(api):
     [("gzip", gzip.compress), ("x-gzip", gzip.compress), ("zstd", zstandard.ZstdCompressor().compress)],
 )
 def test_packed_bodies(api, encoding, pack, to):
-    """Bodies may come packed by gzip or zstd. (P41, P135)"""
+    """Bodies may be compressed with gzip or zstd. (P41, P135)"""
     name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     body = pack(json.dumps([{"metadata": metadata(partition_compaction_key="k")}]).encode())
     assert publish(api, name, body, to, Content_Encoding=encoding).status_code == 200
@@ -83,13 +85,13 @@ def test_sizes_are_counted_unpacked(api):
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "anything"])
 def test_only_posts_may_be_packed(api, encoding):
-    """Any other method with a content encoding is 406, in the one form of Problems. (P42, P46)"""
+    """Any other method with a content encoding gets 406, in the common form of Problems. (P42, P46)"""
     answer = api.get("/event-types", headers={"Content-Encoding": encoding})
     assert problem(answer, 406) == "GET method doesn't support gzip content encoding"
 
 
 def test_what_is_not_packed_at_all(api):
-    """A body announced as gzip that is none is 400, in the one form of Problems. (P43, P46)"""
+    """A body announced as gzip that is not gzip gets 400, in the common form of Problems. (P43, P46)"""
     assert problem(publish(api, "any", b"[{}]", Content_Encoding="gzip"), 400) == "Not in GZIP format"
 
 
@@ -104,7 +106,7 @@ def test_what_is_not_packed_at_all(api):
     ids=["gzip cut off", "gzip with a wrong checksum", "no zstd at all", "zstd cut off"],
 )
 def test_packed_bodies_that_are_torn(api, encoding, body):
-    """Corrupt or cut packed bodies are 400. (P44)"""
+    """Corrupt or truncated compressed bodies get 400. (P44)"""
     assert problem(publish(api, create_event_type(api)["name"], body, Content_Encoding=encoding), 400)
 
 
@@ -117,13 +119,13 @@ def test_other_encodings_say_nothing(api, encoding):
 
 
 def test_bombs_do_not_go_off(api):
-    """A small body that unpacks to very much is refused before it is unpacked whole. (P40, P41)"""
+    """A small body with a very large content is refused before it is completely decompressed. (P40, P41)"""
     bomb = zstandard.ZstdCompressor().compress(b" " * 100_000_000)
     assert publish(api, "any", bomb, Content_Encoding="zstd").status_code == 413
 
 
 def test_flow_id_and_span(api):
-    """Every answer carries the flow id, the request's or a new one; one without a body has a span context. (P9, P10)"""
+    """Every answer has the flow id of the request or a new one; one without a body has a span context. (P9, P10)"""
     name = create_event_type(api)["name"]
     published = publish(api, name, X_Flow_Id="mine")
     assert (published.headers["x-flow-id"], published.headers["span_ctx"]) == ("mine", "{}")
@@ -139,7 +141,7 @@ def test_other_methods(api, method):
 
 
 def test_answers_may_be_packed(api):
-    """An answer is packed for clients that can unpack it. (P11a)"""
+    """An answer is compressed for clients that can decompress it. (P11a)"""
     name = create_event_type(api, schema={"required": ["ok"]})["name"]
     answer = publish(api, name, [{}] * 200, Accept_Encoding="gzip")
     assert answer.headers["content-encoding"] == "gzip"
@@ -147,7 +149,7 @@ def test_answers_may_be_packed(api):
 
 
 def test_publishing_needs_a_token_and_its_scope(broker_with_tokens, ann_client):
-    """Without a token it is 401; publishing needs the one scope, deleting the other. (P12, P13)"""
+    """Without a token, the answer is 401; publishing needs one scope, and deleting another. (P12, P13)"""
     definition = a_business_definition(cleanup_policy="compact")
     name = create_event_type(ann_client, definition)["name"]
     body = [{"metadata": metadata(partition_compaction_key="k")}]
@@ -164,8 +166,9 @@ def test_publishing_needs_a_token_and_its_scope(broker_with_tokens, ann_client):
 
 
 def test_only_writers_may_publish(ann_client, bob_client):
-    """A publisher that is not among the writers gets 403, in the words of the permission; the publisher's name is
-    kept. (P50, P100)"""
+    """A publisher that is not among the writers gets 403 with the name of the permission; the publisher's name is
+    stored. (P50, P100)
+    """
     name = create_event_type(ann_client, a_business_definition(authorization=an_authorization()))["name"]
     body = [{"metadata": metadata()}]
     assert problem(publish(bob_client, name, body), 403) == f"Access on WRITE event-type:{name} denied"
@@ -185,7 +188,7 @@ def test_blocks_take_effect_at_once(api):
 
 
 def test_an_unknown_event_type(api):
-    """An unknown event type is 404, after the body was read. (P15, P18, P24)"""
+    """An unknown event type gets 404, after the body was read. (P15, P18, P24)"""
     assert problem(publish(api, "not.there", b"[]"), 404) == 'EventType "not.there" does not exist.'
     assert problem(publish(api, "not.there", b"[}"), 400).startswith("Error occurred when parsing event(s). ")
 
@@ -200,7 +203,7 @@ def test_hashes_choose_among_the_partitions(api):
 
 
 def test_tombstones_are_not_delivered(api):
-    """A tombstone takes an offset, and consumers step over it. (P137, P143, P144)"""
+    """A tombstone takes an offset, and consumers skip it. (P137, P143, P144)"""
     name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     event = {"metadata": metadata(partition_compaction_key="k")}
     assert publish(api, name, [event]).status_code == 200
@@ -223,7 +226,7 @@ def test_directed_batches_are_not_for_everyone(api):
 
 
 def test_events_of_others_are_refused_one_by_one(ann_client, admin):
-    """With owners switched on, an event of another owner fails its batch. (P129, P133)"""
+    """If owners are switched on, an event of another owner fails its batch. (P129, P133)"""
     selector = {"type": "path", "name": "user", "value": "owner"}
     definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
     name = create_event_type(ann_client, definition)["name"]
@@ -248,6 +251,6 @@ def test_a_batch_follows_a_new_timeline(api):
 
 
 def test_no_one_is_throttled(api):
-    """However fast they come, requests are never answered 429. (P54)"""
+    """Requests are never answered with 429, however fast they come. (P54)"""
     name = create_event_type(api)["name"]
     assert {publish(api, name, b"[]").status_code for _ in range(300)} == {200}

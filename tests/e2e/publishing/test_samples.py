@@ -1,4 +1,4 @@
-"""The sample event types and batches: each fits its name."""
+"""The sample event types and batches behave as their names say."""
 
 import json
 from pathlib import Path
@@ -92,7 +92,7 @@ NOT_COMPACTED = "order.placed/deleted/not-compacted.json"
 
 @pytest.fixture(scope="module")
 def names(running_broker):
-    """The sample event types, registered; the name that each has here."""
+    """Registers the sample event types, and returns the name that each has here."""
     definitions = {sample: json.loads(path.read_text()) | {"name": a_name(sample)} for sample, path in TYPES.items()}
     for definition in definitions.values():
         assert http.post(f"{running_broker.url}/event-types", json=definition).status_code == 201
@@ -101,7 +101,7 @@ def names(running_broker):
 
 @pytest.fixture
 def publish(api, names):
-    """`publish(batch)` sends a sample batch; the answer, and the event type's name here."""
+    """`publish(batch)` sends a sample batch. It returns the answer, and the event type's name here."""
 
     def send(batch: str):
         name = names[batch.partition("/")[0]]
@@ -112,7 +112,7 @@ def publish(api, names):
 
 
 def size_of(api, name: str) -> int:
-    """How many offsets of an event type are used."""
+    """The number of used offsets of an event type."""
     partitions = api.get(f"/event-types/{name}/partitions").json()
     newest = (each["newest_available_offset"].split("-", 2)[2] for each in partitions)
     return sum(int(offset) + 1 for offset in newest)
@@ -125,7 +125,7 @@ def test_every_sample_has_its_place_here():
 
 
 def test_the_event_types_show_what_there_is():
-    """Among the samples are all categories, partition strategies and cleanup policies, once at least."""
+    """Every category, partition strategy and cleanup policy occurs in the samples at least once."""
     definitions = [json.loads(path.read_text()) for path in TYPES.values()]
     assert {each["category"] for each in definitions} == {"undefined", "data", "business"}
     assert {each["partition_strategy"] for each in definitions} == {"random", "hash", "user_defined"}
@@ -145,7 +145,9 @@ def test_good_batches(api, publish, batch):
 
 @pytest.mark.parametrize("batch", sorted(REJECTED))
 def test_rejected_batches(api, publish, batch):
-    """A batch with an event that breaks a rule is 422, says which and why, and stores nothing. (P3, P122, P124)"""
+    """A batch with an event that breaks a rule gets 422, names the event and the reason, and stores nothing. (P3, P122,
+    P124)
+    """
     index, step, detail = REJECTED[batch]
     _, name = publish(batch)
     before = size_of(api, name)
@@ -160,7 +162,7 @@ def test_rejected_batches(api, publish, batch):
 
 @pytest.mark.parametrize("batch", sorted(MALFORMED))
 def test_malformed_batches(publish, batch):
-    """A batch that cannot be read is 400 and says why. (P22)"""
+    """A batch that cannot be read gets 400 with the reason. (P22)"""
     answer, _ = publish(batch)
     assert problem(answer, 400).startswith(f"Error occurred when parsing event(s). {MALFORMED[batch]}")
 

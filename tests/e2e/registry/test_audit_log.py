@@ -35,7 +35,7 @@ def test_changes_are_reported_while_the_feature_is_on(api, switch_on):
 
 
 def test_the_log_begins_with_itself(api, switch_on):
-    """Switching the audit log on is its first record, and makes its event type. (R250, R251)"""
+    """Switching the audit log on is its first record, and creates its event type. (R250, R251)"""
     switch_on("audit_log_collection")
 
     assert changes_of(own_events(api, "nakadi.audit.log"), "audit_log_collection")
@@ -59,7 +59,7 @@ def test_settings_and_storages_are_reported_too(api, switch_on, a_storage):
 
 
 def test_what_failed_is_not_reported(api, switch_on):
-    """A refused request changes nothing and is not recorded. (R251)"""
+    """A refused request changes nothing, and is not recorded. (R251)"""
     switch_on("audit_log_collection")
     definition = a_definition(partition_strategy="odd")
 

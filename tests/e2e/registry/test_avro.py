@@ -41,7 +41,7 @@ def test_what_is_no_avro_schema_is_refused(api):
 
 
 def test_a_schema_that_expands_without_end_is_refused(api):
-    """Each record has the one before ten times: what tables and reads go by would have no end. (R159)"""
+    """Each record contains the previous one ten times, so expanding it for tables and reads would not end. (R159)"""
     inner = "int"
     fields = []
     for level in range(12):
@@ -57,7 +57,7 @@ def test_a_schema_that_expands_without_end_is_refused(api):
 
 
 def test_paths_are_not_looked_for_in_an_avro_schema(api):
-    """Keys of events in Avro stand beside them, so the fields need not be in the schema. (R85)"""
+    """The keys of events in Avro are outside the payload, so the fields need not be in the schema. (R85)"""
     create_avro_type(
         api,
         partition_strategy="hash",
@@ -96,7 +96,9 @@ def test_json_does_not_follow_avro(api):
 
 @pytest.mark.parametrize(("mode", "status"), [("none", 200), ("forward", 200), ("compatible", 422)])
 def test_the_mode_judges_an_avro_schema(api, mode, status):
-    """A field without a default is added, unless those with the new schema must read old events. (R186, R187, R192)"""
+    """A field without a default may be added, unless readers with the new schema must read old events. (R186, R187,
+    R192)
+    """
     event_type = create_avro_type(api, compatibility_mode=mode)
 
     answer = submit_schema(api, event_type, WITH_NOTE)
@@ -112,7 +114,7 @@ def test_the_mode_judges_an_avro_schema(api, mode, status):
 
 
 def test_the_mode_of_the_same_request_counts(api):
-    """The new definition's mode decides about its schema, not the mode so far. (R186)"""
+    """The new definition's mode decides about its schema, not the current mode. (R186)"""
     event_type = create_avro_type(api, compatibility_mode="none")
     changes = {"compatibility_mode": "forward", "schema": schema_draft(a_record())}
 
@@ -130,7 +132,7 @@ def test_an_equal_avro_schema_changes_nothing(api):
 
 
 def test_a_dry_run_judges_an_avro_schema(api):
-    """It lists what speaks against the schema, permitted or not, without a proposal. (R296, R311)"""
+    """A dry run lists every objection to the schema, permitted or not, and makes no proposal. (R296, R311)"""
     event_type = create_avro_type(api, compatibility_mode="compatible")
 
     refused = submit_schema(api, event_type, WITH_NOTE, dry_run="true").json()
@@ -146,7 +148,9 @@ def test_a_dry_run_judges_an_avro_schema(api):
 
 
 def test_a_dry_run_shows_what_the_mode_lets_pass(api):
-    """In the mode `forward`, those with the new schema may fail to read old events: the answer says so. (R296, R311)"""
+    """In the mode `forward`, readers with the new schema may fail to read old events, and the answer says so. (R296,
+    R311)
+    """
     event_type = create_avro_type(api, compatibility_mode="forward")
 
     forecast = api.put(
@@ -177,7 +181,9 @@ def test_a_version_can_be_compared_with_an_avro_schema(api):
 
 
 def test_an_avro_schema_can_be_looked_up_by_its_canonical_form(api):
-    """Documentation and layout make no difference, the names of fields do; a JSON schema is another. (R145)"""
+    """Documentation and layout make no difference, but the names of fields do; a JSON schema is a different schema.
+    (R145)
+    """
     event_type = create_event_type(api, a_business_definition(schema={"properties": {"a": {}}}))
     submit_schema(api, event_type, ORDER)
 
@@ -189,7 +195,7 @@ def test_an_avro_schema_can_be_looked_up_by_its_canonical_form(api):
 
 
 def test_declared_reads_are_those_of_the_avro_schema(api):
-    """Readers declare fields of the record, and a schema that takes one away is refused. (R310, D1, D5)"""
+    """Readers declare fields of the record, and a schema that removes one is refused. (R310, D1, D5)"""
     event_type = create_avro_type(api, compatibility_mode="compatible")
     name = event_type["name"]
     draft = {"owning_application": "app", "event_types": [name]}
@@ -202,14 +208,14 @@ def test_declared_reads_are_those_of_the_avro_schema(api):
     assert [each["reads"] for each in readers["readers"]] == [["id"]]
     assert readers["unread"] == ["lines"]
     assert subscription["reads"] == ["id"]
-    assert refused.status_code == 200  # in JSON, bytes are also text
+    assert refused.status_code == 200  # in JSON, bytes are also strings
 
 
 @pytest.mark.parametrize(
     ("name", "batch"), [("batch.publishing", "PublishingBatch"), ("batch.consumption", "ConsumptionBatch")]
 )
 def test_the_avro_schemas_of_batches_are_listed(api, name, batch):
-    """The list has both versions, the older one first, each with the record of envelopes in it. (R248, R276)"""
+    """The list has both versions, the older one first, each containing the record of envelopes. (R248, R276)"""
     items = api.get(f"/avro-schemas/{name}/versions").json()["items"]
 
     assert [(each["version"], each["avro_schema"]["name"]) for each in items] == [("0", f"{batch}V0"), ("1", batch)]
@@ -218,7 +224,7 @@ def test_the_avro_schemas_of_batches_are_listed(api, name, batch):
 
 
 def test_an_avro_schema_of_batches_has_its_own_address(api):
-    """The address has one version; other versions and names are 404. (R249)"""
+    """The address shows one version; other versions and names get 404. (R249)"""
     listed = api.get("/avro-schemas/batch.publishing/versions").json()["items"]
 
     assert api.get("/avro-schemas/batch.publishing/versions/1").json() == listed[1]

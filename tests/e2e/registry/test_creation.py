@@ -18,7 +18,7 @@ from tests.support.builders import a_name
 
 
 def test_creating_answers_with_nothing_but_a_warning(api):
-    """A new event type is answered 201, without body or location, and with the data access warning. (R92, R94, R268)"""
+    """Creating an event type gets 201, without body or location, and with the data access warning. (R92, R94, R268)"""
     answer = api.post("/event-types", json=a_definition())
 
     assert answer.status_code == 201
@@ -116,7 +116,7 @@ def test_unset_audience_and_owner_selector_are_left_out(api):
     ],
 )
 def test_only_pure_compaction_is_warned_of(api, policy, warning):
-    """The second sentence of the warning appears for cleanup policy `compact` alone. (R94)"""
+    """The second sentence of the warning appears only for cleanup policy `compact`. (R94)"""
     answer = api.post("/event-types", json=a_business_definition(cleanup_policy=policy))
 
     assert answer.headers["warning"] == f'299 nakadi "{warning}"'
@@ -135,7 +135,7 @@ def test_the_body_is_returned_when_a_feature_says_so(api, switch_on):
 
 
 def test_unknown_and_read_only_fields_are_passed_over(api):
-    """Fields that mean nothing here are no mistake; older documents have many of them. (R2)"""
+    """Fields without a meaning here are accepted; older documents have many of them. (R2)"""
     definition = a_definition(
         created_at="0001-01-01T00:00:00Z",
         updated_at=7,
@@ -191,12 +191,12 @@ def test_the_schema_type_has_old_spellings(api, written):
     ],
 )
 def test_an_unknown_word_is_a_bad_request(api, changes, detail):
-    """An unknown enumerated value is 400 and lists the known ones; an audience is known by its exact letters. (R4)"""
+    """An unknown enumerated value gets 400 with the known ones; an audience must be spelled exactly. (R4)"""
     assert problem(api.post("/event-types", json=a_definition(**changes)), 400).startswith(detail)
 
 
 def test_an_unknown_schema_type_is_a_bad_request(api):
-    """A schema type that does not exist is 400. (R267)"""
+    """A schema type that does not exist gets 400. (R267)"""
     definition = a_definition()
     definition["schema"]["type"] = "xml_schema"
 
@@ -208,21 +208,21 @@ def test_an_unknown_schema_type_is_a_bad_request(api):
     [b"{", b"nonsense", b'{"name": "a"', b"[]", b'"text"', b"3", b'{"schema": "text"}', b'{"name": {}}', b"\xff"],
 )
 def test_what_cannot_be_read_is_a_bad_request(api, body):
-    """Broken JSON and values of the wrong kind are 400, before any rule is checked. (R6, R96)"""
+    """Broken JSON and values of the wrong kind get 400, before any rule is checked. (R6, R96)"""
     answer = api.post("/event-types", content=body, headers={"content-type": "application/json"})
 
     assert problem(answer, 400).startswith("JSON parse error: ")
 
 
 def test_a_missing_body_is_a_bad_request(api):
-    """No body where one is needed is 400 and says so. (R7)"""
+    """A missing body gets 400, and the answer says so. (R7)"""
     answer = api.post("/event-types", headers={"content-type": "application/json"})
 
     assert problem(answer, 400).startswith("Required request body is missing")
 
 
 def test_bodies_are_read_forgivingly(api):
-    """Among equal keys the last counts, text behind the document is ignored, and scalars become texts. (R8)"""
+    """Among equal keys, the last one counts; text after the document is ignored, and scalars become strings. (R8)"""
     name = a_name()
     schema = '{"type": "json_schema", "schema": "{}"}'
     text = (
@@ -236,7 +236,7 @@ def test_bodies_are_read_forgivingly(api):
 
 
 def test_a_scalar_is_no_list(api):
-    """A single value where a list belongs is 400. (R8)"""
+    """A single value in place of a list gets 400. (R8)"""
     problem(api.post("/event-types", json=a_definition(partition_key_fields="sku")), 400)
 
 
@@ -262,7 +262,7 @@ def test_a_null_is_no_default(api, field):
     ("read", "write", "partitions"), [(None, None, 1), (1, 1, 1), (2, 5, 5), (3, 2, 3), (8, 1, 8), (9, 100, 8)]
 )
 def test_parallelism_decides_the_number_of_partitions(api, read, write, partitions):
-    """Partitions are as many as the greater parallelism, at most 8, and one without statistics. (R103, R105)"""
+    """The number of partitions is the greater parallelism, at most 8, or one without statistics. (R103, R105)"""
     statistic = {
         "messages_per_minute": 10**6,
         "message_size": 10**6,
@@ -277,7 +277,7 @@ def test_parallelism_decides_the_number_of_partitions(api, read, write, partitio
 
 
 def test_a_null_section_is_no_section(api):
-    """Null for authorization, audience, selector and statistics says that there is none. (R67)"""
+    """Null for authorization, audience, selector and statistics means that there is none. (R67)"""
     stored = create_event_type(
         api, authorization=None, audience=None, event_owner_selector=None, default_statistic=None
     )
@@ -293,6 +293,6 @@ def test_the_schema_is_kept_to_the_letter(api):
 
 
 def test_names_with_dots_are_one_segment(api):
-    """A name may end like a file, or hold a UUID. (R28, R69)"""
+    """A name may end like a file name, or contain a UUID. (R28, R69)"""
     for name in (a_name("foo") + ".ps", f"x.{uuid.uuid4()}", a_name("x") + ".json"):
         assert create_event_type(api, name=name)["name"] == name

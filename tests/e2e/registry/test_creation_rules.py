@@ -97,7 +97,7 @@ def test_every_violation_gets_its_line(api):
     ],
 )
 def test_a_broken_rule_is_reported(api, changes, detail):
-    """Each rule of a definition answers 422 in its own words.
+    """Each broken rule of a definition gets 422 with its own message.
     (R61, R71, R74, R75, R78, R82, R84, R98, R99, R100)
     """
     assert problem(api.post("/event-types", json=a_definition(**changes)), 422).endswith(detail)
@@ -128,7 +128,7 @@ def test_key_fields_are_not_looked_up_in_the_schema(api):
 
 
 def test_paths_of_a_data_event_begin_with_data(api):
-    """Ordering fields are looked up in the real form of events. (R81)"""
+    """Ordering fields are looked up in the form that events really have. (R81)"""
     schema = {"properties": {"at": {"type": "integer"}}}
     data = a_business_definition(category="data", schema=schema)
 
@@ -139,7 +139,7 @@ def test_paths_of_a_data_event_begin_with_data(api):
 
 
 def test_a_name_is_taken_once(api):
-    """A name that exists is 409, in words without quotes. (R97)"""
+    """An existing name gets 409, with a message without quotes. (R97)"""
     definition = a_definition()
     create_event_type(api, definition)
 
@@ -147,7 +147,7 @@ def test_a_name_is_taken_once(api):
 
 
 def test_a_broken_rule_is_reported_before_a_taken_name(api):
-    """The check for an existing name comes last: an invalid definition of it is 422. (R97)"""
+    """The check for an existing name comes last: an invalid definition with that name gets 422. (R97)"""
     definition = a_definition()
     create_event_type(api, definition)
 
@@ -185,7 +185,7 @@ def test_checks_come_in_their_order(api, step):
 
 
 def test_creation_can_be_switched_off(api, switch_on):
-    """With creation disabled a request is 501, be it sound or not, as long as it can be read. (R96)"""
+    """While creation is disabled, every readable request gets 501, valid or not. (R96)"""
     switch_on("disable_event_type_creation")
 
     assert problem(api.post("/event-types", json={}), 501) == "Event Type creation is disabled"
@@ -193,7 +193,7 @@ def test_creation_can_be_switched_off(api, switch_on):
 
 
 def test_a_read_only_registry_takes_nothing(api, switch_on):
-    """While writing is disabled creation is 503, after the look at the fields and before the rules. (R96, R231)"""
+    """While writing is disabled, creation gets 503, after the check of the fields and before the rules. (R96, R231)"""
     switch_on("disable_db_write_operations")
 
     answer = api.post("/event-types", json=a_definition(partition_strategy="odd"))
@@ -204,7 +204,7 @@ def test_a_read_only_registry_takes_nothing(api, switch_on):
 
 
 def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
-    """With the feature on, a definition without authorization is 422. (R96)"""
+    """With the feature on, a definition without authorization gets 422. (R96)"""
     switch_on("force_event_type_authz")
 
     assert problem(api.post("/event-types", json=a_definition()), 422) == "Authorization section is mandatory"
@@ -212,7 +212,7 @@ def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
 
 
 def test_every_owning_application_is_one(api, switch_on):
-    """With the feature on, applications are checked against those that are known, and here all are. (R101)"""
+    """With the feature on, applications are checked against the known ones, and here all are known. (R101)"""
     switch_on("validate_event_type_owning_application")
 
     assert create_event_type(api, owning_application="never-heard-of")["owning_application"] == "never-heard-of"

@@ -42,19 +42,19 @@ def test_old_schema_versions_go_too(api):
 
 
 def test_what_does_not_exist_cannot_be_deleted(api):
-    """Deleting an unknown event type is 404. (R132)"""
+    """Deleting an unknown event type gets 404. (R132)"""
     assert problem(api.delete("/event-types/no.such.thing"), 404) == 'EventType "no.such.thing" does not exist.'
 
 
 def test_deletion_can_be_switched_off(api, switch_on):
-    """With deletion disabled a request is 403, also for a missing event type. (R132)"""
+    """While deletion is disabled, a request gets 403, even for a missing event type. (R132)"""
     switch_on("disable_event_type_deletion")
 
     assert problem(api.delete("/event-types/no.such.thing"), 403) == "Event Type deletion is disabled"
 
 
 def test_administrators_delete_what_others_may_not(admin, ann_client):
-    """An administrator of the broker deletes also while deletion is disabled. (R132)"""
+    """An administrator of the broker may delete even while deletion is disabled. (R132)"""
     event_type = create_event_type(ann_client, authorization=an_authorization())
     admin.post("/settings/features", json={"feature": "disable_event_type_deletion", "enabled": True})
     try:
@@ -67,7 +67,7 @@ def test_administrators_delete_what_others_may_not(admin, ann_client):
 
 
 def test_a_read_only_registry_deletes_nothing(api, switch_on):
-    """While writing is disabled deletion is 503. (R132, R231)"""
+    """While writing is disabled, deletion gets 503. (R132, R231)"""
     event_type = create_event_type(api)
     switch_on("disable_db_write_operations")
 

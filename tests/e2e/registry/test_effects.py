@@ -51,7 +51,7 @@ def test_metadata_is_closed(api, business_events_url, metadata):
 
 
 def test_undefined_events_are_validated(api):
-    """Events of category `undefined` have to fit their schema, and nothing else. (R170, R272, P57)"""
+    """Events of category `undefined` have to match only their schema. (R170, R272, P57)"""
     events = f"/event-types/{create_event_type(api, schema={'required': ['a']})['name']}/events"
 
     assert api.post(events, json=[{"a": 1, "metadata": 7}]).status_code == 200
@@ -69,14 +69,16 @@ def test_undefined_events_are_validated(api):
     ],
 )
 def test_only_mode_compatible_is_strict(api, mode, schema, fits):
-    """Mode `compatible` accepts nothing that is not declared, the others do. (R177, R178, R271)"""
+    """Mode `compatible` accepts only declared members; the other modes accept others too. (R177, R178, R271)"""
     events = f"/event-types/{create_event_type(api, schema=schema, compatibility_mode=mode)['name']}/events"
 
     assert (api.post(events, json=[{"a": 1}]).status_code == 200) == fits
 
 
 def test_json_events_of_an_avro_type_are_validated_by_the_last_json_schema(api):
-    """Events may still be published as JSON after the schema has become Avro, and get the older version. (R180, P76)"""
+    """Events may still be published as JSON after the schema has become Avro, and then belong to the older version.
+    (R180, P76)
+    """
     name = create_event_type(api, a_business_definition(schema={"properties": {"a": {"type": "string"}}}))["name"]
     assert api.post(f"/event-types/{name}/schemas", json=schema_draft()).status_code == 200
 
@@ -107,7 +109,7 @@ def test_constraints_are_reported_before_the_schema_is_compared(api):
 
 
 def test_a_section_is_judged_as_a_whole(api):
-    """An authorization section that is incomplete is reported before its duplicates. (R63)"""
+    """An incomplete authorization section is reported before its duplicates. (R63)"""
     section = {"admins": [{"data_type": "user", "value": "ann"}] * 2, "readers": [], "writers": []}
 
     assert "must contain at least one attribute" in problem(
@@ -116,7 +118,7 @@ def test_a_section_is_judged_as_a_whole(api):
 
 
 def test_losing_access_ends_a_stream(broker_with_tokens, ann_client, bob_client):
-    """A consumer that is taken off the list is disconnected, and refused when it comes back. (R64, L60)"""
+    """A consumer that is removed from the list is disconnected, and refused when it reconnects. (R64, L60)"""
     definition = a_definition(authorization=an_authorization("ann", readers="bob", writers="ann"))
     create_event_type(ann_client, definition)
     events = f"/event-types/{definition['name']}/events"
@@ -176,7 +178,7 @@ def test_a_registry_that_fails_leaves_things_as_they_were(monkeypatch):
 
 
 def test_no_warnings_still_have_their_header():
-    """With both texts configured empty the header is sent with an empty text. (R95)"""
+    """If both texts are configured as empty, the header is sent with an empty text. (R95)"""
     broker = open_broker(Settings(data_access_warning="", compaction_warning=""))
 
     answer = make_client(make_application(broker)).post("/event-types", json=a_definition())

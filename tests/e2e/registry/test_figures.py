@@ -1,4 +1,4 @@
-"""Figures (KPIs): who published, streamed and asked for how much, recorded in event types of the broker."""
+"""Figures (KPIs): who published, streamed and requested how much, recorded in the broker's own event types."""
 
 import pytest
 
@@ -14,7 +14,7 @@ PUBLISHED, STREAMED, ASKED = "nakadi.batch.published", "nakadi.data.streamed", "
 def figures_on(api, switch_on):
     switch_on("kpi_collection")
     switch_on("access_log_enabled")
-    # Their event types are there at once; a process that found a feature off checks again a little later.
+    # Their event types exist at once; a process that found the feature switched off checks again a little later.
     assert all(api.get(f"/event-types/{each}").is_success for each in (PUBLISHED, STREAMED, ASKED))
     name = create_event_type(api)["name"]
     soon(lambda: publish(api, name) and figures_of(api, PUBLISHED, name), seconds=90)
@@ -30,7 +30,7 @@ def figures_of(api, figures, name):
 
 
 def test_what_was_published_is_reported(api, figures_on):
-    """Every stored batch is recorded, and no other; figures themselves are not recorded. (P153, R250)"""
+    """Every stored batch, and no other, is recorded; batches of figures are not recorded. (P153, R250)"""
     assert api.post(f"/event-types/{figures_on}/events", content=b"[{]").status_code == 400
 
     events = figures_of(api, PUBLISHED, figures_on)
@@ -79,7 +79,7 @@ def request_figures(api, path):
 
 
 def test_reading_figures_makes_none(api, figures_on):
-    """Requests that read figures are not recorded, or their readers would never finish. (R250)"""
+    """Requests that read figures are not recorded, because their readers would otherwise never finish. (R250)"""
     figures, others = (create_subscription(api, name, read_from="begin") for name in (PUBLISHED, figures_on))
     for subscription in (figures, others):
         with Consumer(api, subscription, batch_limit=1, stream_limit=1) as stream:

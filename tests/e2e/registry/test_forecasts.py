@@ -46,7 +46,7 @@ def forecast_of_change(api, path, definition):
 
 
 def test_an_accepted_schema_is_told_its_version(api, path):
-    """A forecast has version, level and each change; it stores nothing. (R296)"""
+    """A forecast contains the version, the level and each change; it stores nothing. (R296)"""
     before = api.get(path).json()
     content = {"title": "t", "properties": FIRST["properties"] | {"c": {"type": "integer"}}}
 
@@ -107,7 +107,9 @@ def test_a_schema_that_is_none_is_refused_without_changes(api, path):
 
 
 def test_all_rules_against_a_change_are_told(api, path, definition):
-    """The forecast has the refusals of all rules; the first is the one that the change itself gets. (R296, R113)"""
+    """The forecast has the refusals of all rules; the first refusal is the one that the change itself gets. (R296,
+    R113)
+    """
     changed = definition | {
         "name": "another.name",
         "cleanup_policy": "compact",
@@ -139,7 +141,7 @@ def test_a_change_that_is_accepted_changes_nothing(api, path, definition):
 
 
 def test_the_mode_of_the_change_counts(api):
-    """Where the current schema is not in the language of a stricter mode, there is no proposal. (R296, R297)"""
+    """If the current schema is not allowed in a stricter mode, there is no proposal. (R296, R297)"""
     old = {"properties": {"a": {"type": "string", "x-unknown": 1}}}
     definition = a_business_definition(schema=old, compatibility_mode="forward")
     create_event_type(api, definition)
@@ -154,7 +156,7 @@ def test_the_mode_of_the_change_counts(api):
 
 
 def test_what_precedes_the_rules_stays_a_problem(api, path, definition):
-    """Parsing, the fields, and whether the event type exists are judged as without `dry_run`. (R296)"""
+    """Parsing, the fields, and whether the event type exists are checked as without `dry_run`. (R296)"""
     dry = {"dry_run": "true"}
     problem(api.put(path, params=dry, content="{", headers={"content-type": "application/json"}), 400)
     assert violations(api.put(path, params=dry, json={"name": definition["name"]}))

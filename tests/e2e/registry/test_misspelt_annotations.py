@@ -1,4 +1,4 @@
-"""Annotations under the broker's own prefixes that mean nothing to it."""
+"""Annotations under the broker's own prefixes that the broker does not know."""
 
 from tests.support.api import create_event_type
 
@@ -14,7 +14,7 @@ def definition_with(api, event_type, annotations):
 
 
 def test_a_change_of_an_event_type_names_misspelt_annotations(api):
-    """The header and the event type say which annotation means nothing, with the nearest that does. (R282)"""
+    """The header and the event type name the unknown annotation, and the nearest known one. (R282)"""
     event_type = create_event_type(api)
     name = event_type["name"]
     changed = api.put(f"/event-types/{name}", json=definition_with(api, event_type, MISSPELT))
@@ -27,7 +27,7 @@ def test_a_change_of_an_event_type_names_misspelt_annotations(api):
 
 
 def test_a_subscription_names_misspelt_annotations(api):
-    """The answers to POST and PUT of a subscription, and the subscription, name them. (S322)"""
+    """The answers to POST and PUT of a subscription, and the subscription itself, name unknown annotations. (S322)"""
     name = create_event_type(api)["name"]
     body = {"owning_application": "misspelt", "event_types": [name], "annotations": {WRONG_POLICY: "SKIP_EVENT"}}
     made = api.post("/subscriptions", json=body)

@@ -14,7 +14,7 @@ from tests.support.api import problem
     ],
 )
 def test_strategies_are_listed(api, kind, strategies):
-    """Each kind of strategy is a plain list, the validation strategies of the first API too. (R215, R216, R217)"""
+    """Each kind of strategy is a plain list, even the validation strategies of the first API. (R215, R216, R217)"""
     answer = api.get(f"/registry/{kind}-strategies")
 
     assert answer.status_code == 200
@@ -40,7 +40,7 @@ def test_health_is_ok(api, accept):
 
 
 def test_the_description_and_its_page_are_for_everyone(api):
-    """Both exist, each in its own format, and another method is 405 and lists the permitted ones. (R26)"""
+    """Both exist, each in its own format, and another method gets 405 with the permitted ones. (R26)"""
     description, page, health = api.get("/openapi.json"), api.get("/docs"), api.delete("/health")
 
     assert (description.status_code, description.headers["content-type"]) == (200, "application/json")
@@ -59,7 +59,7 @@ def test_it_is_ready(api):
 
 
 def test_metrics_count_what_was_done(api):
-    """Metrics have the members that monitoring looks for, are never kept by caches, and count operations. (R245)"""
+    """Metrics have the members that monitoring looks for, are never cached, and count operations. (R245)"""
     api.get("/registry/partition-strategies")
 
     answer = api.get("/metrics")
@@ -76,5 +76,5 @@ def test_metrics_can_be_read_by_people(api):
 
 
 def test_the_version_is_reported(api):
-    """The version has its place under `scm_source`. (R247)"""
+    """The version is under `scm_source`. (R247)"""
     assert set(api.get("/version").json()["scm_source"]) == {"author", "revision", "status", "url"}

@@ -16,7 +16,7 @@ def partitions(api, name):
 
 
 def test_more_partitions(api):
-    """A greater count is 204 and adds partitions, and the same count again is fine. (R206, R274, C69)"""
+    """A greater count gets 204 and adds partitions; the same count again is accepted. (R206, R274, C69)"""
     name = create_event_type(api)["name"]
 
     for _ in range(2):
@@ -67,14 +67,16 @@ def test_statistics_follow(api, before, after):
     ],
 )
 def test_a_count_has_bounds(api, count, detail):
-    """More than the maximum and fewer than now are 422, where the reference broke down. (R207, R208, R265, C70)"""
+    """More partitions than the maximum, or fewer than now, get 422, where the reference failed with an error. (R207,
+    R208, R265, C70)
+    """
     name = create_event_type(api, default_statistic=STATISTIC)["name"]
 
     assert problem(set_count(api, name, count), 422) == detail
 
 
 def test_a_count_is_needed(api):
-    """A missing count is 422 and named, one that is not a number is 400. (R207, R209)"""
+    """A missing count gets 422 with its name, and one that is not a number gets 400. (R207, R209)"""
     name = create_event_type(api)["name"]
 
     assert violations(set_count(api, name, None)) == {'Field "partition_count" must not be null'}
@@ -82,12 +84,12 @@ def test_a_count_is_needed(api):
 
 
 def test_an_unknown_event_type_has_no_partitions(api):
-    """The partition count of an unknown event type is 404. (R207)"""
+    """The partition count of an unknown event type gets 404. (R207)"""
     problem(set_count(api, "no.such", 3), 404)
 
 
 def test_repartitioning_is_for_administrators(ann_client, admin):
-    """Being an event type's admin is not enough to give it partitions. (R207)"""
+    """An event type's own admins may not add partitions. (R207)"""
     name = create_event_type(ann_client, authorization=an_authorization())["name"]
 
     assert problem(set_count(ann_client, name, 3), 403) == f"Access on ADMIN event-type:{name} denied"

@@ -55,12 +55,12 @@ def test_both_filters_have_to_match(api):
 
 
 def test_no_match_is_an_empty_list(api):
-    """Filters that match nothing give an empty array. (R91)"""
+    """Filters that match nothing return an empty array. (R91)"""
     assert names(api.get("/event-types", params={"owning_application": a_name("nobody")})) == []
 
 
 def test_the_list_can_be_had_in_parts(api):
-    """A part has the requested number of items, after a name; filters narrow the counted ones. (R87)"""
+    """A part has the requested number of items after a name; filters apply before counting. (R87)"""
     application = a_name("app")
     prefix = a_name("parts")
     stored = [create_event_type(api, name=f"{prefix}.{n}", owning_application=application)["name"] for n in range(5)]
@@ -94,7 +94,7 @@ def test_a_writer_is_a_pair(api, writer, reason):
 
 
 def test_an_unknown_event_type_is_reported_by_name(api):
-    """An unknown event type is 404 with its name. (R16, R17, R107)"""
+    """An unknown event type gets 404 with its name. (R16, R17, R107)"""
     answer = api.get("/event-types/no.such.thing")
 
     assert problem(answer, 404) == 'EventType "no.such.thing" does not exist.'
@@ -107,7 +107,7 @@ def test_an_unknown_event_type_is_reported_by_name(api):
 
 
 def test_what_was_written_is_read_at_once(api):
-    """A read after a write sees it. (R108)"""
+    """A read after a write sees the written state. (R108)"""
     definition = a_definition()
     create_event_type(api, definition)
     api.put(f"/event-types/{definition['name']}", json=definition | {"owning_application": "other"})

@@ -134,7 +134,7 @@ def issuer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def broker(issuer):
-    """A broker_with_tokens broker without a socket."""
+    """A broker that requires tokens, without a socket."""
     broker = open_broker(Settings(**issuer.settings))
     yield broker
     broker.close()
@@ -145,13 +145,13 @@ def client_of(broker, issuer, subject="ann", **claims):
 
 
 def test_no_route_is_forgotten(broker):
-    """The table below has every route there is. (R46)"""
+    """The table below has every route. (R46)"""
     assert {(route.method, route.template) for route in make_application(broker).router.routes} == {*SCOPES, *PUBLIC}
 
 
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_nothing_is_reported_without_a_token(broker, method, template, scope):
-    """Without a token every operation is 401, in plain JSON with its own type. (R23, R43, P13)"""
+    """Without a token, every operation gets 401, in plain JSON with its own type. (R23, R43, P13)"""
     answer = send_request(make_client(make_application(broker)), method, template)
 
     assert scope
@@ -170,7 +170,7 @@ def test_nothing_is_reported_without_a_token(broker, method, template, scope):
 
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_nothing_is_reported_for_a_bad_token(broker, method, template, scope):
-    """A token that is not one is 401 too, with another detail. (R43, P13)"""
+    """An invalid token also gets 401, with another detail. (R43, P13)"""
     answer = send_request(make_client(make_application(broker), Authorization="Bearer nonsense"), method, template)
 
     assert scope
@@ -180,7 +180,7 @@ def test_nothing_is_reported_for_a_bad_token(broker, method, template, scope):
 
 @pytest.mark.parametrize(("method", "template", "scope"), GUARDED)
 def test_every_operation_needs_its_scope(broker, issuer, method, template, scope):
-    """All scopes but the right one are not enough, and the right one alone is; some operations need two.
+    """All scopes except the right one do not suffice, but the right one alone does; some operations need two.
     (R44, R46, R47, P12, C18, S86, H9)"""
     for missing in scope.split():
         others = " ".join(each for each in EVERY_SCOPE.split() if each != missing)
@@ -205,12 +205,12 @@ def test_some_pages_are_public(broker, method, path):
 
 
 def test_below_health_is_public_too(broker):
-    """Paths below health are not asked for a token, whether or not they exist. (R42)"""
+    """Paths below health need no token, whether or not they exist. (R42)"""
     problem(make_client(make_application(broker)).get("/health/deep"), 404)
 
 
 def test_a_realm_can_be_asked_for(issuer):
-    """With realms configured, a token from another realm is 403. (R41, R44)"""
+    """If realms are configured, a token from another realm gets 403. (R41, R44)"""
     broker = open_broker(Settings(**issuer.settings, auth_realms=("/services",)))
 
     stranger = client_of(broker, issuer, realm="/people").get("/event-types")
@@ -231,7 +231,7 @@ def test_with_authentication_off_any_token_will_do():
 
 
 def test_keys_that_cannot_be_read_are_no_refusal(tmp_path, issuer):
-    """When the keys are out of reach, a token is neither good nor bad: the answer is 503. (R45)"""
+    """If the keys cannot be fetched, a token can be neither accepted nor rejected: the answer is 503. (R45)"""
     broker = open_broker(Settings(**issuer.settings | {"auth_jwks": str(tmp_path / "missing.json")}))
 
     problem(client_of(broker, issuer).get("/event-types"), 503)
@@ -239,7 +239,7 @@ def test_keys_that_cannot_be_read_are_no_refusal(tmp_path, issuer):
 
 
 def test_the_url_is_judged_before_the_token(broker):
-    """An abnormal URL is 400 for every client. (R31, R48)"""
+    """An abnormal URL gets 400 for every client. (R31, R48)"""
     problem(make_client(make_application(broker)).get("/event-types//x"), 400)
 
 
@@ -256,7 +256,7 @@ def test_the_token_is_judged_before_the_body(broker, issuer):
     problem(authorized.put("/event-types/x", content="{", headers={"content-type": "application/json"}), 400)
 
 
-# Permissions on one event type: ann administrates, bob reads, cat writes, dan is nobody.
+# Permissions on one event type: ann administrates, bob reads, cat writes, and dan may do nothing.
 
 LISTED = an_authorization(admins="ann", readers="bob", writers="cat")
 
@@ -357,8 +357,9 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("subject", "method", "path", "body"), ALLOWED)
 def test_lists_let_in_who_is_on_them(broker, issuer, event_type_with_authorization, subject, method, path, body):
-    """A subject in the relevant list is admitted, and so is an administrator where administrators count. (R51, R55,
-    R56, R57)"""
+    """A subject in the relevant list is admitted, and so is an administrator, for operations that administrators may
+    do. (R51, R55, R56, R57)
+    """
     if isinstance(body, dict) and "owning_application" in body:
         body = body | {"name": event_type_with_authorization}
 
@@ -377,7 +378,9 @@ def test_the_list_shows_everything_to_everyone(broker, issuer, event_type_with_a
 
 
 def test_an_open_event_type_is_everyones(broker, issuer):
-    """Without authorization every client may change and delete, also add an authorization. (R54, R115)"""
+    """Without authorization, every client may change and delete the event type, and also add an authorization. (R54,
+    R115)
+    """
     definition = a_definition()
     create_event_type(client_of(broker, issuer), definition)
     path = f"/event-types/{definition['name']}"
@@ -486,7 +489,7 @@ def test_each_admin_list_has_its_own_permission(broker, issuer):
     ],
 )
 def test_what_cannot_be_read_is_reported_before_who_may(broker, issuer, method, path, body, status):
-    """Arguments are read before the administrator is checked, lists are checked after. (R218, R277)"""
+    """Arguments are checked before the administrator, and lists after. (R218, R277)"""
     answer = client_of(broker, issuer).request(method, path, json=body)
 
     assert answer.status_code == status
@@ -503,7 +506,7 @@ def test_what_cannot_be_read_is_reported_before_who_may(broker, issuer, method, 
     ],
 )
 def test_the_blocked_are_refused_first(broker, issuer, kind, name, method, path, body):
-    """A block by event type or application answers before existence and permission. (R226, P16, P48, L14)"""
+    """A block by event type or application is checked before existence and permission. (R226, P16, P48, L14)"""
     event_type = a_definition()["name"]
     entry = f"/settings/blacklist/{kind}/{name.format(name=event_type)}"
     administrator = client_of(broker, issuer, "the-admin")
@@ -527,7 +530,7 @@ def test_readers_named_by_team(broker, issuer):
 
 @pytest.mark.parametrize("subject", ["nakadi_admin", "the-service-admin"])
 def test_no_one_becomes_an_administrator_by_taking_a_name(issuer, subject):
-    """A user with the name of an administrating service is no administrator, the service itself is. (R219)"""
+    """A user with the name of an administrating service is not an administrator, but the service itself is. (R219)"""
     settings = issuer.settings | {"default_admin": (("service", "the-service-admin"),)}
     with closing(open_broker(Settings(**settings))) as broker:
         assert client_of(broker, issuer, subject).get("/settings/admins").status_code == 403

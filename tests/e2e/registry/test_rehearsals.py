@@ -1,4 +1,4 @@
-"""Rehearsals: the stored events of an event type, judged by a schema that it does not have yet."""
+"""Rehearsals: the stored events of an event type, checked against a schema that it does not have yet."""
 
 from __future__ import annotations
 
@@ -154,13 +154,13 @@ def test_an_event_type_with_metadata_may_become_undefined(api, name):
 
 @pytest.mark.parametrize("span", [{}, {"last": "1d", "events": 1}, {"last": "1 week"}, {"events": 0}, {"last": "0d"}])
 def test_a_span_is_said_in_one_of_two_ways(api, name, span):
-    """Anything else is 422. (H2)"""
+    """Other combinations get 422. (H2)"""
     path = f"/event-types/{name}/schemas/rehearsals"
     assert problem(api.post(path, json={"schema": schema_draft({})} | span), 422)
 
 
 def test_a_schema_is_refused_as_for_a_change(api, name):
-    """What could not be a schema of the event type cannot be rehearsed, and leaves nothing behind. (H3)"""
+    """A text that could not become a schema of the event type cannot be rehearsed, and leaves nothing behind. (H3)"""
     path = f"/event-types/{name}/schemas/rehearsals"
     for schema in ('{"type": 1}', "{", json.dumps({"description": "x" * 300_000}), {"pattern": "("}):
         refused = problem(api.post(path, json={"schema": schema_draft(schema), "last": "1d"}), 422)
@@ -202,7 +202,7 @@ def test_every_process_shows_and_removes_a_rehearsal(api, name):
 
 
 def test_at_most_twenty_rehearsals_are_kept(api, name):
-    """The oldest one makes room. (H12)"""
+    """The oldest one is removed to make room. (H12)"""
     first = rehearse(api, name, {})
     for _ in range(20):
         newest = rehearse(api, name, {})

@@ -44,7 +44,7 @@ def test_versions_are_listed_from_the_newest(api, schemas_path):
 
 
 def test_pages_are_linked(api, schemas_path):
-    """Links lead to the pages before and after by path, and exist only where there is one. (R138)"""
+    """Links contain the paths of the previous and the next page, and exist only if there is such a page. (R138)"""
     add_patch_versions(api, schemas_path, 4)
 
     first = api.get(schemas_path, params={"limit": 2}).json()
@@ -94,12 +94,12 @@ def test_beyond_the_end_there_is_nothing(api, schemas_path):
     ],
 )
 def test_pages_have_bounds(api, schemas_path, parameters, detail):
-    """A limit or offset out of bounds, or that is not a number, is a bad request. (R15, R137)"""
+    """A limit or offset that is out of bounds, or not a number, is a bad request. (R15, R137)"""
     assert detail in problem(api.get(schemas_path, params=parameters), 400)
 
 
 def test_existence_is_checked_before_the_page(api):
-    """The schemas of an unknown event type are 404, for any page. (R137, R140)"""
+    """A request for the schemas of an unknown event type gets 404, for any page. (R137, R140)"""
     assert problem(api.get("/event-types/no.such/schemas?limit=0"), 404) == 'EventType "no.such" does not exist.'
 
 
@@ -113,7 +113,7 @@ def test_one_version_and_the_latest(api, schemas_path):
 
 @pytest.mark.parametrize("version", ["9.9.9", "abc", "1", "1.0.0.0"])
 def test_an_unknown_version_is_reported(api, schemas_path, version):
-    """A version that does not exist is 404, however odd its spelling. (R141)"""
+    """A version that does not exist gets 404, whatever its spelling. (R141)"""
     name = schemas_path.split("/")[2]
 
     assert (
@@ -128,7 +128,7 @@ def test_a_version_is_only_read(api, schemas_path):
 
 
 def test_adding_a_schema_makes_it_current(api, schemas_path):
-    """A schema that may follow is stored under the next version and is current at once. (R142, R143, R264)"""
+    """A permitted schema is stored as the next version, and is current at once. (R142, R143, R264)"""
     before = api.get(f"{schemas_path}/latest").json()
 
     answer = api.post(schemas_path, json=schema_draft(SECOND))
@@ -140,7 +140,7 @@ def test_adding_a_schema_makes_it_current(api, schemas_path):
 
 
 def test_the_same_schema_again_changes_nothing(api, schemas_path):
-    """The very same text adds no version and leaves the time of the last change. (R143)"""
+    """The same text adds no version, and does not change the time of the last change. (R143)"""
     before = api.get(schemas_path.removesuffix("/schemas")).json()
 
     assert api.post(schemas_path, json=schema_draft(before["schema"]["schema"])).status_code == 200
@@ -148,7 +148,7 @@ def test_the_same_schema_again_changes_nothing(api, schemas_path):
 
 
 def test_a_schema_that_may_not_follow_is_refused(api, schemas_path):
-    """A change that the mode forbids is 422 and stores nothing. (R142, R192)"""
+    """A change that the mode forbids gets 422, and stores nothing. (R142, R192)"""
     refused = problem(api.post(schemas_path, json=schema_draft({"properties": {"a": {"type": "integer"}}})), 422)
 
     assert refused == "Invalid schema: #/properties/a: schema types must be the same"
@@ -184,7 +184,7 @@ def test_checks_of_a_new_schema_come_in_their_order(api, schemas_path):
 
 
 def test_a_read_only_registry_takes_no_schema(api, schemas_path, switch_on):
-    """While writing is disabled a new schema is 503, which the reference forgot. (R147)"""
+    """While writing is disabled, a new schema gets 503, which the reference forgot. (R147)"""
     switch_on("disable_db_write_operations")
 
     assert problem(api.post(schemas_path, json=schema_draft(SECOND)), 503) == "Database is currently in read-only mode"
@@ -203,14 +203,14 @@ def test_a_schema_can_be_looked_up_by_its_content(api, schemas_path):
 
 
 def test_a_schema_that_was_never_there_is_not_found(api, schemas_path):
-    """A content that no version has is 404. (R145)"""
+    """Content that no version has gets 404. (R145)"""
     answer = api.post(schemas_path, params={"fetch": "true"}, json=schema_draft({"properties": {}}))
 
     assert problem(answer, 404) == f"schema is not found for {schemas_path.split('/')[2]}"
 
 
 def test_a_content_that_is_no_schema_is_reported(api, schemas_path):
-    """Looking up a text that is not JSON is 422, where the reference broke down. (R146)"""
+    """Looking up a text that is not JSON gets 422, where the reference failed with an error. (R146)"""
     problem(api.post(schemas_path, params={"fetch": "true"}, json=schema_draft("{")), 422)
 
 
@@ -262,7 +262,7 @@ def test_a_check_is_against_the_version_it_names(api, schemas_path):
 
 
 def test_a_check_needs_a_schema(api, schemas_path):
-    """A missing schema is reported field by field, one that is none is 422. (R148, R149)"""
+    """A missing schema is reported field by field; an invalid one gets 422. (R148, R149)"""
     check = f"{schemas_path}/latest/compatibility-check"
 
     assert violations(api.post(check, json={})) == {'Field "schema" must not be null'}
@@ -270,7 +270,7 @@ def test_a_check_needs_a_schema(api, schemas_path):
 
 
 def test_a_check_needs_something_to_check_against(api, schemas_path):
-    """Unknown event types and versions are 404. (R149)"""
+    """Unknown event types and versions get 404. (R149)"""
     body = {"schema": "{}"}
 
     problem(api.post("/event-types/no.such/schemas/latest/compatibility-check", json=body), 404)
@@ -295,7 +295,7 @@ def test_a_check_needs_something_to_check_against(api, schemas_path):
     ],
 )
 def test_a_schema_has_to_be_sound(api, mode, schema_text, detail):
-    """A schema that is not sound is 422 with the reason, wherever it is sent. (R9, R10, R150, R151, R152, R153, R154,
+    """An unsound schema gets 422 with the reason, wherever it is sent. (R9, R10, R150, R151, R152, R153, R154,
     R155, R158, R160, R163)
     """
     assert detail in problem(
@@ -315,7 +315,7 @@ def test_the_metadata_of_business_events_is_reserved(api):
 
 
 def test_unknown_keywords_are_the_owners_business(api):
-    """Outside of mode `compatible` a schema may have keywords that mean nothing. (R161, R270)"""
+    """Outside mode `compatible`, a schema may have unknown keywords. (R161, R270)"""
     extended = {"x-extensible-enum": ["a"], "properties": {"a": {"example": 1}}}
 
     assert json.loads(create_event_type(api, schema=extended)["schema"]["schema"]) == extended

@@ -41,7 +41,7 @@ def test_the_default_admin_is_in_every_list(api):
 
 
 def test_admins_are_replaced_as_a_whole(api):
-    """New lists replace the old ones, without body in the answer; the default admin stays. (R220, R221)"""
+    """New lists replace the old ones, with an empty answer; the default admin stays. (R220, R221)"""
     first, second = an_authorization("cat", "dan", "eve"), an_authorization("fay", "gus", "hal")
     api.post("/settings/admins", json=first)
 
@@ -52,7 +52,7 @@ def test_admins_are_replaced_as_a_whole(api):
 
 
 def test_an_attribute_is_listed_once(api):
-    """Repeated attributes, the default one too, are kept once. (R221, R223)"""
+    """Repeated attributes, including the default one, are kept once. (R221, R223)"""
     twice = [*attributes("cat", "cat"), DEFAULT_ADMIN]
     api.post("/settings/admins", json=dict.fromkeys(("admins", "readers", "writers"), twice))
 
@@ -97,7 +97,7 @@ def test_the_blacklist_has_all_four_lists(api):
     ],
 )
 def test_an_entry_comes_and_goes(api, kind, side, what):
-    """Blocking and unblocking are 204, even if repeated; the name need not exist. (R225)"""
+    """Blocking and unblocking get 204, even if repeated; the name need not exist. (R225)"""
     name = a_name("blocked")
     path = f"/settings/blacklist/{kind}/{name}"
 
@@ -121,7 +121,7 @@ def test_a_blocked_event_type_is_not_published_to(api):
 
 @pytest.mark.parametrize("kind", ["consumer_app", "APP", "CONSUMER_EVENT_TYPE"])
 def test_an_entry_has_one_of_four_kinds(api, kind):
-    """Kinds are written exactly so, in upper case; others are a bad request. (R225, R277)"""
+    """The kinds are written in upper case; any other kind is a bad request. (R225, R277)"""
     assert problem(api.put(f"/settings/blacklist/{kind}/x"), 400).startswith(f"Illegal enum value: '{kind}'")
     problem(api.delete(f"/settings/blacklist/{kind}/x"), 400)
 
@@ -135,7 +135,7 @@ def test_features_have_an_order(api):
 
 
 def test_a_feature_is_switched(api):
-    """Switching is 204, even if repeated; a missing `enabled` is off. (R229)"""
+    """Switching gets 204, even if repeated; a missing `enabled` means off. (R229)"""
 
     def is_on():
         items = api.get("/settings/features").json()["items"]
@@ -150,7 +150,7 @@ def test_a_feature_is_switched(api):
 
 
 def test_an_unknown_feature_is_a_bad_request(api):
-    """A feature that does not exist is 400 with those that do. (R4, R229)"""
+    """A feature that does not exist gets 400 with the existing ones. (R4, R229)"""
     assert problem(api.post("/settings/features", json={"feature": "odd"}), 400).startswith(
         "Illegal enum value: 'odd'. Possible values: [disable_event_type_creation, "
     )

@@ -86,7 +86,7 @@ def test_a_subscription_has_no_endless_texts_and_lists(api, what):
 
 
 def test_committed_cursors_are_short(api):
-    """The texts of a cursor have limits also where they are only compared. (S110)"""
+    """The texts of a cursor have limits, even if they are only compared. (S110)"""
     cursor = {"event_type": "x", "partition": "0", "offset": "0" * 1001, "cursor_token": "t"}
 
     refused = api.post("/subscriptions/x/cursors", json={"items": [cursor]}, headers={"X-Nakadi-StreamId": "s"})
@@ -116,7 +116,7 @@ def test_the_configuration_of_a_storage_is_short(api):
 
 
 def test_a_flow_id_is_short(api):
-    """A flow id that is no name any more is refused, under a new one. (R38, P9)"""
+    """A flow id that is too long is refused, and the answer has a new one. (R38, P9)"""
     refused = api.get("/event-types", headers={"X-Flow-Id": LONG})
 
     assert problem(refused, 400) == "X-Flow-Id has more than 1000 characters"
@@ -126,7 +126,7 @@ def test_a_flow_id_is_short(api):
 
 @pytest.mark.parametrize("path", ["/event-types", "/subscriptions", "/storages", "/subscriptions/x/cursors"])
 def test_a_body_that_is_no_batch_has_two_megabytes(api, path):
-    """Bodies of the registry are bounded in their length, and in the values within them. (R9)"""
+    """Request bodies of the registry have a limited length, and a limited number of values. (R9)"""
     long = json.dumps({"owning_application": "x" * 2_100_000}).encode()
     dense = b'{"a":[' + b"[]," * 60_000 + b"[]]}"
     headers = {"Content-Type": "application/json"}

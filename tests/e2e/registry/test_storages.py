@@ -15,13 +15,13 @@ NO_ID = (
 
 
 def is_of_any_engine(**changes):
-    """A storage that is well described; whether it can be reached is another question."""
+    """The description of a valid storage, which may not be reachable."""
     return {"id": uuid.uuid4().hex, **STORAGES["kafka"]} | changes
 
 
 @pytest.fixture
 def default_again(api):
-    """Makes the built-in storage the default again."""
+    """Make the built-in storage the default again."""
     yield
     api.put("/storages/default/default")
 
@@ -39,7 +39,9 @@ def test_there_is_a_storage_from_the_start(api, running_broker, request):
 
 
 def test_a_storage_is_kept_as_it_was_given(api, a_storage):
-    """A new storage is 201 without body; its configuration is its type's, and is kept unchanged. (R233, R235, R237)"""
+    """A new storage gets 201 without body; its configuration is that of its type, and is kept unchanged. (R233, R235,
+    R237)
+    """
     storage = a_storage()
 
     answer = api.post("/storages", json=storage | {"storage_type": storage["storage_type"].upper()})
@@ -50,7 +52,7 @@ def test_a_storage_is_kept_as_it_was_given(api, a_storage):
 
 
 def test_a_storage_that_nothing_can_reach_is_not_added(api, monkeypatch):
-    """A storage without an engine, or whose stream is not there, is 422, and the default stays. (R235, R239)"""
+    """A storage without an engine, or without an existing stream, gets 422, and the default stays. (R235, R239)"""
     before = api.get("/storages").json()
     no_stream = {"storage_type": "kinesis", "kinesis_configuration": {"stream": "no-such-stream"}}
     # A broker in this process waits no longer for a Kafka that is not there; others wait for five seconds.
@@ -77,7 +79,7 @@ def test_a_storage_may_come_as_any_content(api, a_storage):
 
 @pytest.mark.parametrize("storage_id", ["default", None])
 def test_an_id_is_taken_once(api, storage_id, a_storage):
-    """A storage that exists is 409. (R235)"""
+    """An existing storage gets 409. (R235)"""
     storage = a_storage()
     api.post("/storages", json=storage)
     taken = storage_id or storage["id"]
@@ -103,17 +105,17 @@ def test_an_id_is_taken_once(api, storage_id, a_storage):
     ],
 )
 def test_a_storage_has_to_be_complete(api, storage, detail):
-    """A missing or unknown member is 422, and named. (R235, R236)"""
+    """A missing or unknown member gets 422 with its name. (R235, R236)"""
     assert problem(api.post("/storages", json=storage), 422) == detail
 
 
 def test_an_unreadable_storage_is_a_bad_request(api):
-    """A body that is not JSON is 400. (R236)"""
+    """A body that is not JSON gets 400. (R236)"""
     problem(api.post("/storages", content="{"), 400)
 
 
 def test_an_unknown_storage_is_reported(api):
-    """Unknown storages are 404, each operation in its own words. (R237, R238, R239)"""
+    """Unknown storages get 404, with a message for each operation. (R237, R238, R239)"""
     assert problem(api.get("/storages/no-such"), 404) == "No storage with id no-such"
     assert problem(api.delete("/storages/no-such"), 404) == ("Tried to remove storage that doesn't exist, id: no-such")
     assert problem(api.put("/storages/default/no-such"), 404) == "Storage with id no-such is not found"
@@ -129,7 +131,7 @@ def test_an_unused_storage_can_go(api, a_storage):
 
 
 def test_an_id_stays_what_it_was(api, a_storage):
-    """The id of a storage that went can be used for the same storage again, and for no other. (R235)"""
+    """The id of a removed storage can be used again for the same storage, but for no other. (R235)"""
     storage = a_storage()
     api.post("/storages", json=storage)
     api.delete(f"/storages/{storage['id']}")
@@ -140,7 +142,7 @@ def test_an_id_stays_what_it_was(api, a_storage):
 
 
 def test_the_built_in_storage_stays(api):
-    """A storage that is in use is 403. (R238, R266)"""
+    """Removing a storage that is in use gets 403. (R238, R266)"""
     create_event_type(api)
 
     assert problem(api.delete("/storages/default"), 403) == "Can't delete storage as it is still used, id: default"
@@ -148,7 +150,7 @@ def test_the_built_in_storage_stays(api):
 
 @pytest.mark.usefixtures("default_again")
 def test_there_is_one_default(api, a_storage):
-    """Choosing a default answers with that storage, and no other is the default then. (R239)"""
+    """Choosing a default returns that storage, which is then the only default. (R239)"""
     storage = a_storage()
     api.post("/storages", json=storage)
 
@@ -161,7 +163,7 @@ def test_there_is_one_default(api, a_storage):
 
 @pytest.mark.usefixtures("default_again")
 def test_a_storage_may_be_born_the_default(api, a_storage):
-    """A storage that says so is the default from the start. (R235)"""
+    """A new storage can become the default at once. (R235)"""
     storage = a_storage(default=True)
     api.post("/storages", json=storage)
 
@@ -221,7 +223,7 @@ def test_a_new_event_type_has_one_timeline(api):
 
 
 def test_a_switch_begins_another_timeline(api):
-    """The old timeline is closed at its last events, the new one has the next order. (R242, R243)"""
+    """The old timeline is closed after its last events, and the new one has the next order. (R242, R243)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
     name = create_event_type(api, default_statistic=statistic)["name"]
     api.post(f"/event-types/{name}/events", json=[{"a": number} for number in range(50)])
@@ -281,14 +283,14 @@ def test_compacted_event_types_do_not_switch(api, policy):
 
 @pytest.mark.parametrize(("body", "shown"), [({"storage_id": "no-such"}, "no-such"), ({}, "null")])
 def test_a_timeline_needs_a_storage(api, body, shown):
-    """An unknown or missing storage is 422 and named. (R242)"""
+    """An unknown or missing storage gets 422 with its name. (R242)"""
     name = create_event_type(api)["name"]
 
     assert problem(api.post(f"/event-types/{name}/timelines", json=body), 422) == f"No storage with id: {shown}"
 
 
 def test_the_timelines_of_nothing(api):
-    """Timelines of an unknown event type are 404, in words without a full stop. (R241, R242)"""
+    """A request for the timelines of an unknown event type gets 404; its message has no full stop. (R241, R242)"""
     assert problem(api.get("/event-types/no.such/timelines"), 404) == 'EventType "no.such" does not exist'
     assert problem(api.post("/event-types/no.such/timelines", json={"storage_id": "default"}), 404) == (
         'EventType "no.such" does not exist'

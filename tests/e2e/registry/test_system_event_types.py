@@ -1,4 +1,4 @@
-"""The event types of the broker's own, as clients see them."""
+"""The broker's own event types, as clients see them."""
 
 import json
 
@@ -40,7 +40,7 @@ def test_dead_letters_are_not_for_everyone(ann_client):
 
 
 def test_an_administrator_lets_others_read_dead_letters(admin, broker_with_tokens):
-    """An administrator reads the event types of the broker's own, and gives them readers. (S266)"""
+    """An administrator may read the broker's own event types, and grant others the right to read them. (S266)"""
     queue = admin.get(f"/event-types/{QUEUE}").json()
     parameters = {"stream_timeout": 1, "batch_flush_timeout": 1}
     assert admin.get(f"/event-types/{QUEUE}/events", params=parameters).status_code == 200

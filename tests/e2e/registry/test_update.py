@@ -28,7 +28,7 @@ def read_definition(api, definition):
 
 
 def test_an_update_answers_with_nothing_but_a_warning(api):
-    """A change is answered 200, without body and with the warning. (R110, R268)"""
+    """A change gets 200, without body and with the warning. (R110, R268)"""
     definition = a_definition()
     create_event_type(api, definition)
 
@@ -50,7 +50,7 @@ def test_the_body_is_returned_when_a_feature_says_so(api, switch_on):
 
 
 def test_what_was_read_can_be_written_back(api):
-    """The whole body of a GET is a good PUT, read-only fields and all. (R2, R110)"""
+    """The whole body of a GET, including read-only fields, is accepted by PUT. (R2, R110)"""
     before = create_event_type(
         api, default_statistic=STATISTIC, authorization=an_authorization(), audience="company-internal"
     )
@@ -91,7 +91,7 @@ def test_some_fields_stay_when_they_are_left_out(api):
 
 
 def test_empty_annotations_and_labels_clear_them(api):
-    """An empty map is not a missing one. (R112)"""
+    """An empty map, unlike a missing one, clears them. (R112)"""
     definition = a_definition()
     create_event_type(api, definition | {"annotations": {"a": "1"}, "labels": {"b": "2"}})
 
@@ -229,7 +229,7 @@ def test_a_cleanup_policy_changes_one_way(api, old, new, detail):
 
 
 def test_an_undefined_event_type_may_become_a_business_one(api):
-    """Category changes from undefined to business when enrichment comes with it. (R122)"""
+    """The category may change from undefined to business if enrichment is added in the same change. (R122)"""
     definition = a_definition()
     create_event_type(api, definition)
     business = {"category": "business", "enrichment_strategies": ["metadata_enrichment"]}
@@ -251,7 +251,7 @@ def test_an_undefined_event_type_may_become_a_business_one(api):
     ],
 )
 def test_other_changes_of_category_are_refused(api, changes):
-    """Any other change of the category is 422. (R122)"""
+    """Any other change of the category gets 422. (R122)"""
     definition = a_definition()
     create_event_type(api, definition)
 
@@ -261,7 +261,7 @@ def test_other_changes_of_category_are_refused(api, changes):
 
 
 def test_failed_constraints_are_reported_together(api):
-    """Several constraints that fail are joined in one order. (R121, R125)"""
+    """Several failed constraints are reported together, in a fixed order. (R121, R125)"""
     definition = a_business_definition(partition_strategy="hash", partition_key_fields=["a"])
     create_event_type(api, definition)
 
@@ -274,7 +274,7 @@ def test_failed_constraints_are_reported_together(api):
 
 
 def test_an_unknown_event_type_cannot_change(api):
-    """An update of a missing event type is 404, after the check of its fields. (R113)"""
+    """An update of a missing event type gets 404, after the check of its fields. (R113)"""
     definition = a_definition()
 
     assert problem(put(api, definition), 404) == f'EventType "{definition["name"]}" does not exist.'
@@ -282,7 +282,7 @@ def test_an_unknown_event_type_cannot_change(api):
 
 
 def test_the_name_in_the_body_is_the_one_in_the_path(api):
-    """A body that names another event type is 422. (R113)"""
+    """A body that names another event type gets 422. (R113)"""
     definition = a_definition()
     create_event_type(api, definition)
 
@@ -330,14 +330,14 @@ def test_checks_come_in_their_order(api, step):
 
 
 def test_a_read_only_registry_changes_nothing(api, switch_on):
-    """While writing is disabled an update is 503, also of a missing event type. (R113, R231)"""
+    """While writing is disabled, an update gets 503, even of a missing event type. (R113, R231)"""
     switch_on("disable_db_write_operations")
 
     assert problem(put(api, a_definition()), 503) == "Database is currently in read-only mode"
 
 
 def test_an_authorization_section_can_be_made_mandatory(api, switch_on):
-    """With the feature on, an update without authorization is 422. (R113)"""
+    """With the feature on, an update without authorization gets 422. (R113)"""
     definition = a_definition()
     create_event_type(api, definition)
     switch_on("force_event_type_authz")
@@ -359,7 +359,7 @@ def test_the_old_mode_judges_a_change(api):
 
 
 def test_a_refused_schema_is_explained(api):
-    """Beside the text that clients match on, a refusal names rule and place, and says in plain words why. (R192)"""
+    """Beside the text that clients match, a refusal names the rule and the place, and explains the reason. (R192)"""
     definition = a_definition(schema=WITH_A)
     create_event_type(api, definition)
 
@@ -373,7 +373,7 @@ def test_a_refused_schema_is_explained(api):
 
 
 def test_a_changed_event_type_is_published_to_as_it_is_now(api):
-    """A stricter schema counts for the next event. (R105, R177)"""
+    """A stricter schema applies to the next event. (R105, R177)"""
     definition = a_definition(schema={"properties": {"a": {}}})
     create_event_type(api, definition)
     api.put(

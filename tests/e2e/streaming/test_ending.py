@@ -16,7 +16,7 @@ from tests.support.stream_lines import batch, cursors, keep_alive
 
 
 def test_a_client_that_leaves_while_idle_is_noticed(open_stream, count_open_streams):
-    """A closed connection ends a stream, though nothing is being sent. (L53, trap 19)"""
+    """A closed connection ends a stream, although nothing is being sent. (L53, trap 19)"""
     before = count_open_streams()
     open_low_level_stream = open_stream("batch_flush_timeout=300")
     until(lambda: count_open_streams() == before + 1)
@@ -25,7 +25,7 @@ def test_a_client_that_leaves_while_idle_is_noticed(open_stream, count_open_stre
 
 
 def test_a_block_ends_the_response_at_once(api, open_stream, event_type):
-    """A block that comes while streaming ends the response long before anything is sent, without a word. (L53, L59)"""
+    """A block during a stream ends the response long before anything is sent, without a message. (L53, L59)"""
     open_low_level_stream = open_stream("batch_flush_timeout=300&batch_limit=10", cursors(_0="BEGIN"))
     blocked = f"/settings/blacklist/CONSUMER_ET/{event_type}"
     assert api.put(blocked).status_code == 204
@@ -59,26 +59,26 @@ def test_losing_only_the_view_changes_nothing(broker_with_tokens, ann_client):
             ann_client.put(f"/event-types/{name}", json=definition | {"authorization": an_authorization()}).status_code
             == 200
         )
-        time.sleep(1.5)  # longer than it takes to look after streams
+        time.sleep(1.5)  # longer than the interval at which streams are checked
         ann_client.post(f"/event-types/{name}/events", json=[{"n": 1}])
         assert open_low_level_stream.line().endswith(b'"events":[{"n":1}]}\n')
 
 
 def test_other_changes_end_nothing(broker_with_tokens, ann_client):
-    """A reader that stays one continues when the event type changes. (L60)"""
+    """A reader that keeps the right to read continues when the event type changes. (L60)"""
     definition = a_definition(authorization=an_authorization())
     name = create_event_type(ann_client, definition)["name"]
     with open_as(broker_with_tokens, "ann", name) as open_low_level_stream:
         assert (
             ann_client.put(f"/event-types/{name}", json=definition | {"owning_application": "other"}).status_code == 200
         )
-        time.sleep(1.5)  # longer than it takes to look after streams
+        time.sleep(1.5)  # longer than the interval at which streams are checked
         ann_client.post(f"/event-types/{name}/events", json=[{"n": 1}])
         assert open_low_level_stream.line().endswith(b'"events":[{"n":1}]}\n')
 
 
 def test_deleting_the_event_type_ends_the_stream_with_a_problem(api, open_stream, publish, event_type):
-    """A stream over a deleted event type says so and ends. (L61)"""
+    """A stream over a deleted event type sends a Problem, and ends. (L61)"""
     publish("0", "a")
     open_low_level_stream = open_stream("", cursors(_0="BEGIN"))
     assert open_low_level_stream.line() == batch("0", 0, "a")
@@ -128,7 +128,7 @@ def test_a_client_that_comes_back_misses_nothing(open_stream, publish):
     while len(got) < 7:
         with open_stream("batch_limit=2&batch_flush_timeout=1", cursors(_0=offset)) as open_low_level_stream:
             line = orjson.loads(open_low_level_stream.line())
-        # A line without events says that none came within the flush timeout, as on a busy machine.
+        # A line without events means that none came within the flush timeout, which happens on a busy machine.
         got += [each["v"] for each in line.get("events", ())]
         offset = line["cursor"]["offset"]
     assert got == list("abcdefg")
@@ -147,7 +147,7 @@ def test_a_broker_that_stops_ends_its_streams(accept):
         for open_low_level_stream in streams:
             open_low_level_stream.until(
                 b'"events":[{"n":1},{"n":2}]}\n'
-            )  # the third is held from here on: it was read with them
+            )  # the third event was read with them, and is held from here on
         broker.close()
         for open_low_level_stream in streams:
             assert b'"events":[{"n":3}]}\n' in open_low_level_stream.rest()
@@ -155,7 +155,7 @@ def test_a_broker_that_stops_ends_its_streams(accept):
 
 
 def test_keep_alives_come_through_silence(open_stream):
-    """A stream without events speaks once in every flush timeout. (L47, L48, L49)"""
+    """A stream without events sends a keep-alive once in every flush timeout. (L47, L48, L49)"""
     begun = time.monotonic()
     with open_stream("batch_flush_timeout=1", cursors(_0="BEGIN")) as open_low_level_stream:
         assert open_low_level_stream.line() + open_low_level_stream.line() == keep_alive("0", -1) * 2

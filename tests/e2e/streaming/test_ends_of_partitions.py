@@ -28,7 +28,9 @@ def test_a_stream_ends_where_its_cursors_say(open_stream, publish):
 
 
 def test_events_that_nobody_gets_do_not_hold_up_the_end(api, open_stream):
-    """The last events may be tombstones, or for a single subscription. The line at the end is behind them. (L78)"""
+    """The last events may be tombstones, or for a single subscription. The line at the end has a cursor after them.
+    (L78)
+    """
     name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     metadata = {
         "eid": "5e1b2f0a-6d3c-4e7b-9a51-0c2d4f6e8a90",
@@ -52,7 +54,7 @@ def test_a_stream_may_end_where_it_begins(open_stream, publish):
 
 
 def test_a_stream_waits_for_events_up_to_its_end(open_stream, publish):
-    """The place may be one that no event has yet. A partition without a place goes on. (L78)"""
+    """The end may be at an offset that no event has yet. A partition without an end continues. (L78)"""
     with open_stream(LONG + "&stream_limit=11", between(("0", "BEGIN", position(0)), ("1", "BEGIN", None))) as opened:
         publish("0", "a")
         assert opened.until(b"}}\n") == batch("0", 0, "a") + keep_alive("0", 0)

@@ -1,4 +1,4 @@
-"""Characters at which many client libraries tear lines: U+2028, U+2029 and U+0085."""
+"""Characters at which many client libraries split lines: U+2028, U+2029 and U+0085."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_no_line_of_a_stream_can_be_torn(open_stream, publish, accepted):
 
 @pytest.mark.parametrize("accepted", FORMATS)
 def test_no_line_of_a_subscription_can_be_torn(api, event_type, publish, accepted):
-    """Streams of subscriptions send them as escapes, too. (S321)"""
+    """Streams of subscriptions also send these characters as escapes. (S321)"""
     publish("0", SEPARATORS, "plain")
     body = {"owning_application": "lines", "event_types": [event_type], "read_from": "begin"}
     subscription = api.post("/subscriptions", json=body).json()

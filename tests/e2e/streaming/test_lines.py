@@ -42,7 +42,7 @@ def test_batches_and_keep_alives_are_these_bytes(open_stream, publish):
 
 
 def test_an_untouched_partition_is_at_minus_one(open_stream):
-    """Each idle partition sends its keep-alive, at the place before the first event. (L44, L49, L55, L56)"""
+    """Each idle partition sends its keep-alive, with the offset before the first event. (L44, L49, L55, L56)"""
     with open_stream("stream_timeout=1&batch_flush_timeout=1") as open_low_level_stream:
         assert sorted(open_low_level_stream.rest().splitlines(keepends=True)) == [
             keep_alive(each, -1) for each in "012"
@@ -50,13 +50,13 @@ def test_an_untouched_partition_is_at_minus_one(open_stream):
 
 
 def test_a_keep_alive_limit_ends_the_stream(open_stream):
-    """With 3 partitions and a limit of 2, an idle stream has 6 lines. (L55)"""
+    """With three partitions and a limit of 2, an idle stream has six lines. (L55)"""
     with open_stream("batch_flush_timeout=1&stream_keep_alive_limit=2") as open_low_level_stream:
         assert len(open_low_level_stream.rest().splitlines()) == 6
 
 
 def test_eight_events_five_a_batch(open_stream, publish):
-    """8 events, batch_limit 5, 2 s: batches of 5 and 3, and a keep-alive of every idle partition. (L57)"""
+    """With batch_limit 5, eight events come in batches of 5 and 3, and idle partitions send keep-alives. (L57)"""
     publish("0", *"abcdefgh")
     limits = "batch_limit=5&batch_flush_timeout=2&stream_timeout=2"
     with open_stream(limits, cursors(_0="BEGIN", _1="BEGIN", _2="BEGIN")) as open_low_level_stream:
@@ -73,14 +73,14 @@ def test_by_default_every_event_has_its_line(open_stream, publish):
 
 
 def test_a_stream_limit_is_exact(open_stream, publish):
-    """After stream_limit events the stream ends, with a last short batch if need be. (L51, L53, L54)"""
+    """After stream_limit events the stream ends, with a shorter last batch if necessary. (L51, L53, L54)"""
     publish("0", *"abcde")
     with open_stream("stream_limit=3&batch_limit=2", cursors(_0="BEGIN")) as open_low_level_stream:
         assert open_low_level_stream.rest() == batch("0", 1, "a", "b") + batch("0", 2, "c")
 
 
 def test_gzip_is_flushed_with_every_batch(open_stream, publish):
-    """A packed stream delivers each batch when it is sent, not when the packer is full. (L40)"""
+    """A compressed stream delivers each batch when it is sent, not when the compressor's buffer is full. (L40)"""
     with open_stream(
         "stream_limit=3", cursors(_0="BEGIN"), headers={"Accept-Encoding": "gzip"}
     ) as open_low_level_stream:
@@ -103,7 +103,7 @@ def test_nothing_is_packed_unasked(open_stream, publish):
 
 def test_many_streams_at_once_are_fine(open_stream, publish):
     """There is no limit on parallel streams, even for one client and partition. (L65, L66)"""
-    # A shard that answers five reads a second needs a while for all of them: nothing else is sent until then.
+    # A shard that answers five reads per second needs some time for all of them, and nothing else is sent meanwhile.
     open_low_level_stream = [
         open_stream("stream_limit=1&batch_flush_timeout=600", cursors(_0="BEGIN")) for _ in range(20)
     ]
@@ -113,7 +113,7 @@ def test_many_streams_at_once_are_fine(open_stream, publish):
 
 
 def test_an_event_is_there_soon(open_stream, publish):
-    """An event reaches an open stream in a moment, and not with the next timer."""
+    """An event reaches an open stream at once, without waiting for the next timer."""
     with open_stream("stream_limit=1&batch_flush_timeout=300", cursors(_0="BEGIN")) as open_low_level_stream:
         time.sleep(0.3)  # the stream is idle now
         publish("0", "a")

@@ -16,7 +16,7 @@ NOT_THERE = "001-0001-000000000000000099"
 
 
 def read_refusal_detail(api, name, status, query="", header=None, **headers):
-    """The detail of the Problem that a stream is refused with."""
+    """The detail of the Problem with which a stream is refused."""
     given = headers if header is None else {**headers, "X-nakadi-cursors": header}
     answer = api.get(f"/event-types/{name}/events?{query}", headers=given)
     return problem(answer, status)
@@ -34,7 +34,7 @@ def read_refusal_detail(api, name, status, query="", header=None, **headers):
     ],
 )
 def test_limits_that_make_no_sense_are_refused(api, event_type, query, detail):
-    """Contradicting limits are answered 422, the first rule that is broken. (L3, L4, L5, L6, L7, L11, L18)"""
+    """Contradictory limits get 422 with the first broken rule. (L3, L4, L5, L6, L7, L11, L18)"""
     assert read_refusal_detail(api, event_type, 422, query) == detail
 
 
@@ -43,17 +43,17 @@ def test_limits_that_make_no_sense_are_refused(api, event_type, query, detail):
 )
 @pytest.mark.parametrize("text", ["x", "1.5", "0x1", "%2B-1"])
 def test_a_parameter_that_is_no_number_is_malformed(api, name, text):
-    """A parameter that is not a number is 400, before any other check. (L10, L12)"""
+    """A parameter that is not a number gets 400, before any other check. (L10, L12)"""
     assert text.replace("%2B", "+") in read_refusal_detail(api, a_name(), 400, f"{name}={text}")
 
 
 def test_an_empty_parameter_counts_as_missing(open_stream):
-    """An empty value is as good as none, and unknown names have no effect. (L2, L10)"""
+    """An empty value counts as missing, and unknown names have no effect. (L2, L10)"""
     assert open_stream("batch_limit=&stream_timeout=&batch_timeout=1&max_uncommitted_events=0").status == 200
 
 
 def test_an_unknown_event_type_has_its_own_words(api):
-    """A missing event type is 404 with `topic not found`. (L15, L18)"""
+    """A missing event type gets 404 with `topic not found`. (L15, L18)"""
     assert read_refusal_detail(api, a_name(), 404) == "topic not found"
 
 
@@ -69,7 +69,9 @@ def test_bad_cursors_beat_bad_limits(api, event_type):
 
 
 def test_being_blocked_beats_everything_but_numbers(api):
-    """Consumption blocked is 403, also for a name that does not exist; a bad number is reported first. (L12, L14)"""
+    """Blocked consumption gets 403, even for a name that does not exist; an invalid number is reported first. (L12,
+    L14)
+    """
     name = a_name()
     blocked = f"/settings/blacklist/CONSUMER_ET/{name}"
     assert api.put(blocked).status_code == 204
@@ -92,7 +94,7 @@ def test_a_blocked_application_may_not_stream(broker_with_tokens, admin, ann_cli
 
 
 def test_viewing_is_checked_before_reading(ann_client, bob_client):
-    """Without any right it is VIEW that is missing, with another right it is READ. (L12, L16)"""
+    """Without any right, VIEW is reported as missing; with another right, READ is. (L12, L16)"""
     name = create_event_type(ann_client, authorization=an_authorization())["name"]
     assert read_refusal_detail(bob_client, name, 403) == f"Access on VIEW event-type:{name} denied"
     name = create_event_type(ann_client, authorization=an_authorization(writers="ann bob"))["name"]
@@ -112,7 +114,7 @@ def test_an_event_type_without_lists_is_open(ann_client, bob_client):
 
 
 def test_who_may_read_all_data_may_read(broker_with_tokens, ann_client):
-    """Subjects with access to all data pass READ; VIEW they need as all others do. (L17)"""
+    """Subjects with access to all data need no READ, but they need VIEW like all others. (L17)"""
     name = create_event_type(ann_client, authorization=an_authorization(writers="ann the-archiver"))["name"]
     with broker_with_tokens.client("the-archiver") as archiver:
         assert archiver.get(f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1").status_code == 200
@@ -123,7 +125,7 @@ def test_who_may_read_all_data_may_read(broker_with_tokens, ann_client):
 
 @pytest.mark.parametrize("header", ["garbage", "", "{}", "[1]", "null", "[null]", '[{"partition":"0"'])
 def test_cursors_that_are_no_list_of_objects_are_malformed(api, event_type, header):
-    """A cursors header that cannot be read is 400. (L21, L31, L36a)"""
+    """A cursors header that cannot be read gets 400. (L21, L31, L36a)"""
     assert read_refusal_detail(api, event_type, 400, header=header) == "incorrect syntax of X-nakadi-cursors header"
 
 
@@ -144,7 +146,7 @@ def test_cursors_that_are_no_list_of_objects_are_malformed(api, event_type, head
     ],
 )
 def test_cursors_that_lead_nowhere_are_refused(api, event_type, header, detail):
-    """Cursors that can be read and lead nowhere are 412, each in its own words. (L22, L23, L24, L25, L26, L29, L36a)"""
+    """Readable cursors that lead nowhere get 412, each with its own message. (L22, L23, L24, L25, L26, L29, L36a)"""
     assert read_refusal_detail(api, event_type, 412, header=header) == detail
 
 
@@ -153,7 +155,7 @@ def test_cursors_that_lead_nowhere_are_refused(api, event_type, header, detail):
     [(NOT_THERE, "000000000000000099"), ("99", "000000000000000099"), ("001-0001-99", "99"), ("001-0001--2", "-2")],
 )
 def test_a_cursor_where_nothing_is_left_or_yet_is_refused(api, event_type, offset, digits):
-    """Too old and too new are the same 412, with the number as it was sent. (L28)"""
+    """Too old and too new cursors get the same 412, with the number as it was sent. (L28)"""
     detail = read_refusal_detail(api, event_type, 412, header=cursors(_0=offset))
     assert detail == (
         f"offset {digits} for partition 0 event type {event_type} is unavailable as retention time of data elapsed. "
@@ -162,20 +164,22 @@ def test_a_cursor_where_nothing_is_left_or_yet_is_refused(api, event_type, offse
 
 
 def test_a_timeline_that_never_was_is_refused_without_names(api, event_type):
-    """An unknown timeline is 412 in words without partition and offset. (L27)"""
+    """An unknown timeline gets 412 with a message without partition and offset. (L27)"""
     detail = read_refusal_detail(api, event_type, 412, header=cursors(_0="001-0009-0"))
     assert detail.startswith(f"offset null for partition null event type {event_type} is unavailable")
 
 
 def test_a_partition_twice_is_refused(api, event_type):
-    """The same partition twice is a client's mistake, not the server's. (L30)"""
+    """Naming the same partition twice is a client error, not a server error. (L30)"""
     twice = [{"partition": "0", "offset": "BEGIN"}] * 2
     assert "duplicate" in read_refusal_detail(api, event_type, 422, header=json.dumps(twice))
 
 
 @pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin", "001-0001--1", "-1", position(-1)])
 def test_the_beginning_has_many_names(open_stream, publish, offset):
-    """A cursor before the first event begins with it, in new form, in old form, in words. (L33, L34, L35, L43)"""
+    """A cursor before the first event begins with it, in the new form, in the old form, or as a word. (L33, L34, L35,
+    L43)
+    """
     publish("0", "a")
     with open_stream("stream_limit=1", cursors(_0=offset)) as open_until_served:
         assert open_until_served.rest() == batch("0", 0, "a")
@@ -183,7 +187,7 @@ def test_the_beginning_has_many_names(open_stream, publish, offset):
 
 @pytest.mark.parametrize("offset", [position(1), "1", "001-0001-1"])
 def test_delivery_begins_behind_the_cursor(open_stream, publish, offset):
-    """A cursor names the last event that a client has. (L32, L33)"""
+    """A cursor names the last event that the client has received. (L32, L33)"""
     publish("0", "a", "b", "c")
     header = f'[{{"partition":0,"offset":"{offset}","event_type":"x","more":{{}}}}] and so on'
     with open_stream("stream_limit=1", header) as open_until_served:
@@ -249,7 +253,7 @@ def test_a_stream_follows_into_a_new_timeline(api, open_stream, publish, event_t
 
 
 def test_without_cursors_the_newest_timeline_counts(api, open_stream, publish, event_type):
-    """A stream from now on begins at the end of the newest timeline, also when that is empty. (L69)"""
+    """A stream from now on begins at the end of the newest timeline, even if that is empty. (L69)"""
     publish("0", "a")
     assert api.post(f"/event-types/{event_type}/timelines", json={"storage_id": "default"}).status_code == 201
     with open_stream("stream_timeout=1&batch_flush_timeout=1") as open_until_served:

@@ -19,12 +19,12 @@ def parse_blocks(text: bytes) -> list[dict[str, str]]:
     "accept", ["text/event-stream", "Text/Event-Stream;q=0.9, */*;q=0.1", "x/y, text/event-stream"]
 )
 def test_a_client_that_asks_gets_server_sent_events(open_stream, accept):
-    """The content type is the one that the client named."""
+    """The content type is the one that the client requested."""
     assert open_stream(headers={"Accept": accept}).headers["content-type"] == "text/event-stream"
 
 
 def test_every_batch_is_an_event_with_its_cursor_as_id(open_stream, publish):
-    """First comes where the stream begins, then one event a batch; all partitions' places are in the id.
+    """First comes the start of the stream, then one event for each batch; the id has the offsets of all partitions.
     (L77)"""
     publish("0", "a")
     start = cursors(_0="BEGIN", _1="BEGIN")
@@ -37,7 +37,7 @@ def test_every_batch_is_an_event_with_its_cursor_as_id(open_stream, publish):
 
 
 def test_a_browser_that_comes_back_goes_on_where_it_was(open_stream, publish):
-    """`Last-Event-ID` resumes after the last event, in every partition, and beats the cursors header. (L77)"""
+    """`Last-Event-ID` resumes after the last event, in every partition, and overrides the cursors header. (L77)"""
     publish("0", *"ab")
     publish("1", *"cd")
     start = cursors(_0="BEGIN", _1="BEGIN")
@@ -61,7 +61,7 @@ def test_nothing_is_lost_between_the_first_moment_and_the_first_event(open_strea
 
 
 def test_a_keep_alive_is_an_id_without_data(open_stream):
-    """An idle stream sends ids alone, which pages do not see. (L77)"""
+    """An idle stream sends only ids, which pages do not see. (L77)"""
     limits = "batch_flush_timeout=1&stream_keep_alive_limit=1"
     with open_stream(limits, cursors(_0="BEGIN"), headers=SERVER_SENT) as open_low_level_stream:
         _, keep_alive = parse_blocks(open_low_level_stream.rest())
@@ -79,7 +79,7 @@ def test_a_problem_has_its_own_event(api, open_stream, event_type):
 
 
 def test_a_last_event_id_means_nothing_to_other_streams(open_stream, publish):
-    """Without server-sent events the header is ignored. (L77)"""
+    """Without server-sent events, the header is ignored. (L77)"""
     publish("0", "a")
     with open_stream(
         "stream_limit=1", cursors(_0="BEGIN"), headers={"Last-Event-ID": "garbage"}

@@ -27,7 +27,7 @@ def test_changes_of_subscriptions_are_audited(api, switch_on):
 
 
 def test_resets_are_audited(api, switch_on):
-    """Cursors that are set are reported with where they were and where they are. (S310, R251)"""
+    """A reset of cursors is reported with the old and the new positions. (S310, R251)"""
     name = create_event_type(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{}, {}])
     subscription = create_subscription(api, name)
@@ -61,7 +61,7 @@ def count_audit_events(api, subscription):
 
 
 def test_subscriptions_that_come_and_go_are_counted(api, switch_on):
-    """With the collection of figures on, creation and deletion are recorded, changes are not. (S309)"""
+    """While figures are collected, creation and deletion are recorded, but changes are not. (S309)"""
     switch_on("kpi_collection")
     subscription = create_subscription(api)
     api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription, labels={"a": "b"}))

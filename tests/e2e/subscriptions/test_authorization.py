@@ -24,15 +24,16 @@ def commit(api, subscription_id, *items, stream_id=STREAM):
 
 
 def test_event_types_must_be_visible(ann_client, bob_client):
-    """A client that may not see an event type may not subscribe to it; that is reported before anything about its
-    partitions. (S22, S78, S81, R258)"""
+    """A client that may not see an event type may not subscribe to it; this is reported before anything about its
+    partitions. (S22, S78, S81, R258)
+    """
     hidden = create_event_type(ann_client, authorization=an_authorization())["name"]
     request = a_request(hidden, read_from="cursors", authorization=a_subscription_authorization("bob", "bob"))
     assert problem(bob_client.post("/subscriptions", json=request), 403) == f"Access on VIEW event-type:{hidden} denied"
 
 
 def test_what_is_there_is_shown_to_those_who_may_see_it(ann_client, bob_client):
-    """Reading a subscription that exists needs the right to see it, for any lists in the request. (S19, R259)"""
+    """Reading an existing subscription needs the right to see it, whatever lists the request contains. (S19, R259)"""
     subscription = create_subscription(ann_client, authorization=a_subscription_authorization())
     request = {each: subscription[each] for each in ("owning_application", "event_types")}
     answer = bob_client.post(
@@ -42,7 +43,7 @@ def test_what_is_there_is_shown_to_those_who_may_see_it(ann_client, bob_client):
 
 
 def test_no_one_makes_what_he_could_not_see(ann_client, bob_client):
-    """A creator whom the lists leave out is refused, and nothing is created. (S35, R263)
+    """A creator who is not in the lists is refused, and nothing is created. (S35, R263)
 
     It is not created and then hidden from its creator."""
     request = a_request(create_event_type(ann_client)["name"], authorization=a_subscription_authorization())
@@ -63,7 +64,7 @@ VIEWING = ("", "/cursors", "/stats")
     ],
 )
 def test_lists_say_who_may_see_and_who_may_change(broker_with_tokens, ann_client, admins, readers, who, view, admin):
-    """Admins and readers see; admins, and administrators of the broker, change.
+    """Admins and readers may see a subscription; admins, and administrators of the broker, may change it.
     (S61, S77, S78, S80, S81, R260, R262)"""
     subscription = create_subscription(ann_client, authorization=a_subscription_authorization(admins, readers))
     url, denied = f"/subscriptions/{subscription['id']}", f"subscription:{subscription['id']} denied"
@@ -95,7 +96,9 @@ def test_lists_say_who_may_see_and_who_may_change(broker_with_tokens, ann_client
     ],
 )
 def test_committing_takes_the_right_to_read(broker_with_tokens, ann_client, who, refusal):
-    """To commit one sees and reads the subscription; its event types are not asked. (S78, S83, R262)"""
+    """To commit, a client needs the rights to see and read the subscription; its event types do not matter. (S78, S83,
+    R262)
+    """
     name = create_event_type(ann_client, authorization=an_authorization("ann", "ann", "ann"))["name"]
     subscription = create_subscription(ann_client, name, authorization=a_subscription_authorization("bob ann", "ann"))
     with broker_with_tokens.client(who) as client:
@@ -128,7 +131,7 @@ def test_leaving_and_extending_take_the_right_to_read(broker_with_tokens, ann_cl
 
 
 def test_all_data_access_reads_what_it_may_see(broker_with_tokens, ann_client):
-    """A subject that may read all data may commit for every subscription that it sees. (S80)"""
+    """A subject that may read all data may commit for every subscription that it may see. (S80)"""
     name = create_event_type(ann_client)["name"]
     lists_ = a_subscription_authorization("the-archiver", "ann")
     with broker_with_tokens.client("the-archiver") as client:
@@ -171,8 +174,9 @@ def test_stats_show_event_types_that_one_may_see(ann_client, bob_client):
     ],
 )
 def test_every_operation_needs_a_token_with_its_scope(broker_with_tokens, method, path):
-    """Without a token it is 401. Reading, creating, committing and deleting need the scope of reading events, changing
-    needs none but `uid`. (S86)"""
+    """Without a token, the answer is 401. Reading, creating, committing and deleting need the scope for reading events;
+    changing needs only `uid`. (S86)
+    """
     with httpx.Client(base_url=broker_with_tokens.broker.url, timeout=PATIENCE) as nobody:
         assert nobody.request(method, path, json={}).status_code == 401
     with broker_with_tokens.client("ann", scope="uid") as client:
@@ -186,8 +190,8 @@ BLOCKED = "Application or subscription is blocked"
 
 @pytest.mark.parametrize("kind", ["CONSUMER_ET", "CONSUMER_APP"])
 def test_any_client_that_is_blocked_keeps_off_the_cursors(kind):
-    """While the application, or any of the event types, is blocked, cursors are neither returned nor moved; once it is
-    not, they are at once. (S106, S112, S132, S306, S308)
+    """While the application, or any of the event types, is blocked, cursors are neither returned nor moved; once the
+    block is lifted, they are, at once. (S106, S112, S132, S306, S308)
 
     Not only the first event type counts."""
     with Broker(cache_seconds=0) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
@@ -204,7 +208,7 @@ def test_any_client_that_is_blocked_keeps_off_the_cursors(kind):
             assert problem(answer, 403) == BLOCKED
         if kind == "CONSUMER_APP":
             assert problem(api.get("/subscriptions/unknown/cursors"), 403) == BLOCKED
-        # Cursors without meaning are reported before; the reset of nonsense only after.
+        # Meaningless cursors are reported before the block; a meaningless reset is reported only after it.
         assert problem(commit(api, subscription["id"], a_cursor("no.such.thing")), 422)
         assert problem(commit(api, subscription["id"]), 422) == "Cursors are empty"
         assert problem(reset(api, subscription, a_cursor("no.such.thing")), 403) == BLOCKED

@@ -72,7 +72,7 @@ def test_event_types_are_a_set(api):
 
 @pytest.mark.parametrize("word", ["begin", "end", "BEGIN", "End"])
 def test_read_from_is_read_in_any_case(api, word):
-    """Letter case does not matter on input, and is lower on output. (S5)"""
+    """Letter case does not matter on input, and the output is in lower case. (S5)"""
     assert create_subscription(api, read_from=word)["read_from"] == word.lower()
 
 
@@ -83,7 +83,7 @@ def test_read_from_is_read_in_any_case(api, word):
         '"initial_cursors": 7', '"initial_cursors": ["BEGIN"]', '"authorization": []', '"labels": []'))],
 )  # fmt: skip
 def test_what_cannot_be_read_is_malformed(api, body):
-    """Bad JSON, wrong types, `event_types` as null and unknown words are 400. (S5, S13, S15)"""
+    """Bad JSON, wrong types, `event_types` as null, and unknown words get 400. (S5, S13, S15)"""
     answer = api.post("/subscriptions", content=body, headers={"content-type": "application/json"})
     detail = problem(answer, 400)
     if "middle" in body:
@@ -179,12 +179,12 @@ def test_dead_letter_annotations_come_together_and_make_sense(api, annotations, 
 @pytest.mark.parametrize("count", ["2", "10"])
 @pytest.mark.parametrize("policy", ["SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY"])
 def test_dead_letter_annotations_are_accepted(api, count, policy):
-    """From 2 to 10, and any policy, in upper case. (S250, S251, R257)"""
+    """Values from 2 to 10, and any policy in upper case, are accepted. (S250, S251, R257)"""
     annotations = {SEND_COUNT: count, POLICY: policy}
     assert create_subscription(api, annotations=annotations)["annotations"] == annotations
 
 
-# One that is there already
+# Repeated requests
 
 
 def test_asking_again_finds_it(api):
@@ -227,7 +227,7 @@ def test_what_is_there_is_found_whatever_is_switched(api, switch_on, feature):
 
 
 def test_only_one_of_many_simultaneous_requests_creates_a_subscription(api):
-    """Of several simultaneous requests one creates the subscription; the others lose the race or find it. (S34)"""
+    """One of several simultaneous requests creates the subscription; the others lose the race or find it. (S34)"""
     request = a_request(create_event_type(api)["name"])
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: post_subscription(api, request), range(8)))
@@ -244,21 +244,21 @@ def test_only_one_of_many_simultaneous_requests_creates_a_subscription(api):
 
 
 def test_creation_can_be_switched_off(api, switch_on):
-    """With creation switched off it is 503, before any other check. (S22, S307)"""
+    """While creation is switched off, a request gets 503, before any other check. (S22, S307)"""
     switch_on("disable_subscription_creation")
     answer = post_subscription(api, a_request("no.such.thing"))
     assert problem(answer, 503) == "Subscription creation is temporarily unavailable"
 
 
 def test_a_read_only_registry_takes_no_subscriptions(api, switch_on):
-    """In read-only mode creation is 503. (S22, S307)"""
+    """In read-only mode, creation gets 503. (S22, S307)"""
     switch_on("disable_db_write_operations")
     switch_on("force_subscription_authz")
     assert problem(post_subscription(api, a_request("no.such.thing")), 503) == "Database is currently in read-only mode"
 
 
 def test_authorization_can_be_mandatory(api, switch_on):
-    """If it is mandatory, a request without authorization is 422 before its event types are checked. (S22, S307,
+    """If authorization is mandatory, a request without it gets 422, before its event types are checked. (S22, S307,
     R261)"""
     switch_on("force_subscription_authz")
     assert problem(post_subscription(api, a_request("no.such.thing")), 422) == "Authorization section is mandatory"
@@ -284,7 +284,7 @@ def test_there_is_a_limit_to_partitions(api):
 
 
 def test_a_hundred_event_types_are_not_too_many(api):
-    """A subscription may name as many event types as it may have partitions, and is found and deleted as any other.
+    """A subscription may name as many event types as it may have partitions, and is found and deleted like any other.
     (S25)"""
     names = [create_event_type(api)["name"] for _ in range(100)]
     subscription = create_subscription(api, *names)
@@ -347,7 +347,9 @@ def two_partitions(api):
     ids=str,
 )
 def test_initial_cursors_are_checked(api, cursors, detail):
-    """Each partition has one, there are no others, and each can be read from. (S26, S27, S28, S29, S30, S93, S94)"""
+    """Each partition needs exactly one cursor from which it can be read, and other cursors are refused. (S26, S27, S28,
+    S29, S30, S93, S94)
+    """
     name = two_partitions(api)
     listed = None if cursors is None else [a_cursor(name, *each) for each in cursors]
     request = a_request(name, read_from="cursors", initial_cursors=listed)
@@ -367,7 +369,7 @@ def test_initial_cursors_lie_between_before_the_oldest_and_the_newest(api, offse
 
 
 def test_initial_cursors_without_use_are_only_kept(api):
-    """If the first stream does not begin at them, initial cursors are stored and not judged. (S31)"""
+    """If the first stream does not begin at them, initial cursors are stored without a check. (S31)"""
     cursor = {"event_type": "whatever", "partition": "x", "offset": "y"}
     assert create_subscription(api, read_from="end", initial_cursors=[cursor])["initial_cursors"] == [cursor]
     assert create_subscription(api, initial_cursors=None)["initial_cursors"] == []
@@ -394,7 +396,7 @@ def test_cursors_are_looked_at_before_lists(api):
 
 
 def test_creation_resolves_nothing(api):
-    """Until the first stream a subscription has no offsets. (S12, S36, S104)"""
+    """Until its first stream, a subscription has no offsets. (S12, S36, S104)"""
     subscription = create_subscription(api, read_from="begin")
     assert api.get(f"/subscriptions/{subscription['id']}/cursors").json() == {"items": []}
 

@@ -20,7 +20,7 @@ def two_partitions(api):
 
 
 def test_cursors_are_reported_with_fresh_tokens(api):
-    """Every partition has a cursor, with a token that means nothing and is new every time. (S103, S105, S302)"""
+    """Every partition has a cursor, with a token that has no meaning and is new every time. (S103, S105, S302)"""
     one, two = create_event_type(api)["name"], two_partitions(api)
     subscription = create_subscription(api, one, two)
     reset(api, subscription)
@@ -47,8 +47,9 @@ def test_cursors_are_reported_with_fresh_tokens(api):
     [("begin", offset_text(-1)), ("end", offset_text(2)), ("cursors", offset_text(1))],
 )
 def test_a_reset_without_cursors_fixes_the_beginning(api, read_from, wanted):
-    """An empty reset gives a subscription its first offsets by `read_from`, as things are then, and later ones change
-    nothing. (S88, S95, S96, S97, S98, S100, S135)"""
+    """An empty reset gives a subscription its first offsets according to `read_from`, as of that time; later ones
+    change nothing. (S88, S95, S96, S97, S98, S100, S135)
+    """
     name = create_event_type(api)["name"]
     publish(api, name, 2)
     listed = [{"event_type": name, "partition": "0", "offset": "1"}] if read_from == "cursors" else []
@@ -81,8 +82,9 @@ def test_initial_cursors_are_reported_as_what_they_mean(api, offset, wanted):
 
 
 def test_a_reset_moves_in_both_directions(api):
-    """Partitions are put where the request says, back and forth; of several places the last counts, and the others stay
-    where they are. (S131, S133, S134, S303)"""
+    """Partitions move to where the request says, backward or forward. Of several positions of a partition, the last one
+    counts; other partitions do not move. (S131, S133, S134, S303)
+    """
     name = two_partitions(api)
     subscription = create_subscription(api, name, read_from="begin")
     statuses = [api.post(f"/event-types/{name}/events", json=[{}] * 20).status_code]
@@ -105,7 +107,7 @@ def test_a_reset_moves_in_both_directions(api):
 
 
 def test_a_reset_gives_the_other_partitions_their_beginning(api):
-    """On a subscription that was never streamed, all partitions get their offsets, and the given ones then move.
+    """On a subscription that was never streamed, all partitions get their offsets, and then the given ones move.
     (S136)"""
     name = create_event_type(api)["name"]
     other = create_event_type(api)["name"]
@@ -131,7 +133,7 @@ def test_a_reset_gives_the_other_partitions_their_beginning(api):
     ],
 )
 def test_places_that_are_not_there_are_refused(api, cursor, detail):
-    """A reset to where nothing can be read is 422, and moves nothing. (S93, S94, S132, S133, S300)"""
+    """A reset to a position where nothing can be read gets 422, and moves nothing. (S93, S94, S132, S133, S300)"""
     name = create_event_type(api)["name"]
     publish(api, name, 3)
     subscription = create_subscription(api, name)
@@ -151,7 +153,7 @@ def test_foreign_event_types_cannot_be_reset(api):
 
 
 def test_resets_are_judged_in_order(api):
-    """Cursors that say nothing are reported before an unknown id. (S132)"""
+    """Meaningless cursors are reported before an unknown id. (S132)"""
     unknown = {"id": "unknown"}
     assert problem(reset(api, unknown, a_cursor("no.such.thing")), 422) == 'EventType "no.such.thing" does not exist.'
     name = create_event_type(api)["name"]
@@ -200,13 +202,13 @@ def test_a_reset_needs_no_token_and_no_stream(api):
 @pytest.mark.parametrize("body", ["", "{", "[]", '{"items": {}}', '{"items": [1]}', '{"items": [{"partition": []}]}'])
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 def test_what_cannot_be_read_is_malformed(api, method, body):
-    """Bad JSON and wrong types are 400. (S110, S132)"""
+    """Bad JSON and wrong types get 400. (S110, S132)"""
     headers = {"content-type": "application/json"}
     problem(api.request(method, "/subscriptions/unknown/cursors", content=body, headers=headers), 400)
 
 
 def test_the_stream_has_to_be_named(api):
-    """A commit without the header is 400, once its body is valid. (S109, S110)"""
+    """A commit without the header gets 400, once its body is valid. (S109, S110)"""
     subscription = create_subscription(api)
     assert violations(api.post(cursors_url(subscription), json={}))
     assert "X-Nakadi-StreamId" in problem(api.post(cursors_url(subscription), json={"items": []}), 400)

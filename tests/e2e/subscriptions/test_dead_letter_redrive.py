@@ -1,4 +1,4 @@
-"""Events that are published once more, for one subscription, to the event type for that purpose."""
+"""Events that are republished for one subscription, to the event type for that purpose."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def running_broker(request, tmp_path):
 
 @pytest.fixture
 def run_housekeeping(running_broker):
-    """Let the broker do its work of every minute now."""
+    """Have the broker do now the work that it does every minute."""
     return running_broker.services.housekeeping.run
 
 
@@ -38,8 +38,9 @@ def redrive(api, subscription_id, *numbers):
 
 
 def test_redriven_events_come_to_the_subscription_they_are_for(api, open_consumer, run_housekeeping, subscription):
-    """Events published to the redrive event type with the tag of a subscription come to it, within its open stream;
-    events for others, or for no subscription, do not. (S273, S274, S275, S235)"""
+    """Events published to the redrive event type with the tag of a subscription are sent to that subscription, within
+    its open stream; events for others, or for no subscription, do not. (S273, S274, S275, S235)
+    """
     other = create_subscription(api, read_from="end")
     stream = open_consumer(subscription, batch_flush_timeout=1)
     redrive(api, subscription["id"], 1)
@@ -66,8 +67,9 @@ def test_redriven_events_come_also_after_a_switch_of_timelines(api, open_consume
 
 
 def test_what_is_attached(api, open_consumer, run_housekeeping, subscription):
-    """An attached partition is a slot, is listed with the cursors and can be committed; it cannot be reset or asked for
-    by name, and statistics leave it out. (S276, S107, S146)"""
+    """An attached partition is a slot, is listed with the cursors and can be committed; it cannot be reset or requested
+    by name, and statistics omit it. (S276, S107, S146)
+    """
     redrive(api, subscription["id"], 1)
     run_housekeeping()
     first = open_consumer(subscription)
@@ -105,7 +107,7 @@ def test_tags_of_no_one_are_passed_over(api, run_housekeeping, subscription):
 
 
 def test_the_feature_switches_it_off(api, run_housekeeping, switch_on, subscription):
-    """The feature that bears the job's name switches the job off, as operators know it. (S278, S307)"""
+    """The feature with the name of the job switches the job off, as operators expect. (S278, S307)"""
     switch_on(JOB)
     redrive(api, subscription["id"], 1)
     run_housekeeping()
@@ -121,7 +123,7 @@ def test_the_event_type_keeps_its_partitions(api, subscription):
 
 
 def test_the_event_type_stays_while_it_is_read(api, run_housekeeping, subscription):
-    """While it is attached to a subscription, the redrive event type cannot be deleted. (S290)"""
+    """While the redrive event type is attached to a subscription, it cannot be deleted. (S290)"""
     redrive(api, subscription["id"], 1)
     run_housekeeping()
     refusal = f"Can't remove event type {REDRIVE}, as it has subscriptions"

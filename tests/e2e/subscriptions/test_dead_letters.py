@@ -25,7 +25,7 @@ def _eid(number):
 
 
 def failed_attempt(open_consumer, subscription):
-    """Read until the stream ends, and commit nothing; the numbers in the first batch."""
+    """Read until the stream ends, without committing. Returns the numbers in the first batch."""
     with open_consumer(subscription, batch_limit=3, commit_timeout=1, max_uncommitted_events=3) as opened:
         batch = opened.batch()
         assert opened.debug_at_the_end() == ["Commit timeout reached"]
@@ -65,7 +65,8 @@ def read_dead_letters(api, subscription):
 
 def test_an_event_is_parked_and_redriven(api, open_consumer):
     """The broker parks an event with its key after it was sent twice in batches and twice alone without a commit. Other
-    events go on; a redrive sends the parked ones in order before later ones."""
+    events are still delivered; a redrive sends the parked ones in order before later ones.
+    """
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
     publish_events(api, name, "a1", "b1", "a2")

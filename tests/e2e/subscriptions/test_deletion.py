@@ -11,7 +11,7 @@ def delete(api, subscription):
 
 
 def test_a_deleted_subscription_is_gone(api):
-    """Deletion answers 204; afterwards the id is unknown everywhere. (S60, S72)"""
+    """Deletion gets 204; afterwards, the id is unknown everywhere. (S60, S72)"""
     subscription = create_subscription(api)
     reset(api, subscription)
     answer = delete(api, subscription)
@@ -39,7 +39,7 @@ def test_a_new_one_with_the_same_key_begins_anew(api):
 
 
 def test_a_read_only_registry_deletes_nothing(api, switch_on):
-    """In read-only mode deletion is 503, also of a missing subscription. (S73, S307)"""
+    """In read-only mode, deletion gets 503, even of a missing subscription. (S73, S307)"""
     switch_on("disable_db_write_operations")
     assert problem(api.delete("/subscriptions/unknown"), 503) == "Database is currently in read-only mode"
 
@@ -48,7 +48,7 @@ def test_a_read_only_registry_deletes_nothing(api, switch_on):
 
 
 def test_subscriptions_keep_their_event_types(api):
-    """An event type that belongs to any subscription stays, until that is deleted. (S290, R133)"""
+    """An event type that belongs to any subscription cannot be deleted before the subscription. (S290, R133)"""
     name = create_event_type(api)["name"]
     both = create_subscription(api, name, create_event_type(api)["name"])
     refusal = f"Can't remove event type {name}, as it has subscriptions"
@@ -58,8 +58,8 @@ def test_subscriptions_keep_their_event_types(api):
 
 
 def test_subscriptions_may_go_with_their_event_types(api, switch_on):
-    """With the feature on, subscriptions go with an event type, those to further event types and all offsets too.
-    (S291, S292, R133)
+    """With the feature on, subscriptions are deleted with an event type, including those to further event types, and
+    all offsets. (S291, S292, R133)
 
     Deletion also removes the state that their streams share."""
     name = create_event_type(api)["name"]
@@ -75,7 +75,7 @@ def test_subscriptions_may_go_with_their_event_types(api, switch_on):
 
 
 def test_some_subscriptions_do_not_count(api):
-    """If all subscriptions are of the owner and the group that the broker gives up, they go with the event type.
+    """If all subscriptions have the owner and the group that the broker ignores, they are deleted with the event type.
     (S291, R133)"""
     name = create_event_type(api)["name"]
     key = {"owning_application": "nakadi_archiver", "consumer_group": "nakadi_to_s3"}
@@ -89,7 +89,7 @@ def test_some_subscriptions_do_not_count(api):
 
 
 def test_subscribing_and_deleting_exclude_each_other(api):
-    """However creation and deletion meet, no subscription is left whose event type is gone. (S24, R133)"""
+    """However creation and deletion coincide, no subscription is left whose event type is gone. (S24, R133)"""
     for _ in range(8):
         names = [create_event_type(api)["name"] for _ in range(3)]
         request = a_request(*names)
@@ -142,7 +142,7 @@ def test_subscriptions_that_were_never_streamed_get_their_offsets(api):
 
 
 def test_a_repartition_may_pass_the_limit(api):
-    """The limit of partitions holds for creation alone. (S296)"""
+    """The limit of partitions applies only to creation. (S296)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 8, "write_parallelism": 8}
     names = [create_event_type(api, default_statistic=statistic)["name"] for _ in range(12)] + [
         create_event_type(api)["name"]

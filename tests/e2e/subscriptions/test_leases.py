@@ -17,7 +17,7 @@ from tests.support.subscriptions import create_subscription, publish
 
 @pytest.fixture
 def running_broker(monkeypatch):
-    """A separate broker that renews its lease all the time."""
+    """A separate broker that renews its lease very often."""
     monkeypatch.setattr(streams, "LEASE_RENEWAL_INTERVAL_SECONDS", 0.02)
     with ServedBroker() as broker:
         yield broker
@@ -25,7 +25,7 @@ def running_broker(monkeypatch):
 
 @pytest.fixture
 def services(running_broker):
-    """Its inner parts."""
+    """The broker's internal services."""
     return running_broker.services
 
 
@@ -68,7 +68,7 @@ def test_the_lease_is_renewed_again_whatever_happened(
 
 
 def test_the_lease_is_renewed_while_all_threads_wait(services, subscription, open_consumer, monkeypatch):
-    """Streams that wait for a log that does not answer take no thread from the lease. (S318)"""
+    """Streams that wait for an unresponsive log do not block the lease's thread. (S318)"""
     open_consumer(subscription)
     answered = threading.Event()
     for _ in range(streams.CALL_THREAD_COUNT):
@@ -80,7 +80,7 @@ def test_the_lease_is_renewed_while_all_threads_wait(services, subscription, ope
 
 
 def test_a_stream_that_could_not_be_opened_leaves_no_session(services, api, subscription, monkeypatch):
-    """After any failure behind a session's join, it does not stay without a stream. (S223)"""
+    """After any failure following a session's join, the session does not remain without a stream. (S223)"""
     offsets, joined = services.coordination.committed_offsets, threading.Event()
 
     def fail_after_joining(subscription_id):
@@ -96,7 +96,7 @@ def test_a_stream_that_could_not_be_opened_leaves_no_session(services, api, subs
 
 
 def test_the_log_says_why_a_stream_ended(api, subscription, open_consumer, caplog):
-    """The entry has its id, its subscription, and the reason in words."""
+    """The entry has the stream's id, its subscription, and the reason in words."""
     caplog.set_level("INFO")
     publish(api, *subscription["event_types"])
     with open_consumer(subscription, stream_limit=1) as stream:
@@ -133,7 +133,7 @@ def test_a_session_that_cannot_be_removed_is_removed_later(services, api, subscr
 def test_a_stream_that_cannot_watch_its_subscription_tries_again(
     services, api, subscription, open_consumer, monkeypatch
 ):
-    """A stream whose watch fails is neither stuck nor cut off: it watches when the store answers again. (S223)"""
+    """A stream whose watch fails is neither stuck nor cut off: it watches once the store answers again. (S223)"""
     errors, watch = [Unavailable("not now")] * 2, services.coordination.add_change_listener
 
     def unreliable(*listener):

@@ -20,8 +20,9 @@ def extend(api, stream):
 
 
 def test_a_client_that_leaves_gives_its_partitions_back_at_once(api, open_consumer):
-    """In the middle of a batch a client leaves: its answer ends properly, the next stream has the partition and the
-    events at once, and later commits of the first one are refused. (S324, S227, S206, S115)"""
+    """A client leaves in the middle of a batch: its answer ends properly, the next stream gets the partition and the
+    events at once, and later commits of the first stream are refused. (S324, S227, S206, S115)
+    """
     subscription = subscribe_from_beginning(api, events=2)
     one = open_consumer(subscription)
     batch = one.batch()
@@ -61,7 +62,7 @@ def test_leaving_can_be_repeated(api, open_consumer):
 
 
 def test_a_lost_connection_releases_partitions_if_the_client_wants_it(api, open_consumer):
-    """With `on_disconnect=release` nobody waits for the commit timeout of a client that is gone. (S329)"""
+    """With `on_disconnect=release`, the commit timeout of a disconnected client does not delay others. (S329)"""
     subscription = subscribe_from_beginning(api, events=1)
     [name] = subscription["event_types"]
     for parameters in ({}, {"partitions": [(name, "0")]}):
@@ -69,12 +70,12 @@ def test_a_lost_connection_releases_partitions_if_the_client_wants_it(api, open_
         batch = stream.batch()
         stream.close()
         until(lambda: api.head(events_url(subscription)).status_code == 200)
-        # The log would mention a commit timeout that had passed.
+        # The log would mention an expired commit timeout.
         assert problem(stream.commit(batch), 422) == f"Session with stream id {stream.id} not found"
 
 
 def test_a_stream_does_one_of_two_things_at_a_disconnect(api):
-    """Any other word is refused. (S329)"""
+    """Any other value is refused. (S329)"""
     answer = api.get(events_url(subscribe_from_beginning(api)), params={"on_disconnect": "forget"})
     assert problem(answer, 422) == "on_disconnect has to be one of: wait, release"
 
@@ -91,7 +92,7 @@ def test_a_client_that_needs_longer_gets_more_time(api, open_consumer):
 
 
 def test_a_commit_that_comes_too_late_is_told_so(api, open_consumer):
-    """A client whose commit timeout has passed learns that, and when; so does one that asks for more time. (S333,
+    """A client whose commit timeout has passed is told so, with the time; so is one that asks for more time. (S333,
     S203)"""
     stream = open_consumer(subscribe_from_beginning(api, events=1), commit_timeout=1)
     before = datetime.now(UTC)
@@ -105,8 +106,9 @@ def test_a_commit_that_comes_too_late_is_told_so(api, open_consumer):
 
 
 def test_a_consumer_whose_batch_is_not_full_yet_is_not_stalled(api, open_consumer):
-    """An event that has waited for longer than the commit timeout was not sent yet if its batch waits for others.
-    (S340)"""
+    """An event that waits longer than the commit timeout may not have been sent yet, because its batch waits for
+    others. (S340)
+    """
     subscription = subscribe_from_beginning(api, events=1)
     query = {"show_time_lag": True}
     with open_consumer(subscription, commit_timeout=1, batch_limit=2, batch_flush_timeout=3600):

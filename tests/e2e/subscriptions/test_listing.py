@@ -49,7 +49,7 @@ def test_applications_are_matched_exactly(api):
 
 @pytest.mark.parametrize("separately", [True, False])
 def test_several_event_types_have_to_be_there_all(api, separately):
-    """A listed subscription has all of these event types, repeated or separated by commas. (S38, S45)"""
+    """A listed subscription has all requested event types, which are repeated or separated by commas. (S38, S45)"""
     first, second, third = (create_event_type(api)["name"] for _ in range(3))
     both = create_subscription(api, first, second)
     all_three = create_subscription(api, third, first, second)
@@ -71,7 +71,7 @@ def test_readers_are_matched_literally(api):
 
 
 def test_filters_add_up(api, five_subscriptions):
-    """A listed subscription fulfils every filter. (S47)"""
+    """A listed subscription matches every filter. (S47)"""
     name, subscriptions = five_subscriptions
     application = subscriptions[2]["owning_application"]
     assert listed_ids(list_subscriptions(api, event_type=name, owning_application=application)) == [
@@ -95,7 +95,7 @@ def test_filters_add_up(api, five_subscriptions):
     ],
 )
 def test_parameters_make_sense(api, query, detail):
-    """Limits, offsets, words, readers and tokens that cannot be parsed are 400. (S40, S41, S42, S53)"""
+    """Limits, offsets, words, readers and tokens that cannot be parsed get 400. (S40, S41, S42, S53)"""
     told = problem(api.get("/subscriptions", params=query), 400)
     assert detail in (None, told)
 
@@ -109,8 +109,9 @@ def test_parameters_that_no_one_knows_mean_nothing(api, five_subscriptions):
 
 
 def test_pages_follow_each_other(api, five_subscriptions):
-    """A full page has a next one, also when that is empty; a page that is not the first has one before it.
-    (S48, S49, S50)"""
+    """A full page has a link to the next one, even if that is empty; every page but the first has a link to the
+    previous one. (S48, S49, S50)
+    """
     name, subscriptions = five_subscriptions
     query = f"event_type={name}"
     first = list_subscriptions(api, event_type=name, limit=2)
@@ -164,7 +165,9 @@ def token_of(page, name):
 
 
 def test_tokens_lead_from_page_to_page(api, five_subscriptions):
-    """With a token pages are in the order of ids, and there is a next one only if something is on it. (S51, S52)"""
+    """With a token, pages are in the order of ids, and there is a link to the next one only if it is not empty. (S51,
+    S52)
+    """
     name, subscriptions = five_subscriptions
     ordered = sorted(subscriptions, key=lambda each: each["id"])
     first = list_subscriptions(api, event_type=name, limit=2, token="new", offset=3)
@@ -189,7 +192,7 @@ def test_tokens_lead_from_page_to_page(api, five_subscriptions):
     [("F", 1, [2, 3]), ("W", 1, [1, 2]), ("B", 3, [1, 2]), ("I", 3, [2, 3]), ("B", 1, [0]), ("W", 4, [4])],
 )
 def test_tokens_name_a_side_of_an_id(api, five_subscriptions, letter, at, wanted):
-    """The first letter says whether the page lies behind the id, before it, and whether it includes it. (S52)"""
+    """The first letter says whether the page comes before or after the id, and whether it includes the id. (S52)"""
     name, subscriptions = five_subscriptions
     ordered = sorted(subscriptions, key=lambda each: each["id"])
     page = list_subscriptions(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
@@ -198,7 +201,7 @@ def test_tokens_name_a_side_of_an_id(api, five_subscriptions, letter, at, wanted
 
 @pytest.mark.parametrize(("letter", "at", "way", "back"), [("F", 4, "prev", [3, 4]), ("B", 0, "next", [0, 1])])
 def test_empty_pages_lead_back(api, five_subscriptions, letter, at, way, back):
-    """A client that has gone beyond the last page finds back. (S52)"""
+    """A client that has gone beyond the last page gets a link back. (S52)"""
     name, subscriptions = five_subscriptions
     ordered = sorted(subscriptions, key=lambda each: each["id"])
     page = list_subscriptions(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
@@ -260,13 +263,13 @@ def test_statistics_of_a_whole_page_are_reported(api):
 
 
 def test_everyone_sees_all_definitions(ann_client, bob_client):
-    """Lists do not hide a subscription from the listing. (S54)"""
+    """Authorization lists do not hide a subscription from the listing. (S54)"""
     subscription = create_subscription(ann_client, authorization=a_subscription_authorization("ann", "ann"))
     assert listed_ids(list_subscriptions(bob_client, event_type=subscription["event_types"][0])) == [subscription["id"]]
 
 
 def test_status_of_what_one_may_not_see_is_left_out(ann_client, bob_client):
-    """An event type that the caller may not see is missing from the status; the list is answered. (S56)
+    """An event type that the caller may not see is missing from the status; the list is still returned. (S56)
 
     The listing is not refused as a whole because of one of its subscriptions."""
     hidden = create_event_type(ann_client, authorization=an_authorization("ann", "ann", "ann"))["name"]

@@ -21,7 +21,7 @@ def objective_url(subscription):
 
 
 def test_an_objective_is_set_shown_and_removed(api):
-    """With the subscription or later; a change of the subscription leaves it as it is. (O1, O2)"""
+    """An objective is set with the subscription or later; a change of the subscription does not change it. (O1, O2)"""
     subscription = create_subscription(api, objective=OBJECTIVE)
     assert subscription["objective"] == OBJECTIVE | {"set_at": subscription["created_at"]}
     assert api.put(f"/subscriptions/{subscription['id']}", json=change_request(subscription)).status_code == 204
@@ -55,7 +55,7 @@ def test_the_same_objective_goes_on(api):
     ],
 )
 def test_an_objective_has_to_be_possible(api, given, path):
-    """All of the events can never be promised, and none need not be; a week is the longest time. (O1)"""
+    """An objective must not be 100% or 0% of the events, and its time is at most a week. (O1)"""
     subscription = create_subscription(api)
     assert refused_fields(api.put(objective_url(subscription), json=OBJECTIVE | given)) == [path]
     request = a_request(create_event_type(api)["name"], objective=OBJECTIVE | given)
@@ -68,7 +68,7 @@ def refused_fields(answer):
 
 @pytest.mark.parametrize("percent", ['"99"', "true", "[]", "1e300"])
 def test_a_percentage_is_a_number(api, percent):
-    """A text is none, and neither is what no calculation could use. (O1)"""
+    """A string is refused, and so is a number that no calculation could use. (O1)"""
     body = f'{{"within_seconds": 1, "percent": {percent}}}'
     answer = api.put(
         objective_url(create_subscription(api)), content=body, headers={"Content-Type": "application/json"}
@@ -102,7 +102,7 @@ def objective_windows(api, subscription):
 
 
 def test_who_may_see_and_who_may_set_an_objective(broker_with_tokens, ann_client):
-    """Seeing it needs VIEW on the subscription, changing it ADMIN. (O2)"""
+    """Seeing an objective needs VIEW on the subscription; changing it needs ADMIN. (O2)"""
     subscription = create_subscription(
         ann_client, authorization=a_subscription_authorization("ann", "bob"), objective=OBJECTIVE
     )

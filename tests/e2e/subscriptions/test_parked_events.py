@@ -45,7 +45,7 @@ def parked_subscription(api, subscription):
     with Consumer(api, subscription) as stream:
         assert receive_and_commit(stream, 2) == ["b1", "b2"]
         until(lambda: len(parked_ids(api, subscription)) == 3)
-    until(lambda: set(owners(api, subscription).values()) == {""})  # there is room for one stream
+    until(lambda: set(owners(api, subscription).values()) == {""})  # there is only one slot for a stream
     return subscription
 
 
@@ -87,7 +87,7 @@ def test_parked_events_are_listed_page_by_page(api, parked_subscription):
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after=nonsense"])
 def test_odd_pages_are_refused(api, query):
-    """A page that cannot be is malformed. (S335)"""
+    """A request for an impossible page is malformed. (S335)"""
     target = f"/subscriptions/{create_subscription(api)['id']}/parked-events?{query}"
     assert problem(api.get(target), 400)
 
@@ -141,7 +141,7 @@ def test_a_skipped_key_flows_again(api, open_consumer, subscription):
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_redriven_key_comes_before_what_follows_it(api, open_consumer, parked_subscription, everything):
-    """Redriven events come again in their order, before later ones of their key, and others come once. (S338)"""
+    """Redriven events come again in their order, before later ones of their key, and other events come once. (S338)"""
     [name] = parked_subscription["event_types"]
     target = f"/subscriptions/{parked_subscription['id']}/parked-events"
     first, second, third = parked_ids(api, parked_subscription)
@@ -161,7 +161,7 @@ def test_a_redriven_key_comes_before_what_follows_it(api, open_consumer, parked_
 
 
 def test_a_key_that_fails_again_is_parked_again(api, running_broker, open_consumer, parked_subscription):
-    """An event that consumers fail at once more is parked again, and all of its key with it, in order."""
+    """An event that consumers fail at again is parked again, with all later events of its key, in order."""
     [name] = parked_subscription["event_types"]
     before = parked_ids(api, parked_subscription)
     assert api.post(f"/subscriptions/{parked_subscription['id']}/parked-events/{before[0]}/redrive").status_code == 204
@@ -174,7 +174,7 @@ def test_a_key_that_fails_again_is_parked_again(api, running_broker, open_consum
 
 
 def test_a_reset_leaves_parked_events_alone(api, open_consumer, parked_subscription):
-    """After the cursor was put back, events that are not parked come once more; parked ones stay, once."""
+    """After the cursor was moved back, events that are not parked come again; parked ones stay, without copies."""
     [name] = parked_subscription["event_types"]
     before = parked_ids(api, parked_subscription)
     assert reset(api, parked_subscription, a_cursor(name, "0", "BEGIN")).status_code == 204
@@ -183,7 +183,7 @@ def test_a_reset_leaves_parked_events_alone(api, open_consumer, parked_subscript
 
 
 def test_events_without_a_key_are_parked_alone(api, running_broker, open_consumer):
-    """If events have no key, one that cannot be processed is parked, and nothing follows it."""
+    """If events have no key, only the unprocessable event is parked."""
     name = create_event_type(api, a_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin", annotations=PARKING)
     publish_events(api, name, "a1", "a2")
@@ -223,7 +223,7 @@ def test_a_subscription_has_to_be_there(api):
 
 
 def test_skips_and_redrives_are_audited(api, parked_subscription, switch_on):
-    """A skipped event is recorded as one that is gone, a redrive with where the cursors were and where they are."""
+    """A skipped event is recorded as removed, and a redrive with the old and the new cursors."""
     switch_on("audit_log_collection")
     target = f"/subscriptions/{parked_subscription['id']}/parked-events"
     first, second, _ = parked_ids(api, parked_subscription)

@@ -120,7 +120,7 @@ def test_a_declaration_is_shown_changed_and_withdrawn(api, event_type):
     ],
 )
 def test_what_is_in_no_schema_is_refused(api, event_type, declared, line):
-    """Such a subscription is not created, and the Problem names the path. (D2, D3)"""
+    """A subscription that declares an unknown member is not created, and the Problem names the path. (D2, D3)"""
     found = violations(api.post("/subscriptions", json=a_request(event_type["name"], reads=declared)))
     assert any(each.startswith(line) for each in found), found
     answer = api.get("/subscriptions", params={"event_type": event_type["name"]})
@@ -128,7 +128,7 @@ def test_what_is_in_no_schema_is_refused(api, event_type, declared, line):
 
 
 def test_many_unknown_paths_are_refused_at_once(api):
-    """Only some of them are named, and nearest members are searched among short ones. (D3)"""
+    """Only some unknown paths are named, and similar members are searched only for short paths. (D3)"""
     event_type = create_event_type(api, schema={"properties": {f"{n}" + "m" * 90: {} for n in range(300)}})
     declared = [f"{n}" + "x" * 90 for n in range(199)] + ["m" * 1000]
     assert len(violations(api.post("/subscriptions", json=a_request(event_type["name"], reads=declared)))) == 10
@@ -217,7 +217,7 @@ def test_a_change_of_the_event_type_is_refused_in_the_same_way(api, event_type, 
 
 
 def test_what_the_mode_refuses_names_the_readers_too(api, event_type, subscription):
-    """The mode's message stays. (D5)"""
+    """The mode's own message is kept. (D5)"""
     answer = submit_schema(api, event_type, schema_without("order_number"))
     assert problem(answer, 422).startswith(
         "Invalid schema: #/properties/order_number: schema properties cannot be removed"
@@ -269,12 +269,12 @@ def test_a_schema_that_takes_from_readers_gets_a_proposal(api, event_type, subsc
 
 
 def test_a_forced_change_needs_no_proposal(api, event_type, subscription):
-    """Nobody stands against it any more. (R297, D7)"""
+    """No reader objects to it any more. (R297, D7)"""
     assert "proposal" not in forecast(api, event_type, FRACTIONAL_ID, force=subscription["id"])
 
 
 def test_force_lets_a_change_pass(api, event_type, subscription):
-    """If it names all affected subscriptions, the schema is stored, and the answer warns. (D7, D8)"""
+    """If `force` names all affected subscriptions, the schema is stored, and the answer warns. (D7, D8)"""
     other = create_subscription(api, event_type["name"], reads=["customer"])
     assert other["id"] in problem(submit_schema(api, event_type, FRACTIONAL_ID, force=subscription["id"]), 422)
     both = f"{subscription['id']},{other['id']}"
@@ -327,7 +327,7 @@ def test_force_lifts_nothing_else(api, event_type):
 
 
 def test_in_mode_none_the_answer_warns(api):
-    """The schema is stored, and its owner learns who misses something. (D8)"""
+    """The schema is stored, and its owner learns which readers miss members. (D8)"""
     event_type = create_event_type(api, schema=ORDER, compatibility_mode="none")
     subscription = create_subscription(api, event_type["name"], reads=["customer.name"])
     found = forecast(api, event_type, schema_without("customer"))
@@ -343,7 +343,7 @@ def test_in_mode_none_the_answer_warns(api):
 
 
 def test_owners_find_what_changed(api, switch_on):
-    """In the subscription until it is declared again, and in the audit log. (D10)"""
+    """Changes are in the subscription until it declares its reads again, and in the audit log. (D10)"""
     event_type = create_event_type(api, schema=ORDER, compatibility_mode="none")
     subscription = create_subscription(api, event_type["name"], reads=["order_number", "items.sku"])
     switch_on("audit_log_collection")
@@ -444,7 +444,7 @@ def test_metadata_is_always_sent(api, open_consumer):
 
 
 def test_readers_of_an_event_type(api, event_type, subscription):
-    """Each subscription with its reads of this event type, and the members that no one reads. (D13)"""
+    """The answer has each subscription with its reads of this event type, and the members that no one reads. (D13)"""
     other = create_event_type(api, schema={"properties": {"reason": {"type": "string"}}})
     both = create_subscription(api, event_type["name"], other["name"], reads=["reason", "prices"])
     silent = create_subscription(api, event_type["name"])

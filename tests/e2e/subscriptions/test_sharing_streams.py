@@ -58,8 +58,9 @@ def test_slots_under_contention(api, open_consumer):
 
 
 def test_a_second_stream_gets_its_share(api, open_consumer):
-    """Two streams have half of the partitions each, and when one leaves the other has all; nothing that was committed
-    comes again. (S235, S236, S245, S170, S242, S244)"""
+    """Two streams have half of the partitions each, and when one leaves, the other has all of them; committed events do
+    not come again. (S235, S236, S245, S170, S242, S244)
+    """
     subscription = subscribe_from_beginning(api, partitions=8, events=40)
     one = open_consumer(subscription, max_uncommitted_events=100, batch_flush_timeout=1)
     got = one.consumed(40)
@@ -77,8 +78,9 @@ def test_a_second_stream_gets_its_share(api, open_consumer):
 
 
 def consume_together(stream, events, count):
-    """Consume until all streams together have brought this number of events. A silent stream looks again after each
-    keep-alive."""
+    """Consume until all streams together have brought this number of events. A silent stream checks again after each
+    keep-alive.
+    """
     while len(events) < count:
         batch = json.loads(stream.line())
         if "events" in batch:
@@ -87,7 +89,7 @@ def consume_together(stream, events, count):
 
 
 def test_a_partition_changes_hands_when_it_is_committed(api, open_consumer):
-    """A partition with events under way stays with its stream until they are committed, by that stream. (S241, S242,
+    """A partition with uncommitted events stays with its stream until that stream has committed them. (S241, S242,
     S118, S246, S240)"""
     subscription = subscribe_from_beginning(api, partitions=1, events=1)
     [name] = subscription["event_types"]
@@ -103,7 +105,7 @@ def test_a_partition_changes_hands_when_it_is_committed(api, open_consumer):
 
 
 def test_direct_partitions(api, open_consumer):
-    """Partitions that a client names go to that client, and to no other meanwhile; the rest is shared. (S167, S170,
+    """Partitions that a client names belong only to that client meanwhile; the others are shared. (S167, S170,
     S171, S172, S284)"""
     subscription = subscribe_from_beginning(api, partitions=4)
     [name] = subscription["event_types"]
@@ -158,7 +160,7 @@ def test_the_stream_timeout(api, open_consumer):
 
 
 def test_a_client_that_leaves_with_everything_committed(api, open_consumer):
-    """A connection that is dropped gives its slot back at once, if nothing was under way. (S220, S221, trap 19)"""
+    """A dropped connection releases its slot at once, if no events are uncommitted. (S220, S221, trap 19)"""
     subscription = subscribe_from_beginning(api)
     opened = open_consumer(subscription, batch_flush_timeout=30)
     opened.close()
@@ -206,8 +208,9 @@ def test_no_stream_begins_during_a_reset(api, open_consumer):
 
 
 def test_more_partitions_end_streams(api, open_consumer, switch_on):
-    """When an event type gets more partitions, streams end as with a reset, and the next have them all. (S293, S295,
-    S215)"""
+    """When an event type gets more partitions, streams end as with a reset, and the next streams have all partitions.
+    (S293, S295, S215)
+    """
     switch_on("repartitioning")
     subscription = subscribe_from_beginning(api)
     [name] = subscription["event_types"]
@@ -247,7 +250,7 @@ def test_no_one_is_throttled(api):
 
 
 def test_events_of_others_are_passed_over(ann_client, bob_client, admin):
-    """With owners switched on, events with another owner are not sent, and committed in passing. (S87, S228, S233)"""
+    """If owners are switched on, events of another owner are skipped, and count as committed. (S87, S228, S233)"""
     selector = {"type": "path", "name": "user", "value": "owner"}
     definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
     name = create_event_type(ann_client, definition)["name"]
@@ -265,7 +268,7 @@ def test_events_of_others_are_passed_over(ann_client, bob_client, admin):
 
 
 def test_who_may_no_longer_read_a_subscription_goes_on_until_the_end(ann_client, bob_client):
-    """A change of the subscription's own lists does not end its streams; those who come back are refused. (S71, S85)"""
+    """A change of the subscription's own lists ends no stream; clients that reconnect are refused. (S71, S85)"""
     name = create_event_type(ann_client)["name"]
     subscription = create_subscription(ann_client, name, authorization=a_subscription_authorization("ann", "ann bob"))
     with Consumer(bob_client, subscription, dict(bob_client.headers)) as stream:
@@ -278,7 +281,9 @@ def test_who_may_no_longer_read_a_subscription_goes_on_until_the_end(ann_client,
 
 
 def test_a_server_that_stops(tmp_path):
-    """When a server stops, its streams end properly and have left, so that others continue at once. (S224)"""
+    """When a server stops, its streams end properly and release their partitions, so that others continue at once.
+    (S224)
+    """
     with Broker(**engine_settings("sqlite", tmp_path)) as broker, described_client(broker) as api:
         subscription = subscribe_from_beginning(api, events=1)
         opened = Consumer(api, subscription, batch_flush_timeout=30)
@@ -295,8 +300,9 @@ def test_a_server_that_stops(tmp_path):
 
 
 def test_two_servers_share_a_subscription(tmp_path):
-    """Streams of two servers share the partitions, commits go through either, and when one server stops the other has
-    all. (S235, S245, S312)"""
+    """Streams of two servers share the partitions, commits go through either, and when one server stops, the other has
+    all of them. (S235, S245, S312)
+    """
     settings = engine_settings("sqlite", tmp_path)
     with Broker(**settings) as here, Broker(**settings) as there, described_client(here) as api:
         subscription = subscribe_from_beginning(api, partitions=4, events=20)

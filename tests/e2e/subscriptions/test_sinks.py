@@ -139,7 +139,7 @@ def test_a_projection_holds_for_each_format_of_a_sink(api, receiver, sink_format
 
 @pytest.mark.parametrize("sink_format", ["nakadi", "cloudevents"])
 def test_events_in_avro_are_delivered_as_json(api, receiver, sink_format):
-    """A filter, and the sink, get the fields of the record. (X6, X34, P152)"""
+    """A filter and the sink see the fields of the record. (X6, X34, P152)"""
     name = create_event_type(api, a_business_definition() | {"schema": avro.schema_draft()})["name"]
     subscription = create_subscription(api, name, read_from="begin")
     register(api, subscription, receiver, format=sink_format, filter="id == 'b' and metadata.version == '1.0.0'")
@@ -207,7 +207,7 @@ def test_another_event_type_gets_a_copy(api):
     def read() -> list[Any]:
         found = api.get(
             f"/subscriptions/{copied['id']}/events",
-            # It ends when nothing is committed.
+            # The stream ends when nothing is committed.
             params={"stream_timeout": 60, "batch_flush_timeout": 1, "batch_limit": 100, "commit_timeout": 1},
         )
         return [each for line in found.text.splitlines() for each in json.loads(line).get("events", ())]
@@ -289,20 +289,20 @@ def test_deliveries_fail_on_demand():
 
 
 def test_a_filter_leaves_events_out_and_commits_them(api, receiver):
-    """Batches have only events that meet the condition; the others count as consumed. (X34)"""
+    """Batches contain only events that meet the condition; the others count as consumed. (X34)"""
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
     publish(api, name, 50)
     sink = register(api, subscription, receiver, filter="n >= 10 and n < 20 or n == 30", batch_limit=5)
     assert sink["filter"] == "n >= 10 and n < 20 or n == 30"
     assert numbers(receiver.wait_for(11)) == [*range(10, 20), 30]
-    # Also those after the last one that was delivered.
+    # This includes the events after the last delivered one.
     until(lambda: committed_offsets(api, subscription)[name, "0"] == offset_text(49))
     assert [len(each.events) for each in receiver.received] == [5, 5, 1]
 
 
 def test_a_filter_is_a_condition(api, receiver):
-    """Anything else is refused, with its place. (X34)"""
+    """Anything else is refused, with the place of the error. (X34)"""
     subscription = create_subscription(api)
     answer = api.put(sink_path(subscription), json=a_sink(receiver, filter="n = 1"))
     assert 'Field "filter" The condition is invalid at character 3' in problem(answer, 422)
@@ -342,7 +342,7 @@ def test_what_is_secret_is_shown_once(api, receiver):
 
 
 def test_secrets_are_sealed_where_they_are_stored(tmp_path, receiver):
-    """The data file has neither; the key beside it is its owner's alone. (X5)"""
+    """The data file contains no secret in clear text, and only its owner can read the key beside it. (X5)"""
     url = f"sqlite:///{tmp_path}/nakadi.db"
     secret = "whsec_" + "QUJD" * 12
     with (
@@ -367,7 +367,7 @@ def test_rotation_signs_with_both_secrets(api, receiver):
     new = api.post(sink_path(subscription, "secret", "rotate")).json()["secret"]
 
     def is_signed_twice():
-        # Until the process that delivers has looked at the sink again, it signs with the secret of before.
+        # Until the process that delivers has looked at the sink again, it signs with the previous secret.
         count = len(receiver.accepted)
         publish(api, subscription["event_types"][0], 1)
         receiver.wait_for(count + 1)
@@ -380,7 +380,7 @@ def test_rotation_signs_with_both_secrets(api, receiver):
 
 
 def test_a_test_delivery_has_no_events(api, receiver):
-    """It is signed, and the result shows its answer. (X7)"""
+    """A test delivery is signed, and the result shows the receiver's answer. (X7)"""
     subscription = create_subscription(api)
     secret = register(api, subscription, receiver)["secret"]
     assert api.post(sink_path(subscription, "test")).json() == {"status": 204, "text": ""}
@@ -391,7 +391,9 @@ def test_a_test_delivery_has_no_events(api, receiver):
 
 
 def test_failed_deliveries_are_repeated_and_reported(api, receiver):
-    """Under the same id, until the sink takes them; the sink's answer can be read. (X12, X13, X19)"""
+    """Failed deliveries are repeated with the same id until the sink accepts them; its answer can be read. (X12, X13,
+    X19)
+    """
     receiver.decide = lambda _: 500
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
@@ -419,7 +421,7 @@ def test_failed_deliveries_are_repeated_and_reported(api, receiver):
 
 
 def test_an_event_that_the_sink_cannot_process_is_parked_with_its_key(api, receiver):
-    """The others are delivered, in order; a redrive sends the parked ones. (X16)"""
+    """The other events are delivered in order; a redrive sends the parked ones. (X16)"""
     receiver.decide = lambda events: 422 if any(each["event"] == "b1" for each in events) else 200
     subscription = create_subscription(
         api, create_event_type(api, a_keyed_definition())["name"], read_from="begin", annotations=PARKING
@@ -436,7 +438,7 @@ def test_an_event_that_the_sink_cannot_process_is_parked_with_its_key(api, recei
 
 
 def test_an_event_may_be_skipped(api, receiver):
-    """As the policy of the subscription says. (X16)"""
+    """The subscription's policy decides that an event is skipped. (X16)"""
     receiver.decide = lambda events: 500 if any(each["n"] == 1 for each in events) else 200
     subscription = create_subscription(api, read_from="begin", annotations={COUNT: "2", POLICY: "SKIP_EVENT"})
     publish(api, subscription["event_types"][0], 4)
@@ -514,7 +516,9 @@ def test_resuming_tries_at_once(api, receiver, monkeypatch):
 
 
 def test_a_target_that_changes_during_a_delivery(api, receiver):
-    """Events under way go to the old one and are committed, and all others to the new one, in order. (X65)"""
+    """Deliveries in progress go to the old target and are committed; all other events go to the new one, in order.
+    (X65)
+    """
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
     begun, may_answer = threading.Event(), threading.Event()
@@ -543,7 +547,9 @@ def test_a_target_that_changes_during_a_delivery(api, receiver):
 
 
 def test_secrets_that_cannot_be_opened_are_waited_for(api, receiver, monkeypatch):
-    """As when KMS refuses: the sink says so, nothing is sent unsigned, and nothing is lost. (X47, X19)"""
+    """If secrets cannot be opened, for example because KMS refuses, the sink reports it, nothing is sent unsigned, and
+    nothing is lost. (X47, X19)
+    """
     subscription = create_subscription(api, read_from="begin")
     opened = AesSecretBox.open
     refusals = []
@@ -593,7 +599,7 @@ def test_a_deleted_subscription_takes_its_sink_along(api, receiver):
 
 
 def test_cursors_can_be_reset(api, receiver):
-    """The deliveries go on from there. (X1)"""
+    """The deliveries continue from the new cursors. (X1)"""
     subscription = create_subscription(api, read_from="begin")
     [name] = subscription["event_types"]
     register(api, subscription, receiver)
@@ -620,7 +626,7 @@ def test_partitions_are_delivered_beside_each_other(api, receiver):
 
 
 def test_a_slow_sink_shares_its_partitions_with_a_stream(api, receiver):
-    """A client need not wait until everything that the sink has at hand is delivered. (X1)"""
+    """A client need not wait until everything that the sink has already read is delivered. (X1)"""
     two = dict.fromkeys(("messages_per_minute", "message_size", "read_parallelism", "write_parallelism"), 2)
     definition = a_business_definition(default_statistic=two, partition_strategy="user_defined")
     name = create_event_type(api, definition)["name"]
@@ -634,7 +640,7 @@ def test_a_slow_sink_shares_its_partitions_with_a_stream(api, receiver):
     receiver.decide = answer_slowly
     for number in range(2):
         known = {"occurred_at": "2026-01-01T00:00:00Z", "partition": str(number)}
-        # Enough for a minute.
+        # There are enough events for a minute.
         events = [{"metadata": {"eid": str(uuid4()), **known}} for _ in range(60)]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
     register(api, subscription, receiver, batch_limit=1)
@@ -648,7 +654,7 @@ def test_a_slow_sink_shares_its_partitions_with_a_stream(api, receiver):
 
 
 def a_keyed_subscription(api: httpx.Client, **fields: Any) -> tuple[dict[str, Any], str]:
-    """To one partition, whose events have keys."""
+    """A subscription to one partition, whose events have keys."""
     name = create_event_type(api, a_keyed_definition())["name"]
     return create_subscription(api, name, read_from="begin", **fields), name
 
@@ -701,7 +707,7 @@ def test_by_key_a_failing_key_holds_up_no_other_and_nothing_is_delivered_again(a
 
 
 def test_a_sink_that_is_down_does_not_fill_the_memory(tmp_path, monkeypatch):
-    """Of what it waits for, a part is in memory, counted in bytes; in the end it gets everything. (X64)"""
+    """Only some of the waiting events are in memory, limited in bytes; eventually, the sink gets everything. (X64)"""
     monkeypatch.setattr(courier, "MAX_BYTES_AT_HAND_OF_SINK", 100_000)
     monkeypatch.setattr(feeds, "MAX_CHUNK_BYTES", 50_000)
     events, event_bytes = 60, 10_000
@@ -785,7 +791,7 @@ def test_a_restart_goes_on_where_it_was(tmp_path, receiver):
 
 
 def test_sinks_are_spread_over_workers_and_taken_over(tmp_path, receiver):
-    """Each sink has one process; if that is killed, another goes on, and nothing is lost. (X31, X32)"""
+    """Each sink has one process; if that is killed, another one continues, and nothing is lost. (X31, X32)"""
     with start_broker(tmp_path, ON_LOOPBACK_VARIABLES) as program:
         with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
             made = [create_subscription(api, read_from="begin") for _ in range(6)]

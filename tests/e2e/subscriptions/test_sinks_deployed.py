@@ -1,4 +1,4 @@
-"""Sinks of the deployment, with the permissions of its roles: on AWS as it is on this machine."""
+"""Sinks of the AWS deployment on this machine, with the permissions of its roles."""
 
 import io
 import json
@@ -55,7 +55,9 @@ def test_the_deployment_delivers_over_http(api):
 
 @pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
 def test_the_deployment_keeps_what_is_delivered_ahead_of_a_key_that_fails(api):
-    """In DynamoDB, beside the cursor: another stream delivers only the missing events. (X60, X61, X62)"""
+    """Deliveries ahead of the cursor are in DynamoDB, beside it, so that another stream delivers only the missing
+    events. (X60, X61, X62)
+    """
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin")
     path = f"/subscriptions/{subscription['id']}/sink"
@@ -76,8 +78,9 @@ def test_the_deployment_keeps_what_is_delivered_ahead_of_a_key_that_fails(api):
 
 @pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
 def test_the_deployment_finds_a_sink_and_delivers_by_key_soon(api, record_property):
-    """From the answer to the registration until the first delivery, and a backlog of 300 events in order by key. (X1,
-    X60)"""
+    """The first delivery follows soon after the registration, and a backlog of 300 events is delivered in order by key.
+    (X1, X60)
+    """
     name = create_event_type(api, a_keyed_definition())["name"]
     subscription = create_subscription(api, name, read_from="begin")
     expected = [f"{'abcdefghij'[number % 10]}{number}" for number in range(300)]
@@ -97,7 +100,7 @@ def test_the_deployment_finds_a_sink_and_delivers_by_key_soon(api, record_proper
 
 @pytest.mark.long("tests/infra/test_streaming.py::test_tasks_deliver_to_what_the_context_names_and_to_nothing_else")
 def test_the_deployment_delivers_to_functions_queues_topics_and_buses(api, laptop):
-    """The role of the tasks is enough. (X39, X42, X46, X48)"""
+    """The role of the tasks has the necessary permissions. (X39, X42, X46, X48)"""
     sqs, sns, events = (laptop.cloud.client(each) for each in ("sqs", "sns", "events"))
     url = sqs.create_queue(QueueName="orders.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     sinks = {

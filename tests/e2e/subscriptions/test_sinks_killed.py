@@ -1,4 +1,4 @@
-"""Processes of a broker are killed again and again, while it delivers to many sinks."""
+"""A broker's processes are killed repeatedly while it delivers to many sinks."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Deliveries:
         self.seen_by_key = defaultdict(dict)
         self.repeated = Counter()
         self.count = 0
-        # How far each sink had committed a partition at some moment, and the number of deliveries until then.
+        # The committed offset of each partition by sink at some moment, and the number of deliveries until then.
         self._committed = {}
         self._until = 0
 
     def note_commits(self, committed):
-        """From now on, nothing may come again that is committed already: for each sink and partition, up to where."""
+        """Note the committed offset of each sink and partition: from now on, no committed event may come again."""
         self.read()
         self._committed = committed
         self._until = len(self._receiver.received)
@@ -87,12 +87,12 @@ class Deliveries:
 
 
 def offset_of(cursor):
-    """The number in it; the one before the first event is -1."""
+    """The number in an offset; that before the first event is -1."""
     return int(cursor["offset"].split("-", 2)[2])
 
 
 class Brokers:
-    """A broker of several processes, which is begun again over its data when all of them were killed."""
+    """A broker of several processes, which is restarted on its data when all of them were killed."""
 
     def __init__(self, folder, stack):
         self._folder = folder
@@ -108,7 +108,7 @@ class Brokers:
         self.program = self._stack.enter_context(broker)
 
     def restart_if_ended(self):
-        """A broker whose workers are killed too often gives up."""
+        """Restart the broker if it has ended: it gives up if its workers are killed too often."""
         if self.program.process.poll() is not None:
             self.start()
 
@@ -126,7 +126,7 @@ class Brokers:
 
 
 def publish_patiently(brokers, name, numbers):
-    """Until it is answered: events may be stored twice, which this is not about."""
+    """Publish until there is an answer: events may be stored twice, which does not matter here."""
     metadata = {"occurred_at": "2026-01-01T00:00:00Z", "eid": str(UUID(int=0))}
     events = [{"key": str(number % 7), "n": number, "metadata": metadata} for number in numbers]
 
@@ -142,7 +142,7 @@ def publish_patiently(brokers, name, numbers):
 
 
 def committed_by_sinks(brokers, subscriptions):
-    """How far each sink has committed each partition, without the commits whose answers were lost."""
+    """The committed offset of each partition by sink, without the commits whose answers were lost."""
     committed = {}
     for sink, subscription in subscriptions.items():
         try:

@@ -11,7 +11,7 @@ def read_stats(api, subscription, **query):
 
 
 def test_nothing_is_counted_before_the_first_stream(api):
-    """Every partition is listed; without offsets there is no count, and no reader. (S280, S282, S283, S284, S285)"""
+    """Every partition is listed; without offsets, it has no count and no reader. (S280, S282, S283, S284, S285)"""
     name = create_event_type(api)["name"]
     publish(api, name, 3)
     [found] = read_stats(api, create_subscription(api, name), show_time_lag=True)
@@ -37,7 +37,7 @@ def test_events_are_counted_from_the_committed_offset(api):
 
 
 def test_event_types_and_partitions_are_in_the_order_of_texts(api):
-    """One entry for each event type by name, and partitions as texts. (S281, S305)"""
+    """There is one entry for each event type, sorted by name; partitions are sorted as strings. (S281, S305)"""
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 3, "write_parallelism": 3}
     names = sorted(create_event_type(api, default_statistic=statistic)["name"] for _ in range(3))
     found = read_stats(api, create_subscription(api, *reversed(names)))
@@ -46,7 +46,7 @@ def test_event_types_and_partitions_are_in_the_order_of_texts(api):
 
 
 def test_lag_in_seconds_is_reported_when_asked_for(api):
-    """With `show_time_lag` the age of the first unconsumed event is reported, in whole seconds; 0 if there is none.
+    """With `show_time_lag`, the age of the first unconsumed event is reported in whole seconds, or 0 if there is none.
     (S287)"""
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name)
@@ -58,12 +58,12 @@ def test_lag_in_seconds_is_reported_when_asked_for(api):
 
 
 def test_subscriptions_have_to_exist(api):
-    """An unknown id is 404. (S60, S289)"""
+    """An unknown id gets 404. (S60, S289)"""
     told = problem(api.get("/subscriptions/unknown/stats"), 404)
     assert told == 'Subscription with id "unknown" does not exist'
 
 
 def test_flags_have_to_be_flags(api):
-    """A flag that is neither true nor false is 400. (S42)"""
+    """A flag that is neither true nor false gets 400. (S42)"""
     subscription = create_subscription(api)
     problem(api.get(f"/subscriptions/{subscription['id']}/stats", params={"show_time_lag": "perhaps"}), 400)

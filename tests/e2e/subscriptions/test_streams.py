@@ -23,7 +23,7 @@ STARTED = {"debug": "Stream started"}
 
 
 def test_headers_come_at_once(api, open_consumer):
-    """Head and stream id arrive before there is anything to read. (S162, S226, traps 3, 7)"""
+    """The head and the stream id arrive before any event. (S162, S226, traps 3, 7)"""
     subscription = subscribe_from_beginning(api)
     opened = open_consumer(subscription, batch_flush_timeout=300)
     assert opened.status == 200
@@ -53,8 +53,9 @@ def test_a_batch(api, open_consumer):
 
 
 def test_a_keep_alive(api, open_consumer):
-    """A keep-alive has a whole cursor and no events; the first says that the stream started. (S179, S181, S92, trap
-    4)"""
+    """A keep-alive has a whole cursor and no events; the first one says that the stream has started. (S179, S181, S92,
+    trap 4)
+    """
     subscription = subscribe_from_beginning(api)
     opened = open_consumer(subscription, batch_flush_timeout=1)
     first, second = opened.lines(2)
@@ -80,8 +81,9 @@ def test_the_next_stream_goes_on(api, open_consumer):
 
 
 def test_an_ended_stream_has_left_before_its_client_sees_the_end(api, open_consumer):
-    """When a client sees the end of its stream, there is room for the next, and the id is worth nothing. (S227, trap
-    12)"""
+    """When a client sees the end of its stream, there is room for the next, and the old id is no longer valid. (S227,
+    trap 12)
+    """
     subscription = subscribe_from_beginning(api, events=1)
     for _ in range(3):
         opened = open_consumer(subscription, stream_limit=1, batch_flush_timeout=1)
@@ -114,7 +116,7 @@ def test_parameters_that_make_no_sense(api, parameters, detail):
 
 
 def test_parameters_that_cannot_be_read(api):
-    """A number that is none, and a body that is not a JSON object, are bad requests. (S154)"""
+    """An invalid number, and a body that is not a JSON object, are bad requests. (S154)"""
     url = events_url({"id": "nobody"})
     problem(api.get(url, params={"batch_limit": "many"}), 400)
     problem(api.post(url, json={"batch_limit": "many"}), 400)
@@ -149,7 +151,7 @@ def test_an_unknown_subscription(api):
 
 
 def test_partitions_that_cannot_be_had(api):
-    """Partitions that are named twice, or are not the subscription's, are refused. (S156, S157, S158)"""
+    """Partitions that are named twice, or do not belong to the subscription, are refused. (S156, S157, S158)"""
     subscription = subscribe_from_beginning(api)
     [name] = subscription["event_types"]
     own = {"event_type": name, "partition": "0"}
@@ -225,7 +227,7 @@ def test_a_blocked_subject_is_refused(api, open_consumer):
 
 
 def test_the_window(api, open_consumer):
-    """No more than the window is sent until something is committed, and then as much again. (S199, S195, S129)"""
+    """Only as many events as the window allows are uncommitted at once. (S199, S195, S129)"""
     opened = open_consumer(subscribe_from_beginning(api, events=12), max_uncommitted_events=5, batch_flush_timeout=1)
     first = [opened.batch() for _ in range(5)]
     assert [each["events"][0]["n"] for each in first] == [0, 1, 2, 3, 4]
@@ -235,7 +237,7 @@ def test_the_window(api, open_consumer):
 
 
 def test_several_event_types(api, open_consumer):
-    """One stream has the batches of all event types, each with its own. (S302, S303)"""
+    """One stream has the batches of all event types, each batch with the events of one event type. (S302, S303)"""
     one, two = create_event_type(api)["name"], create_event_type(api)["name"]
     subscription = create_subscription(api, one, two, read_from="begin")
     publish(api, one)
@@ -247,8 +249,8 @@ def test_several_event_types(api, open_consumer):
 
 
 def test_events_for_others_are_passed_over(api, open_consumer, monkeypatch):
-    """Events for another subscription are not delivered, and commit themselves. (S228, S229, S231, S232, S233, S275)"""
-    # A broker in this process commits them soon.
+    """Events for other subscriptions are skipped, and count as committed. (S228, S229, S231, S232, S233, S275)"""
+    # A broker in this process commits these events soon.
     monkeypatch.setattr("nakadi.subscriptions.stream.session.AUTO_COMMIT_INTERVAL_SECONDS", 0.5)
     name = create_event_type(api)["name"]
     ours, theirs = create_subscription(api, name, read_from="begin"), create_subscription(api, name, read_from="begin")
@@ -271,7 +273,7 @@ def test_misplaced_events_are_passed_over(api, open_consumer, switch_on):
 
 
 def test_a_new_timeline_is_invisible(api, open_consumer):
-    """A switch of timelines shows in the offsets alone; a commit at the end of the old one carries over. (S299,
+    """A switch of timelines is visible only in the offsets; a commit at the end of the old one carries over. (S299,
     S91)"""
     subscription = subscribe_from_beginning(api, events=1)
     [name] = subscription["event_types"]
@@ -300,7 +302,7 @@ def test_an_event_type_that_is_made_again_is_read_by_streams_that_open_right_aft
 
 
 def test_gzip(api, open_consumer):
-    """With gzip every line comes when it is sent. (S164, trap 21)"""
+    """With gzip, every line arrives when it is sent. (S164, trap 21)"""
     opened = open_consumer(subscribe_from_beginning(api, events=1), {"Accept-Encoding": "gzip"})
     assert opened.headers["content-encoding"] == "gzip"
     assert opened.batch()["events"] == [{"n": 0}]
@@ -317,7 +319,7 @@ def test_any_other_accept_is_overlooked(api, open_consumer, accept):
 
 
 def test_server_sent_events(api, open_consumer):
-    """An event source gets the stream's id as its first event, and each batch as the data of one."""
+    """An event source gets the stream's id as its first event, and each batch as the data of an event."""
     subscription = subscribe_from_beginning(api, events=1)
     opened = open_consumer(subscription, {"Accept": "text/event-stream"}, batch_flush_timeout=1)
     assert opened.headers["content-type"] == "text/event-stream"

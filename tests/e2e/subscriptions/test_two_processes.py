@@ -81,8 +81,9 @@ class ConsumingThread(threading.Thread):
 
 def test_killing_one_of_two_servers_loses_nothing(servers):
     """Two processes serve a subscription; one is killed while events flow. Every event comes, in order within its
-    partition but for those that are sent once more, and the other process has all partitions in the end. (S225, S239,
-    S245, S312, S315)"""
+    partition except for those that are resent, and eventually the other process has all partitions. (S225, S239, S245,
+    S312, S315)
+    """
     (first, one), (_, two) = servers
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
     name = create_event_type(one, default_statistic=statistic)["name"]
@@ -130,7 +131,7 @@ def test_parked_events_are_the_same_in_both_processes(servers):
 
 
 def test_a_stream_is_left_and_extended_through_another_process(servers):
-    """Any process may receive a client's request: the one that serves the stream carries it out. (S324, S327,
+    """Any process may receive a client's request: the process that serves the stream executes it. (S324, S327,
     S330)"""
     (_, one), (_, two) = servers
     subscription = subscribe_from_beginning(one, events=1)
@@ -145,7 +146,7 @@ def test_a_stream_is_left_and_extended_through_another_process(servers):
 
 
 def test_a_stream_of_a_process_that_died_is_left_too(servers):
-    """The answer comes at the latest when the lease of the process expires. (S327)"""
+    """The answer comes when the lease of the process expires, at the latest. (S327)"""
     (first, one), (_, two) = servers
     subscription = subscribe_from_beginning(one, events=1)
     with Consumer(one, subscription) as stream:

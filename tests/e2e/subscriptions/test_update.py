@@ -15,7 +15,9 @@ def get_subscription(api, subscription):
 
 
 def test_authorization_annotations_and_labels_change(api):
-    """They are replaced, the time of the last change moves, and all else stays unchanged. (S63, S66, S69, S70)"""
+    """Authorization, annotations and labels are replaced, the time of the last change moves, and all else stays
+    unchanged. (S63, S66, S69, S70)
+    """
     subscription = create_subscription(api, annotations={"a": "1"})
     answer = put(
         api,
@@ -38,7 +40,7 @@ def test_authorization_annotations_and_labels_change(api):
 
 @pytest.mark.parametrize("given", [{}, {"annotations": None, "labels": None}])
 def test_annotations_and_labels_that_are_left_out_stay(api, given):
-    """Left out or null they stay, and as an empty map they are emptied. (S67)"""
+    """Missing or null annotations and labels stay; an empty map clears them. (S67)"""
     subscription = create_subscription(api, annotations={"a": "1"}, labels={"b": "2"})
     assert put(api, subscription, **given).status_code == 204
     assert get_subscription(api, subscription)["annotations"] == {"a": "1"}
@@ -97,7 +99,7 @@ def test_event_types_are_compared_as_a_set(api):
 
 
 def test_authorization_cannot_be_removed(api):
-    """Existing lists can be changed, not removed. (S68, R260)"""
+    """Existing lists can be changed, but not removed. (S68, R260)"""
     subscription = create_subscription(api, authorization=a_subscription_authorization())
     for given in ({}, {"authorization": None}):
         assert problem(put(api, subscription, **given), 422) == (
@@ -128,13 +130,13 @@ def test_fields_are_checked_first(api, switch_on):
 
 
 def test_what_does_not_exist_cannot_be_changed(api):
-    """An unknown id of any form is 404. (S60, S63)"""
+    """An unknown id of any form gets 404. (S60, S63)"""
     answer = put(api, {"id": "not-even-a-uuid", **OTHER})
     assert problem(answer, 404) == 'Subscription with id "not-even-a-uuid" does not exist'
 
 
 def test_changes_are_seen_at_once(api):
-    """After a change of a subscription, streams, commits and statistics follow it. (S62)
+    """After a change of a subscription, streams, commits and statistics use its new state at once. (S62)
 
     Nothing is remembered for minutes."""
     subscription = create_subscription(api)
