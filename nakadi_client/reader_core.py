@@ -57,10 +57,14 @@ EMPTY_LINES_AT_END = 5
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A cursor of an event type: an offset after which to continue."""
+    """A cursor of an event type: an offset after which to continue, and perhaps the last offset to read.
+
+    At `until`, Nakadi Serverless sends a line without events. Other brokers ignore this member.
+    """
 
     partition: str
     offset: str
+    until: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Find(msgspec.Struct, frozen=True):
@@ -136,15 +140,15 @@ class ReaderCore:
             return Wait(self._open_at)
         if self._at is None:
             return Find()
-        cursors = [Place(partition, offset) for partition, offset in self._at.items()]
         if not self._options.follow and self._ends is None:
-            return Measure(cursors)
+            return Measure([Place(partition, offset) for partition, offset in self._at.items()])
         self._got_lines = False
         self._empty_lines.clear()
         self._silent_lines = 0
         # The limit is the number of existing events, so that the stream ends at once; fewer events come if compaction
         # has removed some.
         size = min(self._options.batch_limit, self._left or self._options.batch_limit)
+        cursors = [Place(partition, offset, self._until(partition)) for partition, offset in self._at.items()]
         return OpenStream(cursors, size, self._left, self._options.cloud_events)
 
     def handle_answer(self, step: Find | Measure | OpenStream, answer: Answer | NoAnswer, now: float) -> None:
@@ -219,11 +223,18 @@ class ReaderCore:
         if self._ends and self._silent_lines >= EMPTY_LINES_AT_END * len(self._at or ()):
             self._ends.clear()
 
+    def _until(self, partition: str) -> str | msgspec.UnsetType:
+        # In CloudEvents, the line at `until` would not say which partition has ended.
+        if self._ends is None or self._options.cloud_events:
+            return msgspec.UNSET
+        return self._ends.get(partition, msgspec.UNSET)
+
     def _is_at_end(self, partition: str, offset: str) -> bool:
         """Whether a partition has no more of the events that existed at the beginning.
 
-        The last offset may belong to an event that no stream delivers, such as a tombstone, so lines without events
-        also mark the end. One or two do not, because a busy broker sends them while it still reads.
+        The last offset may belong to an event that no stream delivers, such as a tombstone, and a broker may not know
+        `until`. So lines without events also mark the end. One or two do not, because a busy broker sends them while
+        it still reads.
         """
         assert self._ends is not None
         return self._empty_lines[partition] >= EMPTY_LINES_AT_END or offset >= self._ends.get(partition, offset)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from nakadi_client import EventsUnreadable, NakadiError, NoAnswer, Patience, Refused, Trouble
 from nakadi_client.answers import Answer
@@ -57,6 +58,9 @@ class SimulatedBroker:
     def __init__(self, seed, *, follow, start="begin", cloud_events=False):
         self.random = random.Random(seed)
         options = ReadOptions(start, None, follow, 4, cloud_events=cloud_events)
+        self.knows_until = self.random.random() < 0.5
+        # The last events may be tombstones, which no stream delivers.
+        self.has_tombstones = self.random.random() < 0.5
         self.core = ReaderCore("t", options, self.random.random)
         self.cloud_events = cloud_events
         self.log = {name: [n for n in range(30) if self.random.random() < 0.8] for name in ("0", "1", "2")}
@@ -89,7 +93,7 @@ class SimulatedBroker:
     def lag(self, cursor):
         number = -1 if cursor.offset == "BEGIN" else int(cursor.offset.removeprefix("001-0001-"))
         # The broker counts offsets, including those of events that compaction has removed.
-        newest = max([-1, *self.log[cursor.partition]])
+        newest = 29 if self.has_tombstones else max([-1, *self.log[cursor.partition]])
         return {
             "partition": cursor.partition,
             "newest_available_offset": offset_text(newest),
@@ -97,13 +101,16 @@ class SimulatedBroker:
         }
 
     def has_more(self, at):
-        return any(numbers and numbers[-1] > at[name] for name, numbers in self.log.items())
+        return any(number > offset for name, offset in at.items() for number in self.log[name])
 
     def stream(self, step):
         if self.random.random() < 0.2:
             self.core.handle_answer(step, self.random.choice([NoAnswer("down"), Answer(503)]), self.now)
             return
         at = {each.partition: -1 if each.offset == "BEGIN" else int(each.offset[9:]) for each in step.cursors}
+        untils = {
+            each.partition: int(each.until[9:]) for each in step.cursors if self.knows_until and each.until is not UNSET
+        }
         left = step.stream_limit or 1_000
         empty_lines = dict.fromkeys(at, 0)
         silent_lines = 0
@@ -120,6 +127,8 @@ class SimulatedBroker:
             if self.has_more(at) and silent_lines >= EMPTY_LINES_AT_END * len(at):
                 break
             at[name] = numbers[-1] if numbers else at[name]
+            if not numbers and name in untils and not self.has_more({name: at[name]}):
+                at[name] = untils[name]
             left -= len(numbers)
             text = cloud_events_line(name, numbers) if self.cloud_events else stream_line(name, numbers, at[name])
             for batch in self.core.batches([text]):
@@ -166,6 +175,24 @@ def test_a_start_is_an_offset_of_each_partition(start, expected):
             step, answer_200([{"partition": name, "newest_available_offset": offset_text(7)} for name in "01"]), 0.0
         )
     assert core.step(0.0).cursors == [Place(*pair) for pair in expected.items()]
+
+
+def test_a_broker_that_knows_until_says_where_a_partition_ends():
+    """One line at `until` ends the reader, although nobody delivers the last event. CloudEvents name no partition."""
+    places = {}
+    for cloud_events in (False, True):
+        core = ReaderCore("t", ReadOptions({"0": offset_text(1)}, follow=False, cloud_events=cloud_events), lambda: 0.0)
+        lag = {"partition": "0", "newest_available_offset": offset_text(4), "unconsumed_events": 3}
+        core.handle_answer(core.step(0.0), answer_200([lag]), 0.0)
+        places[cloud_events] = core.step(0.0).cursors
+        if not cloud_events:
+            [batch] = core.batches([stream_line("0", [3]), stream_line("0", [], 4)])
+            assert batch.cursor.offset == offset_text(3)
+            assert core.step(0.0) == End()
+    assert places == {
+        False: [Place("0", offset_text(1), until=offset_text(4))],
+        True: [Place("0", offset_text(1))],
+    }
 
 
 def test_an_end_that_is_reached_already_opens_no_stream():
