@@ -38,15 +38,23 @@ def parse_start(text: str, now: datetime) -> Start:
     if _DATE_PATTERN.match(text):
         return Start(_format_moment(_time(text)))
     if "=" in text:
-        pairs = dict(pair.rpartition("=")[::2] for pair in text.split(","))
-        if all(partition and _OFFSET.fullmatch(offset) for partition, offset in pairs.items()):
-            return Start(by_partition=pairs)
+        pairs = [pair.rpartition("=")[::2] for pair in text.split(",")]
+        if all(partition and _OFFSET.fullmatch(offset) for partition, offset in pairs):
+            _check_that_each_is_named_once(pairs)
+            return Start(by_partition=dict(pairs))
     elif _OFFSET.fullmatch(text):
         return Start(text)
     raise BadInput(
         f"{text!r} is not a place to start: use begin, end, a time such as 2026-11-21T12:00:00Z, an age such as 15m or "
         "2h, an offset, or offsets by partition such as 0=001-0001-000000000000000012,1=001-0001-000000000000000034."
     )
+
+
+def _check_that_each_is_named_once(pairs: Sequence[tuple[str, str]]) -> None:
+    named = [partition for partition, _ in pairs]
+    for partition in named:
+        if named.count(partition) > 1:
+            raise BadInput(f"Partition {partition} has two offsets: give each partition one.")
 
 
 def fetch_partitions(api: Api, event_type: str) -> list[dict[str, Any]]:

@@ -242,18 +242,25 @@ def lag(subscription: str, watch: bool, every: int) -> None:
     "reset",
     "nakadi subscriptions reset 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --to begin --dry-run",
     "nakadi subscriptions reset 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --to 2026-11-21T12:00:00Z",
-    "nakadi subscriptions reset 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --to order.placed:0=001-0001-000000000000000012",
+    "nakadi subscriptions reset 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 --to order.placed:0=001-0001-000000000000000012 "
+    "--to order.placed:1=001-0001-000000000000000034",
 )
 @click.argument("subscription")
-@click.option("--to", "start", required=True, help="begin, end, a time, an age, or offsets by partition.")
+@click.option(
+    "--to",
+    "starts",
+    required=True,
+    multiple=True,
+    help="begin, end, a time, an age, or the offset of a partition; repeat it for several partitions.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the effect, and change nothing.")
-def reset(subscription: str, start: str, dry_run: bool) -> None:
+def reset(subscription: str, starts: tuple[str, ...], dry_run: bool) -> None:
     """Move the cursors of a subscription, and show how many events wait after that.
 
     The broker ends open streams. Partitions without a given offset keep their cursors.
     """
     api = connect()
-    place = parse_start(start, datetime.now(UTC))
+    place = parse_start(",".join(starts), datetime.now(UTC))
     event_types = api.get(path("subscriptions", subscription))["event_types"]
     rows = [row for each in event_types for row in _moves(api, each, place)]
     _check_that_all_are_meant(place, rows)

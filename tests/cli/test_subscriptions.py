@@ -219,6 +219,21 @@ def test_a_subscription_is_reset(run, numbers_event_type, owner):
     assert reached[7] == of_one_partition
 
 
+def test_a_reset_takes_the_offsets_of_several_partitions(run, numbers_event_type, owner):
+    """Every --to counts: each moves its partition, and two offsets for one partition are refused."""
+    identity = created_by(run, numbers_event_type, "--owner", owner, "--from", "end")
+    partitions = run("event-types", "partitions", numbers_event_type, "-o", "json").json
+    places = [f"{each['partition']}={each['oldest_available_offset']}" for each in partitions[:2]]
+
+    apart = run("subscriptions", "reset", identity, "--to", places[0], "--to", places[1], "--dry-run", "-o", "json")
+    together = run("subscriptions", "reset", identity, "--to", ",".join(places), "--dry-run", "-o", "json")
+
+    assert [row["partition"] for row in apart.json] == [each["partition"] for each in partitions[:2]]
+    assert apart.json == together.json
+    assert run("subscriptions", "reset", identity, "--to", places[0], "--to", "0=1").code == 2
+    assert run("subscriptions", "reset", identity, "--to", places[0], "--to", "begin").code == 2
+
+
 def test_offsets_of_unknown_partitions_are_refused(run, numbers_event_type, owner):
     """A partition that does not exist is refused, instead of being ignored."""
     identity = created_by(run, numbers_event_type, "--owner", owner)
