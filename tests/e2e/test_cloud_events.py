@@ -18,7 +18,7 @@ BEGIN = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])
 
 
 def a_cloud_event(number: int = 0, **attributes: str) -> CloudEvent:
-    """One with attributes of each kind; its text is not ASCII."""
+    """A CloudEvent with attributes of each kind, and with text that is not ASCII."""
     named = {"id": f"A-{number}", "source": "urn:shop:é", "type": "org.example.paid", "subject": 'Größe 100% "q"'}
     return CloudEvent(named | {"tenant": "b", **TRACE} | attributes, {"n": number, "text": "ä"})
 
@@ -32,7 +32,7 @@ def read_cloud_events(line: bytes | str) -> list[CloudEvent]:
 
 
 def describe(event: CloudEvent) -> tuple[dict[str, object], object]:
-    """The content of a CloudEvent, without the place where it was read."""
+    """The content of a CloudEvent, without its position."""
     places = ("eventtype", "partition", "offset", "cursortoken")
     named = {name: value for name, value in event.get_attributes().items() if name not in places}
     return {"datacontenttype": "application/json"} | named, event.get_data()
@@ -69,7 +69,7 @@ def test_each_content_mode_publishes_what_comes_back(api, event_type, to_message
 
 
 def test_cloud_events_come_back_from_a_subscription_and_are_committed(api, event_type):
-    """The attributes of the last one are the cursor. (E1, E21, E22)"""
+    """The attributes of the last event are the cursor. (E1, E21, E22)"""
     events = [a_cloud_event(number) for number in range(3)]
     subscription = create_subscription(api, event_type, read_from="begin")["id"]
     assert publish(api, event_type, batch_of(*events)).status_code == 200
@@ -93,7 +93,7 @@ def test_cloud_events_come_back_from_a_subscription_and_are_committed(api, event
 
 
 def test_every_reader_gets_attributes_and_trace_context(api, event_type):
-    """Readers of events in Nakadi's form find both in the metadata. (E2, E3, E7)"""
+    """Readers of events in Nakadi's form find the attributes and the trace context in the metadata. (E2, E3, E7)"""
     publish(api, event_type, batch_of(a_cloud_event()))
 
     [line] = api.get(f"/event-types/{event_type}/events?stream_limit=1", headers=BEGIN).text.splitlines()
@@ -104,7 +104,9 @@ def test_every_reader_gets_attributes_and_trace_context(api, event_type):
 
 
 def test_events_without_a_trace_get_that_of_their_request(api, event_type):
-    """Each event of a batch in Nakadi's form, and a CloudEvent; an event's own trace counts. (E7, E10)"""
+    """This holds for each event of a batch in Nakadi's form, and for a CloudEvent; an event's own trace takes
+    precedence. (E7, E10)
+    """
     own = {"span_ctx": {"traceparent": "own"}}
     events = [{"metadata": metadata(eid=str(uuid4())) | more} for more in ({}, own, {"flow_id": "f"})]
     path = f"/event-types/{event_type}/events"
@@ -178,14 +180,14 @@ def test_refused_events_are_named_by_their_ids(api):
     ],
 )
 def test_bad_cloud_events_are_problems(api, event_type, body, content_type, headers, status):
-    """Nothing of the request is stored. (E9)"""
+    """A request with an invalid CloudEvent stores nothing. (E9)"""
     assert problem(publish(api, event_type, body, content_type, **headers), status)
     [partition] = api.get(f"/event-types/{event_type}/partitions").json()
     assert partition["newest_available_offset"].endswith("-1")
 
 
 def test_cloud_events_delete_nothing(api):
-    """Deletions are events in JSON. (E9)"""
+    """Deletions must be events in JSON. (E9)"""
     name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     answer = api.post(
         f"/event-types/{name}/deleted-events", content=batch_of(a_cloud_event()), headers={"content-type": BATCH}
@@ -194,6 +196,6 @@ def test_cloud_events_delete_nothing(api):
 
 
 def test_a_keep_alive_is_an_empty_batch(api, event_type):
-    """The line shows that the stream is alive. (E23)"""
+    """A keep-alive of a stream of CloudEvents is an empty batch. (E23)"""
     path = f"/event-types/{event_type}/events?batch_flush_timeout=1&stream_timeout=1&stream_keep_alive_limit=1"
     assert api.get(path, headers=BEGIN | {"accept": BATCH}).content == b"[]\n"

@@ -29,18 +29,18 @@ STREAM = "application/x-json-stream"
 Answer = tuple[int, str | None, bytes]
 
 
-# A client that is refused the items of its batch would publish everything again.
+# A client that does not get the items of its batch would publish all events again.
 IGNORE_ACCEPT = ("publish_events", "delete_events", "get_metrics", "get_request_metrics", "get_stream_metrics")
 
 
-# Answers of work that takes longer than anything here.
+# Answers of operations that take longer than any here.
 TAKE_LONG = {("start_rehearsal", "202")}
 
 
 class OperationsTour:
     """Calls every operation with one `Accept` header, and keeps the answers.
 
-    It reads values that it needs on the way through `api`, a client that accepts everything.
+    It reads values that it needs for further requests through `api`, a client that accepts everything.
     """
 
     def __init__(self, broker: Broker, api: httpx.Client, accept: str) -> None:
@@ -267,7 +267,7 @@ def test_every_described_success_is_answered_and_no_other(tours: dict[str, list[
 
 
 def test_bodies_that_are_not_always_there_are_described_as_such(tours: dict[str, list[tuple[str, Answer]]]) -> None:
-    """Only the successes that come with and without a body are described as coming with one at times."""
+    """Only successes that sometimes have a body are described as having an optional one."""
     bodies: dict[tuple[str, str], set[bool]] = {}
     for operation, (status, _, body) in tours["*/*"]:
         bodies.setdefault((operation, str(status)), set()).add(bool(body))
@@ -280,7 +280,7 @@ def test_bodies_that_are_not_always_there_are_described_as_such(tours: dict[str,
 
 
 def test_clients_that_expect_no_body_can_do_everything(tours: dict[str, list[tuple[str, Answer]]]) -> None:
-    """A client that names Problems alone, as generated ones do where success has no body, is refused nowhere. (R12)"""
+    """A client that accepts only Problems, as generated clients do if success has no body, is never refused. (R12)"""
     for (operation, (status, kind, body)), (_, usual) in zip(
         tours["application/problem+json"], tours["*/*"], strict=True
     ):
@@ -292,7 +292,7 @@ def test_clients_that_expect_no_body_can_do_everything(tours: dict[str, list[tup
 def test_clients_that_accept_only_streams_can_do_everything(tours: dict[str, list[tuple[str, Answer]]]) -> None:
     """A client with one `Accept` for streams is refused only the answer in JSON, and its request is carried out. (R12)
 
-    Everything that a client requests on the way works, although the broker answered some of it with 406.
+    All requests take effect, although the broker answers some of them with 406.
     """
     for (operation, (status, _, _)), (_, usual) in zip(tours[STREAM], tours["*/*"], strict=True):
         negotiable = usual[1] == JSON_MEDIA_TYPE and operation not in IGNORE_ACCEPT

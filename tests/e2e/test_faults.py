@@ -52,7 +52,7 @@ def read_stored_events(api, name):
 
 
 def test_a_refused_partition_fails_alone(broker, api, name):
-    """When one partition cannot be written, only its events fail, and trying again stores them. (P111, P115)"""
+    """If one partition cannot be written, only its events fail, and a retry stores them. (P111, P115)"""
     broker.faults.refuse(event_type=name, partition="0", times=1)
 
     answer = publish(api, name)
@@ -65,7 +65,7 @@ def test_a_refused_partition_fails_alone(broker, api, name):
 
 
 def test_when_all_fail_it_is_still_207(broker, api, name):
-    """A write phase in which nothing was stored answers like one in which something was. (P112)"""
+    """A write in which nothing was stored gets the same status as one in which some events were. (P112)"""
     broker.faults.refuse(event_type=name, times=2)
 
     answer = publish(api, name)
@@ -87,7 +87,7 @@ def test_a_timeout_may_have_stored_the_events(broker, api, name):
 
 
 def test_a_log_that_is_stopped_is_reported_as_such(broker, api, name):
-    """While the log does not answer, requests are 503 or fail item by item, and nothing is lost. (C29)"""
+    """While the log does not answer, requests get 503 or fail item by item, and nothing is lost. (C29)"""
     publish(api, name)
     broker.faults.stop()
 
@@ -100,7 +100,7 @@ def test_a_log_that_is_stopped_is_reported_as_such(broker, api, name):
 
 
 def test_a_delivery_can_be_repeated(broker, api, name):
-    """A client has to bear repeated events; here a test can cause them."""
+    """A client has to handle repeated events; this fault lets a test cause them."""
     publish(api, name)
     publish(api, name)
     broker.faults.repeat(1, event_type=name)
@@ -116,7 +116,7 @@ def test_a_delivery_can_be_repeated(broker, api, name):
 
 
 def test_other_event_types_are_not_concerned(broker, api, name):
-    """An order for one event type leaves the others alone."""
+    """A fault that is ordered for one event type does not affect the others."""
     other = create_event_type(api, **BY_KEY)["name"]
     broker.faults.refuse(event_type=name, times=10)
 

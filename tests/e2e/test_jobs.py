@@ -49,7 +49,7 @@ class Deployment:
             assert job.main([*self.arguments, *arguments]) == 0, told.getvalue()
 
     def as_role_of(self, main):
-        """What this process calls on AWS is done with the role of a job."""
+        """Calls of this process to AWS are made with the role of a job."""
         name = main.__module__.rpartition(".")[2]
         return patch.dict(os.environ, {"AWS_ACCESS_KEY_ID": self.roles[name]} if self.roles else {})
 
@@ -73,7 +73,7 @@ def deployed(request, tmp_path, monkeypatch):
             yield Deployment(broker.url, stores, places, f"{STREAM}&endpoint={endpoints['kinesis']}", roles)
         return
     file = f"sqlite:///{tmp_path / 'nakadi.db'}"
-    # Kafka delivers what is erased until it forgets it.
+    # Kafka delivers erased events until they expire.
     log, more = (kafka.url(), {"hot_retention_ms": 1000}) if request.param == "kafka" else (file, {})
     places = {"registry": file, "event_log": log, "log_index": file, "archive": str(tmp_path / "archive")}
     with Broker(**places, archive_after_seconds=1, **more) as broker:

@@ -1,4 +1,4 @@
-"""Event types with their events in Kafka, and those that move there and back."""
+"""Event types whose events are in Kafka, or move there and back."""
 
 import threading
 import time
@@ -47,7 +47,7 @@ def storage(api):
 
 
 def test_a_storage_whose_servers_do_not_answer_is_not_added(api):
-    """A storage in a Kafka that is not there is 422, soon. (R239)"""
+    """A storage in an unreachable Kafka soon gets 422. (R239)"""
     configuration = {"bootstrap_servers": "127.0.0.1:9"}
     described = {"id": "nowhere", "storage_type": "kafka", "kafka_configuration": configuration}
     assert problem(api.post("/storages", json=described), 422) == (
@@ -111,9 +111,9 @@ def count_published(published) -> int:
 
 
 def consume_numbers(api, subscription: str, published: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """The numbers of each publisher, in the order in which a stream of the subscription has them."""
+    """The numbers of each publisher, in the order in which a stream of the subscription delivers them."""
     found: dict[str, list[int]] = {}
-    # The stream ends by itself, with or without the last event: missing ones are noticed then.
+    # The stream ends by itself, with or without the last event; the caller then notices missing events.
     parameters = {
         "stream_limit": count_published(published),
         "stream_timeout": 2 * int(PATIENCE),

@@ -20,7 +20,7 @@ class OtherBroker:
     """Another broker, represented only by its topics, with records in its format."""
 
     def __init__(self) -> None:
-        # The library is installed where these tests run.
+        # The Kafka library is installed wherever these tests run.
         where = {"bootstrap.servers": kafka.servers()}
         self._producer, self._admin, self._new = Producer({**where, "acks": "all"}), AdminClient(where), NewTopic
 
@@ -132,7 +132,7 @@ def test_cursors_of_subscriptions_come_along(api, other_broker):
     with api.stream("GET", f"/subscriptions/{subscription}/events", params=limits) as stream:
         for line in stream.iter_lines():
             found += [event["foo"] for event in json.loads(line).get("events", ())]
-            if len(found) >= 3:  # all that are behind the cursor
+            if len(found) >= 3:  # all events after the cursor
                 break
     assert found == ["7", "8", "9"]
 
@@ -142,7 +142,7 @@ def test_cursors_of_subscriptions_come_along(api, other_broker):
 
 
 def test_an_event_type_with_subscriptions_cannot_adopt(api, other_broker):
-    """Their cursors would lead into another log. (R281)"""
+    """The subscriptions' cursors would refer to another log. (R281)"""
     name = create_event_type(api)["name"]
     api.post("/subscriptions", json={"owning_application": "tests", "event_types": [name]})
 
@@ -155,7 +155,7 @@ def test_an_event_type_with_subscriptions_cannot_adopt(api, other_broker):
     ("written", "detail"), [(None, "There is no topic {topic}"), (b"\x00\x01a", "Event 0 in partition 0 of the topic ")]
 )
 def test_topics_that_cannot_be_read_are_refused(api, other_broker, written, detail):
-    """A topic that does not exist, or has events in Avro, is 422, and the event type stays unchanged. (R281)"""
+    """A topic that does not exist, or has events in Avro, gets 422, and the event type stays unchanged. (R281)"""
     topic = str(uuid.uuid4())
     if written is not None:
         other_broker.publish(topic := other_broker.topic(1), written)
@@ -168,7 +168,7 @@ def test_topics_that_cannot_be_read_are_refused(api, other_broker, written, deta
 
 
 def test_large_batches_fit_into_an_adopted_topic(api, other_broker):
-    """The other broker's topics take a megabyte at once; a batch here may be larger. (R281)"""
+    """The other broker's topics accept a megabyte at once; a batch here may be larger. (R281)"""
     topic = other_broker.topic(1)
     name = create_event_type(api)["name"]
     assert adopt(api, name, {"order": 1, "topic": topic}).status_code == 201

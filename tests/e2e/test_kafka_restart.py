@@ -1,4 +1,4 @@
-"""A Kafka that is away for a while, as clients of the broker see it."""
+"""A temporary outage of Kafka, as clients of the broker see it."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ from tests.support.processes import ROOT, ROOT_ENVIRONMENT, run_process
 
 
 class Publisher:
-    """Publishes numbers, each once, and keeps which were acknowledged."""
+    """Publishes numbers, each once, and remembers which were acknowledged."""
 
     def __init__(self, api, name):
         self._api, self._name = api, name
@@ -37,8 +37,9 @@ class Publisher:
 
 @pytest.mark.long("tests/e2e/test_faults.py::test_a_log_that_is_stopped_is_reported_as_such")
 def test_publishers_are_refused_and_streams_go_on(tmp_path, record_property):
-    """While it is away publishing fails item by item and reads are 503, both in bounded time. Streams stay open,
-    and have all acknowledged events, once and in order, when it is back. (C29, P111)"""
+    """While Kafka is away, publishing fails item by item and reads get 503, both in bounded time. Streams stay open,
+    and deliver all acknowledged events, once and in order, when Kafka is back. (C29, P111)
+    """
     with (
         kafka.a_server(tmp_path) as server,
         Broker(event_log=f"kafka://{server.address}?timeout=2") as broker,

@@ -1,4 +1,4 @@
-"""The program as people use it: started in a terminal, asked with curl, ended with Ctrl-C."""
+"""The program as people use it: started in a terminal, used with curl, and ended with Ctrl-C."""
 
 import json
 import re
@@ -39,7 +39,7 @@ class Program:
         self.url = re.search(r"ready at (\S+)", self.greeting)[1]
 
     def end(self, how=signal.SIGINT):
-        """End it, and return its exit code and its stderr."""
+        """End the program, and return its exit code and its stderr."""
         self.process.send_signal(how)
         _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
@@ -79,7 +79,7 @@ def test_its_curl_lines_work_when_pasted():
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_cleanly_with_a_client_connected(how):
-    """Ctrl-C ends it without a trace, though clients are connected."""
+    """Ctrl-C ends the program without a traceback, although clients are connected."""
     with start_program("--engine=memory") as program, Wire(program.url) as wire:
         wire.send("GET /health HTTP/1.1").response()
 
@@ -87,14 +87,16 @@ def test_it_ends_cleanly_with_a_client_connected(how):
 
 
 def test_it_ends_cleanly_from_every_moment_of_its_start(tmp_path):
-    """Ctrl-C before the greeting ends it with 130, SIGTERM and both behind the greeting with 0, never with a trace."""
+    """Ctrl-C before the greeting ends it with 130; SIGTERM, and both signals after the greeting, end it with 0; never
+    with a traceback.
+    """
     for end in end_at_each_step("nakadi.local", "--port=0", "--data", str(tmp_path / "data")):
         ready = "Ctrl-C ends it." in end.said
         assert (end.code, end.complained) == (130 if end.how == signal.SIGINT and not ready else 0, ""), end
 
 
 def test_what_was_said_is_known_after_it_was_killed(tmp_path):
-    """A broker that is killed in the middle of work knows everything acknowledged at its next start."""
+    """After a broker was killed at work, its next start finds everything that was acknowledged."""
     with start_program("--data", str(tmp_path)) as program:
         assert http.post(f"{program.url}/event-types", json=EVENT_TYPE).status_code == 201
         program.end(signal.SIGKILL)
@@ -123,7 +125,9 @@ def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
 
 
 def publish_until_killed(program, seconds):
-    """Publish one event after the other, and kill the program this long after the first; how many were acknowledged."""
+    """Publish one event after the other, and kill the program this long after the first; return how many were
+    acknowledged.
+    """
     killer = threading.Timer(seconds, program.process.kill)
     acknowledged = 0
     with suppress(httpx.TransportError), httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
@@ -144,7 +148,9 @@ def start_error(data):
 
 
 def test_a_loss_is_reported_and_has_to_be_accepted(tmp_path):
-    """It starts normally after kills; once its file was removed, only with an option that accepts the loss."""
+    """The program starts normally after kills; once its file was removed, it starts only with an option that accepts
+    the loss.
+    """
     acknowledged = 0
     for seconds in (0.05, 0.3):
         with start_program("--data", str(tmp_path)) as program:
@@ -184,7 +190,7 @@ def test_its_logs_can_be_read_by_machines():
 
 
 def test_it_is_quiet_by_default():
-    """Without being asked, it writes nothing about requests, not even about rubbish."""
+    """By default, the program logs nothing about requests, not even about invalid ones."""
     with start_program("--engine=memory") as program:
         http.get(f"{program.url}/event-types")
         with Wire(program.url) as wire:

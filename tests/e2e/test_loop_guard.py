@@ -33,7 +33,7 @@ Scene = Iterator[None]
 
 
 class FreshBroker:
-    """A broker that has had no request, and a client with its own token."""
+    """A broker that has received no request, and a client with its own token."""
 
     def __init__(self, folder: Path) -> None:
         self.issuer = Issuer(folder)
@@ -100,7 +100,7 @@ def a_cache_looks_for_changes(fresh_broker: FreshBroker) -> Scene:
     name = create_event_type(fresh_broker.api)["name"]
     fresh_broker.publish(name)
     yield
-    # Once more if another thread has looked just then.
+    # Repeat if another thread has just read it.
     for _ in range(20):
         fresh_broker.broker.services.watch.valid_snapshot = None
         fresh_broker.publish(name)
@@ -153,7 +153,7 @@ def a_turn_is_waited_for(fresh_broker: FreshBroker) -> Scene:
 
 
 def commit(fresh_broker: FreshBroker, name: str, *cursors: dict[str, Any], subscription: str = "") -> str:
-    """Commit without a stream, which is refused after every look-up."""
+    """Commit without a stream, which is refused after all look-ups."""
     subscription = subscription or create_subscription(fresh_broker.api, name)["id"]
     headers = {"X-Nakadi-StreamId": EID}
     path = f"/subscriptions/{subscription}/cursors"
@@ -186,7 +186,7 @@ def a_timeline_is_switched(fresh_broker: FreshBroker) -> Scene:
 
 
 class AwaitedOnLoop:
-    """Awaited in the place of `LEAVE_LOOP` by who forgets it."""
+    """Awaited instead of `LEAVE_LOOP` to simulate code that forgets it."""
 
     def __await__(self) -> Iterator[None]:
         return iter(())
@@ -225,7 +225,7 @@ def test_it_goes_to_a_thread(fresh_broker, scene):
 
 @pytest.mark.parametrize(("scene", "what_sends"), SCENES, ids=IDS)
 def test_what_forgets_to_go_to_a_thread_is_noticed(fresh_broker, loop_guard, scene, what_sends):
-    """Without it, the guard notices the call."""
+    """Without the move to a thread, the guard notices the call."""
 
     def is_noticed():
         steps = scene(fresh_broker)
@@ -237,7 +237,7 @@ def test_what_forgets_to_go_to_a_thread_is_noticed(fresh_broker, loop_guard, sce
         steps.close()
         return bool(loop_guard.take())
 
-    # On a busy machine, something that the broker keeps may expire before the request, which then goes to a thread
+    # On a busy machine, something that the broker caches may expire before the request, which then goes to a thread
     # for another reason.
     assert any(is_noticed() for _ in range(5))
 

@@ -65,7 +65,7 @@ def consumer(api):
 
 
 def test_prometheus_gets_what_it_likes_best(api):
-    """An `Accept` header of Prometheus gets OpenMetrics, which its own parser reads."""
+    """An `Accept` header of Prometheus gets OpenMetrics, which Prometheus' own parser reads."""
     answer = api.get("/metrics", headers={"accept": PROMETHEUS})
 
     assert answer.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -137,7 +137,7 @@ def test_duplicates_are_counted(api, measure_change):
 
 
 def test_deleted_events_are_counted(api, measure_change):
-    """Tombstones count apart from events."""
+    """Tombstones are counted separately from events."""
     compacted = {"cleanup_policy": "compact", "partition_compaction_key_field": "n"}
     name = create_event_type(api, a_business_definition(**compacted))["name"]
     event = {"metadata": {"eid": "70779f46-950d-4e48-9fca-10c413845e7f", "occurred_at": "2026-11-21T12:00:00Z"}}
@@ -160,7 +160,7 @@ def test_figures_are_counted(api, measure_change):
     assert api.post("/settings/features", json={"feature": "kpi_collection", "enabled": True}).status_code == 204
     try:
         name = create_event_type(api)["name"]
-        # A process that found the feature off looks at it again after a while.
+        # A process that found the feature switched off checks it again after a while.
         until(lambda: publish(api, name) or measure_change("nakadi_kpi_figures_total", outcome="written") >= 1)
     finally:
         api.post("/settings/features", json={"feature": "kpi_collection", "enabled": False})
@@ -189,7 +189,7 @@ def test_streams_are_counted_with_what_they_send(api, measure_change, running_br
 
 
 def test_a_client_that_goes_away_is_a_reason(api, measure_change, running_broker):
-    """A stream whose client has closed its connection ends for that."""
+    """If the client has closed the connection, that is the reason for the end of its stream."""
     with OpenStream(running_broker.url, f"/event-types/{create_event_type(api)['name']}/events"):
         pass
 
@@ -197,14 +197,14 @@ def test_a_client_that_goes_away_is_a_reason(api, measure_change, running_broker
 
 
 def test_a_subscription_reports_how_far_its_consumers_are(api, measure_change, consumer):
-    """For sent and uncommitted events, there is their number, and the age of the oldest, by subscription."""
+    """The metrics have the number of sent but uncommitted events, and the age of the oldest one, by subscription."""
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name, read_from="begin")
     publish(api, name, 2)
     stream = consumer(subscription, batch_limit=2)
     batch = stream.batch()
     mine = {"subscription": subscription["id"]}
-    # The stream of another test may just be giving its partitions back.
+    # The stream of another test may just be releasing its partitions.
     until(lambda: sample_value(scrape(api), "nakadi_partitions_held") == 1)
     assert measure_change("nakadi_subscription_uncommitted_events", **mine) == 2
     assert measure_change("nakadi_subscription_lag_seconds", **mine) > 0
@@ -221,7 +221,7 @@ def test_a_subscription_reports_how_far_its_consumers_are(api, measure_change, c
 
 
 def test_a_stuck_consumer_is_seen(api, measure_change, consumer):
-    """A stream whose client takes events and commits none ends with a commit timeout."""
+    """A stream whose client receives events but commits none ends with a commit timeout."""
     name = create_event_type(api)["name"]
     publish(api, name, 1)
     stream = consumer(create_subscription(api, name, read_from="begin"), batch_limit=1, commit_timeout=1)
@@ -244,7 +244,7 @@ def test_partitions_that_change_hands_are_counted(api, measure_change, consumer)
 
 
 def test_a_removed_stream_loses_its_partitions(api, measure_change, consumer):
-    """Partitions of a stream that was removed, as by the deletion of its subscription, are lost."""
+    """If a stream is removed, for example because its subscription is deleted, its partitions count as lost."""
     subscription = create_subscription(api, create_event_type(api)["name"])
     stream = consumer(subscription, batch_flush_timeout=1)
     assert stream.keep_alive()
@@ -293,7 +293,7 @@ def test_events_that_are_given_up_are_counted(api, measure_change, running_broke
 
 
 def test_the_archive_is_counted(api, measure_change, running_broker):
-    """Archived segments, events and bytes count; reads from the archive use the cache first."""
+    """Archived segments, events and bytes are counted; reads from the archive use the cache first."""
     name = create_event_type(api)["name"]
     for _ in range(5):
         publish(api, name)
@@ -320,7 +320,7 @@ def test_the_archive_is_counted(api, measure_change, running_broker):
 
 
 def test_an_objective_is_reported_while_streams_are_open(api):
-    """The share of events that should be consumed in time, for rules about burn rates. (O8)"""
+    """The metrics have the share of events that should be consumed in time, for rules about burn rates. (O8)"""
     name = create_event_type(api)["name"]
     subscription = create_subscription(api, name, objective={"percent": 99, "within_seconds": 30})
     mine = {"subscription": subscription["id"]}
@@ -329,7 +329,9 @@ def test_an_objective_is_reported_while_streams_are_open(api):
 
 
 def test_housekeeping_is_counted(api, measure_change, running_broker):
-    """Each round counts with its time, and says when it ended; the last one's stalled subscriptions are reported."""
+    """Each round is counted with its time, and reports when it ended; the last one's stalled subscriptions are
+    reported.
+    """
     running_broker.services.housekeeping.run()
 
     assert measure_change("nakadi_housekeeping_duration_seconds_count") >= 1
@@ -338,7 +340,7 @@ def test_housekeeping_is_counted(api, measure_change, running_broker):
 
 
 def test_rehearsals_are_counted(api, measure_change):
-    """What a rehearsal judges counts by its verdict, and the rehearsal by how it ended."""
+    """The events of a rehearsal are counted by verdict, and the rehearsal by its outcome."""
     name = create_event_type(api, a_definition(compatibility_mode="none"))["name"]
     publish(api, name, 3)
     schema = {"type": "json_schema", "schema": json.dumps({"properties": {"n": {"maximum": 0}}})}

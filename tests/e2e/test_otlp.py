@@ -18,7 +18,7 @@ from tests.support.served import ServedBroker
 from tests.support.subscriptions import publish
 
 PAGE = (ROOT / "docs" / "tracing.md").read_text()
-TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"  # it opens nothing
+TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"  # this exporter opens no connection
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def receiver(monkeypatch):
 
 
 def newest_points(receiver, name):
-    """The points of a metric as they were sent last."""
+    """The points of a metric that were sent last."""
     [*_, found] = [each for each in receiver.metrics if each.name == name]
     return getattr(found, found.WhichOneof("data"))
 
@@ -41,7 +41,7 @@ def labels_of(point):
 
 
 def test_the_metrics_that_prometheus_reads_are_sent(receiver):
-    """Each has the same name, kind, labels and values, and goes on growing from one request to the next."""
+    """Each metric has the same name, kind, labels and values, and continues to grow from one request to the next."""
     with (
         ServedBroker(metrics="otlp") as broker,
         httpx.Client(base_url=broker.url, timeout=PATIENCE) as api,
@@ -109,7 +109,7 @@ def test_the_log_is_sent_without_secrets(receiver):
 
 
 def test_a_receiver_that_is_away_disturbs_nothing(monkeypatch):
-    """The broker answers, and ends soon."""
+    """If the receiver is away, the broker still answers, and ends soon."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     with (
         ServedBroker(metrics="otlp", logs="otlp") as broker,
@@ -129,13 +129,13 @@ def test_other_protocols_are_refused(setting):
 
 @pytest.mark.parametrize("interval", ["0", "-1", "often"])
 def test_the_interval_is_a_number(interval, monkeypatch):
-    """It is in milliseconds, as the SDK has it."""
+    """The interval is in milliseconds, as in the SDK."""
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", interval)
     with pytest.raises(BadSetting, match="OTEL_METRIC_EXPORT_INTERVAL is a number of milliseconds"):
         ServedBroker(metrics="otlp")
 
 
 def test_the_page_names_the_settings():
-    """Those of the broker, and the variable of the SDK that the broker itself reads."""
+    """The page names the broker's settings, and the SDK's variable that the broker itself reads."""
     names = ("NAKADI_METRICS=otlp", "NAKADI_LOGS=otlp", "OTEL_METRIC_EXPORT_INTERVAL")
     assert all(f"`{name}`" in PAGE for name in names)

@@ -68,7 +68,9 @@ def test_a_query_reads_what_its_token_may_read(broker, issuer, ann):
 
 
 def test_a_query_that_is_none_is_refused(ann):
-    """What is no query is 422, and its detail is the sentence; a body without one is refused before. (Q6, Q11)"""
+    """An invalid query gets 422, with the sentence as its detail; a body without a query is refused before that. (Q6,
+    Q11)
+    """
     detail = problem(ann.post("/queries", json={"sql": "from read_csv('/etc/passwd')"}), 422)
     assert detail == "The function read_csv cannot be used in FROM: a query reads event types."
     assert problem(ann.post("/queries", json={}), 422) == 'Field "sql" must not be null\n'
@@ -76,8 +78,9 @@ def test_a_query_that_is_none_is_refused(ann):
 
 
 def test_the_end_of_its_client_ends_a_query(broker, issuer, ann):
-    """There is room for one query at once, and the broker answers everything else meanwhile. When its client leaves,
-    its process ends. It shows no token to other processes, and has no variable of the broker's. (Q13, Q14, Q15)
+    """There is room for one query at a time, and the broker answers everything else meanwhile. When the query's client
+    leaves, the query's process ends. The process shows no token to other processes, and gets none of the broker's
+    environment variables. (Q13, Q14, Q15)
     """
     token = issuer.bearer("ann")["Authorization"]
     with httpx.Client(base_url=broker.url, timeout=PATIENCE, headers={"Authorization": token}) as leaving:
@@ -107,7 +110,7 @@ def test_the_end_of_its_client_ends_a_query(broker, issuer, ann):
 
 
 def _abort(client: httpx.Client) -> None:
-    """Close the connection on which an answer is awaited."""
+    """Close the connection while the answer is awaited."""
     [connection] = client._transport._pool.connections
     connection._connection._network_stream._sock.shutdown(2)
 
@@ -120,19 +123,19 @@ def test_a_process_that_does_not_end_is_killed(monkeypatch, ann):
 
 
 def test_a_query_has_its_memory(ann):
-    """What the database does not count is limited as well: the process may not have a text of 3 GB. (Q13)"""
+    """Memory that the database does not count is limited as well: the process cannot hold a string of 3 GB. (Q13)"""
     assert "512 MB" in problem(ann.post("/queries", json={"sql": "select repeat('x', 3000000000)"}), 422)
 
 
 def test_a_missing_package_is_named(monkeypatch, ann):
-    """Without the packages of queries, the answer says what to install. (Q16)"""
+    """Without the packages of queries, the answer names the package to install. (Q16)"""
     monkeypatch.setattr(processes, "REQUIRED_PACKAGES", ("no_such_package",))
     detail = problem(ann.post("/queries", json={"sql": "select 1"}), 501)
     assert detail == "no_such_package is missing: pip install 'nakadi-serverless[sql]'"
 
 
 def test_a_broker_may_offer_no_queries():
-    """Where they are switched off, the answer says so, and the console has no page for them. (Q16)"""
+    """If queries are switched off, the answer says so, and the console has no page for them. (Q16)"""
     with Broker(queries=0) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as client:
         assert problem(client.post("/queries", json={"sql": "select 1"}), 501) == "This broker does not offer queries"
         assert client.get("/console/config.json").json()["queries"] is False

@@ -41,7 +41,7 @@ def publish_one(api, name, event):
 
 @pytest.mark.parametrize(("before", "after", "status"), [(STRICT, LENIENT, 200), (LENIENT, STRICT, 422)])
 def test_events_are_judged_by_the_schema_that_there_is(two_clients, before, after, status):
-    """Publishing through another process right after an event type was deleted and made again uses its new schema."""
+    """Publishing through another process right after an event type was deleted and recreated uses its new schema."""
     one, two = two_clients
     name = create_event_type(one, schema=before)["name"]
     assert publish_one(two, name, {"n": 1}) == 200
@@ -62,8 +62,9 @@ def test_events_come_to_the_event_type_that_there_is(two_clients):
 
 
 def test_streams_read_the_event_type_that_there_is(two_clients):
-    """A stream of a subscription that is opened through another process right after its event type was deleted and made
-    again gets the events of the new one. (S299)"""
+    """A stream of a subscription that is opened through another process right after its event type was deleted and
+    recreated gets the events of the new one. (S299)
+    """
     one, two = two_clients
     name = create_event_type(one)["name"]
     subscription = create_subscription(one, name, read_from="begin")
@@ -77,7 +78,7 @@ def test_streams_read_the_event_type_that_there_is(two_clients):
 
 
 def test_offsets_are_set_in_the_event_type_that_there_is(two_clients):
-    """Cursors are reset through another process right after an event type was deleted and made again. (S133)"""
+    """Cursors are reset through another process right after an event type was deleted and recreated. (S133)"""
     one, two = two_clients
     name = create_event_type(one)["name"]
     first = create_subscription(one, name, read_from="begin")
@@ -93,7 +94,7 @@ def test_offsets_are_set_in_the_event_type_that_there_is(two_clients):
 
 
 def test_a_deleted_subscription_is_not_streamed(two_clients):
-    """A subscription that another process has deleted cannot be streamed any more, and none of its state comes back."""
+    """A subscription that another process has deleted can no longer be streamed, and none of its state comes back."""
     one, two = two_clients
     name = create_event_type(one)["name"]
     subscription = create_subscription(one, name)

@@ -1,4 +1,4 @@
-"""The drill: a stage is backed up at work, everything is deleted and restored elsewhere, and its streams go on."""
+"""The drill: a stage is backed up at work, everything is deleted and restored elsewhere, and its streams continue."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def consume(api, subscription, count):
 
 @pytest.fixture
 def wait(monkeypatch):
-    """Have something happen while a backup waits for the log indexer."""
+    """Make something happen while a backup waits for the log indexer."""
     return lambda publish_and_index: monkeypatch.setattr(
         stage_module.Stage.__init__, "__defaults__", (lambda _: publish_and_index(),)
     )
@@ -56,8 +56,9 @@ def wait(monkeypatch):
 @pytest.mark.usefixtures("emulated_aws")
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on(tmp_path, capsys, wait, kind):
-    """In another region, nothing is missing that was acknowledged before the backup began, and a stream goes on after
-    the cursor that was committed before it, with events that are published there. (B15, B19, B21)"""
+    """In another region, no event is missing that was acknowledged before the backup began, and a stream continues
+    after the cursor that was committed before it, with events that are published there. (B15, B19, B21)
+    """
     first = EmulatedStage(FIRST)
     place = str(tmp_path / "backups") if kind == "folder" else first.create_bucket("backups")
     with first.broker() as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:
@@ -99,7 +100,7 @@ def test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on(tmp_path
 
 @pytest.mark.usefixtures("emulated_aws")
 def test_what_an_event_type_went_through_comes_along(tmp_path, wait):
-    """Several timelines, more partitions, removed events and remembered ids are as they were. (B15, B21)"""
+    """Several timelines, more partitions, removed events and remembered ids are restored unchanged. (B15, B21)"""
     first = EmulatedStage(FIRST)
     wait(first.index)
     event = {"metadata": {"eid": "00000000-0000-4000-8000-000000000001", "occurred_at": "2026-11-27T10:00:00Z"}}
@@ -142,7 +143,9 @@ def run_nakadi(cloud, *arguments):
 
 @pytest.mark.long("tests/e2e/test_stage_backup.py::test_everything_is_deleted_and_restored_elsewhere_and_streams_go_on")
 def test_the_drill_on_the_deployment(tmp_path):
-    """Between two accounts with the whole deployment, whose log indexer works meanwhile. (B15, B16, B19, B21)"""
+    """The drill works between two accounts with the whole deployment, whose log indexer runs meanwhile. (B15, B16, B19,
+    B21)
+    """
     place = str(tmp_path / "backups")
     with Laptop(tmp_path / "first", FAST_SETTINGS, STRICTNESS) as laptop:
         front = laptop.front(authorizes=False, settings=OPEN)

@@ -1,4 +1,4 @@
-"""Spans: what the broker says about its work for a trace, in memory and over OTLP."""
+"""Spans: the broker's record of its work for a trace, in memory and over OTLP."""
 
 import httpx
 import pytest
@@ -30,7 +30,7 @@ def exporter():
 
 @pytest.fixture(scope="module")
 def broker(exporter):
-    """A broker that records no traces but those that clients began."""
+    """A broker that records only traces that clients began."""
     with ServedBroker(tracer=OpenTelemetryTracer(SimpleSpanProcessor(exporter), ratio=0)) as broker:
         yield broker
 
@@ -130,7 +130,7 @@ def test_an_error_is_named(api, find_span):
 
 
 def test_some_traces_begin_here():
-    """Without a trace of the client, the ratio decides; such a trace has no parent."""
+    """If the client sends no trace, the ratio decides; such a trace has no parent."""
     exporter = InMemorySpanExporter()
     drawn = iter([0.5, 0.005])
     tracer = OpenTelemetryTracer(SimpleSpanProcessor(exporter), 0.01, lambda: next(drawn))
@@ -144,7 +144,7 @@ def test_some_traces_begin_here():
 
 
 def test_links_are_bounded_and_each_made_once():
-    """Of a batch with many traces the first hundred are linked."""
+    """In a batch with many traces, the first hundred are linked."""
     exporter = InMemorySpanExporter()
     tracer = OpenTelemetryTracer(SimpleSpanProcessor(exporter), 0)
     events = [b'{"span_ctx":{"traceparent":"00-%032x-%016x-01"}}' % (number + 1, number + 1) for number in range(150)]
@@ -172,6 +172,6 @@ def test_spans_arrive_over_otlp(monkeypatch):
 
 @pytest.mark.parametrize(("exporter", "percent"), [("jaeger", 1), ("otlp", 101), ("otlp", -1)])
 def test_settings_that_mean_nothing_are_refused(exporter, percent):
-    """An unknown exporter and an impossible share are refused at the start."""
+    """An unknown exporter and an impossible ratio are refused at the start."""
     with pytest.raises(BadSetting, match="NAKADI_TRACES"):
         open_tracer(exporter, percent)

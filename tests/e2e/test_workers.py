@@ -41,7 +41,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="it
 
 
 def count_published(program):
-    """How many events the broker says were published; 0 if it does not say. Late processes count as last seen."""
+    """The number of published events that the broker reports; 0 if it reports none. Late processes count with their
+    last values.
+    """
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
         return sample_value(scrape(api), "nakadi_events_published_total", event_type="kept.thing")
 
@@ -60,7 +62,7 @@ def process_state(process):
 
 
 def has_ended(process):
-    """Its first thread may have ended while another still keeps its sockets open."""
+    """Whether a process has ended. Its first thread may have ended while another still keeps its sockets open."""
     try:
         threads = list(Path(f"/proc/{process}/task").iterdir())
     except FileNotFoundError:
@@ -69,8 +71,9 @@ def has_ended(process):
 
 
 def accepts_waiting(port):
-    """How many connections to a port are established, and not accepted yet; -1 if Linux does not list the port, as it
-    may happen if the list changes while it is read."""
+    """The number of connections to a port that are established but not accepted yet; -1 if Linux does not list the
+    port, which may happen if the list changes while it is read.
+    """
     return max(
         (
             int(fields[4].partition(":")[2], 16)
@@ -113,7 +116,9 @@ class Publishers:
 
     @staticmethod
     def _connect(url, thread):
-        """A client. The first process serves publishers of single events; some appear to be none, for the workers."""
+        """A client. The first process serves publishers of single events, so some clients avoid this pattern, to be
+        served by workers.
+        """
         api = httpx.Client(base_url=url, timeout=PATIENCE)
         if thread % 3:
             with suppress(httpx.TransportError):
@@ -141,12 +146,13 @@ def names_in(url):
 
 
 def the_partitions_of_killed_workers_are_free(program, data):
-    """Clients that come back get them, and need not wait until their leases would have expired."""
+    """Clients that reconnect get the partitions without waiting for the leases to expire."""
     with client_of_a_worker(program) as api:
         subscription = create_subscription(api, EVENT_TYPE["name"], read_from="begin")
         with (
             closing(SqliteCoordination(data / "nakadi.db")) as coordination,
-            # Over the client's connection: over a new one, the first process might serve it, which is not killed.
+            # Send this over the client's connection: a new connection might go to the first process, which is not
+            # killed.
             api.stream("GET", f"/subscriptions/{subscription['id']}/events") as stream,
         ):
             assert "events" in json.loads(next(stream.iter_lines()))
@@ -162,7 +168,8 @@ def the_partitions_of_killed_workers_are_free(program, data):
 def see_each_others_changes(program):
     first, second = (httpx.Client(base_url=program.url, timeout=PATIENCE) for _ in range(2))
     with first, second:
-        # Each has a connection, and so a separate worker: the one with fewest gets the next.
+        # Each client has a connection, and so its own worker, since the worker with the fewest connections gets the
+        # next one.
         assert first.get("/health").text == second.get("/health").text == "OK"
         assert first.post("/event-types", json=EVENT_TYPE).status_code == 201
         assert second.post(EVENTS, json=[{"name": "second"}]).status_code == 200
@@ -174,7 +181,7 @@ def see_each_others_changes(program):
 
 
 def get_answers_while_a_worker_leaves(program):
-    """A worker that ends takes its time for its requests, and gets no connections meanwhile."""
+    """An ending worker finishes its requests, and gets no new connections meanwhile."""
     address = ("127.0.0.1", httpx.URL(program.url).port)
     with ExitStack() as stack:
         begun, idle = (
@@ -187,7 +194,7 @@ def get_answers_while_a_worker_leaves(program):
             assert each.recv(100).startswith(b"HTTP/1.1 100 Continue")
         leaving = program.workers[0]
         os.kill(leaving, signal.SIGTERM)
-        # It closes its idle connections when the supervisor knows.
+        # The worker closes its idle connections once the supervisor knows of its end.
         assert select.select(idle, [], [], PATIENCE)[0]
         for _ in range(6):
             assert http.get(f"{program.url}/health").text == "OK"
@@ -195,7 +202,7 @@ def get_answers_while_a_worker_leaves(program):
 
 
 def forget_deleted_event_types(program):
-    """When any worker deletes one, the others drop its counts."""
+    """When any worker deletes an event type, the others drop its counts."""
     with ExitStack() as stack:
         clients = [stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE)) for _ in range(4)]
         create_event_type(clients[0], a_definition(name="gone.with-its-figures"))
@@ -231,7 +238,7 @@ def be_served_when_all_workers_have_died(program):
 
 
 def be_served_by_another_than_the_worker_that_was_handed_it(program):
-    """A connection that was handed to a worker which dies before it takes it goes to another process."""
+    """If a worker dies before it takes a connection that was handed to it, the connection goes to another process."""
     workers, port = program.workers, httpx.URL(program.url).port
     for each in workers:
         os.kill(each, signal.SIGSTOP)
@@ -289,8 +296,8 @@ def holds_other_end(process, connection):
     sockets: set[str] = set()
 
     def is_listed():
-        # Linux may list a connection twice, or not at all, if the list changes while it is read. Connections of the
-        # past that had the same ports are there too, in another state.
+        # Linux may list a connection twice, or not at all, if the list changes while it is read. The list also has
+        # earlier connections with the same ports, in another state.
         lines = [each.split() for each in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         sockets.update(
             f"socket:[{each[9]}]"
@@ -309,8 +316,10 @@ def holds_other_end(process, connection):
 
 
 def outlive_a_worker(program, publishers):
-    """One that is killed is started again, which an alert reports, and what it had counted when metrics were last read
-    stays in the sums."""
+    """A killed worker is restarted, which an alert reports.
+
+    Its counts at the last reading of metrics stay in the sums.
+    """
     until(lambda: len(publishers.acknowledged) > 10 and count_published(program) > 10)
     counted, used = count_published(program), processor_seconds(program)
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
@@ -331,8 +340,9 @@ def outlive_a_worker(program, publishers):
 
 
 def be_served_by_the_process_that_suits_them(program):
-    """Single events are for the process that commits. A client that publishes more continues in another, on the same
-    connection."""
+    """The process that commits serves publishers of single events. A client that publishes larger batches continues in
+    another process, on the same connection.
+    """
     with ExitStack() as stack:
         clients = [stack.enter_context(httpx.Client(base_url=program.url, timeout=PATIENCE)) for _ in range(6)]
 
@@ -352,7 +362,7 @@ def be_served_by_the_process_that_suits_them(program):
 
 
 def end_with_the_process_that_commits(program, publishers):
-    """Its workers end by themselves."""
+    """If the process that commits ends, its workers end by themselves."""
     workers = program.workers
     program.process.kill()
     until(lambda: all(map(has_ended, workers)))
@@ -364,7 +374,7 @@ def end_with_the_process_that_commits(program, publishers):
 
 def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
     """Two workers share commits and see each other's changes at once. One worker is killed, then both, then the
-    process that commits: all acknowledged events are there after the next start, and none is there twice."""
+    process that commits: after the next start, all acknowledged events are stored, and none is stored twice."""
     with start_broker(tmp_path, processes=3) as program:
         serve_the_names_of_the_machine(program)
         forget_deleted_event_types(program)

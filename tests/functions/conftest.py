@@ -1,4 +1,4 @@
-"""AWS around the functions: tables, an environment, and a logger as new as the process would be."""
+"""AWS around the functions: tables, an environment, and a logger that is as new as in a new process."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ def broker(environment):  # noqa: ARG001  # the functions find it there
 
 @pytest.fixture(autouse=True)
 def new_logger():
-    """A process has one logger; tests have one process and many functions."""
+    """Give each test a new logger: on AWS, each function has its own process and logger, but tests share a process."""
     yield
     logger = logging.getLogger("nakadi")
     logger.handlers.clear()

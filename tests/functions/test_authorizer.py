@@ -1,4 +1,4 @@
-"""The authorizer: tokens in, policies out."""
+"""The authorizer: turns tokens into policies."""
 
 import json
 
@@ -21,7 +21,7 @@ def ask(functions, issuer):
 
 
 def test_a_good_token_opens_the_whole_api(ask):
-    """The policy holds for every request with the same token, so that it may be kept."""
+    """The policy holds for every request with the same token, so that the gateway may cache it."""
     policy = ask()
 
     assert policy["principalId"] == "ann"
@@ -35,7 +35,7 @@ def test_a_good_token_opens_the_whole_api(ask):
 
 
 def test_functions_behind_learn_the_subject(ask, issuer):
-    """Name, attributes, scopes and realm survive the way through the gateway."""
+    """Name, attributes, scopes and realm arrive unchanged through the gateway."""
     context = ask(issuer.token("bob", scope="uid other", teams=["a", "b"], realm="/employees"))["context"]
     subject = subject_from_context(context)
 
@@ -76,7 +76,7 @@ def test_refusals_are_reported_without_the_token(ask, issuer, capsys):
 
 
 def test_keys_that_cannot_be_read_are_a_fault_of_ours(functions, issuer, environment, capsys):
-    """Without keys no token is refused as if it were bad, and the fault is counted."""
+    """If the keys cannot be read, no token is refused as invalid, and the fault is counted."""
     environment.setenv("NAKADI_AUTH_JWKS", str(issuer.path / "nowhere"))
 
     with pytest.raises(Exception, match="keys"):

@@ -49,7 +49,7 @@ def used_partitions(ask):
 
 
 def test_after_a_new_partition_count_no_event_goes_by_the_old_one(ask):
-    """The next batch after the answer goes by all partitions, in a function that knew of one. (R295)"""
+    """The next batch after the answer uses all partitions, in a function that knew only one. (R295)"""
     assert ask("event_types", "POST", "/event-types", BY_KEY)["statusCode"] == 201
     assert ask("publish", "POST", f"/event-types/{NAME}/events", KEYS)["statusCode"] == 200
     assert used_partitions(ask) == {"0"}
@@ -63,7 +63,7 @@ def test_after_a_new_partition_count_no_event_goes_by_the_old_one(ask):
 
 
 def test_a_feature_is_in_force_for_the_next_request_on_and_off(ask):
-    """A function that has cached a feature follows the switch as soon as it is answered, both ways. (R295)"""
+    """A function that has cached a feature follows its switch as soon as it is acknowledged, both ways. (R295)"""
     statuses = []
     for enabled in (False, True, False):
         switch = {"feature": "disable_event_type_creation", "enabled": enabled}
@@ -75,12 +75,12 @@ def test_a_feature_is_in_force_for_the_next_request_on_and_off(ask):
 
 
 def test_a_function_that_stood_still_goes_by_what_is_acknowledged(ask, clock):
-    """A function that stood still, and its steady clock with it, does not use its old caches. (R295)"""
+    """A function that was frozen, together with its monotonic clock, does not use its old caches. (R295)"""
     create = ("event_types", "POST", "/event-types")
     assert ask(*create, BY_KEY)["statusCode"] == 201
     switch = {"feature": "disable_event_type_creation", "enabled": True}
     assert ask("admin", "POST", "/settings/features", switch)["statusCode"] == 204
-    clock.sleep(-1.05)  # the steady clock of the first function stood still while the other one waited
+    clock.sleep(-1.05)  # the monotonic clock of the first function stood still while the other one waited
     clock.stand_still(1.05)
 
     assert ask(*create, {**BY_KEY, "name": "another"})["statusCode"] == 501

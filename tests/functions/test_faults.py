@@ -24,7 +24,7 @@ def kinesis_event_type(broker: EmulatedAws, environment, functions, monkeypatch)
     environment.setenv("NAKADI_EVENT_LOG", f"{ON_MOTO.format(stream=stream)}&give_up_after=0.5")
     environment.setenv("NAKADI_LOG_INDEX", f"dynamodb://live?region={REGION}")
     environment.setenv("NAKADI_ARCHIVE", f"s3://archive/?region={REGION}")
-    monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # soon is at once here
+    monkeypatch.setattr(tails, "RETRY_AFTER_REFUSAL_SECONDS", 0.0)  # in this test, "soon" means at once
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
     assert functions.invoke("cursors", partition_ends_request())["statusCode"] == 200
@@ -32,14 +32,14 @@ def kinesis_event_type(broker: EmulatedAws, environment, functions, monkeypatch)
 
 
 def partition_ends_request() -> dict:
-    """A request for where the partitions begin and end."""
+    """A request for the beginnings and ends of the partitions."""
     event = load_recorded_event("apigateway/shift_cursors")
     name = load_recorded_event("apigateway/publish_batch")["path"].split("/")[2]
     return {**event, "httpMethod": "GET", "path": f"/event-types/{name}/partitions", "body": None}
 
 
 def unavailable_problem(answer: dict) -> dict:
-    """A 503 that says when to come again, and nothing about the inside."""
+    """A 503 that says when to retry, and reveals nothing about internals."""
     assert answer["statusCode"] == 503
     assert answer["multiValueHeaders"]["retry-after"] == ["1"]
     assert answer["multiValueHeaders"]["content-type"] == ["application/problem+json"]
@@ -64,10 +64,12 @@ def inject_faults(broker: EmulatedAws, operations: list[str], fault) -> None:
     ],
 )
 def test_readers_are_asked_to_come_again(functions, kinesis_event_type, monkeypatch, operation, fault):
-    """While nothing can be known of the newest events, no client gets an answer about them; soon after, all is well."""
+    """While the newest events are unknown, no client gets an answer about them; soon after the outage, all requests
+    succeed.
+    """
     functions._handlers.pop("cursors")
     with monkeypatch.context() as patch:
-        # Only here: a success may take longer on a busy machine.
+        # The limit applies only here, because a success may take longer on a busy machine.
         patch.setattr(tails, "RETRY_TIMEOUT_SECONDS", 0.5)
         inject_faults(kinesis_event_type, [operation], fault)
         unavailable_problem(functions.invoke("cursors", partition_ends_request()))
@@ -79,7 +81,7 @@ def test_readers_are_asked_to_come_again(functions, kinesis_event_type, monkeypa
 
 @SOME
 def test_publishers_get_the_outcome_of_every_event(functions, kinesis_event_type, fault):
-    """While Kinesis takes nothing, each event's outcome is reported, none as stored; later all is well. (P111)"""
+    """While Kinesis accepts nothing, each event's outcome is reported, none as stored; later, all succeed. (P111)"""
     inject_faults(kinesis_event_type, ["PutRecords"], fault)
     answer = functions.invoke("publish", "apigateway/publish_batch")
     assert answer["statusCode"] in {207, 422}

@@ -36,7 +36,7 @@ def deleted_event_type(functions):
 
 @pytest.mark.usefixtures("deleted_event_type")
 def test_clears_up_and_can_be_repeated(functions, capsys):
-    """A round looks after everything, and repeating it harms nothing; nobody pays for empty metrics."""
+    """A round does all of its work, and can be repeated; zero metrics, which would cost money, are not sent."""
     for _ in range(2):
         capsys.readouterr()
         assert functions.invoke("housekeeping", "schedule/housekeeping") is None
@@ -69,7 +69,7 @@ def test_reports_how_late_the_indexer_is(functions, environment, capsys):
 
 @pytest.mark.parametrize("status", [200, 503])
 def test_asks_what_its_rule_names_and_does_nothing_else(functions, capsys, status):
-    """The rule that keeps the link to the streams active invokes the function with an address; any answer will do."""
+    """The rule that keeps the link to the streams active invokes the function with an address; any answer suffices."""
     asked = []
 
     class Answering(BaseHTTPRequestHandler):
@@ -93,7 +93,7 @@ def test_asks_what_its_rule_names_and_does_nothing_else(functions, capsys, statu
 
 
 def test_does_not_tell_what_it_could_not_measure(functions, environment, capsys):
-    """A stream that does not answer has no figure, which raises the alarm too."""
+    """The function reports no figure for an unresponsive stream; a missing figure also raises the alarm."""
     environment.setenv("NAKADI_EVENT_LOG", f"kinesis://missing?region={REGION}")
     environment.setenv("NAKADI_LOG_INDEX", "dynamodb://live")
     functions.invoke("housekeeping", "schedule/housekeeping")
@@ -141,8 +141,9 @@ def logged_index_lags(capsys):
 
 
 def test_starts_the_job_when_archived_events_wait_for_their_table(functions, environment, tmp_path, capsys):
-    """The job is started once, and by no round without news; how long events wait is reported meanwhile. A job that
-    runs already is no failure."""
+    """The job is started once, and never by a round without news; meanwhile, the waiting time of events is reported. A
+    job that is already running is not a failure.
+    """
     file = f"sqlite:///{tmp_path / 'events.db'}"
     environment.setenv("NAKADI_LOG_INDEX", file)
     environment.setenv("NAKADI_TABLE_JOB", "nakadi-test-compaction")

@@ -43,7 +43,7 @@ def test_invocations_are_answered(functions, function, event, status):
 
 @pytest.mark.usefixtures("event_type")
 def test_functions_share_what_they_know(functions):
-    """One function finds the writes of another: an event type in the tables, its events in the log."""
+    """A function sees what another one has written: an event type in the tables, and its events in the log."""
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
 
     shifted = load_recorded_event("apigateway/shift_cursors")
@@ -72,7 +72,7 @@ def test_a_function_has_its_own_routes_only(functions, function, event):
     ],
 )
 def test_the_authorizers_word_is_taken_and_no_other(functions, environment, event_type, change, status):
-    """Subject, scopes and realm are those that the authorizer found; without its answer no request is accepted.
+    """Subject, scopes and realm are those that the authorizer found; without its answer, no request is accepted.
     (R43)"""
     assert event_type
     environment.setenv("NAKADI_AUTH_REALMS", "/employees")
@@ -98,7 +98,7 @@ def test_the_registrys_absence_is_a_503(functions, broker, event_type):
 
 
 def test_the_next_invocation_tries_again_what_failed_to_open(functions, environment):
-    """An execution environment that could not be opened is not lost for good."""
+    """If a broker could not be opened in an execution environment, the next invocation tries again."""
     environment.setenv("NAKADI_AUTH", "perhaps")
     with pytest.raises(Exception, match="NAKADI_AUTH"):
         functions.invoke("admin", "apigateway/console_test_invocation")
@@ -108,7 +108,7 @@ def test_the_next_invocation_tries_again_what_failed_to_open(functions, environm
 
 
 def test_a_broker_is_opened_once(functions, broker, event_type):
-    """The first invocation opens the broker; those that follow find it open, and ask the registry little."""
+    """The first invocation opens the broker; later ones find it open, and send few requests to the registry."""
     assert event_type
     functions.invoke("publish", "apigateway/publish_batch")
     broker.calls.clear()
@@ -146,7 +146,7 @@ class TestLogsOfFunctions:
         assert "Unavailable" in told[0]["exception"]
 
     def test_no_line_says_a_token(self, functions, broker, capsys, monkeypatch):
-        """A token that gets into the text of an error does not get into the log."""
+        """A token in the text of an error is not written to the log."""
         secret = "Bearer eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"
         capsys.readouterr()
         functions.invoke("publish", "apigateway/publish_batch")
@@ -163,7 +163,7 @@ class TestLogsOfFunctions:
         assert broker.calls
 
     def test_faults_are_counted(self, functions, broker, capsys):
-        """An answer of ours that is the broker's fault counts as one."""
+        """An answer for which the broker is at fault counts as a fault."""
         capsys.readouterr()
         broker.goes_wrong("GetItem", *[no_connection] * 4)
         functions.invoke("publish", "apigateway/publish_batch")

@@ -62,7 +62,7 @@ def test_layers_without_a_compiler_are_reported(build_layers, monkeypatch, tmp_p
 
 
 def test_the_package_is_copied_without_what_this_machine_compiled(build_layers, monkeypatch, tmp_path):
-    """Modules that another Python has compiled in a checkout do not come into a layer."""
+    """Modules that another Python has compiled in a checkout are not copied into a layer."""
     package = a_module(tmp_path / "package")
     (package / "part" / "__pycache__").mkdir()
     (package / "part" / "__pycache__" / "module.cpython-38.pyc").write_text("old")

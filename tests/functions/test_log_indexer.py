@@ -1,4 +1,4 @@
-"""The log indexer: for any batches that Lambda makes of a shard, repeated at will, the result is the same."""
+"""The log indexer: whatever batches Lambda makes of a shard and repeats, the result is the same."""
 
 import base64
 import json
@@ -62,7 +62,7 @@ class RecordedShards:
         self.client.put_record(StreamName=self.stream, Data=data, PartitionKey=key, ExplicitHashKey="0")
 
     def event(self, first: int = 0, last: int | None = None, stream: str | None = None) -> dict:
-        """Some of a shard's records as an invocation."""
+        """The event of an invocation with some of a shard's records."""
         stream = stream or self.stream
         [shard] = self.client.list_shards(StreamName=stream)["Shards"]
         iterator = self.client.get_shard_iterator(
@@ -72,7 +72,9 @@ class RecordedShards:
         return {"Records": [to_lambda_record(stream, shard["ShardId"], record) for record in records[first:last]]}
 
     def read_progress(self) -> dict:
-        """For each partition, how far it is counted, and the events that its segments name in the archive."""
+        """For each partition, the offset up to which it is indexed, and the events that its segments name in the
+        archive.
+        """
         heads = self.index.index_heads([(TOPIC, partition) for partition in range(PARTITIONS)])
         store = open_archive(ARCHIVE)
         found = {}
@@ -149,8 +151,9 @@ ORDERS_ARE_LONG = pytest.mark.long("tests/functions/test_log_indexer.py::test_th
     ],
 )
 def test_the_same_comes_of_every_order(functions, recorded_shards, cuts):
-    """Redelivered, bisected, overlapping and reordered batches have the same result as one batch: nothing twice, no
-    gap."""
+    """Redelivered, bisected, overlapping and reordered batches have the same result as one batch: without duplicates or
+    gaps.
+    """
     recorded_shards.publish(12)
     for first, last in cuts:
         assert functions.invoke("log_indexer", recorded_shards.event(first, last)) == NOTHING_FAILED
@@ -181,7 +184,7 @@ POISON = [
 
 @pytest.mark.parametrize(("data", "key"), POISON)
 def test_what_is_not_ours_does_not_stop_the_shard(functions, recorded_shards, data, key):
-    """A record that is no event of ours takes no offset, and everything around it is indexed."""
+    """A record that is not the broker's takes no offset, and everything around it is indexed."""
     recorded_shards.publish(3)
     if not data:
         data = b"\x00"
@@ -238,7 +241,7 @@ def test_a_fault_in_between_changes_nothing(functions, recorded_shards, operatio
 
 
 def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(functions, recorded_shards):
-    """While the index is out of order, the function reports the batch's first record that is not indexed."""
+    """While the index fails, the function reports the batch's first record that is not indexed."""
     recorded_shards.publish(6)
     functions.invoke("log_indexer", recorded_shards.event(0, 2))
     event = recorded_shards.event()
@@ -250,8 +253,9 @@ def test_a_batch_that_cannot_be_indexed_comes_again_from_where_it_ended(function
 
 
 def test_a_shard_that_fails_does_not_keep_the_others(caplog):
-    """A failure in one shard of a batch is logged; its records come again, and the records of other shards are
-    indexed."""
+    """A failure in one shard of a batch is logged; its records are delivered again, and the records of other shards are
+    indexed.
+    """
 
     class FailingIndexer:
         def __init__(self):
@@ -310,7 +314,7 @@ def test_events_of_deleted_topics_are_passed_over(functions, recorded_shards):
 
 
 def test_event_types_live_in_streams_of_their_own(functions, recorded_shards, environment):
-    """A storage names another stream; its event types are published there, and each stream is indexed for itself."""
+    """A storage names another stream; its event types are published there, and each stream is indexed separately."""
     environment.setenv("NAKADI_COORDINATION", "memory:")
     own = create_stream(recorded_shards.client, shards=1)
     a_storage = {"id": "own", "storage_type": "kinesis", "kinesis_configuration": {"stream": own}}

@@ -1,4 +1,4 @@
-"""The log indexer for logs that number events themselves: the clock starts it, and it archives new events."""
+"""The log indexer for logs that number events themselves: a schedule starts it, and it archives new events."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def metrics(capsys):
 
 
 def test_events_are_read_from_the_archive_once_the_log_has_removed_them(functions, broker, capsys):
-    """A run archives all events, and the log keeps the newest event alone; readers see no difference."""
+    """A run archives all events, and the log keeps only the newest one; readers see no difference."""
     publish(broker, "a", 5)
     publish(broker, "b", 3)
     capsys.readouterr()
@@ -126,7 +126,7 @@ def test_each_part_has_its_topics(functions, broker):
 
 
 def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, monkeypatch):
-    """The others are archived, the run fails, and does not say how late the archive is."""
+    """The other topics are archived, but the run fails, and does not report the lag of the archive."""
     publish(broker, "a", 2)
     publish(broker, "b", 2)
     with closing(TopicArchiver(settings())) as archiver:
@@ -176,7 +176,7 @@ def test_it_reports_how_long_the_oldest_event_has_waited(broker, capsys):
 
 
 def test_an_archiver_that_is_not_known_is_refused(broker, environment):  # noqa: ARG001  # it sets an archive
-    """The message has the words that are known."""
+    """The message lists the known words."""
     environment.setenv("NAKADI_ARCHIVER", "elsewhere")
 
     with pytest.raises(BadSetting, match="broker, function"):

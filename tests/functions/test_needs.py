@@ -65,14 +65,14 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     for event in INVOCATIONS[name]:
         handler(load_recorded_event(event) | {"authorizationToken": f"Bearer {issuer.token()}"}, Context())
     if NEEDS[name].settings.issuperset(OWN_EVENT_TYPE_SETTINGS):
-        # Reasons that no invocation had: the event type of the audit log is created if it is missing.
+        # Reasons that do not occur in these invocations: the event type of the audit log is created if it is missing.
         with closing(open_broker(settings)) as broker:
             broker.prepare_for_requests()
             if name == "housekeeping":
                 # It reports lost events.
                 assert broker.audit
 
-    # The log of a storage in Kafka, which this test has not, would read who archives.
+    # A log in Kafka, which this test lacks, would read which process archives.
     given = NEEDS[name].settings
     assert settings.read - TELEMETRY_SETTINGS - ({"auth"} - given) | ({"archiver"} & given) == given
 
@@ -88,7 +88,7 @@ def test_every_function_is_known():
 
 
 def test_every_area_but_the_streams_has_one_function():
-    """Functions serve the whole API between them, nothing twice; streams are too long for a function."""
+    """Together, the functions serve the whole API, each area once; streams are too long for a function."""
     served = [area for needs in NEEDS.values() for area in needs.areas]
 
     assert sorted(served) == sorted(set(ROUTE_MAKER_BY_AREA) - {*STREAMING_AREAS})
@@ -152,7 +152,7 @@ distributions_by_package = cache(packages_distributions)
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_everything_that_a_function_loads_is_in_the_layer(name):
-    """No function imports a library that is not there in Lambda."""
+    """No function imports a library that Lambda lacks."""
     packages = distributions_by_package()
     loaded = {module.partition(".")[0] for module in import_handler(name)}
     needed = {packages[module][0].lower().replace("_", "-") for module in loaded if module in packages}

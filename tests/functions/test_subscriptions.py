@@ -19,7 +19,7 @@ OFFSET = "001-0001-000000000000000001"
 
 @pytest.fixture
 def ask(functions):
-    """Ask the function of subscriptions, as the administrator."""
+    """Send a request to the function of subscriptions, as the administrator."""
 
     def ask(method, path, body=None, function="subscriptions", headers=None):
         event = load_recorded_event("apigateway/delete_event_type") | {
@@ -62,7 +62,7 @@ def cursor(offset=OFFSET):
 
 
 def stream_everything(coordination, subscription, session):
-    """Someone streams all of it."""
+    """Let a session own and stream all partitions."""
     old = coordination.assignment(subscription)
     positions = {PLACE: Position(1, -1)} if old == EMPTY_ASSIGNMENT else {}
     new = Assignment(initialised=True, entries=(PartitionAssignment(PLACE, session),), sessions=(a_session(session),))
@@ -81,7 +81,9 @@ def test_offsets_are_set_and_read(ask, subscription):
 
 
 def test_a_stream_commits_by_a_function(ask, subscription, coordination):
-    """The session that owns a partition commits by a function, once; others do not. (S114, S118, S123, S124)"""
+    """The session that owns a partition can commit through a function, once; other sessions cannot. (S114, S118, S123,
+    S124)
+    """
     stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
     stream_everything(coordination, subscription, stream)
     path = f"/subscriptions/{subscription}/cursors"
@@ -97,7 +99,7 @@ def test_a_stream_commits_by_a_function(ask, subscription, coordination):
 
 
 def test_a_commit_that_cannot_be_made_is_a_503(ask, broker, subscription, coordination):
-    """If DynamoDB has no capacity for longer, the function tells the client to come back, and commits nothing."""
+    """If DynamoDB has no capacity for a longer time, the function tells the client to retry, and commits nothing."""
     stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
     stream_everything(coordination, subscription, stream)
     broker.goes_wrong("UpdateItem", *[refusal_fault("ProvisionedThroughputExceededException")] * 4)
@@ -125,7 +127,9 @@ def test_what_could_not_be_cleared_is_cleared_on_schedule(ask, functions, broker
 
 
 def test_an_event_type_goes_with_subscriptions_that_may(ask, subscription, coordination):
-    """A subscription keeps its event type; one of those that are given up goes with it, offsets too. (S290, S291)"""
+    """A subscription prevents the deletion of its event type, unless it may be deleted with it; then its offsets are
+    deleted too. (S290, S291)
+    """
     given_up = subscription_body(owning_application="nakadi_archiver", consumer_group="nakadi_to_s3")
     other = ask("POST", "/subscriptions", given_up)[1]["id"]
     assert ask("PATCH", f"/subscriptions/{other}/cursors", {"items": []})[0] == 204

@@ -8,7 +8,7 @@ __all__ = ["quick_spark"]  # a fixture that all use
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory):
-    """The folder of all tests' tables: a Spark's catalog is in one place."""
+    """The folder of all tests' tables: the catalog of a Spark has one location."""
     return tmp_path_factory.mktemp("tables")
 
 

@@ -1,4 +1,4 @@
-"""Misfits and gaps of tables: they cause warnings until an operator acknowledges them, and are counted in any case."""
+"""Misfits and gaps of tables cause warnings until an operator acknowledges them, and are always counted."""
 
 import pytest
 
@@ -22,8 +22,9 @@ def printed_warnings(ran):
 
 @pytest.mark.long
 def test_what_is_known_is_not_warned_of_again(jobs, data):
-    """Each run warns of misfits and gaps, also where it has nothing to do; after an acknowledgement none does, until
-    there are more. The counts stay."""
+    """Each run warns about misfits and gaps, even if it has nothing else to do. After an acknowledgement, no run does
+    until there are more. The counts stay.
+    """
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1), b"{broken"])
     damaged = data.archive_events(orders, [order(2), order(3), order(4)])
@@ -66,7 +67,7 @@ def a_state(**changes):
 
 
 def test_an_acknowledgement_is_for_all_event_types_or_for_some(data, capsys):
-    """It covers the current ones; a table without misfits and gaps is not mentioned."""
+    """An acknowledgement covers the current misfits and gaps; a table without any is not mentioned."""
     named = [data.event_type(name) for name in ("order.placed", "order.paid", "order.sent", "order.lost")]
     for each, state in zip(
         named, (a_state(), a_state(misfit_count=1), a_state(misfit_count=0, unreadable_count=0)), strict=False
@@ -85,7 +86,7 @@ def test_an_acknowledgement_is_for_all_event_types_or_for_some(data, capsys):
 
 @pytest.mark.parametrize("wrong", [["--event-types", "unknown"], ["--data", "/nowhere"]])
 def test_what_cannot_be_acknowledged(data, capsys, wrong):
-    """A name that is none, and a folder that is not there, are refused."""
+    """An unknown name and a missing folder are refused."""
     data.event_type("order.placed")
     assert acknowledge.main(["--data", str(data.folder), *wrong]) == 1
     assert "acknowledge: cannot be done." in capsys.readouterr().err
@@ -97,7 +98,7 @@ def test_a_job_that_writes_at_the_same_time_loses_no_acknowledgement(data):
     data.registry.write(PutDocument(TABLE_STATES_KIND, orders.id, table_state_body(a_state())))
 
     class RegistryWithRace:
-        """A registry in which a job is faster, once."""
+        """A registry in which a job writes first, once."""
 
         def __init__(self):
             self.writes = 0

@@ -52,7 +52,7 @@ def offsets(index, progress=NO_PROGRESS):
 
 
 def test_everything_is_to_be_read_at_first(index):
-    """A table that has nothing yet reads all partitions."""
+    """For an empty table, all partitions are to be read."""
     add(index, 10)
     add(index, 5)
     add(index, 3, partition=1)
@@ -61,7 +61,7 @@ def test_everything_is_to_be_read_at_first(index):
 
 
 def test_what_was_read_is_not_read_again(index):
-    """After a run only newer events are to be read, also where objects were joined meanwhile."""
+    """After a run, only newer events are to be read, even if objects were merged meanwhile."""
     add(index, 10)
     first = add(index, 5)
     progress = NO_PROGRESS.after_reading(unread_parts(index, EVENT_TYPE, NO_PROGRESS), ())
@@ -75,7 +75,7 @@ def test_what_was_read_is_not_read_again(index):
 
 
 def test_what_was_released_is_not_looked_for(index):
-    """Offsets before the oldest are gone, and are not searched."""
+    """Offsets before the oldest event no longer exist, and are not searched."""
     add(index, 10)
     add(index, 10)
     index.drop_segments_before(TOPIC, 0, 12)
@@ -83,7 +83,7 @@ def test_what_was_released_is_not_looked_for(index):
 
 
 def test_reading_stops_where_nothing_is_archived(index):
-    """Parts after one that is not archived wait, so that nothing is skipped."""
+    """Parts after an unarchived one wait, so that nothing is skipped."""
     add(index, 10)
     add(index, 10, archived=False)
     add(index, 10)
@@ -91,7 +91,7 @@ def test_reading_stops_where_nothing_is_archived(index):
 
 
 def test_damaged_parts_are_gaps(index):
-    """Every run retries unreadable parts until they can be read; the others go on."""
+    """Every run retries unreadable parts until it can read them; reading the others continues."""
     add(index, 10)
     damaged = add(index, 5)
     add(index, 5)
@@ -127,7 +127,7 @@ def test_what_was_stored_since_a_moment_is_found_without_reading_the_whole_index
 
 
 def test_a_deleted_topic_has_nothing(index):
-    """A topic that is gone is no reason to fail."""
+    """A deleted topic does not make the run fail."""
     add(index, 10)
     index.delete_topic(TOPIC)
     assert offsets(index) == []
@@ -142,7 +142,9 @@ def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
 
 
 def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
-    """Their number is the segment's, whether the partition counts as compacted or not; for a cut it is unknown."""
+    """Their number is that of the segment, whether or not the partition is compacted; for a part of a segment, it is
+    unknown.
+    """
     first, second = add(index, 10), add(index, 10)
     index.replace_segments(TOPIC, 0, [replace(first, event_count=7)], 10)
     index.replace_segments(TOPIC, 0, [replace(second, event_count=9)], 20)
@@ -154,7 +156,7 @@ def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
 
 
 def test_batches_go_forward(index):
-    """A batch holds as much as one commit is to hold, and each partition's parts in their order."""
+    """A batch holds at most as much as one commit may, and each partition's parts in their order."""
     for _ in range(5):
         add(index, 10)
         add(index, 10, partition=1)
@@ -167,7 +169,7 @@ def test_batches_go_forward(index):
 
 
 def test_nothing_is_passed_over(index):
-    """A partition has the requested members before the first one that was not requested."""
+    """For each partition, the members before the first unrequested one are returned."""
     for _ in range(3):
         add(index, 10)
         add(index, 10, partition=1)

@@ -74,7 +74,7 @@ def orders(data, jobs, tables):
 
 
 def test_an_executor_makes_and_erases_a_table(tmp_path, orders, jobs):
-    """What an executor of another process writes and erases is as if the driver had done it."""
+    """What an executor of another process writes and erases is the same as if the driver had done it."""
     with cluster_in_driver(tmp_path / "cluster").driver("--little") as driver:
         orders.archive(4, name=NAME)
         found = driver.run("compaction", *jobs.places, "--no-tidying")
@@ -89,7 +89,7 @@ def test_an_executor_makes_and_erases_a_table(tmp_path, orders, jobs):
 
 @pytest.mark.long("tests/glue_jobs/test_cluster.py::test_an_executor_makes_and_erases_a_table")
 def test_jobs_run_in_executors(cluster, orders, jobs):
-    """What several of them write, count, and erase is as if one process had done it."""
+    """The files, counts and erasures of several executors are the same as those of one process."""
     with cluster.driver("--little") as driver:
         orders.archive(4, name=NAME)
         found = driver.run("compaction", *jobs.places, "--no-tidying")
@@ -116,8 +116,9 @@ def test_jobs_run_in_executors(cluster, orders, jobs):
 
 @pytest.mark.long
 def test_executors_are_killed(cluster, orders, jobs, tmp_path):
-    """In the middle of a file, and when a file is complete and its driver does not know it yet. The tasks are repeated,
-    and the files of the dead are gone at the end."""
+    """An executor is killed in the middle of a file, and when a file is complete but the driver does not know it yet.
+    The tasks are repeated, and the files of the killed executors are removed at the end.
+    """
     with cluster.driver("--little") as driver:
         for fault, job, *arguments in (
             ("kill in file", "compaction"),
@@ -135,7 +136,7 @@ def test_executors_are_killed(cluster, orders, jobs, tmp_path):
 
 @pytest.mark.long
 def test_a_driver_is_killed(cluster, orders, jobs, tmp_path):
-    """An erasure finds the files that it left at once, and the next run adds every event once."""
+    """An erasure finds the files of a killed driver at once, and the next run adds every event once."""
     orders.archive(6, name=NAME)
     with cluster.driver("--little") as driver:
         driver.begin("compaction", *jobs.places, "--no-tidying", fault="wait after file", marks=tmp_path)
@@ -168,7 +169,7 @@ def test_slow_tasks_run_twice(cluster, orders, jobs, tmp_path):
 
 @pytest.mark.long
 def test_two_drivers_at_once(cluster, orders, jobs):
-    """Each event is in the table once, whoever adds it."""
+    """Each event is in the table once, whichever driver adds it."""
     orders.archive(12)
     half = {"spark.cores.max": "1"}
     with cluster.driver("--little", **half) as one, cluster.driver("--little", **half) as other:

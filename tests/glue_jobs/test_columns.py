@@ -78,12 +78,12 @@ def test_a_name_that_cannot_be_a_column_is_none(name):
 
 
 def test_names_that_differ_by_case_alone():
-    """The first of two such names is the column."""
+    """Only the first of two such names gets a column."""
     assert columns_of({"id": {"type": "string"}, "ID": {"type": "string"}}) == Struct((Field("id", STRING),))
 
 
 def test_a_new_property_is_a_new_column():
-    """Later versions only ever add columns, on every level."""
+    """Later versions only add columns, on every level."""
     first = {"a": {"type": "string"}, "b": {"properties": {"c": {"type": "string"}}}}
     second = {"b": {"properties": {"d": {"type": "integer"}}}, "e": {"type": "boolean"}}
 
@@ -103,7 +103,7 @@ def test_new_columns_in_lists():
 
 
 def test_a_type_that_changed_is_contested():
-    """A column keeps its first type, is marked as lacking values, and has a further column beside it."""
+    """A column keeps its first type, is marked as lacking values, and gets an additional column beside it."""
     further = Field("a__bigint", BIGINT, has_several_types=True, source="a")
     assert columns_of({"a": {"type": "string"}}, {"a": {"type": "integer"}}) == Struct(
         (Field("a", STRING, has_several_types=True), further)
@@ -140,7 +140,7 @@ def test_a_very_wide_schema():
 
 @pytest.mark.parametrize(("kind", "levels"), [("object", MAX_LEVELS), ("array", MAX_LEVELS // 2)])
 def test_a_very_deep_schema(kind, levels):
-    """Values deeper than Spark allows are texts."""
+    """Values that are nested deeper than Spark allows become texts."""
     schema = {"type": "number"}
     for _ in range(90):
         schema = {"type": "array", "items": schema} if kind == "array" else {"properties": {"a": schema}}
@@ -158,7 +158,9 @@ def test_the_types_as_spark_writes_them():
 
 
 def test_a_property_whose_type_changes_has_further_columns():
-    """The property has a column for each scalar type that it had; an object is text; a taken name gets no column."""
+    """The property has a column for each scalar type that it had. An object becomes text. A name that is taken gets no
+    column.
+    """
     versions = [
         {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "b__bigint": {"type": "string"}}},
         {"properties": {"a": {"type": "number"}, "b": {"type": "integer"}}},
@@ -207,7 +209,7 @@ def test_decimals_and_moments(schema, name):
 
 
 def test_columns_that_hold_everything():
-    """Only closed schemas whose values have one type each, and whose names are all columns, have nothing else."""
+    """Columns hold everything only for closed schemas whose values have one type each and whose names are columns."""
     line = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
 
     def is_closed(changes=None, **properties):

@@ -52,7 +52,7 @@ def test_elements_are_counted_one_by_one():
 
 
 def test_names_in_free_text():
-    """In free JSON only names that are certainly names count."""
+    """In free JSON, only texts that are certainly names count."""
     said = count_column_members("v", Struct((Field("a", Json()),)))
     assert member_count_expression("v.`a`") in said
     assert "div 3" in said
@@ -94,7 +94,7 @@ LISTS = [
 
 @pytest.mark.long
 def test_members_in_lists(jobs):
-    """Members of objects in lists are counted, even if one of the objects lacks some, and so in lists in lists."""
+    """Members of objects in lists are counted, even if some objects lack some, and so are those in nested lists."""
     columns = Struct((Field("items", Array(ITEM)), Field("parcels", Array(Struct((Field("items", Array(ITEM)),))))))
     values = [{"items": items, "parcels": [None, {"items": items}, {}]} if items is not None else {} for items in LISTS]
     one = jobs.spark().range(1)
@@ -126,7 +126,7 @@ def test_a_sum_of_many_members_is_not_deep():
 
 @pytest.mark.long
 def test_schemas_that_would_be_too_much_for_spark(jobs, data):
-    """Lists and objects of any depth, and a property where the broker has the publisher, are in the table."""
+    """Lists and objects of any depth, and a property in the publisher's place, are in the table."""
     lists = reduce(lambda inner, _: {"type": "array", "items": inner}, range(40), {"type": "number"})
     objects = reduce(lambda inner, _: {"properties": {"a": inner}}, range(40), {"type": "number"})
     metadata = {"properties": {"published_by": {"type": "array", "items": {"type": "integer"}}}}
@@ -156,7 +156,7 @@ def test_schemas_that_would_be_too_much_for_spark(jobs, data):
 
 @pytest.mark.long("tests/glue_jobs/test_columns.py::test_a_very_wide_schema")
 def test_a_table_with_as_many_columns_as_there_may_be(jobs, data, monkeypatch):
-    """The columns of a table keep being written when later schemas would need more than allowed."""
+    """The columns of a table are still written if later schemas would need more columns than allowed."""
     monkeypatch.setattr(columns, "MAX_FIELDS", 4)
     number = {"type": "integer"}
     first = {"properties": {"a": {"properties": {"x": number}}, "b": number}}

@@ -8,7 +8,7 @@ def parse_lines(*arguments):
 
 
 def test_what_glue_adds_is_passed_over():
-    """A job takes the arguments that Glue gives to every job."""
+    """A job ignores the arguments that Glue passes to every job."""
     known = parse_lines(
         "--JOB_NAME", "nakadi-compaction", "--JOB_RUN_ID=jr_1", "--TempDir", "s3://x/y", "--enable-metrics", "true",
         "--datalake-formats", "iceberg", "--tables", "s3://tables/t",
@@ -31,7 +31,9 @@ def test_what_glue_adds_is_passed_over():
     ids=lambda added: added[0],
 )
 def test_whatever_glue_adds_is_passed_over(added):
-    """Arguments that Glue documents to add leave a job's own arguments unchanged, in any position."""
+    """The arguments that Glue adds according to its documentation leave a job's own arguments unchanged, in any
+    position.
+    """
     for arguments in ((*added, "--database", "d"), ("--database", "d", *added)):
         assert parse_lines(*arguments).database == "d"
 
@@ -55,7 +57,7 @@ def test_a_mistake_is_reported(wrong, capsys):
 
 
 def test_event_types_by_name():
-    """Event types are named with commas between."""
+    """The names of event types are separated by commas."""
     assert parse_lines("--event-types", "a.b, c.d").event_types == ("a.b", "c.d")
 
 

@@ -41,7 +41,7 @@ def test_events_become_rows(jobs, data):
 
 @pytest.mark.long
 def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, data):
-    """Lines become structures, these are judged, and become rows. Plain lines need no job."""
+    """Spark parses lines into structures, checks these, and turns them into rows. Plain lines need no job."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(number) for number in range(5)])
     parts = list(unread_parts(data.index, orders, NO_PROGRESS))
@@ -61,7 +61,7 @@ def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, dat
 
 @pytest.mark.long("tests/glue_jobs/test_compaction.py::test_events_become_rows")
 def test_nothing_that_was_said_is_dropped(jobs, data):
-    """Values that no column holds are in the text of the event: other names, types, nulls."""
+    """Values that no column holds are in the text of the event, such as other names, other types and nulls."""
     events = [
         order(1),
         order(2, more={"a": 1}),
@@ -127,7 +127,9 @@ def test_a_property_with_another_type_has_another_column(jobs, data, tables):
 
 
 def test_compacted_event_types_have_a_second_table(jobs, data):
-    """The second table has the newest event of each key; a tombstone takes its key away, until it comes again."""
+    """The second table has the newest event of each key; a tombstone removes its key until the next event with this
+    key.
+    """
     customers = data.event_type(
         "customer.changed",
         schema={"properties": {"name": {"type": "string"}}},
@@ -149,7 +151,7 @@ def test_compacted_event_types_have_a_second_table(jobs, data):
 
 @pytest.mark.long("tests/glue_jobs/test_compaction.py::test_compacted_event_types_have_a_second_table")
 def test_data_changes_have_a_current_state(jobs, data):
-    """The second table of data changes has the current state; the first has all of them, deletions too."""
+    """The second table of data changes has the current state; the first table has all changes, including deletions."""
     things = data.event_type(
         "thing.changed",
         schema={"properties": {"name": {"type": "string"}}},
@@ -179,7 +181,7 @@ def publish(data, things, changes, **more):
 
 
 def test_what_the_index_does_not_name_is_no_event(jobs, data):
-    """Orphans of a crash, members that were not counted, and foreign files are not read."""
+    """The job does not read orphans of a crash, members that are not indexed, or foreign files."""
     orders = data.event_type("order.placed")
     pages = data.event_type("page.viewed", schema={})
     kept = data.archive_events(orders, [order(1)], other_topics=[pages])
@@ -224,7 +226,9 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
 
 @pytest.mark.long
 def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypatch):
-    """The driver reads none of them: tasks do, each event is in its table once, damage is reported, and copies go."""
+    """Tasks read the objects, not the driver. Each event is in its table once, damage is reported, and the copies are
+    removed.
+    """
     monkeypatch.setattr(in_tasks, "MIN_TASK_WORK", (2, 2**40))
     event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]
     for number in range(5):
@@ -310,7 +314,7 @@ def test_the_registry_of_the_broker_is_found(jobs, data, tmp_path, monkeypatch):
 
 
 def test_an_archive_that_goes_during_a_run_stops_the_job(jobs, data, tmp_path, monkeypatch):
-    """If the file system of the archive goes, the events are not taken for missing: the next run adds them."""
+    """If the file system of the archive disappears, the events do not count as missing: the next run adds them."""
     data.archive_events(data.event_type("order.placed"), [order(1), order(2)])
     archive, unmounted = data.folder / "archive", tmp_path / "unmounted"
     get = FolderStore.read_range
@@ -346,7 +350,7 @@ def test_a_line_that_is_no_event_is_kept_and_reported(jobs, data):
 
 @pytest.mark.long
 def test_an_object_with_too_few_events_is_noticed(jobs, data):
-    """An object with fewer events than expected does not count as whole."""
+    """An object with fewer events than expected counts as damaged."""
     orders = data.event_type("order.placed")
     archived = data.archive_events(orders, [order(1), order(2), order(3)])
     lines = gzip.decompress(data.path(archived).read_bytes()).splitlines(keepends=True)
@@ -359,7 +363,7 @@ def test_an_object_with_too_few_events_is_noticed(jobs, data):
 
 
 def a_member(lines, length):
-    """A gzip member of a given length: its file name fills it up."""
+    """A gzip member of a given length: its file name pads it to this length."""
     packed = gzip.compress(b"".join(lines), mtime=0)
     name = b"x" * (length - len(packed) - 1) + b"\0"
     return packed[:3] + b"\x08" + packed[4:10] + name + packed[10:]
@@ -382,7 +386,7 @@ def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
 
 
 def test_two_runs_at_once_double_nothing(jobs, data):
-    """If two changes began at the same snapshot, one counts; the other one has to begin again."""
+    """If two changes began at the same snapshot, only one takes effect; the other one has to begin again."""
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1)])
     jobs.compact()
@@ -401,7 +405,7 @@ def test_two_runs_at_once_double_nothing(jobs, data):
 
 @pytest.mark.long
 def test_tidying(jobs, data, monkeypatch):
-    """Small files become large ones, and a run that was cut short leaves nothing to see."""
+    """Small files become large ones, and an interrupted run leaves nothing behind."""
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 3)
     orders = data.event_type("order.placed")
     for number in range(3):

@@ -46,7 +46,7 @@ def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
 
 @pytest.mark.long
 def test_what_is_too_old_brings_nothing_back(jobs, data):
-    """If the deletion of a key was removed for its age, an event that later fills a gap before it does not come back;
+    """If the deletion of a key has expired, an event that later fills a gap before it does not come back;
     later events of a partition come at any age, and existing ones stay."""
     customers = data.event_type("customer.changed", annotations={RETENTION_ANNOTATION: "7 days"}, **COMPACTED)
     at = datetime.now(UTC) - timedelta(days=20)
@@ -91,7 +91,7 @@ def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
     jobs.run(compaction.main, "--keep-snapshots-days", "0")
     kept = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST_SUFFIX}.files").select("content", "partition").collect()
     buckets = [bucket for content, bucket in kept if content == 0]
-    # The bucket of the deleted key is still one file, which has a row that does not count.
+    # The bucket of the deleted key is still one file, which has a deleted row.
     assert (len(buckets), len(set(buckets)), len(kept)) == (16, 16, 17)
     assert sorted(name for (name,) in jobs.rows(LATEST_SUFFIX, "name")) == expected
 

@@ -52,7 +52,7 @@ def test_descriptions_are_found_wherever_the_schema_has_them():
 
 
 def test_avro_schemas_have_descriptions_too():
-    """What an Avro schema says of a record or a field is its `doc`, if that is a text. (T9)"""
+    """The description of a record or a field in an Avro schema is its `doc`, if that is a string. (T9)"""
     money = {"type": "record", "name": "Money", "doc": "Money", "fields": [{"name": "amount", "type": "long"}]}
     fields = [
         {"name": "id", "type": "string", "doc": "The number"},
@@ -84,7 +84,7 @@ def test_a_column_of_another_type_has_the_description_of_its_property():
 
 
 def test_a_schema_that_refers_to_itself_ends():
-    """Columns end where the schema goes on. (T9)"""
+    """The descriptions end where the columns end, although the schema refers to itself. (T9)"""
     schema = {
         "properties": {"node": {"$ref": "#/definitions/node"}},
         "definitions": {"node": {"description": "A node", "properties": {"next": {"$ref": "#/definitions/node"}}}},

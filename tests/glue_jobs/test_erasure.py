@@ -56,7 +56,7 @@ def test_a_value_is_found(event, path, value):
     ],
 )
 def test_another_value_is_not_meant(event, path, value):
-    """A value that merely looks the same, or is somewhere else, stays."""
+    """A value that only looks the same, or is at another path, stays."""
     assert not ErasedValue(tuple(path.split(".")), value).occurs_in(event)
 
 
@@ -70,7 +70,7 @@ def test_removing_keeps_offsets():
 
 
 def test_blanking_keeps_the_event():
-    """A blanked event has its metadata, and says nothing; it has no key either."""
+    """A blanked event keeps its metadata, but has neither content nor key."""
     event = {"metadata": {"eid": "e", "partition_compaction_key": "b"}, "id": "b", "name": "Jane"}
 
     kept, meant = erase_events(make_events(event, key="b"), ErasedValue(("id",), "b"), ErasureMode.BLANK)
@@ -89,7 +89,7 @@ def test_blanking_a_data_event():
 
 @pytest.mark.parametrize("how", ErasureMode)
 def test_a_tombstone_is_known_by_its_key(how):
-    """A tombstone under the value goes, since nothing else is in it."""
+    """A tombstone whose key is the value is removed, since it contains nothing else."""
     kept, meant = erase_events(make_events(None, key="c-1"), ErasedValue(("id",), "c-1"), how)
     assert (kept, meant) == ([], [0])
 
@@ -122,7 +122,7 @@ def test_parts_of_an_archive_are_searched(tmp_path):
 
 
 def test_the_value_can_be_in_a_file(tmp_path):
-    """The first line of a file is the value; a file that is not there is refused."""
+    """The first line of a file is the value; a missing file is refused."""
     (tmp_path / "value").write_text("Zoë 4711\nand more\n")
     assert read_value(str(tmp_path / "value")) == "Zoë 4711"
     with pytest.raises(BadArguments):
@@ -141,7 +141,7 @@ class TableWithBounds:
     [(b"customer-4711-of", True), (b"customer-4711-og", True), (b"customer-4712-of", False), (b"customer", False)],
 )
 def test_bounds_that_are_the_beginning_of_a_value(bound, found):
-    """Manifests have sixteen characters of a text, of the greatest with the last one raised."""
+    """Manifests have the first sixteen characters of a text; in an upper bound, the last character is incremented."""
     assert search_bounds(TableWithBounds(bound), ErasedValue(("id",), "customer-4711-of-the-long-name")) == found
 
 

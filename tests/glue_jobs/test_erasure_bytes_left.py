@@ -1,4 +1,4 @@
-"""No byte of an erased value is left, in any file; and an erasure notices by itself whether one is."""
+"""No byte of an erased value is left in any file, and an erasure itself notices remaining bytes."""
 
 import json
 from contextlib import closing, suppress
@@ -39,7 +39,7 @@ EVERYTHING = {".avro", ".gz", ".json", ".parquet"}
 
 
 class JobKilled(BaseException):
-    """Raised in a job in place of a kill."""
+    """Raised in a job to simulate a kill."""
 
 
 def raise_job_killed(*_, **__):
@@ -54,7 +54,7 @@ def named_orders(data, **changes):
 
 
 def branch_of_a_killed_run(table):
-    """Keep the result: the branch goes with it."""
+    """Keep the result, because the branch is removed together with it."""
     run = table.change()
     run.__enter__().append(table.rows(), "{}")
     return run
@@ -89,7 +89,7 @@ def all_files(data, *folders):
 
 
 def test_nothing_on_disk_has_what_was_erased(jobs, data, table_after_killed_run):
-    """No byte of it is left, even in files of killed runs; the rest of each event is whole."""
+    """No byte of the value is left, even in files of killed runs; the rest of each event is unchanged."""
     before = find_files_with_text(NAME[:16], all_files(data, *table_after_killed_run))
     assert {name.rpartition(".")[2] for name in before} >= {"parquet", "avro", "gz"}
 
@@ -106,7 +106,7 @@ def test_nothing_on_disk_has_what_was_erased(jobs, data, table_after_killed_run)
 
 @pytest.mark.long
 def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, table_after_killed_run, monkeypatch):
-    """Wherever it is killed, the next run erases the rest, and nothing else."""
+    """Wherever an erasure is killed, the next run erases the rest, and nothing else."""
     moments = [
         (Rewriter, "rewrite"),
         (retention, "_erase_from_table"),
@@ -201,7 +201,7 @@ def test_what_is_not_archived_yet_is_not_called_gone(jobs, data):
 
 
 class LaterClock(SystemClock):
-    """Two days later."""
+    """A clock that is two days ahead."""
 
     def now(self):
         return super().now() + timedelta(days=2)
@@ -287,7 +287,9 @@ def test_nothing_is_left_in_a_bucket_that_keeps_versions(versioned_bucket):
 @pytest.mark.long
 @pytest.mark.parametrize("refused", ["list_old_versions", "remove_old_versions"])
 def test_old_versions_that_stay_are_named(versioned_bucket, monkeypatch, tmp_path, refused):
-    """Where a role may not list or remove versions, nothing is called gone, and a later run that may finds them."""
+    """If a role may not list or remove versions, no value is reported as erased, and a later run with these rights
+    finds them.
+    """
     s3, _, jobs, _ = versioned_bucket
 
     def refuse(*_):
@@ -314,7 +316,7 @@ def test_old_versions_that_stay_are_named(versioned_bucket, monkeypatch, tmp_pat
 @pytest.mark.long
 @pytest.mark.usefixtures("table_after_killed_run")
 def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
-    """The verification reads files that no table refers to: nothing that exists is called gone."""
+    """The verification reads files that no table refers to: no existing value is reported as erased."""
     monkeypatch.setattr(Table, "remove_lost_files", lambda *_: 0)
     monkeypatch.setattr(leftovers, "remove_copies", lambda *_: 0)
     told = jobs.drop_before(*ERASE_NAME)
@@ -376,7 +378,7 @@ def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tabl
 
 @pytest.mark.long
 def test_rows_that_are_only_marked_as_replaced_are_found(jobs, data, monkeypatch):
-    """A table does not show such a row, and its file has it: it is not called gone."""
+    """A table does not show such a row, but its file contains it, so it is not reported as erased."""
     replace_row(jobs, data)
     monkeypatch.setattr(Table, "remove_replaced_rows", lambda _: None)
     told = jobs.drop_before(*ERASE_CUSTOMER)
@@ -429,7 +431,7 @@ def referenced_bytes(data, event_types):
 
 
 def test_nothing_is_left_in_objects_that_others_share(jobs, data, tmp_path):
-    """Members of other event types move to new objects unchanged, and the old ones are gone with the erasure."""
+    """Members of other event types move to new objects unchanged, and the erasure removes the old objects."""
     others = shared_objects(data)
     before = referenced_bytes(data, others)
     told = jobs.drop_before(*ERASE_NAME, "--report", str(tmp_path / "reports"))
@@ -463,7 +465,9 @@ def test_an_object_that_cannot_be_emptied_yet_is_not_called_gone(jobs, data, tmp
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["partly_dead_objects", "move_out", "_refer_to"])
 def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, step):
-    """Wherever it is killed, the next run finds the objects that have the value and no reference, and removes them."""
+    """Wherever the erasure is killed, the next run finds the objects that have the value and no reference, and removes
+    them.
+    """
     others = shared_objects(data)
     before = referenced_bytes(data, others)
     with monkeypatch.context() as patched, suppress(JobKilled):
@@ -478,7 +482,7 @@ def test_an_erasure_from_shared_objects_can_be_killed(jobs, data, monkeypatch, s
 
 @pytest.mark.long
 def test_what_is_dead_beside_others_goes_with_expiry(jobs, data):
-    """Two runs remove a deleted event type's events from shared objects, though their neighbours stay."""
+    """Two runs remove a deleted event type's events from shared objects, although their neighbours stay."""
     others = shared_objects(data)
     before = referenced_bytes(data, others)
     data.delete("order.placed")

@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE, until
 from tests.support.s3_files import buckets_in_spark
 from tests.support.tiers import ARCHIVE_MANUALLY, TieredLogParts
 
-# No other test has it: all tests of the jobs share the folder of tables, and some leave their erased values.
+# No other test uses this value: all tests of the jobs share the folder of tables, and some leave their values there.
 NAME = "customer-4712-erased-over-http"
 ORDERS, PAYMENTS, CUSTOMERS = "order.placed", "order.paid", "customer.changed"
 FOUR_PARTITIONS = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 4, "write_parallelism": 4}
@@ -53,7 +53,7 @@ KILLS_OF_ERASURE = KILLED_AT if everything.WANTED else KILLED_AT[1:2]
 
 
 class JobKilled(BaseException):
-    """Raised in a job in place of a kill."""
+    """Raised in a job to simulate a kill."""
 
 
 def raise_job_killed(*_, **__):
@@ -166,7 +166,7 @@ def test_no_byte_of_what_was_erased_is_left(place, monkeypatch):
     """Despite kills of the broker while it archives, and of the erasure at its steps."""
     data, jobs, publisher = place.data, place.jobs, Publisher()
     for number in range(KILLS_OF_BROKER):
-        # Leaving the context kills it while it archives.
+        # Leaving the context kills the broker while it archives.
         with workers.start_broker(data.folder, place.variables) as program, client_of(program) as api:
             if number == 0:
                 for definition in EVENT_TYPES:

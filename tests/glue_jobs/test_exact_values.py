@@ -101,14 +101,14 @@ def test_numbers_in_lists_are_exact_or_missing(jobs, data):
 
 
 def test_lists_are_looked_through_without_lambdas():
-    """Spark compiles no lambdas: each would cost a copy of every row."""
+    """Spark does not compile lambdas, each of which would cost a copy of every row."""
     inner = Struct((Field("n", DOUBLE), Field("o", Json()), Field("s", STRING)))
     assert "->" not in may_differ("value", "line", Struct((Field("l", Array(inner)), Field("m", Array(DOUBLE)))))
     assert "->" in may_differ("value", "line", Struct((Field("l", Array(Array(inner))),)))
 
 
 def test_halves_of_surrogate_pairs(jobs, data):
-    """A text that is not Unicode is NULL; whole pairs and other escapes are texts as usual."""
+    """A string that is not valid Unicode becomes NULL; complete pairs and other escapes become strings as usual."""
     text = {"type": "string"}
     schema = {"properties": {"a": text, "l": {"type": "array", "items": text}, "o": {"type": "object"}}}
     events = [
@@ -212,7 +212,7 @@ def test_types_that_change_below_the_top(jobs, data):
 
 @pytest.mark.long
 def test_a_structure_that_becomes_a_text(jobs, data):
-    """The column of an object stays one, also for events that come later than texts; one of texts has nothing else."""
+    """The column of an object keeps its type, even for events after texts; a column of texts has only texts."""
     customer = {"properties": {"id": {"type": "string"}, "rank": {"type": "integer"}}}
     tags = {"type": "object", "additionalProperties": {"type": "string"}}
     orders = data.event_type("order.placed", schema={"properties": {"customer": customer, "tags": tags}})

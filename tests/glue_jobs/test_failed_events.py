@@ -64,7 +64,7 @@ def archived_all(data, name, count):
 
 
 def letters_about(api):
-    """The event types of the dead letters that come within a second."""
+    """The event types of the dead letters that arrive within a second."""
     cursors = json.dumps([{"partition": "0", "offset": "BEGIN"}])
     parameters = {"batch_limit": 100, "batch_flush_timeout": 1, "stream_timeout": 1}
     answer = api.get(f"/event-types/{QUEUE}/events", params=parameters, headers={"X-nakadi-cursors": cursors})
@@ -80,8 +80,10 @@ def erase(jobs, event_type, tmp_path):
 
 
 def test_an_erasure_takes_what_consumers_failed_at(jobs, data, broker, api, tmp_path):
-    """Dead letters about the event type and its parked events go, and the parked key flows again. The report names the
-    event type for redriving, whose events may be of any other; dead letters about others stay until that is erased."""
+    """An erasure removes dead letters about the event type and its parked events, and unblocks the parked key. The
+    report names the event type for redriving, whose events may be of any other; dead letters about others stay until
+    that is erased.
+    """
     name, other = create_event_type(api, a_keyed_definition())["name"], create_event_type(api, a_definition())["name"]
     create_event_type(api, {**a_definition(), "name": REDRIVE})
     policies = (PARKING, {COUNT: "2", POLICY: "DEAD_LETTER_QUEUE"})

@@ -81,7 +81,9 @@ def raise_bad_disk(*_):
     ],
 )
 def test_all_ways_count_alike(jobs, count_files_read, counts_folder, monkeypatch, module, name, value):
-    """Here, in Spark's tasks, and as rows of Spark, where files cannot be read or a catalog keeps them elsewhere."""
+    """The counts are the same in this process, in Spark's tasks, and over Spark's rows, which are used if files cannot
+    be read or a catalog keeps them elsewhere.
+    """
     assert count_files_read() == len(files_of(jobs))
     figures = windows_of(jobs)
     assert [row[:2] for row in figures] == [(60, 3), (62, 3)]
@@ -132,7 +134,7 @@ def test_a_file_is_read_once(jobs, data, orders, count_files_read, counts_folder
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_periods_that_end_within_a_file(jobs, count_files_read):
-    """If a file goes on after the period, the rest is neither counted nor cached."""
+    """If a file continues after the period, the rest is neither counted nor cached."""
     minutes = 75
     early = ("--until", (STORED_AT + timedelta(minutes=minutes)).isoformat(), "--hours", "1")
     assert count_files_read(*early) > 0
@@ -172,7 +174,9 @@ def test_rows_that_are_only_marked_as_deleted(jobs, count_files_read):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_what_is_known_is_damaged(jobs, count_files_read, counts_folder, monkeypatch):
-    """It is counted again, even if not all rows are read at once; and names of publishers are not cached."""
+    """If cached counts are damaged, the file is counted again, even if not all rows are read at once; names of
+    publishers are not cached.
+    """
     count_files_read()
     figures = windows_of(jobs)
     monkeypatch.setattr(file_counts, "ROWS_PER_READ", 7)

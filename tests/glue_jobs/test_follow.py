@@ -17,7 +17,7 @@ from tests.support.patience import until
 
 @pytest.fixture
 def rounds(monkeypatch):
-    """The names of the event types that each round had news of."""
+    """The names of the event types with news in each round."""
     found = []
     plain = Follower.round
 

@@ -14,7 +14,7 @@ WHOLE = member_format.pack_member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x
 
 
 def test_a_whole_member_has_no_problem():
-    """A member that is as long as it should be, and whose checksum holds, is fine."""
+    """A member with the right length and checksum has no problem."""
     assert find_problem(WHOLE, len(WHOLE)) == ""
     assert find_problem(WHOLE + WHOLE, 2 * len(WHOLE)) == ""
 
@@ -29,7 +29,7 @@ def test_a_whole_member_has_no_problem():
     ],
 )
 def test_what_is_wrong_is_reported(content, problem):
-    """A member that is cut off, changed, or no gzip at all does not count as events."""
+    """A member that is truncated, changed, or not gzip yields no events."""
     assert problem in find_problem(content, len(WHOLE))
 
 
@@ -53,7 +53,7 @@ def a_member(topic, offset, size=10):
 
 
 def an_object(store, key, topics, offset):
-    """An object with a member for each topic; where they are."""
+    """Create an object with a member for each topic, and return the members' places."""
     content, members = b"", []
     for topic in topics:
         packed = a_member(topic, offset)

@@ -1,4 +1,4 @@
-"""Tables have every published event, even after the log forgets some."""
+"""Tables have every published event, even after the log has removed some."""
 
 from contextlib import closing
 from datetime import timedelta
@@ -44,7 +44,7 @@ class LiveBroker:
         self.broker.event_types.add(made)
 
     def publish(self, count):
-        """All under one key: of a log that is compacted one of them is left."""
+        """Publish events with one key: a compacted log keeps only one of them."""
         for _ in range(count):
             text = b'{"metadata":{"eid":"e","published_by":"shop"},"name":"%d"}' % self.published
             run_blocking(self.log.append("customers", {0: [Record(text, key="k")]}))
@@ -57,7 +57,7 @@ class LiveBroker:
         self.broker.run_housekeeping()
 
     def offsets(self):
-        """The offsets that are left in the log."""
+        """The offsets that remain in the log."""
         oldest = self.log.bounds("customers", [0])[0].oldest
         return [event.offset for event in self.log.read("customers", 0, oldest).events]
 
