@@ -1,1 +1,1 @@
-"""HTTP: our own request and response, the routes, the Problems, and the edges to ASGI and API Gateway."""
+"""HTTP: the broker's request and response types, the routes, the Problems, and the edges to ASGI and API Gateway."""

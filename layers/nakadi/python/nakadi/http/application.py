@@ -1,4 +1,4 @@
-"""The application: it checks a request, finds its route, and answers."""
+"""The application: checks a request, finds its route, and answers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def ignore_client_request(_client: str, _method: str, _path: str, _seconds: floa
 
 
 class AdmittedRequest(Struct, frozen=True):
-    """A request with an acceptable head: its sender may make it, and it has a route."""
+    """A request with an acceptable head: its sender has permission, and it has a route."""
 
     request: Request
     route: Route
@@ -241,7 +241,7 @@ def _with_readable_body(request: Request, route: Route) -> Request:
         request = compression.decompress_body(request, route.max_body_bytes)
     if (
         route.max_parsed_bytes is not None
-        # Most bodies are too short for it, whatever they contain.
+        # Most bodies are too short to be nested too deeply, whatever they contain.
         and len(request.body) * MAX_MEMORY_BYTES_PER_TEXT_BYTE > route.max_parsed_bytes
         and parsed_memory_exceeds(request.body, route.max_parsed_bytes)
     ):
@@ -252,7 +252,7 @@ def _with_readable_body(request: Request, route: Route) -> Request:
 
 
 def logged_path(request: Request) -> str:
-    """The path for the log: shortened, since clients choose its length, and without the query, which may contain
+    """The path for the log: shortened, because clients choose its length, and without the query, which may contain
     secrets.
     """
     return request.target.partition("?")[0][:MAX_TEXT_CHARACTERS]
@@ -264,5 +264,6 @@ def flow_id_or_new(request: Request | None) -> str:
         sent = request.headers.get("x-flow-id", "")
         if request.flow_id or 0 < len(sent) <= MAX_TEXT_CHARACTERS:
             return request.flow_id or sent
-    # It must be unique, and is no secret. Asking the system for it takes longer than reading a body.
+    # The id must be unique, but not secret. Asking the operating system for random bytes takes longer than reading a
+    # body.
     return f"{random.getrandbits(96):024x}"

@@ -1,5 +1,4 @@
-"""The edge to ASGI: it turns scopes and messages into a `Request`, and a `Response` or `StreamingResponse` into
-messages.
+"""The edge to ASGI: turns scopes and messages into a `Request`, and a `Response` or `StreamingResponse` into messages.
 """
 
 from __future__ import annotations
@@ -57,24 +56,26 @@ Send = Callable[[Message], Awaitable[None]]
 class RequestLimits(Struct, frozen=True, kw_only=True):
     """How much memory and time a client may take."""
 
-    # Compressed or not: a body that is not compressed is bounded by the same figure as one that was.
+    # The same limit applies to compressed and to uncompressed bodies.
     max_body_bytes: int = compression.MAX_DECOMPRESSED_BYTES
     # The memory that all bodies in progress may take together, as sent, decompressed and parsed.
     max_memory_bytes: int = 1024 * 1024 * 1024
-    # For the whole body: the largest one at a megabyte a second, and with a margin.
+    # The time for a whole body: enough for the largest one at a megabyte per second, with a margin.
     body_timeout_seconds: float = 90.0
-    # A refused body is read on for as long, because closing under a client that is sending loses it our answer.
+    # How long the rest of a refused body is read, because a client that is still sending loses the answer if the
+    # connection is closed.
     linger_timeout_seconds: float = 2.0
-    # A reader that takes nothing for so long is not coming back.
+    # A client that reads nothing for this time will not return.
     stalled_client_timeout_seconds: float = 120.0
-    # How long the first batch waits behind the headers for a client that loses bytes that arrive together with them.
+    # How long the first batch waits after the headers, for clients that lose bytes that arrive together with the
+    # headers.
     first_chunk_delay_seconds: float = 0.1
-    # Requests of a lane that wait for a thread. More would wait longer than their clients do.
+    # The maximum number of requests of a lane that wait for a thread. More would wait longer than their clients do.
     max_waiting_requests: int = 1000
 
 
 class ClientDisconnected(Exception):
-    """Raised when the client has gone before its request was complete."""
+    """Raised when the client has left before its request was complete."""
 
 
 class AsgiApplication:
@@ -123,12 +124,14 @@ class AsgiApplication:
         await self._run_in_thread(Lane.REGISTRY, trim_memory)
 
     def shut_down_threads(self) -> None:
-        """Let the threads end after their work."""
+        """Let the threads finish their work and end."""
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Send a Problem even if an answer cannot be sent as it is; servers would answer in their own way."""
+        """Handle a scope. If an answer cannot be sent, send a Problem, because servers would answer in their own
+        way.
+        """
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         if scope["type"] != "http":
@@ -140,11 +143,11 @@ class AsgiApplication:
             await send(message)
             begun = True
 
-        # Only the last step of a server that ends cancels, when it has closed the connection.
+        # Only an ending server cancels, as its last step, when it has closed the connection.
         with suppress(asyncio.CancelledError):
             try:
                 stream = await self._answer_or_begin_stream(scope, receive, tracked_send)
-                # Waited for here: each frame that an open stream waits in takes memory, and each of its lines goes
+                # Awaited here, because each frame in which an open stream waits takes memory, and each line passes
                 # through it.
                 if stream is not None:
                     await self._serve_stream(stream, scope, receive, send)
@@ -165,7 +168,7 @@ class AsgiApplication:
                 return
 
     async def _answer_or_begin_stream(self, scope: Message, receive: Receive, send: Send) -> _BegunStream | None:
-        """Answer a request. A stream only begins here, and has to be served."""
+        """Answer a request. A stream only begins here; the caller has to serve it."""
         request = self._new_request(scope)
         share, stream = request.memory, None
         lane = self._application.lane_of(request)
@@ -176,7 +179,7 @@ class AsgiApplication:
         if isinstance(answer, StreamingResponse):
             stream = await self._begin_stream(request, answer, connection_in_scope(scope), send)
         elif answer is not None:
-            # Compressing a long list takes as long as many a request: not on the loop either.
+            # Compressing a long list takes as long as many requests, so this does not run on the loop either.
             is_long = len(answer.body) > MAX_BYTES_COMPRESSED_ON_LOOP and request.method != "HEAD"
             compress = compression.compress_body
             sent = await self._run_in_thread(lane, compress, request, answer) if is_long else compress(request, answer)
@@ -224,8 +227,8 @@ class AsgiApplication:
     async def _run_to_answer(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: RequestWork, *, quick: bool
     ) -> Answer:
-        """The answer of work that begins on the event loop if it is `quick`, otherwise in a thread. None of them waits
-        for writes.
+        """The answer of work that begins on the event loop if it is `quick`, otherwise in a thread. Neither waits for
+        writes.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
@@ -261,7 +264,7 @@ class AsgiApplication:
     async def _run_in_lane(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Callable[[], T]
     ) -> T | Answer:
-        """Run work in a thread, unless too many requests wait for one, or the client has gone meanwhile."""
+        """Run work in a thread, unless too many requests wait for a thread, or the client has left meanwhile."""
         if self._threads_of_lane(lane).waiting_count >= self._limits.max_waiting_requests:
             return self._application.refuse(request, TryLater("Too many requests are waiting, please repeat request"))
 
@@ -316,7 +319,7 @@ class AsgiApplication:
     async def _begin_stream(
         self, request: Request, answer: StreamingResponse, connection: ClosableConnection | None, send: Send
     ) -> _BegunStream | None:
-        """Send the head; return None if the client may have gone."""
+        """Send the head; return None if the client may have left."""
         if connection is not None and connection.is_half_closed:
             # The client may have left altogether, without any sign: closing looks the same as closing one half.
             connection.abort()
@@ -341,7 +344,7 @@ class AsgiApplication:
             outlet.mark_draining()
         watching = asyncio.create_task(_watch_for_disconnect(receive, outlet))
         current_flow_id.set(answer.headers.get("x-flow-id", ""))
-        # Without the last chunk the client knows that something is missing.
+        # If the last chunk is missing, the client knows that the answer is incomplete.
         hang_up = connection and connection.abort
         try:
             try:
@@ -349,11 +352,11 @@ class AsgiApplication:
             finally:
                 answer.on_end(outlet.size)
             await outlet.end_stream()
-            # Some clients wait for the connection to close, because they do not recognise the last chunk.
-            # Others send their next request on it at once, which must not run into its end.
+            # Some clients wait for the connection to close, because they do not recognise the last chunk. Others send
+            # their next request on the connection at once, and must not find it closed.
             hang_up = connection and connection.close_unless_reused
         except (ClientGone, asyncio.CancelledError):
-            # Only the server's last step cancels, and there is nothing above that would need to know.
+            # Only the server's last step cancels, and no caller needs to know.
             pass
         except Exception:
             log.exception("A stream failed: %s %s", request.method, logged_path(request))
@@ -365,7 +368,7 @@ class AsgiApplication:
 
 
 class _BegunStream(NamedTuple):
-    """A stream after its head was sent."""
+    """A stream whose head was sent."""
 
     request: Request
     answer: StreamingResponse
@@ -423,7 +426,7 @@ class _StreamOutlet:
         self._gone: asyncio.Future[None] = loop.create_future()
         self._draining: asyncio.Future[None] = loop.create_future()
         self._cut_off = False
-        # How many bytes were written to it, before they were compressed.
+        # The number of bytes written, before compression.
         self.size = 0
 
     async def write(self, chunk: bytes) -> None:

@@ -12,7 +12,7 @@ from nakadi.http.memory import UNLIMITED_SHARE, MemoryShare
 from nakadi.http.message import Request, joined_headers, values_by_name
 
 if TYPE_CHECKING:
-    # A function that answers without streams starts sooner without it.
+    # A function that answers without streams starts sooner without this import.
     pass
 
 
@@ -30,7 +30,7 @@ class ClosableConnection(Protocol):
     """Whether the body of the newest request has arrived, so refusing to read it saves nothing."""
 
     def close_unless_reused(self) -> None:
-        """Close, unless the client soon sends another request on it."""
+        """Close the connection, unless the client soon sends another request on it."""
 
     def abort(self) -> None:
         """Close now."""
@@ -57,8 +57,9 @@ def request_from_scope(
         query=parse_query(query) if query else {},
         headers=headers if len(headers) == len(pairs) else joined_headers(pairs),
         body=body,
-        # Long work should be given up: the client may have left, or will have to ask another process.
-        # A client that closes its half may still read. To be gone altogether looks the same from here.
+        # Long work should be given up: the client may have left, or will have to ask another process. A client that
+        # closes only its sending half may still read, but the server cannot distinguish this from a client that has
+        # left.
         is_client_gone=lambda: (
             is_draining() or (connection is not None and (connection.is_lost or connection.is_half_closed))
         ),

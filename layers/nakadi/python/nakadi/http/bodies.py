@@ -59,7 +59,7 @@ def _decode_first_document(body: bytes, first_error: Exception) -> Any:
     try:
         text = body.decode().lstrip(" \t\r\n")
         value, _ = json.JSONDecoder(parse_constant=_refuse_nan_or_infinity).raw_decode(text)
-        orjson.dumps(value)  # half a surrogate pair could not be written down again
+        orjson.dumps(value)  # half a surrogate pair could not be encoded again
     except (ValueError, TypeError, RecursionError):
         raise Malformed(f"JSON parse error: {first_error}") from first_error
     return value
@@ -201,7 +201,7 @@ def _as_integer(value: Any, bits: int, path: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise unreadable_value_error(value, "a number", path)
-    if isinstance(value, float) and not isfinite(value):  # 1e999, read by the parser that passes over what follows
+    if isinstance(value, float) and not isfinite(value):  # 1e999, read by the parser that ignores what follows
         raise unreadable_value_error(value, "a number", path)
     number = parse_integer(value.strip()) if isinstance(value, str) else int(value)
     if number is None:

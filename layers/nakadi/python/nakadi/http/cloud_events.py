@@ -13,7 +13,7 @@ from nakadi.publishing.cloud_events import is_json_media_type
 
 HEADER_PREFIX = "ce-"
 
-# A request with one of these is a CloudEvent; proxies on the way may have added other headers.
+# A request with one of these headers is a CloudEvent; proxies may have added other headers.
 _REQUIRED_ATTRIBUTES = frozenset(("id", "source", "specversion", "type"))
 
 _PERCENT_WITHOUT_CODE = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -22,7 +22,7 @@ _QUOTED_CHARACTER = re.compile(r"\\(.)")
 
 
 class ContentMode(Enum):
-    """Where a request has its CloudEvents: data as its body, one as its body, or a list of them."""
+    """Where a request has its CloudEvents: the body is the data of one, a whole one, or a list."""
 
     BINARY = auto()
     STRUCTURED = auto()
@@ -30,7 +30,7 @@ class ContentMode(Enum):
 
 
 def content_mode(content_type: str, attributes: Mapping[str, str]) -> ContentMode | None:
-    """The mode of a request with CloudEvents, None for one without; `attributes` are those in its headers.
+    """The mode of a request with CloudEvents; None for a request without. `attributes` are those in its headers.
 
     Raises `UnsupportedMediaType` for a form of CloudEvents that the broker does not read.
     """

@@ -17,14 +17,14 @@ from nakadi.http.message import Request, Response
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.outcomes import Malformed, TooLarge
 
-# An honest batch of events stays far below; a bomb does not get further.
+# An honest batch of events stays far below this limit, which stops decompression bombs.
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 # The memory that one step of decompression takes at most, for gzip; zstd may take 32 times as much, so its bytes are
 # taken in small slices.
 DECOMPRESSED_PIECE_BYTES = 256 * 1024
 GZIP_INPUT_SLICE_BYTES = 16 * 1024
 ZSTD_INPUT_SLICE_BYTES = 256
-# Every member of a gzip body costs a fresh state; parallel compressors make one per 64 KB or more.
+# Every member of a gzip body costs a fresh state; parallel compressors create one member per 64 KB or more.
 MAX_COMPRESSED_MEMBERS = 10_000
 # Below this, compression makes the reply slower and hardly shorter than the packets that carry it.
 MIN_BYTES_TO_COMPRESS = 1024

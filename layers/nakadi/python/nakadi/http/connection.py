@@ -1,7 +1,8 @@
-"""The connection of a client: it parses incoming bytes, and answers the requests in order.
+"""The connection of a client: parses incoming bytes, and answers the requests in order.
 
 The parser is httptools. A small request that has arrived as a whole is answered directly; any other has a task, in
-which the edge speaks ASGI. Everything beyond a simple server is for real clients: docs/decisions/0002-http-server.md.
+which the edge speaks ASGI. Everything beyond a simple server is here because real clients need it:
+docs/decisions/0002-http-server.md.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from nakadi.http.hosts import ServedHosts
 from nakadi.http.message import PROBLEM_MEDIA_TYPE
 from nakadi.http.problem import RequestRefusal, plain_problem_members
 
-# Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
+# Room for the cursors of thousands of partitions in a header, including the request line and the empty line at the end.
 MAX_HEAD_BYTES = 256 * 1024
 # Each header costs memory beyond its bytes.
 MAX_HEADER_COUNT = 1000
-# For the head of a request, from its first byte or the start of the connection.
+# The time for the head of a request, from its first byte or the start of the connection.
 HEAD_TIMEOUT_SECONDS = 20.0
-# Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
+# After a stream, a client with no further request may be waiting for the connection to close.
 CLOSE_AFTER_STREAM_TIMEOUT_SECONDS = 1.5
 # A client that is still sending would lose the refusal if the connection were closed under it.
 LINGER_TIMEOUT_SECONDS = 2.0
-# While nothing reads a body, no more than this is taken from the socket.
+# While nothing reads a body, no more bytes than this are read from the socket.
 MAX_UNREAD_BYTES = 64 * 1024
-# A body of this size takes longer to validate and to pack than the way through a second process: its connection is
-# worth being served by a process that has little else to do.
+# Validating and packing a body of this size takes longer than the detour through a second process, so a process with
+# little else to do should serve its connection.
 MANY_BYTES = 16 * 1024
 
 HOST_PATTERN = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
@@ -96,7 +97,7 @@ class _ParsingStopped(Exception):
 class Connection(asyncio.Protocol):
     """The connection of a client.
 
-    * An `Upgrade` is ignored, and the body behind it is read like any other.
+    * An `Upgrade` is ignored, and the body after it is read like any other.
     * A head has a size and a time that it must not exceed, as bodies have in the edge.
     * A request for a host that is not served is refused before its body.
     * Two readers cannot understand a request differently: exactly one `Host`, no trailers, no other versions of HTTP.
@@ -126,9 +127,10 @@ class Connection(asyncio.Protocol):
         # The newest request; the one that is being answered, and those after it.
         self._newest: Exchange | None = None
         self._current: Exchange | None = None
-        # A list: there is hardly ever more than one, and an empty deque would be a tenth of an idle connection.
+        # A list, because there is hardly ever more than one request, and an empty deque would take a tenth of the
+        # memory of an idle connection.
         self._waiting: list[Exchange] = []
-        # As far as the parser has come: requests that have begun; and beginnings, heads, and pieces of bodies.
+        # The parser's progress: the number of requests that have begun; and of beginnings, heads, and pieces of bodies.
         self._requests_begun = 0
         self._parser_steps = 0
         # Bytes that the parser keeps: those of a head, or between the chunks of a body.
@@ -228,7 +230,7 @@ class Connection(asyncio.Protocol):
         if self._parser_steps == before:
             self._unfinished += len(data)
         else:
-            # A head that begins in the middle of these bytes, behind another request, is counted from the next ones on.
+            # A head that begins in the middle of these bytes, after another request, is counted from the next bytes on.
             begun_here = between_requests and self._requests_begun == begun + 1 and self._in_head
             self._unfinished = len(data) if begun_here else 0
         if self._unfinished >= MAX_HEAD_BYTES:
@@ -251,7 +253,8 @@ class Connection(asyncio.Protocol):
             self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Behind a body it is a trailer. A proxy may have read only the headers, so it must not count as one.
+        # After a body, this is a trailer. A proxy may have read only the headers, so a trailer must not count as a
+        # header.
         if self._resuming or not self._in_head:
             return
         if len(self._headers) >= MAX_HEADER_COUNT:
@@ -289,7 +292,7 @@ class Connection(asyncio.Protocol):
         )
         self._waiting.append(exchange)
         if self._current is not None or len(self._waiting) > 1:
-            # The requests that have arrived are enough until one is answered.
+            # Read no further requests until one is answered.
             self._pause_reading()
 
     def on_body(self, body: bytes) -> None:
@@ -298,7 +301,7 @@ class Connection(asyncio.Protocol):
             self._newest.add_to_body(body)
 
     def on_message_complete(self) -> None:
-        # After an upgrade the parser takes the head for the whole message.
+        # After an upgrade, the parser takes the head for the whole message.
         if self._newest is not None and not self._parser.should_upgrade():
             self._newest.end_body()
 
@@ -356,11 +359,13 @@ class Connection(asyncio.Protocol):
             if self.drained is None:
                 self._serve_next_or_idle()
             if exchange.body_bytes >= MANY_BYTES:
-                # Behind this round of the loop, in which the answer is written.
+                # After this round of the loop, in which the answer is written.
                 self._loop.call_soon(self._state.note_many_bytes, self)
 
     def hand_over(self, hand_over: Callable[[socket.socket], bool]) -> None:
-        """Have another process serve it from here on, if it rests between two requests and `hand_over` succeeds."""
+        """Have another process serve the connection from here on, if it is idle between two requests and `hand_over`
+        succeeds.
+        """
         if self.is_lost or self._state.is_closing or self.transport.is_closing() or not self._is_resting():
             return
         # Bytes that arrive from now on stay in the socket, for the process that reads from it next.
@@ -388,7 +393,7 @@ class Connection(asyncio.Protocol):
     def _start_next_exchange(self) -> None:
         self._current = exchange = self._waiting.pop(0)
         if exchange.disconnected:
-            return  # it is refused already
+            return  # the request is already refused
         if exchange.more_body:
             self._start_task(exchange)
         else:
@@ -397,7 +402,7 @@ class Connection(asyncio.Protocol):
             )
 
     def _start_task(self, exchange: Exchange) -> None:
-        # Nothing waits around it: each line of an open stream would go through that, too.
+        # No other frame waits around it, because each line of an open stream would also pass through that.
         task = self._loop.create_task(self._state.application(exchange.scope, exchange.receive, exchange.send))
         task.add_done_callback(exchange.handle_task_end)
         self._state.tasks.add(task)
@@ -423,7 +428,7 @@ class Connection(asyncio.Protocol):
         self._deadline = None
         last = self._newest
         if self._is_in_body() and last is not self._current and (self._current or len(self._waiting) > 1):
-            # The request that is refused waits behind others, and must not be answered before them.
+            # The refused request waits for earlier ones, and must not be answered before them.
             self._waiting.pop()
             last = self._waiting[-1] if self._waiting else self._current
         if last is None or last.response_complete or (last.more_body and not last.response_started):
@@ -451,7 +456,7 @@ class Connection(asyncio.Protocol):
     def _is_in_body(self) -> bool:
         return self._newest is not None and self._newest.awaits_body
 
-    # When it is closed.
+    # When the connection is closed.
 
     def _start_head_timeout(self) -> None:
         """Limit the time for a head, from its first byte or from the beginning of the connection."""
@@ -520,8 +525,8 @@ def _refusal_of_parse_error(error: httptools.HttpParserError, data: memoryview) 
 
 
 def _detect_dead_peers(transport: asyncio.Transport) -> None:
-    """Make the system close a connection whose other end accepts nothing for two minutes, since its machine may be
-    gone.
+    """Have the operating system close a connection whose other end accepts nothing for two minutes, because that
+    machine may be gone.
     """
     taken: socket.socket | None = transport.get_extra_info("socket")
     if taken is not None and hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -36,8 +36,8 @@ start the broker with <code>make run</code>, or with <code>NAKADI_CONSOLE</code>
 </html>
 """
 
-# Nothing that is not ours is loaded, nothing inline is run, and no other page can put the console into a frame. The
-# issuer of tokens is the only other server that is called.
+# The page loads only its own files and runs nothing inline, and no other page can put the console into a frame. It
+# calls no other server except the issuer of tokens.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'{issuer}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -58,11 +58,11 @@ CONTENT_TYPE_BY_SUFFIX = {
 }
 SERVED_SUFFIXES = frozenset({".css", ".html", ".js", ".svg"})
 
-# The names of assets have a hash of their content in them, so that they never change.
+# The names of assets contain a hash of their content, so the files never change.
 CACHE_FOREVER_HEADERS = {"cache-control": "public, max-age=31536000, immutable"}
 REVALIDATE_HEADERS = {"cache-control": "no-cache"}
 
-# It goes into a header, so only characters of a URL are taken.
+# It goes into a header, so only characters of a URL are allowed.
 SIGN_IN_URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/%-]*)?")
 
 ASSET_PATH_PATTERN = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
@@ -102,8 +102,8 @@ class ApplicationWithConsole:
 def with_console(
     application: AnsweringApp, folder: str, sign_in: Mapping[str, str], *, queries: int
 ) -> ApplicationWithConsole:
-    """Put the console in front of an application: the wheel's own if no folder is named. Its page of queries is shown
-    if there may be any. Raises `BadSetting`.
+    """Put the console in front of an application: the wheel's own console if no folder is named. Its page for queries
+    is shown if queries are possible. Raises `BadSetting`.
     """
     files = folder or (str(BUILT_CONSOLE_FOLDER) if BUILT_CONSOLE_FOLDER.is_dir() else "")
     try:
@@ -149,7 +149,7 @@ class ConsoleFiles:
         return file or self._text_response(404, ".txt", "There is no such file in the console.\n")
 
     def _config(self) -> Mapping[str, object]:
-        """What the page has to know of its broker."""
+        """The facts that the page needs to know about its broker."""
         return {"sign_in": self._sign_in or None, "queries": self._has_queries}
 
     def _file_response(self, name: str, request: Request, cache_headers: dict[str, str]) -> Response | None:

@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 # Handling a body of this size at once takes a few milliseconds at worst.
 MAX_QUICK_BODY_BYTES = 128 * 1024
-# Compressing more than this at once would hold up all other requests on the event loop.
+# Compressing more than this at once would delay all other requests on the event loop.
 MAX_BYTES_COMPRESSED_ON_LOOP = 32 * 1024
-# How long a round of the event loop continues with requests that wait for it.
+# How long a round of the event loop continues with waiting requests.
 MAX_LOOP_WORK_SECONDS = 0.004
 # How long a write may wait for requests that are handled meanwhile, to share its commit with them.
 MAX_WRITE_DELAY_SECONDS = 0.001
@@ -51,10 +51,10 @@ class AnsweringApp(Protocol):
         """Whether a request may begin on the event loop, where it raises `NeedsThread` before it waits."""
 
     def admit_and_begin_answer(self, request: Request) -> Answer | UnfinishedAnswer:
-        """Begin to answer a request from the wire."""
+        """Begin to answer a request from the network."""
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
-        """Read the head of a request: it continues, or this is its answer."""
+        """Check the head of a request. Returns the admitted request, or an answer that refuses it."""
 
     def begin_answer(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request, once its body has been read."""
@@ -128,7 +128,7 @@ class LoopWorkQueue:
 
         def complete() -> None:
             if done.done():
-                return  # it was cancelled, since the server ends
+                return  # it was cancelled, because the server is ending
             try:
                 done.set_result(run_without_blocking(work))
             except NeedsThread:
@@ -182,7 +182,8 @@ class WriteGate:
         self._unfinished -= 1
 
     def _begin_when_idle(self) -> None:
-        # The loop has read all arrivals since it called this last: if that was a request, there is work again.
+        # Since the last call, the loop has read everything that arrived: if that included a request, there is work
+        # again.
         if self._work.is_due and time.perf_counter() < self._latest:
             self._loop.call_soon(self._begin_when_idle)
             return
@@ -192,8 +193,8 @@ class WriteGate:
 
 
 class QuickAnswerer:
-    """Answers small requests on the event loop. `new_request` makes a request with a share of the memory, which must be
-    closed.
+    """Answers small requests on the event loop. `new_request` creates a request with a share of the memory, which must
+    be closed.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class QuickAnswerer:
     def answer_if_quick(
         self, scope: AsgiScope, body: bytes, respond: SendResponse, otherwise: Callable[[], None]
     ) -> None:
-        """Answer a whole request with `respond`, or call `otherwise` if that takes longer than a moment."""
+        """Answer a complete request with `respond`, or call `otherwise` if the answer takes longer than a moment."""
         path = scope["raw_path"].decode("latin-1")
         if len(body) <= MAX_QUICK_BODY_BYTES and self._application.is_quick(scope["method"], path):
             self.loop_work.put(partial(self._begin_answer, scope, body, respond, otherwise))
@@ -243,7 +244,7 @@ class QuickAnswerer:
         if not isinstance(work, UnfinishedAnswer):
             self._send_answer(request, work, respond)
         elif work.wait is LEAVE_LOOP:
-            # The rest may wait, for another timeline say, or be a long answer.
+            # The rest may wait, for example for another timeline, or be a long answer.
             self._in_thread(Lane.EVENTS, partial(stay_in_thread, work)).add_done_callback(
                 partial(self._return_to_loop, request, respond)
             )

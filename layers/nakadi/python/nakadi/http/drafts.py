@@ -52,7 +52,7 @@ def authorization_draft(body: ObjectReader) -> AuthorizationDraft:
 
 
 def require_admins(draft: AuthorizationDraft) -> Authorization:
-    """The lists of the broker's administrators. None of them may be missing or empty."""
+    """The lists of the broker's administrators. No list may be missing or empty."""
     found = openapi_violations("AdminLists", authorization_body(draft) or {})
     if found:
         raise Violations(found)
@@ -105,7 +105,7 @@ def _deduplication_draft(body: ObjectReader) -> DeduplicationDraft | None:
 
 
 def _read_paths_into_schema(body: ObjectReader, name: str) -> tuple[str, ...]:
-    """Paths that must be in the schema. Null is as invalid there as an empty path."""
+    """Paths that must be in the schema. Null is as invalid as an empty path."""
     return tuple(each or "" for each in body.texts(name) or ())
 
 

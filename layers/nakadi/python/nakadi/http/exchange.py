@@ -21,7 +21,7 @@ CONTROL_CHARACTER_PATTERN = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class DateHeaderSource(Protocol):
-    """Knows the time."""
+    """Provides the `Date` header."""
 
     date_header: bytes
     """The `Date` header for every answer."""
@@ -81,18 +81,18 @@ class Exchange:
         self.response_started = False
         self.response_complete = False
         self.disconnected = False
-        # The parts of the body that have arrived, and were not received yet.
+        # The parts of the body that have arrived but were not received yet.
         self.body: bytes | bytearray = b""
         self.body_bytes = 0
         self._connection = connection
         self._date_source = date_source
         self._awaits_go_ahead = awaits_go_ahead
         self._is_received = False
-        # Done for the task that waits in `receive`, if there is one: every open stream has one. An event would take
-        # several times as much memory.
+        # The future of the task that waits in `receive`, if there is one; every open stream has one. An `asyncio.Event`
+        # would take several times as much memory.
         self._changed: asyncio.Future[None] | None = None
         self._is_chunked = False
-        # Bytes of the answer that are still to be sent, None if they were not announced.
+        # The number of bytes of the answer still to be sent; None if it was not announced.
         self._bytes_left: int | None = 0
 
     @property
@@ -123,13 +123,13 @@ class Exchange:
             self._changed.set_result(None)
 
     def handle_task_end(self, task: asyncio.Task[None]) -> None:
-        """The application has finished, in this task."""
+        """Handle the end of the application's task."""
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
             log.error("Answering a request failed", exc_info=error)
         if not self.response_complete and not self.disconnected:
-            # Without its end the client knows that something is missing.
+            # If the end is missing, the client knows that the answer is incomplete.
             self._connection.close()
 
     async def receive(self) -> Message:
@@ -191,7 +191,7 @@ class Exchange:
             self._bytes_left = length or 0
         else:
             self._bytes_left = None
-            # A client of HTTP/1.0 knows no chunks: its answer ends with the connection.
+            # HTTP/1.0 has no chunks, so the answer ends with the connection.
             self._is_chunked = not self.is_http_1_0
             if self._is_chunked:
                 lines.append(b"transfer-encoding: chunked\r\n")
@@ -201,7 +201,7 @@ class Exchange:
         self._connection.write(b"".join(lines))
 
     def send_whole_response(self, response: Response) -> None:
-        """Send a whole answer. The client may have gone meanwhile."""
+        """Send a whole answer. The client may have left meanwhile."""
         if not self.disconnected:
             self.response_started = self.response_complete = True
             self._connection.write(

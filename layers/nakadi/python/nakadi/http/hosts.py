@@ -59,7 +59,7 @@ class ServedHosts:
 
     def is_served(self, host: bytes | None, target: bytes) -> bool:
         """Whether a request is for the broker. A request without the header, as HTTP/1.0 allows, is not from a browser.
-        If the target names a host too, as for a proxy, it must be one of ours.
+        If the target also names a host, as for a proxy, that must be one of the served hosts.
         """
         return (host is None or host in self._remembered or self._serves_host(host)) and (
             target[:1] in b"/*" or self._serves_host(_host_in_url(target))
@@ -67,7 +67,7 @@ class ServedHosts:
 
     def is_from_other_page(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether a browser says that a page of another host sends the request. Following a link from there changes
-        nothing, and does not count.
+        nothing, so it does not count.
         """
         if not headers:
             return False

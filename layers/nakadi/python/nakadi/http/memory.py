@@ -1,4 +1,4 @@
-"""Limits the memory that requests may take together, and what the allocator keeps of free memory."""
+"""Limits the memory that requests may take together, and the free memory that the allocator keeps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RequestMemory:
         return MemoryShare(self)
 
     def take(self, size: int, share_size: int) -> None:
-        """Take more for a request that has a share of this size. Raises `TooLarge` or `TryLater`."""
+        """Take more memory for a request that has a share of this size. Raises `TooLarge` or `TryLater`."""
         if share_size + size > self._limit:
             raise TooLarge(f"The request needs more than the {self._limit} bytes of memory that all requests have")
         with self._lock:
@@ -53,7 +53,7 @@ class MemoryShare:
         self._closed = False
 
     def take(self, size: int) -> None:
-        """Take this number of further bytes, until the share is closed. Raises `TooLarge` or `TryLater`."""
+        """Take this number of additional bytes until the share is closed. Raises `TooLarge` or `TryLater`."""
         if self._memory is None:
             return
         with self._lock:

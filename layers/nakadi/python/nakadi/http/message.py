@@ -16,7 +16,7 @@ from nakadi.http.memory import UNLIMITED_SHARE, MemoryShare
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 
 if TYPE_CHECKING:
-    # A function that answers without streams starts sooner without it.
+    # A function that answers without streams starts sooner without this import.
     import asyncio
 
 
@@ -28,7 +28,7 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 class Parameter(Struct, frozen=True, eq=False):
-    """A query parameter or a header, by its name. Two of them are never equal: a declaration is one object."""
+    """A query parameter or a header, by its name. Two declarations are never equal: each is one object."""
 
     name: str
 
@@ -36,12 +36,12 @@ class Parameter(Struct, frozen=True, eq=False):
 class Request(Struct, frozen=True, kw_only=True):
     """A request as the routes see it: body decompressed, subject known.
 
-    `target` is the path and the query as the client sent them; `path` is decoded. Header names are in lower case, and a
-    header that came several times is joined by commas. `query` keeps every value of a name, in order. `is_client_gone`
-    returns, in any thread, whether to give up long work, because the client may have left, or the process is about to
-    end. A handler that needs memory in proportion to the body takes it from `memory` before. `declared` are the query
-    parameters and headers that the route declares: its handler reads these and no others, through
-    `nakadi.http.parameters`.
+    `target` is the path and the query as the client sent them; `path` is decoded. Header names are in lower case, and
+    the values of a repeated header are joined by commas. `query` keeps every value of a name, in order.
+    `is_client_gone` may be called in any thread, and says whether to give up long work, because the client may have
+    left or the process is about to end. A handler that needs memory in proportion to the body takes it from `memory`
+    first. `declared` are the query parameters and headers that the route declares: its handler reads these and no
+    others, through `nakadi.http.parameters`.
     """
 
     method: str
@@ -59,12 +59,12 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def bearer_token(self) -> str | None:
-        """The token of the caller, which the broker has checked, or does not look at; None if there is none."""
+        """The token of the caller, which the broker has checked, or ignores; None if there is none."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")
         return token.strip() or None if scheme.lower() == "bearer" else None
 
     def may_have_body(self) -> bool:
-        """Not every version of HTTP announces one."""
+        """Whether the request may have a body. Not every version of HTTP announces one."""
         announced = self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
         return announced or self.method in ("POST", "PUT", "PATCH")
 
@@ -76,7 +76,7 @@ def joined_headers(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
 
 
 def values_by_name(pairs: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
-    """The values of each name, in their order."""
+    """The values of each name, in order."""
     collected: dict[str, list[str]] = {}
     for name, value in pairs:
         collected.setdefault(name, []).append(value)
@@ -99,7 +99,7 @@ def json_bytes(content: Any) -> bytes:
     try:
         return orjson.dumps(content)
     except TypeError:
-        # It writes an escape where orjson fails, and numbers beyond 64 bits.
+        # The standard library writes an escape where orjson fails, and also writes numbers beyond 64 bits.
         return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -114,10 +114,10 @@ class Outlet(Protocol):
         """Send, flushed, and return once the client has room for more. Raises `ClientGone`."""
 
     def when_client_gone(self) -> asyncio.Future[None]:
-        """Done when the client has left, also while nothing is being sent."""
+        """A future that is done when the client has left, even while nothing is being sent."""
 
     def when_shutting_down(self) -> asyncio.Future[None]:
-        """Done when the process is about to end: the stream should come to its own end within seconds."""
+        """A future that is done when the process is about to end: the stream should end by itself within seconds."""
 
 
 class ClientGone(ConnectionError):
@@ -128,9 +128,9 @@ class StreamingResponse(Struct, frozen=True):
     """A response whose body is produced while it is sent: headers go out at once, then `serve` writes until it returns.
 
     `serve` is never called for a `HEAD`, nor for a client that has already left; for the latter,
-    `release_if_never_served` is called, in a thread. Its handler must hold nothing that this does not release. When
-    `serve` returns, its resources are released, because the client sees the end right after. Then, or when it raises,
-    `on_end` is called with how many bytes it has written.
+    `release_if_never_served` is called, in a thread. Its handler must hold nothing that this call does not release.
+    When `serve` returns, it has released its resources, because the client sees the end right afterwards. Then, or when
+    it raises, `on_end` is called with how many bytes it has written.
     """
 
     serve: Callable[[Outlet], Awaitable[None]]

@@ -22,8 +22,9 @@ PLAIN_MEDIA_TYPE = "text/plain"
 
 
 def make_prometheus_renderer(read_metrics: Callable[[], Metrics]) -> RenderMetrics | None:
-    """Writes the text formats of Prometheus; None where its library is not installed, as in Lambda functions, whose
-    metrics CloudWatch collects."""
+    """A writer of the text formats of Prometheus; None if its library is not installed, as in Lambda functions, whose
+    metrics CloudWatch collects.
+    """
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415  # only where it is
         from prometheus_client.exposition import generate_latest  # noqa: PLC0415  # as above
@@ -56,7 +57,7 @@ def _process_metric_families(processes: Sequence[ProcessCollector], cpu_seconds:
     """The resources of the machine that all processes use together. The limit of open files, and the start, belong to
     the first process.
 
-    Processor time is the sum of their own counts, because it must not fall when one of them ends.
+    Processor time is the sum of the processes' own counts, because it must not fall when one of them ends.
     """
     together: dict[str, Family] = {}
     for process in processes:

@@ -20,7 +20,7 @@ PARAMETER_PATTERN = re.compile(
 )
 QUALITY_PATTERN = re.compile(r"0?\.\d+|[01]\.?|0\.\d*|1\.0*")
 
-# The ranges that JSON lies in, the most exact one first.
+# The media ranges that include JSON, the most specific first.
 JSON_MEDIA_RANGES = (JSON_MEDIA_TYPE, "application/*+json", "application/*", "*/*", "*")
 
 # The characters between commas or semicolons. A quotation that does not end extends to the end of the header, so
@@ -38,7 +38,7 @@ class _MediaRange(Struct, frozen=True):
 
 
 def check_content_type(request: Request) -> None:
-    """Raise `UnsupportedMediaType` for a body that is not JSON by its name, of a method whose bodies mean something."""
+    """Raise `UnsupportedMediaType` for a body that is not JSON by its name, if the method's bodies have a meaning."""
     content_type = request.headers.get("content-type", "")
     if request.method in ("POST", "PUT", "PATCH") and not JSON_MEDIA_TYPE_PATTERN.fullmatch(
         content_type.partition(";")[0].strip()
@@ -67,7 +67,9 @@ def with_preferred_problem_media_type(request: Request, problem: Response) -> Re
 
 
 def json_media_type_for(accept: str) -> str | None:
-    """The media type under which an `Accept` header wants JSON, None if it wants none; an empty one has no wishes."""
+    """The media type under which an `Accept` header wants JSON, None if it accepts none; an empty header accepts
+    anything.
+    """
     if accept.strip() in ("", "*/*", JSON_MEDIA_TYPE):
         return JSON_MEDIA_TYPE
     ranges = _parse_accept(accept)
@@ -88,7 +90,7 @@ def preferred_media_type(accept: str, *names: str) -> str | None:
 def metrics_media_type_for(accept: str) -> str | None:
     """The text format of Prometheus that an `Accept` header prefers; None if it prefers JSON or names none.
 
-    Clients other than Prometheus name `text/plain` without a version, and have always got JSON.
+    Clients other than Prometheus name `text/plain` without a version, and have always received JSON.
     """
     for each in _parse_accept(accept):
         versioned = each.media == "text/plain" and ";version=" in each.parameters
@@ -100,7 +102,7 @@ def metrics_media_type_for(accept: str) -> str | None:
 
 
 def _quality_of_json(quality_by_media_type: Mapping[str, float]) -> float:
-    """The most exact name of JSON decides: `application/json;q=0, */*` accepts everything but JSON."""
+    """The quality of JSON. The most specific range decides: `application/json;q=0, */*` accepts everything but JSON."""
     return next((quality_by_media_type[media] for media in JSON_MEDIA_RANGES if media in quality_by_media_type), 0.0)
 
 
@@ -110,7 +112,7 @@ def _parse_accept(accept: str) -> list[_MediaRange]:
 
 
 def _parse_readable_ranges(accept: str) -> Iterator[_MediaRange]:
-    """The ranges of the header that can be read; the others count as if they were not there."""
+    """The readable ranges of the header; others are ignored."""
     for text in PART_PATTERN_BY_SEPARATOR[","].findall(accept):
         media, *rest = [each.strip() for each in PART_PATTERN_BY_SEPARATOR[";"].findall(text)] or [""]
         read = [PARAMETER_PATTERN.fullmatch(each) for each in rest if "=" in each]

@@ -23,8 +23,9 @@ Default = TypeVar("Default")
 
 
 class UndeclaredParameter(Exception):
-    """Raised when a handler reads a parameter that the route of its request does not declare: an error of the
-    broker's authors."""
+    """Raised when a handler reads a parameter that the route of its request does not declare: an error in the broker's
+    code.
+    """
 
     def __init__(self, parameter: Parameter) -> None:
         super().__init__(f"the route of this request does not declare {parameter}")
@@ -89,7 +90,7 @@ class IntegerParameter(QueryParameter, Generic[Default], frozen=True, eq=False):
 
 
 class FlagParameter(QueryParameter, frozen=True, eq=False):
-    """A truth value, false when it is missing."""
+    """A truth value, false if it is missing."""
 
     def read(self, request: Request) -> bool:
         """The truth value, in any of the words that people use for it; a blank value counts as missing."""
@@ -105,7 +106,7 @@ class Header(Parameter, frozen=True, eq=False):
     """A header, named in lower case."""
 
     def read(self, request: Request) -> str | None:
-        """The value, None when the header is missing."""
+        """The value; None if the header is missing."""
         if self not in request.declared:
             raise UndeclaredParameter(self)
         return request.headers.get(self.name)
@@ -123,7 +124,9 @@ class HeaderFamily(Parameter, frozen=True, eq=False):
 
 
 def parse_integer(text: str) -> int | None:
-    """A whole number in digits, None if the text is none; Python would also read `1_000` and other scripts' digits."""
+    """A whole number in digits; None if the text is not one. Python would also read `1_000` and digits of other
+    scripts.
+    """
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else None
 
 

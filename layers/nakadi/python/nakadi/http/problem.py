@@ -30,7 +30,7 @@ class MethodNotAllowed(outcomes.Outcome):
 
 
 class NotAcceptable(outcomes.Outcome):
-    """Raised when the client wants an answer in a form that this path does not have."""
+    """Raised when the client wants an answer in a form that this path cannot produce."""
 
 
 class UnsupportedMediaType(outcomes.Outcome):
@@ -67,14 +67,14 @@ STATUSES_BY_OUTCOME_CLASS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.Unavailable, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 
-# Something was changed between a read and a write. A repeated request reads the current state.
+# Something changed between a read and a write. A repeated request reads the current state.
 LOST_RACE_ERRORS = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
 LOST_RACE_MESSAGE = "This was changed by others meanwhile, please repeat request"
 
-# Internal errors are for operators: they find them in the log, by the ticket that clients get.
+# Internal errors are for operators, who find them in the log by the ticket that clients get.
 UNAVAILABLE_MESSAGE = "A part of the broker does not answer at the moment, please repeat request"
 
-# How long a client may sensibly wait before it tries again, in seconds.
+# How long a client should wait before it tries again, in seconds.
 RETRY_AFTER_SECONDS = "1"
 
 CONSTRAINT_VIOLATION_TYPE = "https://zalando.github.io/problem/constraint-violation"
@@ -122,7 +122,7 @@ def make_and_log_problem(error: Exception, during: str) -> Response:
     """The Problem that answers an error. A fault goes into the log with it, so that its ticket leads to the cause."""
     problem = problem_of_error(error)
     if problem.status >= 500 and not isinstance(error, outcomes.Outcome):
-        # A sentence names the place of damage, and its traceback would be there for each stream that comes to it.
+        # A sentence names the damaged part; a traceback would be logged for each stream that reaches it.
         trace = None if isinstance(error, outcomes.UnreadableEvents) else error
         log.error("%s failed: %s", during, problem.body.decode(), exc_info=trace)
     return problem
@@ -137,7 +137,7 @@ def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> R
 
 
 def _unprocessable_with_detail_text(error: outcomes.Violations, status: HTTPStatus) -> Response:
-    """Its members have their own order, by which clients know it."""
+    """This Problem's members have their own order, which clients know."""
     plain = plain_problem_members(status, error.detail)
     body = {name: plain[name] for name in ("type", "status", "detail", "title")}
     return Response(status.value, {"content-type": PROBLEM_MEDIA_TYPE}, json_bytes(body))

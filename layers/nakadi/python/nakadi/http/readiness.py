@@ -1,4 +1,4 @@
-"""Readiness: whether the registry answers, checked by one thread at a time, however many ask."""
+"""Readiness: whether the registry answers, checked by one thread at a time, however many requests ask."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ READINESS_TIMEOUT_SECONDS = 2.0
 
 
 class ReadinessCheck:
-    """`probe` asks for something and raises if there is no answer. It may also never return.
+    """`probe` sends a request and raises if there is no answer. It may also never return.
 
-    Its finding is valid for a moment. While it runs, no other probe begins: so a registry that does not answer blocks
+    Its result is valid for a moment. While it runs, no other probe begins, so a registry that does not answer blocks
     one thread, not one for each request of a load balancer.
     """
 
@@ -68,7 +68,7 @@ class ReadinessCheck:
 
 
 class _ReadinessProbeRun:
-    """A question that may still be open; until it is answered it stays the only one."""
+    """A probe that may still be running; until it ends, it stays the only one."""
 
     def __init__(self, began: float) -> None:
         self.began = began

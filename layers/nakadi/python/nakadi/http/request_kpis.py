@@ -24,14 +24,15 @@ UNCOUNTED_PATHS = ("/health", "/ready")
 
 
 class RequestKpiRecorder:
-    """Takes a figure of every answer when it is known, or has been streamed. The response that it returns is sent
-    instead."""
+    """Records a KPI event for every answer when it is known or has been streamed. The response that it returns is sent
+    instead of the original.
+    """
 
     def __init__(self, figures: KpiCollector) -> None:
         self._figures = figures
 
     def __call__(self, request: Request, answer: Answer, began: float) -> Answer:
-        # A reader of figures makes requests, and would never finish if each of these were a figure again.
+        # A reader of KPI events makes requests, and would never finish if each of these caused another KPI event.
         is_about_them = is_request_about_kpis.get() or request.path_parameters.get("name") in self._figures.event_types
         if is_about_them or request.path.startswith(UNCOUNTED_PATHS):
             return answer

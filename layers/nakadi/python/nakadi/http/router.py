@@ -29,7 +29,7 @@ Handler = Callable[[Request], Answer]
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_PARSED_BODY_BYTES = 8 * 1024 * 1024
 
-# Clients choose paths: neither many nor long ones may fill the memory.
+# Clients choose paths, which must not fill the memory, either by number or by length.
 MAX_CACHED_PATHS = 2000
 MAX_CACHED_PATH_LENGTH = 300
 
@@ -56,13 +56,13 @@ class Route(Struct, frozen=True, kw_only=True):
     """One operation.
 
     `parameters` are the query parameters and headers that its handler may read. Parts of every request, such as
-    `X-Flow-Id`, `Accept` and `Content-Encoding`, are the application's, so routes need not declare them. A handler
-    that is `quick` may begin on an event loop: before it waits, it raises `NeedsThread`, and can then begin again in
-    a thread. `accepts_any_content_type` reads a body of every content type; otherwise it must be JSON.
+    `X-Flow-Id`, `Accept` and `Content-Encoding`, are the application's, so routes need not declare them. A handler that
+    is `quick` may begin on an event loop: before it waits, it raises `NeedsThread`, and can then begin again in a
+    thread. `accepts_any_content_type` reads a body of every content type; otherwise it must be JSON.
     `ignores_accept_header` sends JSON also to clients that do not accept it; otherwise these get 406 instead of a
-    success with a body. A success of one that `changes_cached_documents` is answered when no process of the
-    deployment goes by an older document any more, unless the request `only_reads`. `max_body_bytes` is the largest
-    size of a body, as sent and as decompressed, and `max_parsed_bytes` the memory that its values may take.
+    success with a body. If a route `changes_cached_documents`, a success is answered when no process of the deployment
+    uses an older document any longer, unless the request `only_reads`. `max_body_bytes` is the largest size of a body,
+    as sent and as decompressed, and `max_parsed_bytes` the memory that its values may take.
     """
 
     method: str
@@ -83,7 +83,7 @@ class Route(Struct, frozen=True, kw_only=True):
 class _RouteNode(Struct):
     literal_children: dict[str, _RouteNode] = field(default_factory=dict)
     parameter_child: _RouteNode | None = None
-    # By method, with the names of the parameters on the way.
+    # The routes by method, with the names of the parameters in the path.
     route_by_method: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
 
 
@@ -125,17 +125,17 @@ class Router:
         return route, dict(zip(names, values, strict=True))
 
     def lane_of(self, method: str, raw_path: str) -> Lane:
-        """The lane of a request, also of one without a route."""
+        """The lane of a request, even of one without a route."""
         found = self._find_node(raw_path)
         if found is None:
             return Lane.REGISTRY
         routes = found[0].route_by_method
-        # A path that lacks the method is refused where the methods that it has are answered.
+        # A request whose path lacks the method is refused in the lane of the path's other methods.
         route, _ = routes.get("GET" if method == "HEAD" else method) or next(iter(routes.values()))
         return route.lane
 
     def is_quick(self, method: str, target: str) -> bool:
-        """Whether the handler of a request may be begun on an event loop."""
+        """Whether the handler of a request may begin on an event loop."""
         found = self._find_node(target.partition("?")[0])
         entry = found and found[0].route_by_method.get(method)
         return bool(entry and entry[0].quick)
@@ -154,8 +154,8 @@ class Router:
     def _search_node(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
         """The node with routes that a path leads to, and the values of its parameters.
 
-        One slash at the end means nothing. A word goes before a parameter, unless it leads nowhere: then the parameter,
-        which waits on the stack, is next.
+        One slash at the end means nothing. A literal segment takes precedence over a parameter, unless it leads
+        nowhere: then the parameter, which waits on the stack, is tried.
         """
         segments = [*map(unquote, raw_path.removeprefix("/").removesuffix("/").split("/"))]
         waiting: list[tuple[_RouteNode, int, tuple[str, ...]]] = [(self._root, 0, ())]

@@ -41,10 +41,10 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 def tune_interpreter() -> None:
     """Prepare the interpreter for a process that only serves, once everything is loaded.
 
-    Requests are threads that each need the interpreter for a moment: they wait less if it changes hands more often.
+    Requests are threads that each need the interpreter for a moment: they wait less if threads switch more often.
     Loaded modules stay until the end, and most objects of a request are freed at once: the garbage collector need not
-    look through both repeatedly. What it finds are objects that a cache has dropped, such as the types of a schema; it
-    looks for those often enough that they do not pile up.
+    scan both repeatedly. It finds only objects that a cache has dropped, such as the types of a schema, and runs often
+    enough that they do not accumulate.
     """
     sys.setswitchinterval(0.0005)
     gc.collect()
@@ -78,10 +78,10 @@ class ConnectionSource(Protocol):
         """Called when one of these connections has ended."""
 
     def note_many_bytes(self, connection: Connection) -> None:
-        """Call it when one of them has carried a long request, which is answered: another process may take over."""
+        """Call this when a connection has carried a long request, which is answered: another process may take over."""
 
     def close(self) -> None:
-        """Take no further ones."""
+        """Take no further connections."""
 
 
 class Server:
@@ -170,13 +170,13 @@ class Server:
         # 1. No new connections.
         self._state.is_closing = True
         listener.close()
-        # 2. Streams learn that the end is near, idle connections close, others do after their response.
+        # 2. Streams learn that the end is near; idle connections close, and others close after their response.
         self._edge.announce_shutdown()
         for connection in tuple(self._state.connections):
             connection.shut_down()
         # 3. All may finish.
         await self._wait_until_connections_end()
-        # 4. The others are cut off, and the work for them ends.
+        # 4. The remaining connections are cut off, and the work for them ends.
         for connection in tuple(self._state.connections):
             connection.abort()
         await self._wait_until_tasks_end()
@@ -200,7 +200,7 @@ class Server:
         for task in late:
             task.cancel()
         if late:
-            # A task that gives something back as it ends may wait for a store that does not answer.
+            # A task that releases something as it ends may wait for a store that does not answer.
             await asyncio.wait(late, timeout=1)
 
 

@@ -65,7 +65,7 @@ def objective_status_view(status: ObjectiveStatus) -> View:
 
 
 def objective_counts_view(status: ObjectiveStatus) -> View:
-    """The part of a status that takes no look at the log."""
+    """The part of a status that needs no read of the log."""
     return {**objective_view(status.objective), "windows": [to_builtins(each) for each in status.windows]}
 
 
@@ -98,7 +98,7 @@ def committed_cursors_view(committed: Sequence[tuple[EventTypePartition, Positio
 
 
 def cursor_results_view(items: Sequence[Mapping[str, str]], results: Sequence[CommitResult]) -> View:
-    """The result of each cursor, beside the cursor as the client sent it."""
+    """The result of each cursor, together with the cursor as the client sent it."""
     names = ("partition", "offset", "event_type", "cursor_token")
     return {
         "items": [

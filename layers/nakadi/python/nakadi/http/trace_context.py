@@ -1,4 +1,4 @@
-"""The trace that a request belongs to, as W3C's headers say it: https://www.w3.org/TR/trace-context"""
+"""The trace to which a request belongs, according to W3C's headers: https://www.w3.org/TR/trace-context"""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from nakadi.http.message import Request
 from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, Malformed
 
 if TYPE_CHECKING:
-    # A function that answers without streams starts sooner without it.
+    # A function that answers without streams starts sooner without this import.
     pass
 
 
-# Slashes, backslashes, semicolons and control characters that could make two readers see two different paths.
+# Slashes, backslashes, semicolons and control characters that two readers could interpret differently.
 SUSPICIOUS_PATH_PATTERN = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}(/|$)|%2e", re.IGNORECASE)
 INCOMPLETE_ESCAPE_PATTERN = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
 

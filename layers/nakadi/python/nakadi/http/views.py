@@ -45,12 +45,12 @@ View = dict[str, Any]
 
 
 def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC, always with three digits of a second."""
+    """A time as RFC 3339 in UTC, always with milliseconds."""
     return _timestamp_with_offset(moment).replace("+00:00", "Z")
 
 
 def _timestamp_with_offset(moment: datetime) -> str:
-    """The same, ending in `+00:00`: this is how moments of timelines are written."""
+    """A time that ends in `+00:00`, the form for the times of timelines."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
@@ -110,7 +110,7 @@ def event_type_view(event_type: EventType) -> View:
     }
     if warnings := annotation_warnings(event_type.annotations, EVENT_TYPE_ANNOTATIONS):
         view["warnings"] = warnings
-    # These three are left out when they are not set; a null would look like a change to some clients.
+    # These three are omitted if they are not set, because a null would look like a change to some clients.
     if event_type.audience is not None:
         view["audience"] = event_type.audience
     if event_type.event_owner_selector is not None:

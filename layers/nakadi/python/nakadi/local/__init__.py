@@ -15,7 +15,7 @@ __all__ = ["Broker", "Faults"]
 
 
 def __getattr__(name: str) -> Any:
-    # The pytest plugin lives next door and is imported by every test run of its users: it must not cost them this.
+    # The pytest plugin is in this package, and every test run of its users imports it, so this import happens late.
     if name in __all__:
         from nakadi.local import broker  # noqa: PLC0415  # the reason stands above
 

@@ -63,15 +63,15 @@ class _FaultOrder(Struct, eq=False):
 
 
 class Faults:
-    """Orders to go wrong. `topics_of` says which topics belong to an event type; by itself a topic is its own.
+    """Orders for faults. `topics_of` returns the topics of an event type; by default, the name itself is the topic.
 
         faults = Faults()
         log = FaultyLog(log, faults)
         faults.refuse(partition="1", times=2)
 
-    Each order names whom it concerns (every event type and every partition, unless said otherwise) and how many times
-    it is carried out. Orders are carried out in the order in which they were given, and for each partition the first
-    that concerns it.
+    Each order names what it concerns (by default, every event type and every partition) and how many times it is
+    carried out. Orders are carried out in the order in which they were given: for each partition, the first order that
+    concerns it.
     """
 
     def __init__(self, topics_of: Callable[[str], Collection[str]] = lambda event_type: (event_type,)) -> None:
@@ -113,7 +113,7 @@ class Faults:
     def repeat(
         self, events: int = 1, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
-        """Let the next reads that find events begin with this number of earlier ones, which were delivered before."""
+        """Let the next reads that find events begin with this number of earlier, already delivered events."""
         self._add_order(_FaultOrder(_FaultKind.REPEAT, event_type, partition, times, repeated_events=events))
 
     def fail_deliveries(
@@ -123,13 +123,13 @@ class Faults:
         self._add_order(_FaultOrder(_FaultKind.FAIL_DELIVERY, event_type, partition, times, status=status))
 
     def lose_answers(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
-        """Deliver the next batches to sinks, and lose the answers: they get these events again."""
+        """Deliver the next batches to sinks, and lose the answers: the sinks get these events again."""
         self._add_order(_FaultOrder(_FaultKind.LOSE_ANSWER, event_type, partition, times))
 
     def delay_deliveries(
         self, seconds: float, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
-        """Let the next deliveries to sinks wait so long before they begin."""
+        """Let the next deliveries to sinks wait this long before they begin."""
         self._add_order(_FaultOrder(_FaultKind.DELAY_DELIVERY, event_type, partition, times, delay_seconds=seconds))
 
     def stop(self) -> None:
@@ -156,11 +156,11 @@ class Faults:
             raise Unavailable("The event log was stopped on purpose.")
 
     def make_delay(self, seconds: float) -> Callable[[], object]:
-        """Waits so long when it is called, or until `clear` is called after this."""
+        """A function that waits this long when it is called, or until a later call of `clear`."""
         return partial(self._cleared.wait, seconds)
 
     def take_fault_for(self, topic: str, partition: int, *kinds: _FaultKind) -> _FaultOrder | None:
-        """Take the first order of these kinds for this place; it may be taken one time less afterwards."""
+        """Take the first order of these kinds for this partition, and reduce its remaining count by one."""
         with self._lock:
             orders = [order for order in self._orders if order.kind in kinds]
         for order in orders:
@@ -169,7 +169,7 @@ class Faults:
         return None
 
     def take_delivery_fault(self, event_type: str, partition: str) -> _FaultOrder | None:
-        """The first order for deliveries of a partition; one time less of it is left."""
+        """Take the first order for deliveries of a partition, and reduce its remaining count by one."""
         kinds = (_FaultKind.FAIL_DELIVERY, _FaultKind.LOSE_ANSWER, _FaultKind.DELAY_DELIVERY)
         with self._lock:
             orders = [order for order in self._orders if order.kind in kinds]
@@ -339,9 +339,9 @@ class Broker:
     """A broker on a free port of this machine, in memory, for as long as the `with` block takes.
 
     Keywords are fields of `nakadi.app.settings.Settings`: `Broker(default_partitions=4)`. With
-    `registry="sqlite:///path"` and `event_log="sqlite:///path"`, its data are kept.
+    `registry="sqlite:///path"` and `event_log="sqlite:///path"`, its data is kept.
 
-    `faults` lets things go wrong on purpose, so that a client's handling of them can be tested:
+    `faults` makes things go wrong on purpose, so that a client's handling of them can be tested:
     `broker.faults.refuse(event_type="order.placed", partition="1", times=2)`. A receiver of deliveries is tested with
     `broker.faults.lose_answers()`.
     """

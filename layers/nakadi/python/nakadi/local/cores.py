@@ -1,4 +1,4 @@
-"""How many processes answer requests unless somebody says: as many as there are cores, where there can be several."""
+"""The default number of processes that answer requests: the number of cores, if there can be several processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def default_workers(settings: Settings, cores: int) -> int:
-    """One process for each core. One process if these settings allow no more, for example in memory."""
+    """One process for each core, or only one if these settings allow no more, for example in memory."""
     workers = min(cores, MAX_DEFAULT_WORKERS)
     try:
         check_workers(replace(settings, workers=workers))

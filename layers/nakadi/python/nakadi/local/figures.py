@@ -1,7 +1,7 @@
 """Reports between workers and the supervisor: their counts, and their leases.
 
-The process that gets a request for metrics answers for all. A worker asks the supervisor, which asks every worker for
-its counts. The last known counts of a worker stay in the sums after its end, so that no counter goes back. The
+The process that receives a request for metrics answers for all. A worker asks the supervisor, which asks every worker
+for its counts. The last known counts of a worker stay in the sums after its end, so that no counter goes back. The
 supervisor releases the lease of a worker that has died, so that its partitions are free at once.
 """
 
@@ -34,9 +34,9 @@ Key = TypeVar("Key", bound=tuple[str, ...])
 
 # A worker that does not answer for this time is counted as last seen.
 WORKER_SNAPSHOT_TIMEOUT_SECONDS = 1.0
-# For the supervisor, which waits for workers.
+# The time for the supervisor, which waits for workers.
 SUPERVISOR_ANSWER_TIMEOUT_SECONDS = 3.0
-# Among these may be many of event types that are deleted, which only a worker that reads the registry leaves out.
+# These may include many deleted event types, which only a worker that reads the registry omits.
 MAX_NAMES_OF_ENDED_PROCESSES = 2000
 
 
@@ -115,7 +115,7 @@ def merged_metrics(
                 for labels, row in each.histograms.get(name, ()):
                     metric.row_for_update(labels).add_distribution(row.distribution())
         else:
-            # Dropped before they are added up: those that are left have room then.
+            # Dropped before the values are added up, so that the remaining ones have room.
             rows = [_rows_of_metric(each, name) for each in snapshots]
             metric.replace_by_sum_of([_without_event_types(each, metric.definition.labels, deleted) for each in rows])
     for each in snapshots:
@@ -205,7 +205,7 @@ class WorkerMetricsLink:
             if not self._changed.wait_for(lambda: self._answered >= number, SUPERVISOR_ANSWER_TIMEOUT_SECONDS):
                 raise TryLater("The metrics of the other processes cannot be read in time")
             latest = self._latest
-        # Without the lock: this reads the registry.
+        # Without the lock, because this reads the registry.
         return merged_metrics(latest, self._max_names, self._metrics.find_deleted)
 
     def announce_lease(self, holder: str) -> None:
@@ -235,7 +235,7 @@ class WorkerMetricsLink:
 
     def _handle_message(self, message: _SnapshotRequest | _AllSnapshots | _LeaseAnnouncement) -> None:
         if isinstance(message, _SnapshotRequest):
-            # In this thread, which may wait for the registry: the supervisor takes an old answer for a late one.
+            # In this thread, which may wait for the registry: the supervisor recognizes late answers.
             self._metrics.forget_deleted_event_types()
             self._send(_SnapshotRequest(message.number, take_snapshot(self._metrics)))
         elif isinstance(message, _AllSnapshots):
@@ -260,21 +260,22 @@ class SupervisorMetricsLinks:
         self._ended: MetricsSnapshot | None = None
 
     def read_merged_metrics(self) -> Metrics:
-        """The metrics of all processes. It is called in a thread that answers a request."""
+        """The metrics of all processes. Call it in a thread that answers a request."""
         self._metrics.forget_deleted_event_types()
         snapshots = asyncio.run_coroutine_threadsafe(self.snapshots_of_processes(), self._loop)
         return merged_metrics(snapshots.result(), self._max_names, self._metrics.find_deleted)
 
     async def serve(self, connection: socket.socket) -> Collection[str]:
-        """Answer a worker, and count it among the others, until its end of the connection is closed. Then the holders
-        of its leases."""
+        """Answer a worker, and count it among the others, until its end of the connection is closed; then return the
+        holders of its leases.
+        """
         loop = asyncio.get_running_loop()
         worker = _WorkerConnection(self._send_all_snapshots)
         transport, _ = await loop.create_unix_connection(lambda: worker, sock=connection)
         self._workers.append(worker)
         await worker.gone.wait()
-        # Without an await from here on: who adds up the counts finds this worker either among the living or in the sum
-        # of those that ended, and never in both or in neither.
+        # No await from here on: whoever adds up the counts finds this worker either among the living or in the sum of
+        # ended processes, never in both or in neither.
         transport.close()
         self._workers.remove(worker)
         kept = [each for each in (self._ended, worker.latest) if each is not None]

@@ -1,9 +1,9 @@
 """The process of a broker that serves a connection: pure decisions, which the supervisor carries out.
 
-An event that a worker takes passes through two processes, since the supervisor commits for all. For single events of
-a few clients, the commit is most of the work: a worker would take little of it away, and add the way between the two.
-Batches, streams and everything else are work that another process can do. The first request shows the load of a
-connection, and later, larger requests change it.
+An event that a worker takes passes through two processes, since the supervisor commits for all. For single events of a
+few clients, the commit is most of the work: a worker would take over little of it, and add the detour. Batches, streams
+and everything else are work that another process can do. The first request shows the load of a connection, and later,
+larger requests change it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def load_of_supervisor(connections: int, processes: int, *, few_events: bool = F
     """How many connections of a worker count as much as these of the supervisor, which also commits for the others.
 
     By the CPU time of publishers of batches, it has as much to do as a worker if it has two fifths of the connections
-    beside one worker, and a tenth beside three (docs/performance.md). So it serves a lone client, which needs no
-    second process then, and few of many. With `few_events`, the next connection publishes few events at a time: the
-    first ones of these are all for the supervisor.
+    beside one worker, and a tenth beside three workers (docs/performance.md). So it serves a lone client, which then
+    needs no second process, and few of many clients. With `few_events`, the next connection publishes few events at a
+    time: the supervisor serves the first of these connections itself.
     """
     if few_events and connections < MAX_PUBLISHERS_OF_FEW_EVENTS:
         return 0

@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
                 return _serve(settings, listening, signals, grace, greet)
             check_workers(settings)
             address, port = listening.getsockname()[:2]
-            settings.served_hosts_at(address)  # each worker would report the same mistake less clearly
+            settings.served_hosts_at(address)  # otherwise each worker would report the same mistake, less clearly
             command = worker_command(
                 settings, variables, [f"--bound={address}", f"--port={port}", *logging_options(options)]
             )
@@ -117,7 +117,7 @@ def _serve(
 
 @contextlib.contextmanager
 def _mark_data_files(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[None]:
-    """Look at data files before anything opens them, and mark how far they have come until everything is closed."""
+    """Check data files before anything opens them, and mark their progress until everything is closed."""
     above = {path: check_against_mark(path, accept_loss=accept_loss) for path in paths}
     with contextlib.ExitStack() as stack:
         for path, number in above.items():
@@ -130,7 +130,9 @@ def _mark_data_files(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[No
 
 
 def _variables_with_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment has the last word, so that a registry or log of one's own can be named."""
+    """The environment with options as defaults: variables take precedence, so that they can name another registry or
+    log.
+    """
     engine = "memory:" if options.engine == "memory" else f"{SCHEME}{options.data / DATA_FILE}"
     archive = "" if options.engine == "memory" else str(options.data / "archive")
     chosen = {"NAKADI_REGISTRY": engine, "NAKADI_EVENT_LOG": engine}

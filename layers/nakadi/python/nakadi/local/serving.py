@@ -23,14 +23,14 @@ from nakadi.http.server import Server, SideTask, new_event_loop, open_listening_
 
 log = logging.getLogger(__name__)
 
-# For resources to close when the clients have left.
+# The time for resources to close when the clients have left.
 SERVER_CLOSE_TIMEOUT_SECONDS = 10.0
-# From the signal: for clients to take their answers, and for streams to finish.
+# The time from the signal for clients to take their answers, and for streams to finish.
 DRAIN_TIMEOUT_SECONDS = 7.0
 
 
 class ServerThread:
-    """Serves from its creation until it is closed. The port is a free one unless it is given."""
+    """Serves from its creation until it is closed, by default on a free port."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ServerThread:
         choose_hosts: Callable[[str], ServedHosts | None] = lambda _: None,
         side_tasks: Sequence[SideTask] = (),
     ) -> None:
-        """`choose_hosts` is called with the address that the server is bound to."""
+        """`choose_hosts` is called with the address to which the server is bound."""
         self._grace_seconds = grace_seconds
         self._listening = open_listening_socket(host, port)
         self.port: int = self._listening.getsockname()[1]
@@ -62,7 +62,7 @@ class ServerThread:
             name="nakadi-server",
             daemon=True,
         )
-        # The socket listens already: who connects before the thread runs waits a moment and is served.
+        # The socket already listens: a client that connects before the thread runs waits a moment.
         self._thread.start()
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class Housekeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish work in progress, and accept no more. A chore that waits for something for too long is left behind."""
+        """Finish work in progress, and accept no more. A chore that waits too long for something is abandoned."""
         self._closing.set()
         self._stop()
         self._thread.join(LAST_CHORE_TIMEOUT_SECONDS)
@@ -160,8 +160,8 @@ class Housekeeper:
 def run_chores(broker: BrokerServices) -> Iterator[None]:
     """Do the chores of this broker until the context ends.
 
-    Wipes of data files have their own thread. Erasures wait for them, so they are retried sooner than the rest
-    of the housekeeping, and a long round of it does not delay them.
+    Wipes of data files have their own thread. Erasures wait for wipes, so they are retried sooner than the rest of the
+    housekeeping, and a long round does not delay them.
     """
     stop = broker.housekeeping.stop
     with contextlib.ExitStack() as stack:

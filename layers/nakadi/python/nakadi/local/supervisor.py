@@ -5,8 +5,8 @@ this one the first, and those that publish single events, since nothing that it 
 (`placement`). Workers send their appends to the data file here, where these share commits. Tasks that run once per
 broker, such as archiving that file and housekeeping, also run here.
 
-A worker that dies is started again; connections wait meanwhile, or go to others, also those that it was handed and had
-not taken yet. When the supervisor dies, so do its workers.
+A worker that dies is started again; meanwhile, connections wait or go to others, including those that were handed to
+the worker and not taken yet. When the supervisor dies, so do its workers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ EXIT_CODE_WORKERS_FAILED = 1
 """The exit code when workers end again and again."""
 
 MAX_ACCEPTS_AT_ONCE = 32
-# When there are no more descriptors, for one.
+# For example, when there are no more descriptors.
 ACCEPT_PAUSE_SECONDS = 0.1
 
 
@@ -104,7 +104,7 @@ class SharedDescriptors:
         return {"counter": [self._file.fileno()], "changes": self._pipe_ends_of(number)}
 
     def _pipe_ends_of(self, number: int) -> Sequence[int]:
-        """The end that a process reads from, and those that it writes to."""
+        """The end from which a process reads, and the ends to which it writes."""
         own, _ = self._pipes[number]
         return [own, *(entrance for each, (_, entrance) in enumerate(self._pipes) if each != number)]
 
@@ -142,7 +142,7 @@ class RestartLimit:
         self._deaths: deque[float] = deque()
 
     def allows_restart(self, now: float) -> bool:
-        """Whether a worker that has died is to be started again."""
+        """Whether to start a dead worker again."""
         self._deaths.append(now)
         while self._deaths[0] <= now - self._seconds:
             self._deaths.popleft()
@@ -193,7 +193,9 @@ class _Worker:
         self.state = following_state(WORKER_TRANSITIONS, self.state, fact)
 
     def hand_over(self, connection: socket.socket, kind: bytes = CONNECTION_FOLLOWS) -> bool:
-        """Hand a connection over, if the worker can take it. Keeps it open until the worker says that it has it."""
+        """Hand a connection over, if the worker can take it. Keeps the connection open until the worker confirms that
+        it has it.
+        """
         assert self.is_serving, self.state
         try:
             # The socket does not block: a worker that has not read for long refuses, and the loop does not wait.
@@ -205,12 +207,14 @@ class _Worker:
         return True
 
     def close_taken(self, count: int) -> None:
-        """Leave these connections to the worker, which takes them in the order in which they were handed over."""
+        """Close the connections that the worker has taken, which it does in the order in which they were handed
+        over.
+        """
         for _ in range(count):
             self.not_taken_yet.popleft().close()
 
     def stop(self) -> None:
-        """Let the worker answer its requests, and end. One that still starts has nothing to answer."""
+        """Let the worker answer its requests, and end. A worker that is still starting has nothing to answer."""
         with contextlib.suppress(OSError):
             self.connections.shutdown(socket.SHUT_WR)
         if not self.could_start:
@@ -241,7 +245,7 @@ class OwnConnections:
         """Serve a connection."""
         assert self._new_protocol is not None
         self.open += 1
-        # Kept until it is done: the loop itself holds its tasks only weakly.
+        # Kept until it is done, because the loop itself has only weak references to its tasks.
         beginning = self._loop.create_task(self._serve_connection(self._new_protocol, connection))
         self._beginning.add(beginning)
         beginning.add_done_callback(self._beginning.discard)
@@ -269,8 +273,8 @@ class OwnConnections:
 class Supervisor:
     """Runs workers until it is stopped, or gives up. Belongs to the event loop in which it is created.
 
-    Everything but `_release_leases` runs on that loop, so nothing here needs a lock: between two awaits no other part
-    of it runs.
+    Everything but `_release_leases` runs on that loop, so nothing here needs a lock: nothing else runs there between
+    two awaits.
     """
 
     def __init__(
@@ -316,7 +320,8 @@ class Supervisor:
         ]
         try:
             await self._over.wait()
-            # In this order: the time for the end begins, nothing new is accepted, then workers answer their requests.
+            # The order matters: the time for the end begins, nothing new is accepted, then workers answer their
+            # requests.
             begin_end()
             self._pause_accepting()
             self._listening.close()
@@ -348,7 +353,7 @@ class Supervisor:
         while not self._over.is_set():
             try:
                 has_served, code = await self._run_worker_once(number)
-            except Exception:  # without it this worker would be missing, and nothing would say so
+            except Exception:  # otherwise this worker would be missing, and nothing would report it
                 log.exception("Running worker %s failed", number)
                 has_served, code = False, None
             has_ever_served = has_ever_served or has_served
@@ -369,7 +374,7 @@ class Supervisor:
         self._over.set()
 
     async def _run_worker_once(self, number: int) -> tuple[bool, int]:
-        """Whether the worker came to serve, and its exit code."""
+        """Run a worker, and return whether it ever served, and its exit code."""
         ours, theirs = zip(*(socket.socketpair() for _ in range(3)), strict=True)
         connections, appends, figures = ours
         try:
@@ -381,28 +386,30 @@ class Supervisor:
                 each.close()
             raise
         finally:
-            # The worker has inherited its own. With these left open, its end would never close the connections.
+            # The worker has inherited its own copies. If these stayed open, the worker's end would never close the
+            # connections.
             for each in theirs:
                 each.close()
         connections.setblocking(False)
         worker = self._workers[number] = _Worker(number, process, connections)
         self._loop.add_reader(connections, self._receive_messages, worker)
-        # It started when the end had begun, and was not among the workers stopped then.
+        # The worker started after the end had begun, and was not among the workers stopped then.
         if self._over.is_set():
             worker.stop()
         serving = asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))
         code = await process.wait()
-        # From here on no connection is handed over to it. One that it had taken is closed with it, which its client
-        # sees as it sees the end of any server.
+        # From here on, no connection is handed over to the worker. A connection that it had taken is closed with it,
+        # which looks to its client like the end of any server.
         del self._workers[number]
         self._stop_handing_over_to(worker)
         self._loop.remove_reader(connections)
         self._take_back_connections(worker)
         connections.close()
-        # Both end because its ends of the sockets closed with it. Messages that it had sent before are still handled.
+        # Both end because the worker's ends of the sockets closed with it. Messages that it had sent before are still
+        # handled.
         _, leases = await asyncio.gather(*serving)
-        # Only now that the process is gone: if it still streamed, its partitions would be read twice. In a thread,
-        # because the data file may be busy, and the other workers must not wait for it.
+        # Only now, because the process is gone: if it still streamed, its partitions would be read twice. In a thread,
+        # because the data file may be busy, and the other workers must not wait.
         await self._loop.run_in_executor(None, self._release_leases, leases)
         return worker.could_start, code
 
@@ -423,11 +430,11 @@ class Supervisor:
         except OSError:
             said = b""
         if not said:
-            # It is about to end, which `_run_worker_once` waits for.
+            # The worker is about to end, and `_run_worker_once` waits for that.
             self._loop.remove_reader(worker.connections)
             self._stop_handing_over_to(worker)
             return
-        # Many may have been taken and have ended since the last look: each is one byte.
+        # Many connections may have been taken or have ended since the last read: each is one byte.
         worker.close_taken(said.count(CONNECTION_TAKEN))
         worker.open -= said.count(CONNECTION_ENDED)
         if WORKER_READY in said:
@@ -435,16 +442,16 @@ class Supervisor:
             if len(self._workers) == self._command.workers and all(each.is_serving for each in self._workers.values()):
                 self._all_ready.set()
         if WORKER_LEAVING in said:
-            # In this order: connections that were handed over earlier come before the end, and the worker serves them
-            # first.
+            # The order matters: connections that were handed over earlier come before the end, and the worker serves
+            # them first.
             self._stop_handing_over_to(worker)
             worker.stop()
 
     def _take_back_connections(self, worker: _Worker) -> None:
-        """Let other workers serve the connections that a dead worker had been handed and had not taken.
+        """Let other workers serve the connections that were handed to a dead worker and not taken.
 
-        It reports that it takes a connection before it reads from it, and its reports can still be read after its end.
-        So none is served twice, and none of those in its socket is lost.
+        A worker reports that it takes a connection before it reads from it, and its reports can still be read after its
+        end. So none is served twice, and none of those in its socket is lost.
         """
         with contextlib.suppress(OSError):
             while said := worker.connections.recv(4096):
@@ -491,19 +498,24 @@ class Supervisor:
         self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume_accepting)
 
     def _hand_over_connection(self, connection: socket.socket) -> bool:
-        """Whether a process has it now. Workers that were found ready may have died, which is seen in a moment."""
+        """Hand over a connection; returns whether a process has it now. Workers that were found ready may have died,
+        which will soon be noticed.
+        """
         few_events = publishes_few_events(_peek(connection))
         return any(server.hand_over(connection) for _, server in self._servers_by_load(self._own.open, few_events))
 
     def _servers_by_load(self, own: int, few_events: bool) -> list[tuple[float, OwnConnections | _Worker]]:
-        # How many connections a worker has is a little old, since it says so itself: that costs balance, nothing else.
+        # A worker reports its number of connections itself, so the number is slightly outdated, which affects only the
+        # balance.
         workers = [each for each in self._workers.values() if each.is_serving]
         servers: list[OwnConnections | _Worker] = [self._own, *workers]
         loads = [load_of_supervisor(own, len(servers), few_events=few_events), *(each.open for each in workers)]
         return sorted(zip(loads, servers, strict=True), key=itemgetter(0))
 
     def _hand_on(self, connection: Connection) -> None:
-        """Let a worker continue a connection of the supervisor, if it would get such a one now."""
+        """Let a worker continue a connection of the supervisor, if a new connection of this kind would now go to a
+        worker.
+        """
         if self._over.is_set():
             return
         _, server = self._servers_by_load(self._own.open - 1, few_events=False)[0]
@@ -512,7 +524,7 @@ class Supervisor:
 
 
 def _defer_accepting(listening: socket.socket) -> None:
-    """Have the system show connections when something has arrived on them, or after a second."""
+    """Have the operating system report connections when something has arrived on them, or after a second."""
     if hasattr(socket, "TCP_DEFER_ACCEPT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
 
@@ -522,7 +534,7 @@ def _peek(connection: socket.socket) -> bytes:
     connection.setblocking(False)
     try:
         return connection.recv(FIRST_BYTES, socket.MSG_PEEK)
-    except OSError:  # there is nothing yet, or the client has gone
+    except OSError:  # there is nothing yet, or the client has left
         return b""
 
 
@@ -534,7 +546,7 @@ def supervise(
     grace: ShutdownDeadline,
     greet: Callable[[], None],
 ) -> int:
-    """Run a broker of several processes, and return its exit code."""
+    """Run a broker with several processes, and return its exit code."""
     codes: list[int] = []
     with (
         contextlib.closing(SharedDescriptors(settings.workers)) as shared,

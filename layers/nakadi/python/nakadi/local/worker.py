@@ -36,7 +36,8 @@ from nakadi.model.outcomes import BadSetting, Unavailable
 
 log = logging.getLogger(__name__)
 
-# From the end of the supervisor's connection, or a signal, to the end of the process: earlier than the supervisor's.
+# The time from the end of the supervisor's connection, or from a signal, to the end of the process, which comes before
+# the supervisor's.
 WORKER_EXIT_TIMEOUT_SECONDS = 8.0
 
 WORKER_READY = b"r"
@@ -93,10 +94,10 @@ class HandedOverConnections:
         self._send_to_supervisor(CONNECTION_ENDED)
 
     def note_many_bytes(self, connection: Connection) -> None:
-        """Nothing: connections handed over stay here."""
+        """Do nothing: connections that were handed over stay here."""
 
     def announce_leaving(self) -> None:
-        """Stop when the supervisor knows of it: connections that it hands over until then are served."""
+        """Stop once the supervisor knows: connections that it hands over until then are served."""
         self._send_to_supervisor(WORKER_LEAVING)
 
     def close(self) -> None:
@@ -113,15 +114,16 @@ class HandedOverConnections:
             log.warning("The connection to the supervisor is broken: %s", error)
             data, descriptors = b"", []
         if not data:
-            # The supervisor has shut its end down, or has died. Connections handed over earlier have been received
+            # The supervisor has shut down its end, or has died. Connections handed over earlier have been received
             # earlier.
             self.close()
             self._stop()
         if descriptors:
-            # Before anything of them is read: from here on they end with this process, and are not handed to another.
+            # Before anything is read from them: from here on, they end with this process, and are not handed to
+            # another.
             self._send_to_supervisor(CONNECTION_TAKEN * len(descriptors))
         for kind, each in zip(data, descriptors, strict=False):
-            # Kept until it is done: the loop itself holds its tasks only weakly.
+            # Kept until it is done, because the loop itself has only weak references to its tasks.
             beginning = self._loop.create_task(
                 self._serve_connection(
                     socket.socket(fileno=each), was_taken_over=kind == ord(CONNECTION_IN_USE_FOLLOWS)
@@ -142,14 +144,14 @@ class HandedOverConnections:
             self.report_connection_end()
 
     def _send_to_supervisor(self, what: bytes) -> None:
-        """Say it to the supervisor, or later if it has not read for long: the numbers matter, and not the moments."""
+        """Tell the supervisor, or do so later if it has not read for long: the numbers matter, not the times."""
         self._unsent += what
         try:
             self._unsent = self._unsent[self._supervisor.send(self._unsent) :]
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent = b""  # the supervisor has died, which is noticed where it is listened to
+            self._unsent = b""  # the supervisor has died, which its reader notices
 
 
 def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
@@ -192,7 +194,7 @@ class WorkerCoordination(SqliteCoordination):
 
     def renew_lease(self, holder: str, until: datetime) -> None:
         # Reported first: if this process dies between the two, the supervisor releases a lease that nobody holds.
-        # Threads that come here at once may tell twice, which the supervisor counts once.
+        # Simultaneous threads may report the same lease twice, which the supervisor counts once.
         if holder not in self._announced_holders:
             self._announced_holders.add(holder)
             self._announce_lease(holder)
@@ -246,6 +248,6 @@ def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
 if __name__ == "__main__":
     handler = SignalHandler()
     handler.install()
-    # The supervisor ends its workers. A Ctrl-C goes to every process of a terminal.
+    # The supervisor ends its workers. A Ctrl-C in a terminal reaches every process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_process(main(signals=handler))

@@ -1,11 +1,11 @@
-"""The child processes that answer queries: how they are started, what they may take, and how they end.
+"""The child processes that answer queries: how they start, which limits they have, and how they end.
 
     processes = QueryProcesses(limits, broker_url="http://127.0.0.1:8080", tables="", environ=os.environ)
     body = await processes.answer("select 1", token=None, is_client_gone=lambda: False)
 
-A child is `python -m nakadi_sql`. It reads its order, a line of JSON, from standard input, which stays open: when it
-closes, because this process has killed the child or has died itself, the child ends. It answers with a line of JSON,
-the `_Verdict`, and after it the body for the client, which this process passes on unread.
+A child is `python -m nakadi_sql`. It reads its order, a line of JSON, from standard input, which stays open: the child
+ends when it closes, for example because this process has died. It answers with a line of JSON, the `_Verdict`, and
+after it the body for the client, which this process passes on unread.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ OUTCOME_BY_KIND: Mapping[str, type[Outcome]] = {
 
 
 class QueryLimits(Struct, frozen=True, kw_only=True):
-    """What all queries of this process, and each of them, may take. `at_once` is 0 if there are none."""
+    """The limits for all queries of this process, and for each query. `at_once` is 0 if queries are off."""
 
     at_once: int
     seconds: int
@@ -81,7 +81,7 @@ class QueryLimits(Struct, frozen=True, kw_only=True):
 
 
 class QueryProcessFailed(Exception):
-    """Raised when a child has not done what it is made for; the text is for the log."""
+    """Raised when a child has failed; the text is for the log."""
 
 
 class _Verdict(Struct):
@@ -139,10 +139,12 @@ class QueryProcesses:
             self._free.release()
 
     def _run_child(self, order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
-        """What a child says. Its folder is for what does not fit into its memory, and goes with it."""
+        """Run a child, and return its output. Its folder is for data that does not fit into its memory, and is removed
+        with it.
+        """
         with TemporaryDirectory(prefix="nakadi-query-") as folder:
             try:
-                child = subprocess.Popen(  # our own program
+                child = subprocess.Popen(  # the broker's own program
                     [sys.executable, "-P", "-m", "nakadi_sql"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -161,7 +163,7 @@ class QueryProcesses:
                     child.kill()
 
     def _converse(self, child: subprocess.Popen[bytes], order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
-        """Give the child its order, and return what it says until it ends."""
+        """Give the child its order, and return its output until it ends."""
         deadline = time.monotonic() + self._limits.seconds + PATIENCE_SECONDS
         unsent, said = memoryview(order + b"\n"), bytearray()
         assert child.stdin is not None
@@ -192,10 +194,10 @@ class QueryProcesses:
 
 
 def _read_answer(said: bytes, limits: QueryLimits) -> bytes:
-    """The body for the client. Raises what the child says instead."""
+    """The body for the client. Raises the outcome that the child reports instead."""
     head, _, body = said.partition(b"\n")
     if not head:
-        # It was killed: by the system, or because it asked for more memory than it may have.
+        # The child was killed, by the operating system or because it requested too much memory.
         raise Invalid(f"The process of the query has ended early. It may have needed more than {limits.megabytes} MB.")
     verdict = _VERDICTS.from_builtins(msgspec.json.decode(head))
     if verdict.kind == "answer":
@@ -206,7 +208,9 @@ def _read_answer(said: bytes, limits: QueryLimits) -> bytes:
 
 
 def _write(pipe: Any, data: memoryview) -> int:
-    """How much of it was written. A child that has ended takes everything: its end is seen where it is read."""
+    """Write, and return how much was written. If the child has ended, everything counts as written: the end is noticed
+    when its output is read.
+    """
     try:
         return pipe.write(data) or 0
     except BrokenPipeError:
@@ -218,14 +222,14 @@ def _set_nonblocking(pipe: Any) -> None:
 
 
 def place_for_child(tables: str) -> str | None:
-    """The place of the tables as a child needs it, whose working folder is another one."""
+    """The place of the tables for a child, which has another working folder."""
     if tables == "glue" or "://" in tables:
         return tables
     return str(Path(tables).absolute()) if tables else None
 
 
 def _childs_environment(environ: Mapping[str, str], tables: str) -> Mapping[str, str]:
-    """The environment of children. They find packages where this process finds them."""
+    """The environment of children, which find packages where this process finds them."""
     passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
     if "://" in tables or tables == "glue":
         passed |= {name: value for name, value in environ.items() if name.startswith(VARIABLES_FOR_TABLES)}

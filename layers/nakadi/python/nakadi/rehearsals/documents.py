@@ -30,7 +30,9 @@ class RehearsalState(StrEnum):
 
 
 class Rehearsal(Struct, frozen=True, kw_only=True):
-    """A rehearsal as its process has last written it. `expected_count` is how many events it has to see at most."""
+    """A rehearsal, as its process last stored it. `expected_count` is the maximum number of events that it has to
+    check.
+    """
 
     id: str
     event_type_id: str
@@ -48,7 +50,7 @@ class Rehearsal(Struct, frozen=True, kw_only=True):
         return rehearsal_key(self.event_type_id, self.id)
 
     def state_at(self, now: datetime) -> RehearsalState:
-        """Its state; one that runs and is silent for a minute is lost."""
+        """Its state; a running rehearsal without an update for a minute is lost."""
         is_silent = self.state is RehearsalState.RUNNING and now - self.updated_at > LOST_AFTER
         return RehearsalState.LOST if is_silent else self.state
 
@@ -70,7 +72,7 @@ def rehearsal_from_body(body: DocumentBody) -> Rehearsal:
 
 
 def remove_expired_rehearsals(registry: Registry, clock: Clock) -> None:
-    """Remove the rehearsals that are older than a day, also of deleted event types."""
+    """Remove the rehearsals that are older than a day, including those of deleted event types."""
     oldest = clock.now() - KEPT_FOR
     for document in registry.list(REHEARSALS_KIND):
         if rehearsal_from_body(document.body).updated_at < oldest:

@@ -17,10 +17,11 @@ MAX_RULES = 100
 MAX_PUBLISHERS = 100
 MAX_PUBLISHER_CHARACTERS = 200
 MAX_SAMPLES = 20
-# So that a rule that every event breaks leaves room for others.
+# The limit for each rule, so that a rule that every event breaks leaves room for others.
 MAX_SAMPLES_OF_RULE = 5
 MAX_RULES_OF_SAMPLE = 10
-# Finding out why an event fails takes twenty times as long as seeing that it fails: ten seconds for this many.
+# Finding out why an event fails takes twenty times as long as noticing that it fails: ten seconds for this number of
+# events.
 MAX_EXPLAINED_EVENTS = 200_000
 
 
@@ -35,7 +36,7 @@ class RuleCount(Struct, kw_only=True):
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """An event that fails: where it is, and the rules that it breaks. Its text stays in the log."""
+    """A failing event: its position, and the rules that it breaks. Its text stays in the log."""
 
     partition: int
     position: Position
@@ -44,9 +45,9 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class Findings(Struct, kw_only=True):
-    """`unexplained_count` are the failing events that are in no count of a rule. `other_rule_count` counts how often an
-    event broke a rule for which there was no room, and `other_publisher_count` the failing events of other publishers.
-    The publisher of an event is empty if the event does not name one.
+    """`unexplained_count` is the number of failing events that no rule's count includes. `other_rule_count` counts how
+    often an event broke a rule for which there was no room, and `other_publisher_count` the failing events of other
+    publishers. The publisher of an event is empty if the event does not name one.
     """
 
     seen_count: int = 0
@@ -62,7 +63,7 @@ class Findings(Struct, kw_only=True):
 
     @property
     def explains_more(self) -> bool:
-        """Whether rules of further events are to be found."""
+        """Whether to find the broken rules of further events."""
         return self.failed_count - self.unexplained_count < MAX_EXPLAINED_EVENTS
 
 

@@ -1,5 +1,6 @@
-"""The stored events of an event type, as a stream from their beginning reads them: each once, over timelines and over
-the seam between archive and log."""
+"""The stored events of an event type, as a stream from the beginning reads them: each once, across timelines and across
+the boundary between archive and log.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from nakadi.streaming.chunks import EventChunk, EventRun
 MAX_CHUNK_EVENTS = 1000
 MAX_CHUNK_BYTES = 1_000_000
 
-# While the log does not answer, reading is tried again after these pauses.
+# The pauses between attempts to read while the log does not answer.
 RETRY_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0)
 
 DURATION_PATTERN = re.compile(r"([1-9][0-9]{0,5})([smhd])")
@@ -42,7 +43,7 @@ class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def parse(cls, last: str | None, events: int | None) -> Span:
-        """Raises `Invalid` unless it is one of both, within its limits."""
+        """Raises `Invalid` unless it has exactly one of the two, within its limits."""
         if (last is None) == (events is None):
             raise Invalid(ONE_SPAN_MESSAGE)
         if last is not None and DURATION_PATTERN.fullmatch(last) is None:
@@ -59,7 +60,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 class PartitionSpan(Struct, frozen=True, kw_only=True):
-    """The events of a partition behind `start`, up to `end`: `count` of them, or less if some were compacted."""
+    """The events of a partition after `start`, up to `end`: `count` of them, or fewer if some were compacted."""
 
     partition: int
     start: Position
@@ -95,7 +96,7 @@ def partition_spans(
 
 
 def even_shares(total: int, available: Mapping[str, int]) -> Mapping[str, int]:
-    """A total that is taken from all as evenly as there is."""
+    """Divide a total as evenly as the available amounts allow."""
     shares: dict[str, int] = {}
     left = total
     for number, name in enumerate(sorted(available, key=available.__getitem__)):
@@ -112,7 +113,7 @@ class HistoryReader(Struct, frozen=True, kw_only=True):
     pause: Callable[[float], None]
 
     def read_span(self, event_type: EventType, span: PartitionSpan) -> Iterator[EventRun]:
-        """The events of a span in their order. Those that retention removes meanwhile are left out.
+        """The events of a span, in order. Events that retention removes meanwhile are left out.
 
         Raises `NotFound` if the event type is deleted meanwhile.
         """
@@ -154,7 +155,7 @@ class HistoryReader(Struct, frozen=True, kw_only=True):
                 self.pause(seconds)
 
     def _reread(self, known: EventType, timeline: Timeline) -> EventType:
-        """The event type without the events of a timeline that are gone."""
+        """Read the event type again, without a timeline whose events are gone."""
         current = self.event_types.find(known.name)
         if current is None or current.id != known.id:
             raise not_found_error(known.name)

@@ -23,7 +23,7 @@ from nakadi.streaming.chunks import EventRun
 
 log = logging.getLogger(__name__)
 
-# The events that are judged between two looks at the time: a quarter of a millisecond for most of them.
+# The number of events that are judged between two checks of the time, which mostly takes a quarter of a millisecond.
 PIECE_EVENTS = 64
 REPORT_INTERVAL_SECONDS = 2.0
 

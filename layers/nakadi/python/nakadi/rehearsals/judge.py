@@ -1,6 +1,6 @@
 """Judges stored events by a schema, with the validator that publishing uses.
 
-What the broker has added to the metadata is not judged: publishing adds it after it has validated an event.
+The broker's additions to the metadata are not judged, because publishing adds them after validation.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ PrepareEvent = Callable[[Event], Event]
 
 
 class Failure(Struct, frozen=True):
-    """An event that fails, by its index. `event` is as it was judged. `known_rules` are empty if the rules that it
-    breaks are still to be found. The publisher is empty if the event does not name one.
+    """An event that fails, by its index. `event` is as it was judged. `known_rules` is empty if the broken rules have
+    not been determined yet. The publisher is empty if the event does not name one.
     """
 
     index: int
@@ -47,8 +47,8 @@ class Failure(Struct, frozen=True):
 
 
 class EventJudge(Struct, frozen=True, kw_only=True):
-    """`text_check` knows most valid events, and the validator judges the others. `prepare` removes the parts that are
-    not judged. `is_stopping` ends long work.
+    """`text_check` recognizes most valid events, and the validator judges the others. `prepare` removes the parts that
+    are not judged. `is_stopping` ends long work.
     """
 
     validator: Validator
@@ -56,7 +56,7 @@ class EventJudge(Struct, frozen=True, kw_only=True):
     text_check: TextCheck
     prepare: PrepareEvent | None = None
     is_stopping: Callable[[], bool] = client_never_gone
-    # Of its own: it waits for nobody, and nobody for it.
+    # A separate queue: it waits for nobody, and nobody waits for it.
     _queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def find_failures(self, texts: Sequence[bytes]) -> Iterator[Failure]:
@@ -90,14 +90,14 @@ def without_added_metadata(event: Event) -> Event:
 
 
 def publisher_of(event: Event) -> str:
-    """The application that published an event, as the broker has noted it."""
+    """The application that published an event, as the broker has recorded it."""
     metadata = event.get("metadata")
     name = metadata.get("published_by") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) else ""
 
 
 def make_judge(event_type: EventType, proposed: EventType, is_stopping: Callable[[], bool]) -> EventJudge:
-    """A judge of the events of an event type by the schema, category and mode of the proposed one."""
+    """A judge of events by the schema, category and compatibility mode of the proposed event type."""
     has_metadata = proposed.category is not Category.UNDEFINED
     effective = effective_schema_of(proposed)
     was_enriched = EnrichmentStrategy.METADATA in event_type.enrichment_strategies
@@ -116,7 +116,9 @@ def make_judge(event_type: EventType, proposed: EventType, is_stopping: Callable
 
 
 def _permitting_added_metadata(effective: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema with what the broker adds. That costs nothing for each event, unlike removing it."""
+    """The schema extended by the broker's additions. Unlike removing the additions, this costs nothing for each
+    event.
+    """
     metadata = effective["properties"]["metadata"]
     added = {name: {"type": "string"} for name in sorted(ADDED_BY_BROKER) if name not in metadata["properties"]}
     permitting = {**metadata, "properties": {**metadata["properties"], **added}}

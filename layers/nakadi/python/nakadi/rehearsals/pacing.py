@@ -1,9 +1,8 @@
-"""Long work beside requests: it takes at most half of one processor.
+"""Paces long work beside requests, so that it takes at most half of one processor.
 
-One thread of Python computes at a time. Servers make Python switch threads each half a millisecond
-(`tune_interpreter` in `http/server.py`), so an event loop never waits longer for the work, as long as no single call
-takes longer. But a thread that always computes would take half of what the loop needs. So it sleeps for as long as it
-has computed.
+One thread of Python computes at a time. Servers make Python switch threads each half a millisecond (`tune_interpreter`
+in `http/server.py`), so an event loop never waits longer than that, unless a single call takes longer. But a thread
+that always computes would take half of what the loop needs. So it sleeps for as long as it has computed.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ MAX_SECONDS_AT_ONCE = 0.005
 
 
 class Pacer:
-    """Belongs to one thread. `pause` waits for a number of seconds, and `cpu_seconds` returns the CPU time of this
-    thread."""
+    """Paces the work of one thread. `pause` waits for a number of seconds, and `cpu_seconds` returns the CPU time of
+    this thread.
+    """
 
     def __init__(self, pause: Callable[[float], None], cpu_seconds: Callable[[], float] = time.thread_time) -> None:
         self._pause = pause

@@ -1,6 +1,6 @@
-"""Starting, showing and removing rehearsals.
+"""Starts, shows and removes rehearsals.
 
-The process that takes a request runs the rehearsal, in a thread. Its state is a document of the registry, which every
+The process that receives a request runs the rehearsal in a thread. Its state is a document of the registry, which every
 process can show or remove.
 """
 
@@ -62,7 +62,7 @@ ANSWER_WITHIN_SECONDS = 2.0
 SHORT_PAUSE_SECONDS = 0.05
 ID_PATTERN = re.compile("[0-9a-f]{32}")
 MAX_REHEARSALS_OF_EVENT_TYPE = 20
-# A longer sample is left out: twenty events of a megabyte are no answer.
+# A longer sample is left out, because twenty events of a megabyte would be too long an answer.
 MAX_SAMPLE_BYTES = 20_000
 
 TOO_MANY_RUNNING_MESSAGE = f"{MAX_RUNNING} rehearsals are running here, please repeat request when one has ended"
@@ -75,7 +75,7 @@ ONLY_JSON_MESSAGE = "Only events with a JSON schema can be rehearsed, and only w
 
 
 class RehearsalDraft(Struct, frozen=True, kw_only=True):
-    """A rehearsal as a client asks for it. None means: as the event type has it."""
+    """A rehearsal as a client asks for it. None means the event type's own value."""
 
     schema: SchemaDraft
     span: Span
@@ -85,7 +85,7 @@ class RehearsalDraft(Struct, frozen=True, kw_only=True):
 
 
 class ShownRehearsal(Struct, frozen=True, kw_only=True):
-    """A rehearsal with the events of its samples; None for one that is too long, or is gone."""
+    """A rehearsal with the events of its samples; None for an event that is too long, or is gone."""
 
     event_type: EventType
     rehearsal: Rehearsal
@@ -125,7 +125,7 @@ class Rehearsals:
         self._stopping = threading.Event()
 
     def start(self, name: str, draft: RehearsalDraft, subject: Subject) -> ShownRehearsal:
-        """Start a rehearsal. A small one has ended when this returns."""
+        """Start a rehearsal. A short rehearsal has ended when this returns."""
         event_type = self._find_permitted(name, subject)
         self._features.require_writes_allowed()
         proposed = _proposed_event_type(event_type, draft)
@@ -224,7 +224,7 @@ class Rehearsals:
         return job, rehearsal.id
 
     def _pause(self, seconds: float) -> None:
-        # Waiting for the event takes twice as much of the processor, and most pauses are of half a millisecond.
+        # Waiting for the event takes twice as much CPU time, and most pauses last half a millisecond.
         if seconds < SHORT_PAUSE_SECONDS:
             self._clock.sleep(seconds)
         if self._stopping.wait(0.0 if seconds < SHORT_PAUSE_SECONDS else seconds):
@@ -248,14 +248,16 @@ class Rehearsals:
         return (rehearsal_from_body(each.body) for each in documents)
 
     def _find(self, event_type: EventType, rehearsal_id: str) -> Rehearsal:
-        """Raises `NotFound`, also for what cannot be an id: not every registry takes every text as a key."""
+        """Raises `NotFound`, even for a text that cannot be an id, because not every registry accepts every text as a
+        key.
+        """
         is_id = ID_PATTERN.fullmatch(rehearsal_id) is not None
         document = self._registry.get(REHEARSALS_KIND, rehearsal_key(event_type.id, rehearsal_id)) if is_id else None
         if document is None:
             raise NotFound(f'There is no rehearsal "{rehearsal_id}" of this event type')
         return rehearsal_from_body(document.body)
 
-    # What is shown
+    # Showing rehearsals
 
     def _show(self, event_type: EventType, rehearsal: Rehearsal, subject: Subject) -> ShownRehearsal:
         self._access.refresh_features()
@@ -269,7 +271,7 @@ class Rehearsals:
     def _readable_samples(
         self, event_type: EventType, samples: Sequence[Sample], subject: Subject
     ) -> Iterator[tuple[Sample, bytes | None]]:
-        """The samples that a subject may read. One that is gone from the log has no text."""
+        """The samples that a subject may read. A sample that is gone from the log has no text."""
         may_read = self._may_read_as(subject)
         for sample in samples:
             record = self._find_record(event_type, sample)

@@ -209,10 +209,10 @@ class FileChangePoller(ChangePoller):
         connection.execute(DELETE_OLD_CHANGES)
 
     def report_own_changes(self, numbers: Sequence[int], subscription: str, change: SubscriptionChange) -> None:
-        """Changes by this process are stored. Others are informed here, and listeners of this process by the caller.
+        """Report stored changes of this process to the others; the caller informs the listeners of this process.
 
-        A look that comes between the change and this finds it, and reports it: listeners hear of it twice, and read
-        once more than they would have to.
+        A look between the change and this call also finds and reports the change: then listeners are called twice, and
+        read once more than necessary.
         """
         with self._lock:
             # Without watchers nobody looks, so the set would only grow. The first watcher skips existing changes.

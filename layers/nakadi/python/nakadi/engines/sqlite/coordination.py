@@ -111,7 +111,7 @@ class _CommitWait(Wait[Commit]):
 
 
 class SqliteCoordination:
-    """`pipes` lead to the other processes of a broker that has several.
+    """`pipes` lead to the other processes of a broker with several processes.
 
     Any thread may call any of this. A read borrows a connection, and sees the file at one moment. Changes to the file
     wait in the queue of `SharedTransactions`, and across all threads and processes, one transaction at a time has the

@@ -47,11 +47,11 @@ COMMIT_OFFSET = """
 
 
 class Change:
-    """Something that waits for its turn to change the file.
+    """A change of the file that waits for its turn.
 
-    The thread that makes it changes it, and no other looks at more than `is_made` before that is set. It is set last,
-    when the outcome is there, and never reset: so it is read without a lock, and a thread that has just missed it
-    waits for its turn, and finds it then.
+    Only the thread that makes the change modifies this object; other threads read nothing but `is_made` until that is
+    set. It is set last, when the outcome is complete, and never reset. So it is read without a lock: a thread that has
+    just missed it waits for its turn, and finds it then.
     """
 
     def __init__(self) -> None:

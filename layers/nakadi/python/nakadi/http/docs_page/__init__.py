@@ -18,7 +18,7 @@ from urllib.parse import quote
 from nakadi.openapi import ApiOperation, Node, document, operations, resolve_reference
 from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 
-# A placeholder for the address of the broker until the reader is known. No text of ours contains it.
+# A placeholder for the address of the broker until the reader is known. No text of the page contains it.
 ADDRESS_PLACEHOLDER = "\u0001address\u0001"
 
 
@@ -294,7 +294,7 @@ def _example_url(operation: ApiOperation) -> str:
     return path
 
 
-# Characters of a tag without a closing one.
+# The names of elements without a closing tag.
 VOID_ELEMENTS = frozenset({"meta", "input", "wbr"})
 
 INLINE_MARKUP_PATTERN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*")
@@ -335,7 +335,7 @@ def trusted_html(text: str) -> Html:
 
 
 def prose_html(text: str) -> Html:
-    """Paragraphs, lists, `code`, **strong** and *stressed* words: as much of CommonMark as our descriptions use."""
+    """Paragraphs, lists, `code`, **strong** and *stressed* words: the part of CommonMark that the descriptions use."""
     blocks = re.split(r"\n\s*\n", text.strip())
     return joined_html(_prose_block_html(block) for block in blocks if block)
 
@@ -362,7 +362,7 @@ def inline_markup_html(text: str) -> Html:
     return joined_html([*pieces, escaped_html(text[rest:])])
 
 
-# Of a line of JSON.
+# The maximum length of a line of JSON.
 MAX_JSON_LINE_CHARACTERS = 84
 
 PLURAL_BY_TYPE = {each: f"{each}s" for each in ("string", "integer", "number", "boolean", "object")}

@@ -174,7 +174,7 @@ def _partition_view(partition: str, ends: PartitionEnds, lag: int | None) -> Map
 
 
 def _lag_view(partition: str, ends: PartitionEnds, lag: int) -> Mapping[str, Any]:
-    """The same members in the order that clients know from this operation."""
+    """The members in the order that clients know from this operation."""
     return {"partition": partition, **_offsets_view(partition, ends), "unconsumed_events": lag}
 
 
@@ -266,7 +266,7 @@ def _violations_of_missing_texts(path: str, texts: Mapping[str, str | None]) -> 
 
 
 def _require_complete_cursors(cursors_or_violations: Iterable[CursorOrViolations]) -> Sequence[Cursor]:
-    """The cursors, if nothing is missing in any of them."""
+    """The cursors, if they are all complete."""
     cursors: list[Cursor] = []
     violations: list[Violation] = []
     for each in cursors_or_violations:

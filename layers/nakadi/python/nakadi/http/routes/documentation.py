@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HTML_MEDIA_TYPE = "text/html"
 
-# Of all that a client may write into its headers, only a possible address comes back in the page.
+# Of everything that a client may write into its headers, only a plausible address appears in the page.
 HOST_PATTERN = re.compile(r"[a-zA-Z0-9._-]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?")
 DEFAULT_HOST = "localhost:8080"
 

@@ -60,12 +60,12 @@ class WarningTexts(Struct, frozen=True):
 MAX_NAMED_READERS = 5
 """The number of subscriptions that fit into a header of an answer."""
 
-# Applications may have any names, and headers not.
+# Applications may have any names, but headers may not contain all of them.
 _PLAIN_NAME = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
 
 
 def readers_warning(affected: Sequence[AffectedReader]) -> str:
-    """A sentence that names those who will miss something, and their owners; empty if there are none."""
+    """A sentence that names the readers who will miss something, and their owners; empty if there are none."""
     if not affected:
         return ""
     named = [_reader_name(each.reader) for each in affected[:MAX_NAMED_READERS]]
@@ -198,5 +198,5 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
 
 
 def _lists_writer(event_type: EventType, writer: Attribute) -> bool:
-    """Literally: a wildcard writer is not everyone's name."""
+    """Names are compared literally: a wildcard writer does not match every name."""
     return event_type.authorization is not None and writer in event_type.authorization.writers

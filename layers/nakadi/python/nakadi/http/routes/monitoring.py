@@ -63,7 +63,7 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
     version: str
 
     def answer_health(self, _: Request) -> Response:
-        """Answer that the process is alive. A restart would not mend the services that it depends on."""
+        """Answer that the process is alive. A restart would not repair the services on which it depends."""
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
     def answer_readiness(self, _: Request) -> Response:

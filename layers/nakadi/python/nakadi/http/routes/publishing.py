@@ -121,7 +121,7 @@ class _PublishingHandlers(Struct, frozen=True):
         request.memory.take(estimate_batch_memory(request.body, self.publisher.limits))
 
     def _read_cloud_events(self, request: Request, mode: ContentMode) -> Publication:
-        """The batch that CloudEvents make. A long body is read in a turn at long work."""
+        """The batch of the CloudEvents in a body. A long body is read in a turn at long work."""
         body = request.body
         # The texts of the events, and the batch of them.
         request.memory.take(2 * len(body))
@@ -169,7 +169,7 @@ class _PublishingHandlers(Struct, frozen=True):
             seconds=time.perf_counter() - began,
             size=len(request.body),
         )
-        # A body only where there is something to say: clients may take any for a failure of a part.
+        # A body only if there is something to report: clients may take any body for a partial failure.
         return json_response(items) if items else Response()
 
 

@@ -1,4 +1,4 @@
-"""Queries with SQL. Each runs in a child of the process that took the request, so they have an area of their own."""
+"""Queries with SQL. Each runs in a child of the process that received the request, so they have their own area."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BODY_BYTES = 1_000_000
 
 
 class QueryHandlers(Struct, frozen=True):
-    """`find_processes` returns nothing if children could not reach this broker."""
+    """`find_processes` returns None if children could not reach this broker."""
 
     find_processes: Callable[[], QueryProcesses | None]
 

@@ -1,5 +1,5 @@
-"""Rehearsals of schemas. They run in the process that took the request, so they have an area of their own: functions
-stand still between requests.
+"""Rehearsals of schemas. They run in the process that received the request, so they have their own area: functions are
+suspended between requests.
 """
 
 from __future__ import annotations

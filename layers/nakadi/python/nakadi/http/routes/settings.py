@@ -22,7 +22,9 @@ from nakadi.openapi.checks import openapi_violations
 def routes(
     admins: Admins, blacklist: Blacklist, features: Features, on_feature_switched_on: Callable[[], None]
 ) -> list[Route]:
-    """`on_feature_switched_on` is called after that: some features have event types, which are to be there then."""
+    """`on_feature_switched_on` is called after a feature is switched on, because some features have event types that
+    must then exist.
+    """
     handlers = _SettingsHandlers(admins, blacklist, features, on_feature_switched_on)
     blacklist_entry = "/settings/blacklist/{blacklist_type}/{name}"
     return [
@@ -112,7 +114,7 @@ class _SettingsHandlers(Struct, frozen=True):
 
 
 def _requested_blocked_kind(request: Request) -> BlockedKind:
-    """Exactly as written, in this case."""
+    """The kind, in exactly this spelling and letter case."""
     name = request.path_parameters["blacklist_type"]
     if name not in set(BlockedKind):
         raise unknown_enum_value_error(name, BlockedKind)

@@ -1,4 +1,4 @@
-"""Trials of sinks. Only a process that delivers can send one, so they have an area of their own."""
+"""Trials of sinks. Only a process that delivers can send a trial, so they have their own area."""
 
 from __future__ import annotations
 

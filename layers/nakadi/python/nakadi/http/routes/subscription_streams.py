@@ -55,8 +55,7 @@ def routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscriptionStreamK
     handlers = _SubscriptionStreamHandlers(streams, new_stream_kpis)
     template = "/subscriptions/{subscription_id}/events"
     return [
-        # A client gets a stream even if it says it accepts something else: some say text/html, and mean it no more
-        # than we do.
+        # A client gets a stream even if it says it accepts something else: some ask for text/html without meaning it.
         Route(
             method="GET",
             template=template,
@@ -149,7 +148,7 @@ def _wants_avro(accept: str | None) -> bool:
 
 
 def _subscription_headers(media_type: str, stream_id: str) -> dict[str, str]:
-    # Proxies that gather an answer before passing it on would hold a stream forever.
+    # Proxies that collect an answer before they pass it on would hold a stream forever.
     return {
         STREAM_ID_HEADER: stream_id,
         "content-type": media_type,

@@ -1,4 +1,4 @@
-"""Subscriptions: the resource, its cursors, and how its streams are doing."""
+"""Subscriptions: the resource, its cursors, and the state of its streams."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         return json_response({"items": items, "_links": dict(_page_links(page, filters, limit, shown))})
 
     def _page_token_or_none(self, request: Request, offset: int) -> str | None:
-        """The token of the page, None if pages are addressed by offset."""
+        """The token of the page; None if pages are addressed by offset."""
         by_token = offset == 0 and self.features.is_on(Feature.TOKEN_SUBSCRIPTIONS_ITERATION)
         return TOKEN.read(request) or (FIRST_PAGE if by_token else None)
 
@@ -281,7 +281,7 @@ def _read_cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, 
 
 
 def _with_scalars_as_texts(body: ObjectReader) -> dict[str, Any]:
-    """The body of a commit or a reset with texts in the place of other scalars."""
+    """The body of a commit or a reset, with other scalars converted to texts."""
     items = body.objects("items")
     names = ("event_type", "partition", "offset", "cursor_token")
     return {"items": None if items is None else [{name: each.text(name) for name in names} for each in items]}
@@ -326,7 +326,7 @@ def _page_links(
 
 
 def _encoded_query(parameters: Sequence[tuple[str, str]]) -> str:
-    """In the form that clients know: only characters with a meaning in a query are escaped."""
+    """The query in the form that clients know: only characters with a meaning in a query are escaped."""
     return urlencode(parameters, safe=UNESCAPED_QUERY_CHARACTERS)
 
 

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse_options(arguments)
     try:
         if options.stage:
-            # Only who has a stage has the AWS SDK.
+            # Only those who have a stage have the AWS SDK.
             from nakadi.local.stage_backups.program import restore_into_stage  # noqa: PLC0415
 
             return restore_into_stage(options)

@@ -1,4 +1,4 @@
-"""Writing a backup into a data folder that has nothing yet.
+"""Writes a backup into an empty data folder.
 
 The mark comes first and the data file last: if the folder is not complete, the broker finds a mark without its data
 file, and does not start.
@@ -18,7 +18,7 @@ from nakadi.local.backups.taking import DATA_FILE, MARK
 def restore_backup(store: BackupStore, manifest: Manifest, data: Path, *, accept_loss: bool) -> Sequence[str]:
     """Restore a backup, and return which files are missing, as sentences. Raises `BackupFailed`.
 
-    Files that are damaged in the backup are left out if that is accepted; the data file never is.
+    Damaged files are left out if the caller accepts that, except for the data file.
     """
     missing = [f"The archive object {key} was missing when the backup was made." for key in manifest.missing]
     if missing and not accept_loss:
@@ -46,7 +46,7 @@ def _position(file: StoredFile) -> tuple[int, str]:
 
 
 def _write_file(store: BackupStore, file: StoredFile, data: Path) -> None:
-    """Write a file under another name first: under its own, it is complete."""
+    """Write a file under another name first, so that a file with its own name is always complete."""
     path = data / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
@@ -60,7 +60,7 @@ def _write_file(store: BackupStore, file: StoredFile, data: Path) -> None:
         os.fchmod(target.fileno(), file.mode)
         target.flush()
         os.fsync(target.fileno())
-    # With its time, the next backup knows it again.
+    # With its original time, the next backup recognizes the file.
     os.utime(unfinished, ns=(file.modified_ns, file.modified_ns))
     unfinished.replace(path)
     make_durable(path.parent)

@@ -46,9 +46,9 @@ class StoredFile(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What a backup consists of. Everything that was acknowledged before `began_at` is in it.
+    """The contents of a backup. It includes everything that was acknowledged before `began_at`.
 
-    `missing` are the keys of archive objects that the data file refers to and that the archive did not have.
+    `missing` are the keys of archive objects to which the data file refers, but which the archive did not have.
     """
 
     id: str
@@ -69,7 +69,7 @@ _manifests = Converter(Manifest)
 
 
 class BackupStore:
-    """An open folder with backups; `open_store` makes one."""
+    """An open folder with backups; `open_store` opens one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -83,7 +83,7 @@ class BackupStore:
 
     @property
     def new_bytes(self) -> int:
-        """How much was written that was not there yet."""
+        """The number of bytes that were newly written."""
         return self._new_bytes
 
     def ids(self) -> Sequence[str]:
@@ -135,7 +135,7 @@ class BackupStore:
         return StoredFile(path=path, size=len(content), mode=0o600, modified_ns=nanoseconds, pieces=pieces)
 
     def add_manifest(self, manifest: Manifest) -> None:
-        """Make the added files a backup: from now on, it counts."""
+        """Complete the backup, which from now on consists of the added files."""
         text = msgspec.json.encode(manifest)
         for folder in (*(each for each in self._pieces.iterdir() if each.is_dir()), self._pieces):
             make_durable(folder)
@@ -161,7 +161,7 @@ class BackupStore:
     def verify(self, backup_ids: Sequence[str]) -> Sequence[str]:
         """Read everything, and describe all damage in sentences.
 
-        A damaged piece is put aside, so that the next backup stores it again.
+        A damaged piece is moved aside, so that the next backup stores it again.
         """
         damage, states = [], dict[str, bool]()
         for backup_id in backup_ids:
@@ -182,7 +182,7 @@ class BackupStore:
     def remove_backups(self, backup_ids: Collection[str]) -> None:
         """Remove backups, and the pieces that no other backup needs. Raises `BackupFailed` if one of these is damaged.
 
-        The list of a backup goes before its pieces: an interruption leaves pieces too many, never too few.
+        A backup's list is removed before its pieces: an interruption leaves too many pieces, never too few.
         """
         kept = [self.read_manifest(each) for each in self.ids() if each not in backup_ids]
         needed = {name for manifest in kept for file in manifest.files for name in file.pieces}
@@ -198,7 +198,7 @@ class BackupStore:
         return self._folder / f"data{UNFINISHED_SUFFIX}"
 
     def remove_unfinished(self) -> None:
-        """Remove what an interrupted backup left."""
+        """Remove what interrupted backups left."""
         for path in (*self._folder.glob(f"data{UNFINISHED_SUFFIX}*"), *self._folder.glob(f"*/*{UNFINISHED_SUFFIX}")):
             path.unlink()
         for path in self._pieces.glob(f"*/*{UNFINISHED_SUFFIX}"):
@@ -235,7 +235,7 @@ class BackupStore:
 
 @contextmanager
 def open_store(folder: Path, *, writes: bool, creates: bool = False) -> Iterator[BackupStore]:
-    """A folder with backups, which nobody else writes to meanwhile. Raises `BackupFailed`."""
+    """Open a folder with backups, to which nobody else can write meanwhile. Raises `BackupFailed`."""
     if creates:
         _make_store(folder)
     if not (folder / "lock").is_file() or not (folder / "backups").is_dir():
@@ -249,7 +249,7 @@ def open_store(folder: Path, *, writes: bool, creates: bool = False) -> Iterator
 
 
 def _make_store(folder: Path) -> None:
-    """Make the folder, which only its owner may read: backups have every event, and the key to the secrets."""
+    """Create the folder, which only its owner may read: backups have every event, and the key to the secrets."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (folder / "lock").exists():
         if any(each.name not in ("backups", "pieces") for each in folder.iterdir()):
@@ -265,7 +265,9 @@ def backup_id(now: datetime) -> str:
 
 
 def write_durably(path: Path, content: bytes, suffix: str) -> None:
-    """Write a file that only its owner may read, under another name first: under its own, it is complete."""
+    """Write a file that only its owner may read. It is written under another name first, so that a file with its own
+    name is always complete.
+    """
     unfinished = path.with_name(path.name + suffix)
     unfinished.unlink(missing_ok=True)
     with os.fdopen(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:

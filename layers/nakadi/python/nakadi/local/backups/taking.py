@@ -1,12 +1,12 @@
-"""Taking a backup of a data folder, while its broker and its jobs go on.
+"""Takes a backup of a data folder while its broker and its jobs continue.
 
-The parts of a data folder refer to each other, which decides about the order:
+The parts of a data folder refer to each other, which determines the order:
 
-1. Tables, and everything else that is not the broker's own. They know up to which offset they have the events, so they
-must not be newer than the log. If a job commits to a table meanwhile, they are copied again. 2. The data file, in a
-snapshot, with a mark that fits the copy. 3. The key to the secrets, which is created before the first secret and never
-changes. 4. The objects of the archive that the copied data file refers to. They never change, and stay for a grace time
-after the last reference. If one is gone nevertheless, everything is copied again.
+1. Tables, and everything else that is not the broker's own. Tables record up to which offset they have the events, so
+   they must not be newer than the log. If a job commits to a table meanwhile, they are copied again. 2. The data file,
+   in a snapshot, with a mark that fits the copy. 3. The key to the secrets, which is created before the first secret
+   and never changes. 4. The archive objects to which the copied data file refers. They never change, and stay for a
+   grace time after the last reference. If an object is gone nevertheless, everything is copied again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATA_FILE = "nakadi.db"
 ARCHIVE = "archive"
 MARK, KEY = f"{DATA_FILE}.mark", f"{DATA_FILE}.key"
 
-# Whether an Iceberg table has changed shows in these.
+# These files show whether an Iceberg table has changed.
 TABLE_VERSIONS = ("version-hint.text", ".metadata.json")
 
 MAX_TABLE_COPIES = 5
@@ -46,14 +46,14 @@ class DataFolder(Struct, frozen=True):
         return self.path / DATA_FILE
 
     def other_files(self) -> Iterator[Path]:
-        """Everything beside data file, mark, key and archive, such as tables."""
+        """Everything besides data file, mark, key and archive, such as tables."""
         seen = {os.path.realpath(self.path)}
         for path in sorted(self.path.iterdir()):
             if not path.name.startswith(DATA_FILE) and path.name != ARCHIVE:
                 yield from _files_at(path, seen)
 
     def table_versions(self) -> Mapping[Path, int]:
-        """Changes whenever a job has committed to a table."""
+        """The versions of the tables, which differ whenever a job has committed to a table."""
         versions = {}
         for path in self.other_files():
             if path.name.endswith(TABLE_VERSIONS):
@@ -63,18 +63,18 @@ class DataFolder(Struct, frozen=True):
 
 
 def _files_at(path: Path, seen: set[str]) -> Iterator[Path]:
-    """The files at a path and below; links are followed, but to no folder twice."""
+    """The files at a path and below it; links are followed, but no folder is visited twice."""
     if path.is_file():
         yield path
     elif path.is_dir() and (real := os.path.realpath(path)) not in seen:
         seen.add(real)
-        with suppress(FileNotFoundError):  # a job removes folders
+        with suppress(FileNotFoundError):  # jobs remove folders
             for entry in sorted(path.iterdir()):
                 yield from _files_at(entry, seen)
 
 
 def take_backup(store: BackupStore, folder: DataFolder, now: Callable[[], datetime], version: str) -> Manifest:
-    """Take a backup, which has everything that was acknowledged before. Raises `BackupFailed` and `BadDataFile`."""
+    """Take a backup of everything that was acknowledged before the call. Raises `BackupFailed` and `BadDataFile`."""
     _require_separate(store.folder, folder.path)
     if not folder.data_file.exists():
         raise BadDataFile(f"There is no data file {folder.data_file}.")
@@ -105,7 +105,7 @@ def _require_separate(backups: Path, data: Path) -> None:
 
 
 def _latest_files(store: BackupStore) -> Mapping[str, StoredFile]:
-    """The files of the latest backup that can be read, by path."""
+    """The files of the latest readable backup, by path."""
     for each in reversed(store.ids()):
         with suppress(BackupFailed):
             return {file.path: file for file in store.read_manifest(each).files}
@@ -121,7 +121,7 @@ class _BackupRun(Struct, frozen=True):
     now: Callable[[], datetime]
 
     def copy(self) -> tuple[Sequence[StoredFile], Sequence[str]]:
-        """Copy everything that belongs together, and return the archive objects that were not there."""
+        """Copy everything that belongs together, and return the missing archive objects."""
         for _ in range(MAX_TABLE_COPIES):
             versions = self.folder.table_versions()
             others = self._copy_other_files()

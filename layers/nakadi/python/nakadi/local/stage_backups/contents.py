@@ -2,7 +2,7 @@
 stream.
 
 The tables of a running stage are not copied at one moment: first the cursors, then the documents, and then the index,
-once it has counted everything that was published before. `Contents.problem` says what does not fit nevertheless.
+once it includes everything that was published before. `Contents.problem` describes any remaining inconsistency.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from nakadi.model.subscription import EventTypePartition
 
 
 class Contents:
-    """The facts about a copy that decide whether it is one: it grows item by item, in the order of the copy."""
+    """The facts that decide whether a copy is consistent. They grow item by item, in the order of copying."""
 
     def __init__(self) -> None:
         self.event_types: dict[str, EventType] = {}
@@ -71,7 +71,7 @@ class Contents:
                 self.storages_elsewhere.add(found.key)
 
     def add_topic(self, name: str, items: Sequence[Item]) -> Topic | None:
-        """A topic and its heads; None if there is no such topic."""
+        """Add a topic and its heads, or None if there is no such topic."""
         by_sort_key = {item["item"]["S"]: item for item in items}
         if TOPIC_SORT_KEY not in by_sort_key:
             return None
@@ -84,7 +84,9 @@ class Contents:
         return topic
 
     def add_segment(self, partition: TopicPartition, item: Item) -> bool:
-        """A segment; those of a partition come in their order. False for one that came after the head was copied."""
+        """Add a segment; those of a partition come in order. Returns False for a segment that was written after the
+        head was copied.
+        """
         segment = segment_from_json(item["body"]["S"])
         if segment.first_offset >= self._ends[partition]:
             return False
@@ -99,7 +101,7 @@ class Contents:
         return True
 
     def add_index_items(self, partition_key: str, items: Sequence[Item]) -> None:
-        """The items with one partition key, in the order in which they were copied."""
+        """Add the items with one partition key, in the order in which they were copied."""
         if partition_key.startswith(topic_key("")):
             self.add_topic(partition_key.removeprefix(topic_key("")), items)
             return
@@ -116,7 +118,7 @@ class Contents:
 
     @property
     def problem(self) -> str | None:
-        """Why this is no consistent copy of a stage; None if it is one."""
+        """Why this is not a consistent copy of a stage; None if it is one."""
         if self._first_problem:
             return self._first_problem
         for partition, end in self._ends.items():
@@ -156,20 +158,20 @@ class Contents:
 
 
 def is_lasting(item: Item) -> bool:
-    """Whether an item of the coordination outlasts its processes: leases and news of changes do not."""
+    """Whether an item of the coordination outlasts its processes: leases and reports of changes do not."""
     return item["place"]["S"] not in (LEASES_KEY, CHANGES_KEY)
 
 
 def is_restored(document: Item) -> bool:
-    """Whether a document is restored: the tables that jobs wrote stay behind."""
+    """Whether a document is restored: the states of tables that jobs wrote are not."""
     return str(document["kind"]["S"]) != TABLE_STATES_KIND
 
 
 def topic_in_new_stream(items: Sequence[Item]) -> Iterator[Item]:
     """A topic and its heads as they are in a stream that has none of its records.
 
-    Numbering continues where it was, with the first record of the new stream. Events before that are in the archive
-    alone, which readers know from `compacted`.
+    Numbering continues where it was, with the first record of the new stream. Earlier events are only in the archive,
+    which readers know from `compacted`.
     """
     ends: dict[int, int] = {}
     for item in items:

@@ -4,7 +4,7 @@
     <stage>/pieces/<SHA-256>.json.gz      items of a table, or a list of archive objects
     <stage>/archive/<key>                 an object of the archive, which never changes
 
-What has no file in `backups` is no backup. Later backups store only the objects that are not there yet.
+Without a file in `backups`, there is no backup. Later backups store only new objects.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CopiedObject(Struct, frozen=True):
 
 
 class StageManifest(Struct, frozen=True, kw_only=True):
-    """What a backup consists of. Everything that was acknowledged before `began_at` is in it.
+    """The contents of a backup. It includes everything that was acknowledged before `began_at`.
 
     The tables and the list of `objects` are in pieces. `missing` are the keys of archive objects that the stage did
     not have.
@@ -73,7 +73,7 @@ _manifests = Converter(StageManifest)
 
 
 class BackupPlace:
-    """The backups of one stage; `open_place` makes one."""
+    """The backups of one stage; `open_place` opens them."""
 
     def __init__(self, store: ArchiveStore, where: str, stage: str) -> None:
         self._store = store
@@ -105,12 +105,12 @@ class BackupPlace:
         return _manifests.from_builtins(found)
 
     def add_manifest(self, manifest: StageManifest) -> None:
-        """Make the added files a backup: from now on, it counts."""
+        """Complete the backup, which from now on consists of the added files."""
         text = msgspec.json.encode(manifest)
         self._store.put(self._manifest_key(manifest.id), _checksum(text).encode() + b"\n" + text)
 
     def add_rows(self, rows: Iterable[object]) -> Sequence[str]:
-        """Store rows in pieces, and return the names of these."""
+        """Store rows in pieces, and return the names of the pieces."""
         names, waiting, size = [], list[bytes](), 0
         for row in rows:
             waiting.append(orjson.dumps(row, default=_binary_as_text))
@@ -134,7 +134,7 @@ class BackupPlace:
         yield from (CopiedObject(**row) for row in self._read_rows(pieces))
 
     def sizes_of_objects(self) -> Mapping[str, int]:
-        """The archive objects that are there already, with their sizes."""
+        """The archive objects that are already stored, with their sizes."""
         folder = f"{self._stage}/archive/"
         return {each.key.removeprefix(folder): each.size for each in self._store.list_objects(folder)}
 
@@ -156,7 +156,7 @@ class BackupPlace:
     def remove_backups(self, backup_ids: Collection[str]) -> None:
         """Remove backups, and what no other backup needs. Raises `BackupFailed` if one of these is damaged.
 
-        The list of a backup goes first: an interruption leaves too much, never too little.
+        A backup's list is removed first: an interruption leaves too much, never too little.
         """
         kept = [self.read_manifest(each) for each in self.ids() if each not in backup_ids]
         needed = {self._object_key(each.key) for manifest in kept for each in self.read_objects(manifest.objects)}

@@ -1,8 +1,8 @@
-"""Restoring a backup into a stage of the same name, in another account or region, that has nothing yet.
+"""Restores a backup into an empty stage of the same name, in another account or region.
 
-The data stack is deployed alone, and what serves it afterwards: nothing reads or writes the tables meanwhile. A mark in
-the table of documents says that a restoration is not complete. It is the first item and goes last, so the same command
-finishes what was interrupted.
+The data stack is deployed first, and the other stacks after the restoration, so nothing else reads or writes the tables
+meanwhile. A mark in the table of documents says that a restoration is not complete. It is written first and removed
+last, so the same command finishes an interrupted restoration.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MARK_KIND = "restorations"
 
 
 def restore_stage(place: BackupPlace, manifest: StageManifest, stage: Stage, *, accept_loss: bool) -> Sequence[str]:
-    """Restore a backup, and return what is missing, as sentences. Raises `BackupFailed`."""
+    """Restore a backup, and describe in sentences what is missing. Raises `BackupFailed`."""
     missing = [f"The archive object {key} was missing when the backup was made." for key in manifest.missing]
     if missing and not accept_loss:
         raise BackupFailed(f"{missing[0]} Add --accept-loss to restore the rest.")

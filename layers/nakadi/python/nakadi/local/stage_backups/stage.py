@@ -1,6 +1,6 @@
 """The tables and the archive of a stage on AWS, and how far its log is indexed.
 
-Items are read and written as DynamoDB has them: what a later version adds to them is copied, too.
+Items are read and written as DynamoDB has them: attributes that a later version adds are also copied.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Stage:
         try:
             for _ in range(MAX_LOOKS_AT_INDEX):
                 looked_at, lag = now(), broker.measure_index_lag()
-                # The stream's clock decides when a record arrived, so the moment has to be over by either clock.
+                # The stream's clock decides when a record arrived, so the moment must have passed by both clocks.
                 if lag is not None and looked_at - lag > moment + CLOCK_DIFFERENCE:
                     return
                 self._wait(SECONDS_BETWEEN_LOOKS)

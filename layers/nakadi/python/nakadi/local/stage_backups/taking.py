@@ -1,14 +1,14 @@
-"""Taking a backup of a stage while it runs.
+"""Takes a backup of a stage while it runs.
 
 The order makes the copy consistent:
 
 1. The cursors of subscriptions: they must not be ahead of the log.
 2. The documents, which name the topics.
-3. The index of these topics, once it has counted all that was published before. From then on, the archive has it, too,
-   and nothing of the stream is needed.
-4. The archive objects that the copied index refers to. They never change, and stay for a day after the last reference.
+3. The index of these topics, once it includes everything that was published before. By then, the archive also has these
+   events, and nothing of the stream is needed.
+4. The archive objects to which the copied index refers. They never change, and stay for a day after the last reference.
 
-If something changed meanwhile so that the parts do not fit each other, everything but the objects is copied again.
+If the parts do not fit each other, because something changed meanwhile, everything but the objects is copied again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ COPYING_THREADS = 16
 def take_stage_backup(
     place: BackupPlace, stage: Stage, now: Callable[[], datetime], version: str
 ) -> tuple[StageManifest, Collection[str]]:
-    """Take a backup of everything that was acknowledged before. Returns it with the storages that it leaves out.
+    """Take a backup of everything that was acknowledged before the call. Returns it with the storages that it leaves
+    out.
 
     Raises `BackupFailed`.
     """
@@ -43,7 +44,7 @@ def take_stage_backup(
 
 
 def _latest_objects(place: BackupPlace) -> Mapping[str, CopiedObject]:
-    """The objects of the latest backup that can be read, by key, so far as they are still there."""
+    """The objects of the latest readable backup, by key, as far as they still exist."""
     sizes = place.sizes_of_objects()
     for each in reversed(place.ids()):
         with suppress(BackupFailed):
@@ -128,7 +129,7 @@ class _BackupRun(Struct, frozen=True):
                 continue
             yield from items
             if topic.continues is not None:
-                # Records in the name of that topic count for this one.
+                # Records that name that topic belong to this one.
                 waiting.append(topic.continues)
             for partition in range(topic.partitions):
                 for item in self.stage.query(LOG_INDEX_TABLE, segments_key(name, partition)):
@@ -155,7 +156,7 @@ class _BackupRun(Struct, frozen=True):
 
 
 def find_damage(place: BackupPlace, backup_ids: Sequence[str]) -> Sequence[str]:
-    """Read everything, and return what is damaged or does not fit, as sentences.
+    """Read everything, and describe in sentences what is damaged or inconsistent.
 
     A damaged object is removed, so that the next backup stores it again.
     """
