@@ -1,6 +1,6 @@
-"""The HTTP server under the ASGI edge: it accepts connections, and ends in an orderly way.
+"""The HTTP server under the ASGI edge: accepts connections, and ends in an orderly way.
 
-Why it is our own, and with which figures: docs/decisions/0002-http-server.md.
+docs/decisions/0002-http-server.md explains why the broker has its own server, with figures.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SideTask = Callable[[], Coroutine[object, object, None]]
 
 
 class NewConnection(Protocol):
-    """Makes the protocol of a connection; `was_taken_over` is true if another process has served it until now."""
+    """Creates the protocol of a connection; `was_taken_over` is true if another process has served it until now."""
 
     def __call__(self, *, was_taken_over: bool = False) -> asyncio.Protocol: ...
 

@@ -1,9 +1,9 @@
-"""The supervisor of a broker of several processes: it accepts connections, answers requests, and commits for all.
+"""The supervisor of a broker with several processes: accepts connections, answers requests, and commits for all.
 
-Workers answer requests, too. Each gets connections through a socket: the process that has fewest gets the next, and
-this one the first, and those that publish single events, since nothing that it answers passes through a second process
-(`placement`). Workers send their appends to the data file here, where these share commits. Tasks that run once per
-broker, such as archiving that file and housekeeping, also run here.
+Workers also answer requests. Each worker gets connections through a socket. The process with the fewest connections
+gets the next one; the supervisor serves the first connection itself, and those that publish single events, because what
+it answers passes through no second process (`placement`). Workers send their appends to the supervisor, where they
+share commits. Tasks that run once per broker, such as archiving that file and housekeeping, also run here.
 
 A worker that dies is started again; meanwhile, connections wait or go to others, including those that were handed to
 the worker and not taken yet. When the supervisor dies, so do its workers.
