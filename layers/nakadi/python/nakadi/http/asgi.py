@@ -1,4 +1,4 @@
-"""The edge to ASGI: turns scopes and messages into a `Request`, and a `Response` or `StreamingResponse` into messages."""
+"""The edge to ASGI: turns scopes and messages into requests, and responses into messages."""
 
 from __future__ import annotations
 
