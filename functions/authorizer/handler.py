@@ -1,4 +1,4 @@
-"""Authenticates callers: it turns a bearer token into a subject, which the other functions trust."""
+"""Authenticates callers: turns a bearer token into a subject, which the other functions trust."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from nakadi.app.authorizer import Unauthorized, authorizer_decision
 from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction
 from nakadi.app.settings import read_settings
 
-# Imported here instead of in the first invocation: Lambda provides more CPU time until then.
+# Imported here rather than in the first invocation, because Lambda provides more CPU time until then.
 from nakadi.auth.tokens import TokenVerifier
 from nakadi.ports.clock import SystemClock
 

@@ -1,5 +1,5 @@
-"""Scheduled housekeeping: retention, compaction, cleaning up, redriven dead letters, stalled subscriptions, tables with
-news.
+"""Scheduled housekeeping: retention, compaction, cleaning up, redriven dead letters, stalled subscriptions, and tables
+that lack events.
 """
 
 import os
@@ -31,8 +31,7 @@ def ping(url: str) -> None:
 
 def start_table_job_if_due(broker: BrokerServices) -> tuple[float, float]:
     """Start the job that updates tables if events wait for it. Returns two numbers of seconds: how long the oldest
-    waiting event has waited, and how long the oldest event had waited of those that came into tables since the last
-    round.
+    waiting event has waited, and the longest wait of the events that were added to tables since the last round.
     """
     lags, job = broker.table_lag_monitor, broker.settings.table_job
     if lags is None or not job:
@@ -43,7 +42,7 @@ def start_table_job_if_due(broker: BrokerServices) -> tuple[float, float]:
 
 
 def count_table_defects(broker: BrokerServices) -> int:
-    """How many events with something wrong jobs have added to tables since the last round. Late ones do not count."""
+    """The number of defective events that jobs have added to tables since the last round. Late events do not count."""
     if broker.table_lag_monitor is None:
         return 0
     defects = broker.table_lag_monitor.defects(TWO_ROUNDS)
@@ -51,7 +50,7 @@ def count_table_defects(broker: BrokerServices) -> int:
 
 
 def objective_figures(broker: BrokerServices) -> Iterator[tuple[str, float]]:
-    """The figures of the subscription and of the table that are farthest from their objectives."""
+    """The figures of the subscription and of the table that are furthest from their objectives."""
     subscriptions = broker.subscription_services.troubled_subscriptions.objectives.values()
     yield "SubscriptionBurnRate", max((each.burn_rate for each in subscriptions), default=0.0)
     if broker.table_lag_monitor is not None:
@@ -60,7 +59,7 @@ def objective_figures(broker: BrokerServices) -> Iterator[tuple[str, float]]:
 
 
 def start(job: str) -> None:
-    """Start a Glue job. If it is running, it will see the news, or another run will follow."""
+    """Start a Glue job. If the job is already running, it will process the new events, or another run will follow."""
     import boto3  # noqa: PLC0415  # only rounds with news need it
 
     glue = boto3.client("glue")
@@ -95,7 +94,7 @@ def make_handler(counts: FunctionMetrics) -> HandleInvocation:
                 counts.count(name, count)
         for subscription, figures in broker.subscription_services.troubled_subscriptions.objectives.items():
             if figures.is_shown:
-                # Also 0: without a value, nobody would know that fewer consumers are enough.
+                # Send 0 too: without a value, nobody would know that fewer consumers are enough.
                 counts.count("SubscriptionPressure", figures.pressure, subscription=subscription)
         if lag is not None:
             counts.count("IndexLag", round(lag.total_seconds()))

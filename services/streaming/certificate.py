@@ -1,5 +1,5 @@
-"""TLS with a certificate that the process creates itself. It encrypts the traffic from the load balancer, and proves
-nothing.
+"""TLS with a certificate that the process creates itself. The certificate encrypts the traffic from the load balancer,
+but proves no identity.
 
 A load balancer accepts any certificate of its targets. Encryption keeps others from reading the traffic; only the
 security group ensures that a target is a task.
@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nakadi-streaming")])
 
-# Clocks may differ, and no task lives for a year.
+# Clocks may differ, and no task runs for a year.
 BEFORE, AFTER = timedelta(days=1), timedelta(days=3650)
 
 

@@ -62,8 +62,8 @@ class Doorway:
 async def report_figures(
     metrics: Metrics, name: str, *, every_seconds: float = REPORT_INTERVAL_SECONDS, to: TextIO = sys.stdout
 ) -> None:
-    """Write figures until cancelled, in the format from which CloudWatch makes metrics: the number of open streams, and
-    how often the archive turned out to be damaged since the line before, if it did: AWS charges for each metric.
+    """Write figures until cancelled, in the format from which CloudWatch makes metrics: the number of open streams and,
+    if it is not zero, how often damage to the archive was found since the previous line. AWS charges for each metric.
     """
     reported = 0
     while True:

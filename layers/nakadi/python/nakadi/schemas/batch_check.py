@@ -1,7 +1,7 @@
-"""Holds all events of a batch to their schema at once.
+"""Checks all events of a batch against their schema at once.
 
-A type of msgspec can express much of a schema, and converting events to it takes a third of the time of the code that
-is generated for a schema. Code generated from the respective part of the schema then checks rules that a type cannot
+A type of msgspec can express much of a schema, and converting events to it takes a third of the time that code
+generated for the schema takes. Code generated from parts of the schema then checks the rules that a type cannot
 express. A value that the check does not accept may still be valid: then the code for the whole schema decides.
 
 A type checks each value once, and no value twice, so its time is bounded by the size of the events.
@@ -32,12 +32,14 @@ _MIN_OBJECT_BYTES = len("{}")
 # The limit for all attempts at a batch. A hundredth of a second at worst: slower work waits for its turn.
 MAX_STEPS = 200_000
 
-# Not a part of their schema, but a condition for events to be valid.
+# Not part of the schema, but also required of events.
 _MOMENT_PART = UntypedPart(("metadata", "occurred_at"), {"format": "date-time"})
 
 
 class PartCheck(Struct, frozen=True):
-    """Holds the values at a path to a part of the schema. `lines`, if there are any, know most texts to be valid."""
+    """Checks the values at a path against a part of the schema. `lines`, if there are any, quickly accept most valid
+    texts.
+    """
 
     path: Sequence[PathStep]
     accepts_value: AcceptsValue
@@ -49,7 +51,7 @@ class PartCheck(Struct, frozen=True):
         return all(map(self.accepts_value, values, repeat(steps)))
 
     def find_doubtful(self, values: Sequence[Any], steps: RemainingSteps) -> Sequence[int]:
-        """The indexes of the values that are not certainly valid, for want of steps too."""
+        """The indexes of the values that are not certainly valid, perhaps only because there are too few steps."""
         try:
             if self.lines is not None and self.lines.accepts(values, steps):
                 return ()
@@ -66,7 +68,7 @@ class PartCheck(Struct, frozen=True):
 
 
 class BatchCheck(Struct, frozen=True):
-    """`type` has the member `events`. Each object in them may take a place for all members that its schema names."""
+    """`type` has the member `events`. Each object may take memory for all members that its schema names."""
 
     type: Any
     max_objects: int
@@ -79,7 +81,7 @@ class BatchCheck(Struct, frozen=True):
         return sum(text.count(b"{") for text in texts) <= self.max_objects
 
     def accepts(self, events: Sequence[Any], steps: RemainingSteps) -> bool:
-        """Whether all of these are certainly valid. Where the steps do not suffice, that is not certain."""
+        """Whether all of these are certainly valid. Without enough steps, validity is not certain."""
         try:
             msgspec.convert({"events": events}, self.type)
             return all(part.accepts_values(values_at(part.path, events), steps) for part in self.checks_of_parts)
@@ -96,7 +98,7 @@ def make_batch_check(document: SchemaDocument, compile_parts: CompileParts, *, h
     schemas: dict[PartKey, Mapping[str, Any]] = {each.key: each.schema_to_check() for each in parts}
     accepts_by_part = dict(zip(schemas, compile_parts(list(schemas.values())) if schemas else (), strict=True))
     batch_type = msgspec.defstruct("Batch", [("events", list[made.type])])  # type: ignore[name-defined]  # made here
-    # Makes it ready as long as no other thread has it.
+    # Prepares the type while no other thread has it.
     msgspec.convert({"events": ()}, batch_type)
     return BatchCheck(
         batch_type,

@@ -1,4 +1,4 @@
-"""Changes of a schema in words: the change, its effect on the version, and why a mode refuses it."""
+"""Describes changes of a schema: the change, its effect on the version, and why a mode refuses it."""
 
 from __future__ import annotations
 

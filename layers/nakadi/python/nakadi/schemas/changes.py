@@ -1,8 +1,8 @@
 """The differences between two schemas.
 
-Each comparison of two nodes is a generator: it yields the changes that it sees, and the pairs of inner schemas that are
-to be compared at that point. A single loop follows them, so that no schema is too deep, and the changes come in the
-order of the schema.
+Each comparison of two nodes is a generator: it yields the changes that it sees, and the pairs of inner schemas to
+compare at that point. A single loop follows the pairs, so that no schema is too deep, and the changes come in the order
+of the schema.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class SchemaChange(Struct, frozen=True):
 
 
 class SchemaPair(Struct, frozen=True):
-    """Two schemas that are to be compared; None where one of the documents has none."""
+    """Two schemas to compare; None if one of the documents has none."""
 
     old: RawSchema | None
     new: RawSchema | None
     path: SchemaPath
-    # By which references they were reached, if this is where a reference leads.
+    # The references by which the pair was reached, if this is the target of a reference.
     references: FollowedReferences | None = None
 
 
@@ -67,7 +67,7 @@ FollowedReferences = tuple[str, str]
 
 
 def find_schema_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[SchemaChange, ...]:
-    """All changes that are observed, in the order of the schema; raises `StepsExhausted` if that takes too long."""
+    """All observed changes, in the order of the schema; raises `StepsExhausted` if that takes too long."""
     return tuple(_SchemaComparison(SchemaDocument.from_root(old), SchemaDocument.from_root(new)).changes())
 
 
@@ -80,9 +80,9 @@ class _SchemaComparison:
     def changes(self) -> Iterator[SchemaChange]:
         """Follow the comparisons, innermost first.
 
-        A pair whose comparison is under way is not compared again, nor one that had no change: parts that a schema
-        uses many times are compared once. A pair under way that a reference reaches is a different one from the pair
-        in its place, so that its changes are reported twice.
+        A pair whose comparison is in progress is not compared again, nor is one without changes: parts that a schema
+        uses many times are compared once. A pair that a reference reaches differs from the same pair at its own place,
+        so its changes are reported twice.
         """
         root = SchemaPair(self._old.root, self._new.root, ROOT_PATH)
         stack = [_OpenComparison(root, ("", ""), self._compare(root))]
@@ -148,7 +148,7 @@ PairVisit = tuple[PairIdentity, FollowedReferences]
 
 
 def _pair_identity(pair: SchemaPair) -> PairIdentity:
-    """Both schemas live as long as it is used, so no other objects can have their numbers."""
+    """The identity of a pair. Both schemas live as long as it is used, so no other objects can have their ids."""
     return id(pair.old), id(pair.new)
 
 
@@ -158,7 +158,7 @@ def _pair_visit(pair: SchemaPair, references: FollowedReferences) -> PairVisit:
 
 
 class _OpenComparison:
-    """A pair under way, with the findings so far."""
+    """A comparison in progress, with the findings so far."""
 
     def __init__(self, pair: SchemaPair, references: FollowedReferences, found: ChangesAndPairs) -> None:
         self.pair = pair
@@ -193,7 +193,7 @@ def _number_changes(old: nodes.NumberNode, new: nodes.NumberNode, path: SchemaPa
 
 
 def _same_number(old: float | None, new: float | None) -> bool:
-    """1 and 1.0 are written by different hands and count as different."""
+    """Whether two numbers are the same; 1 and 1.0 count as different."""
     return old == new and type(old) is type(new)
 
 
@@ -293,5 +293,5 @@ def _additional_item_changes(old: nodes.ArrayNode, new: nodes.ArrayNode, path: S
 
 
 def _permits_additional_items(array: nodes.ArrayNode) -> bool:
-    """Beside a single schema for all items, no item is additional."""
+    """Whether additional items are permitted. With a single schema for all items, no item is additional."""
     return array.item_schema is not None or array.additional_item_schema is not False

@@ -1,8 +1,8 @@
 """Conditions on events, such as `data.order.total > 100 and metadata.event_type == "x"`.
 
-The command line shows only such events (`nakadi tail --where`), and sinks get only such (`filter`).
-A condition is parsed into functions; it never runs as Python. Numbers compare with numbers and texts with texts. A
-comparison of different kinds is false, and so is one with a missing field, except with `!=`.
+The command line shows only events that meet a condition (`nakadi tail --where`), and sinks receive only such events
+(`filter`). A condition is parsed into functions; it never runs as Python. Numbers compare with numbers and texts with
+texts. A comparison of different kinds is false, and so is one with a missing field, except with `!=`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Parser:
         try:
             number: int | float = json.loads(token.text)
         except ValueError:
-            # For example 007, digits of other scripts, or a number with thousands of digits.
+            # Not a number: for example 007, digits of other scripts, or thousands of digits.
             raise _syntax_error(self._text, token.at, "a number as in JSON") from None
         return number
 

@@ -1,4 +1,4 @@
-"""A schema as a document: its draft, paths and references in it; and the effective schema of whole events."""
+"""A schema as a document: its draft, its paths and references, and the effective schema of whole events."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class SchemaPath(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As the API writes changes: `#/properties/a`, and `#/` for the root."""
+        """The path as the API writes it for changes: `#/properties/a`, and `#/` for the root."""
         return "#/" + "/".join(self.steps)
 
     @property
     def pointer(self) -> str:
-        """As a JSON pointer, the API's form for forbidden keywords: `#/properties/a`, `#` for the root."""
+        """The path as a JSON pointer, the API's form for forbidden keywords: `#/properties/a`, `#` for the root."""
         return "#" + "".join(f"/{escaped_step(step)}" for step in self.steps)
 
     @property
     def url_fragment(self) -> str:
-        """As a part of a URL, which is how the API writes faults: `#/properties/a%2Fb`, `#` for the root."""
+        """The path as a part of a URL, the API's form for faults: `#/properties/a%2Fb`, `#` for the root."""
         return "#" + "".join(
             f"/{quote_plus(step, safe='*', errors='replace').replace('~', '%7E')}" for step in self.steps
         )
@@ -50,7 +50,7 @@ class SchemaPath(Struct, frozen=True):
 
     @property
     def steps(self) -> list[str]:
-        """The way from the root."""
+        """The steps from the root."""
         steps = []
         path = self
         while path.parent is not None:
@@ -83,7 +83,7 @@ _DRAFT_BY_URL = {f"http://json-schema.org/draft-{draft:02d}/schema": draft for d
 
 
 def draft_or_none(root: Mapping[str, Any]) -> Draft | None:
-    """The draft that `$schema` names, the oldest if there is none; None if it is not one of ours."""
+    """The draft that `$schema` names, or the oldest if it names none; None if the draft is unsupported."""
     url = root.get("$schema", "http://json-schema.org/draft-04/schema")
     return next(
         (draft for known, draft in _DRAFT_BY_URL.items() if isinstance(url, str) and url.startswith(known)), None
@@ -116,7 +116,7 @@ class SchemaDocument(Struct, frozen=True):
 
 
 def reference_steps(reference: str) -> list[str] | None:
-    """The way from the root that a reference describes; None if it is the name of something."""
+    """The steps from the root to the target of a reference; None if the reference is a name."""
     fragment = unquote(reference.removeprefix("#"))
     if fragment and not fragment.startswith("/"):
         return None
@@ -135,7 +135,7 @@ def value_at_step(value: Any, step: str) -> Any:
     return None
 
 
-# Where the schemas within a schema stand: under names, in a list, or alone (though `items` may also be a list).
+# Where the schemas within a schema are: under names, in a list, or alone (though `items` may also be a list).
 KEYWORDS_WITH_NAMED_SCHEMAS = ("properties", "patternProperties", "dependencies")
 COMBINATOR_KEYWORDS = ("allOf", "anyOf", "oneOf")
 KEYWORDS_WITH_ONE_SCHEMA = ("items", "additionalItems", "additionalProperties", "not")
@@ -145,7 +145,7 @@ ADDED_KEYWORDS_BY_DRAFT = {
     Draft.SEVEN: ("contains", "propertyNames", "if", "then", "else"),
 }
 
-# A schema under one of these applies to the very same value as the schema around it.
+# A schema under one of these keywords applies to the same value as the schema around it.
 KEYWORDS_ABOUT_SAME_VALUE = frozenset({*COMBINATOR_KEYWORDS, "dependencies", "not", "if", "then", "else"})
 
 
@@ -159,7 +159,7 @@ def keywords_with_schemas(draft: Draft) -> tuple[str, ...]:
 
 
 def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """The schemas directly inside this one: the keyword, the way behind it, and the value."""
+    """The schemas directly inside this one: the keyword, the steps after it, and the value."""
     for keyword in keywords_with_schemas(draft):
         match schema.get(keyword):
             case dict() as named if keyword in KEYWORDS_WITH_NAMED_SCHEMAS:
@@ -194,7 +194,7 @@ SchemaAtPath = tuple[SchemaPath, Mapping[str, Any]]
 
 
 def reachable_schemas(document: SchemaDocument) -> Iterator[SchemaAtPath]:
-    """Every schema in use, each once, an outer one before those within it."""
+    """Every schema in use, each once, outer schemas before inner ones."""
     seen: set[int] = set()
     waiting: list[tuple[SchemaPath, Any]] = [(ROOT_PATH, document.root)]
     while waiting:
@@ -286,7 +286,9 @@ def _with_metadata(schema: Schema, metadata: Schema) -> Schema:
 
 
 def _with_root_resolved(schema: Schema) -> Schema:
-    """A root that refers to another schema is that one: beside a reference nothing counts, not even metadata."""
+    """If the root refers to another schema, return that one: keywords next to a reference do not count, not even
+    metadata.
+    """
     document, target = SchemaDocument.from_root(schema), schema
     seen: set[str] = set()
     while "$ref" in target and target["$ref"] not in seen:
@@ -314,7 +316,7 @@ def _data_event_envelope(schema: Schema, metadata: Schema) -> Schema:
 
 
 def _with_references_moved(schema: Schema) -> Schema:
-    """References keep their targets when the schema moves to the data's place."""
+    """The schema with adjusted references, which keep their targets when the schema moves to the place of the data."""
     keywords = ("definitions", *keywords_with_schemas(SchemaDocument.from_root(schema).draft))
 
     def move_definitions(value: Any, _: str) -> Any:
@@ -363,7 +365,7 @@ def _subschema_forbidding_additions(value: Any, place: str) -> Schema:
 def _with_subschemas_changed(
     schema: Mapping[str, Any], keywords: tuple[str, ...], change_subschema: Callable[[Any, str], Any]
 ) -> Schema:
-    """A copy where the schemas under these keywords are changed; `change_subschema` also learns where one stands."""
+    """A copy in which the schemas under these keywords are changed; `change_subschema` also gets the place of each."""
     rebuilt = dict(schema)
     for keyword in (each for each in keywords if each in schema):
         match schema[keyword]:

@@ -1,4 +1,4 @@
-"""How one schema may follow another: whether it may, which version it then gets, and the reasons against it."""
+"""Whether one schema may follow another, which version it then gets, and the objections to it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def never_forced(_: SchemaChange) -> bool:
 
 
 class JudgedChange(Struct, frozen=True):
-    """A change, how far it reaches, and whether the compatibility mode permits it."""
+    """A change, its level, and whether the compatibility mode permits it."""
 
     change: SchemaChange
     level: ChangeLevel
@@ -73,7 +73,9 @@ class JudgedChange(Struct, frozen=True):
 
 
 class SchemaEvolution(Struct, frozen=True):
-    """The changes from one schema to the next. `forbidden_by` names the mode that judges, as reasons name it."""
+    """The changes from one schema to the next. `forbidden_by` names the mode that decides, in the words of the
+    reasons.
+    """
 
     changes: tuple[JudgedChange, ...]
     forbidden_by: str
@@ -84,7 +86,7 @@ class SchemaEvolution(Struct, frozen=True):
 
     @property
     def level(self) -> ChangeLevel:
-        """The highest level of all changes. A text that differs in nothing that is compared is a patch."""
+        """The highest level of all changes. A text without a compared difference is a patch."""
         return max((each.level for each in self.changes), default=ChangeLevel.PATCH)
 
 
@@ -139,7 +141,7 @@ def next_schema(
 
 
 def level_of_change(kind: ChangeKind, mode: CompatibilityMode) -> ChangeLevel:
-    """How far a change reaches in a mode; `none` counts like `forward`."""
+    """The level of a change in a mode; `none` counts like `forward`."""
     if kind in _PATCH_LEVEL_CHANGES:
         return ChangeLevel.PATCH
     if kind is ChangeKind.PROPERTIES_ADDED:

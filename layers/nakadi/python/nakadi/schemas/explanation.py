@@ -1,8 +1,8 @@
 """Why an event is not valid: every violation of its schema, in the words that clients know.
 
 Only events that were refused already come here, so this may take its time, within bounds. Whether an event is valid
-depends on everything in its schema. It reports violations of the schema's most important statement: the listed values,
-else the combined schemas, else a type and the keywords about values of this type.
+depends on everything in its schema. The explanation covers the schema's most important statement: the listed values,
+otherwise the combined schemas, otherwise a type and the keywords about values of this type.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AcceptsPart = Callable[[Schema, Any, RemainingSteps], bool]
 # An event may be nested deeper than Python can call; violations so deep inside help no reader.
 _MAX_EXPLANATION_LEVELS = 100
 
-# Code for a part contains that for the parts within it: down to this level, the code is as many times as long.
+# Code for a part contains the code for its inner parts, so down to this level the code is that many times as long.
 _MAX_LEVELS_OF_PARTS = 4
 
 # The first is enough for nearly every event, and takes milliseconds; the second for lists of thousands of objects.
@@ -52,8 +52,9 @@ NO_EXPLANATION_MESSAGE = "#: not valid, for a reason that is too deep inside or 
 def explain_violations(
     document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int
 ) -> tuple[str, bool]:
-    """The violations of an event that is known to be invalid, one a line, as far as this number of steps finds them;
-    if there are several, their number comes first. Also whether the steps were enough."""
+    """The violations of an invalid event, one per line, as far as this number of steps finds them; if there are
+    several, their number comes first. Also returns whether the steps were enough.
+    """
     steps = [max_steps]
     violation = _find_violation(document, patterns, event, steps)
     text = (
@@ -67,8 +68,9 @@ def explain_violations(
 def broken_rules(
     document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int, accepts_part: AcceptsPart
 ) -> tuple[BrokenRule, ...]:
-    """The rules that an invalid event breaks, each once, as far as this number of steps finds them. One that nothing is
-    found about has `UNKNOWN_RULE`. `accepts_part` tells where there is nothing to find."""
+    """The rules that an invalid event breaks, each once, as far as this number of steps finds them. If no violation is
+    found, the rule is `UNKNOWN_RULE`. `accepts_part` says which parts have no violation.
+    """
     violation = _find_violation(document, patterns, event, [max_steps], accepts_part)
     return (UNKNOWN_RULE,) if violation is None else tuple(dict.fromkeys(violation.broken_rules()))
 
@@ -98,14 +100,14 @@ class _ViolationExplainer:
         self._patterns = patterns
         self._steps = steps
         self._accepts_part = accepts_part
-        # Of their own: what they are spent on in vain leaves the search as many as it would have without them.
+        # Separate steps: steps that are spent in vain do not reduce those of the search.
         self._steps_of_parts = [steps[0]]
         self._level = 0
-        # Once something was not followed to its end, that no violation was found there says nothing.
+        # If a part was not searched to its end, finding no violation there means nothing.
         self._is_exhaustive = True
 
     def find_violation(self, schema: RawSchema, value: Any, pointer: str) -> SchemaViolation | None:
-        """All violations of one schema as one; None when there is none, or none that is worth the search."""
+        """All violations of one schema combined; None if there is none, or none that is worth the search."""
         if self._is_known_to_be_valid(schema, value):
             return None
         return self._combine_violations(self._schema_violations(schema, value, pointer), pointer)
@@ -132,7 +134,7 @@ class _ViolationExplainer:
         """Collect the violations that are found before the steps run out."""
         found = []
         try:
-            # Deep inside, and under long names, a pointer is long, and is written again for each place.
+            # In deep places, and under long names, pointers are long, and each place needs its own.
             spend_steps(self._steps, _STEP_COST_OF_SCHEMA + len(pointer) // 100)
             for violation in islice(violations, MAX_VIOLATION_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # violations found so far stay when the next raises
@@ -174,7 +176,7 @@ class _ViolationExplainer:
         elif not any(self._keyword_applies(each, schema) for each in _NON_COMBINATOR_KEYWORDS):
             yield from _COMBINATOR_METHODS[combinator](self, schema, value, pointer)
         else:
-            # The keywords beside a combinator form one of two schemas, and the combinator is the other.
+            # The keywords next to a combinator form one of two schemas, and the combinator is the other.
             pair = (
                 self._non_combinator_violations(schema, value, pointer),
                 _COMBINATOR_METHODS[combinator](self, schema, value, pointer),
@@ -184,13 +186,13 @@ class _ViolationExplainer:
                 yield SchemaViolation(pointer, _matches_only_message(len(pair) - len(causes), len(pair)), causes)
 
     def _non_combinator_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        """All that is neither a list of values nor a combinator."""
+        """The violations of everything that is neither a list of values nor a combinator."""
         return _violations_of_first_failing(
             self._type_violations(schema, value, pointer), self._conditional_violations(schema, value, pointer)
         )
 
     def _type_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        """Several types act like several schemas, one of which must match."""
+        """The violations of `type`. Several types act like several schemas, one of which must match."""
         types = schema.get("type")
         if isinstance(types, list):
             causes = _without_none(
@@ -372,7 +374,7 @@ class _ViolationExplainer:
 
 
 def _violations_of_first_failing(*alternatives: Iterator[SchemaViolation]) -> Iterator[SchemaViolation]:
-    """The violations of the first alternative that has any: to clients, the others do not matter beside it."""
+    """The violations of the first alternative that has any; clients do not see those of the others."""
     for violations in alternatives:
         found = next(violations, None)
         if found is not None:
@@ -385,7 +387,7 @@ def _without_none(violations: Iterable[SchemaViolation | None]) -> tuple[SchemaV
     return tuple(each for each in violations if each is not None)
 
 
-# Each of these texts has its own pointer, which clients find behind the value's pointer.
+# Each of these texts has its own pointer, which clients find after the value's pointer.
 
 
 def _no_match_message(number: int) -> str:

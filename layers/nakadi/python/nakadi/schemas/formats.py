@@ -1,11 +1,11 @@
-"""The formats that events are checked for: for each name, a function that returns the fault of a text, or None.
+"""The formats that are checked in events: for each name, a function that returns the fault of a text, or None.
 
-Other names (`uuid`, `date`, `time`, …) are documentation. Every check takes time in proportion to the text at most.
+Other names (`uuid`, `date`, `time`, …) are documentation. Every check takes at most time in proportion to the text.
 
 Moments follow the rules of a strict parser of ISO 8601 in Java. `2026-11-21T12:00:00.123Z` and
-`2026-11-21t13:00:00+01:00` are moments. Seconds and offset must be there, the day must exist, there is no second 60
+`2026-11-21t13:00:00+01:00` are moments. Seconds and offset are required, the day must exist, and there is no second 60
 and no hour 24. Some oddities pass because producers rely on them: a decimal point without digits, years beyond 9999
-behind a plus sign, and years before the first behind a minus sign.
+after a plus sign, and years before the first after a minus sign.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TIMESTAMP_PART_PATTERNS = tuple(
         ("hour", r"\d\d"),
         ("", ":"),
         ("minute", r"\d\d"),
-        # Parts that ISO 8601 permits to omit are found missing only when all else is in order.
+        # Missing parts that ISO 8601 makes optional are reported only if everything else is correct.
         ("second", r"(?::\d\d(?:\.\d{0,9})?)?"),
         ("offset", r"[Zz]|[+-]\d\d(?::[0-5]\d(?::[0-5]\d)?)?"),
     )
@@ -63,7 +63,7 @@ _MAX_QUOTED_TEXT_CHARACTERS = 64
 
 
 def timestamp_problem(text: str) -> str | None:
-    """Why this is not a moment, in the words that clients know, or None if it is one."""
+    """Why this is not a moment, in the words that clients know; None if it is one."""
     if is_usual_timestamp(text) is not None:
         return None
     found: dict[str, str] = {}
@@ -78,7 +78,7 @@ def _quote_timestamp(text: str) -> str:
 
 
 def _timestamp_form_problem(text: str, parts: dict[str, str]) -> str | None:
-    """The place where a text leaves the form of a moment; its parts are put into `parts`."""
+    """The place where a text departs from the form of a moment; puts its parts into `parts`."""
     at = 0
     for name, pattern in _TIMESTAMP_PART_PATTERNS:
         part = pattern.match(text, at)
@@ -101,7 +101,7 @@ def _timestamp_range_problem(parts: dict[str, str]) -> str | None:
 def _day_problem(year: int, month: int, day: int) -> str | None:
     if month == 2 and day == 29:
         return None if calendar.isleap(year) else f": Invalid date 'February 29' as '{year}' is not a leap year"
-    # Any year that is not a leap year will do: the 29th of February is settled.
+    # Any year that is not a leap year works here: the 29th of February has been handled.
     return None if day <= calendar.monthrange(2001, month)[1] else f": Invalid date '{_MONTH_NAMES[month]} {day}'"
 
 
@@ -111,7 +111,7 @@ def _offset_problem(offset: str) -> str | None:
     return ": Zone offset not in valid range: -18:00 to +18:00"
 
 
-# Letters of all scripts, between dots that may belong to other scripts. The last label is no number.
+# Letters of all scripts, between dots that may belong to other scripts. The last label is not a number.
 _HOSTNAME_DOT_PATTERN = r"[.\u3002\uff0e\uff61]"
 _HOSTNAME_ALNUM_PATTERN = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
 _HOSTNAME_LABEL_PATTERN = (
@@ -196,7 +196,9 @@ def _ipv6_problem(text: str) -> str | None:
 
 
 def _is_ip_address(text: str, version: int | None = None) -> bool:
-    """IPv6 addresses may have a zone with any name; IPv4-mapped ones count as the IPv4 address."""
+    """Whether a text is an IP address. IPv6 addresses may have a zone with any name; IPv4-mapped addresses count as
+    IPv4.
+    """
     plain, percent, _ = text.partition("%")
     if len(plain) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"):
         return False
@@ -242,14 +244,15 @@ USUAL_FORMS: Mapping[str, str] = {
 }
 """Regular expressions of texts that have these formats for certain, and hold no line break."""
 
-# The rest look at a few hundred characters at most.
+# The other checks look at a few hundred characters at most.
 FORMATS_THAT_SPEND_STEPS = frozenset({"uri"})
 
 
 # The bytes that RE2 may use for one pattern, for its instructions and for its caches while it searches.
 _RE2_MEMORY_BYTES = 256 * 1024
 
-# A repeated class of whole alphabets, as in `[\p{L} ]{1,100}`, needs more. It may have it if there is little else.
+# A repeated class of whole alphabets, as in `[\p{L} ]{1,100}`, needs more. A pattern may use this much if the schema
+# has few others.
 _LARGE_RE2_MEMORY_BYTES = 4 * 1024 * 1024
 _REPETITION_OPERATOR_PATTERN = re.compile(r"[{?*+|]")
 _MAX_OPERATORS_OF_LARGE_PATTERN = 6
@@ -278,7 +281,7 @@ _RE2_TRAILING_BACKSLASH_REASON = "trailing \\"
 
 
 class BadPattern(ValueError):
-    """Raised for a pattern that RE2 does not take; the message is the reason and, in quotes, the part at fault."""
+    """Raised for a pattern that RE2 does not accept; the message is the reason and, in quotes, the part at fault."""
 
 
 class Pattern:
@@ -289,12 +292,14 @@ class Pattern:
     def __init__(self, text: str, regexp: re2._Regexp) -> None:
         self.text = text
         self.instruction_count: int = regexp.programsize
-        # The wrapper makes an object of each match. The wrapped pattern only finds the place, in less than half of
-        # the time.
+        # The wrapper creates an object for each match. The wrapped pattern only finds the place, in less than half the
+        # time.
         self._search = regexp._regexp.Match  # noqa: SLF001
 
     def is_found_in(self, text: str, steps: RemainingSteps) -> bool:
-        """Whether it occurs. A search that could take long is not begun without the steps for the worst case."""
+        """Whether the pattern occurs in a text. A search that could take long does not begin without the steps for the
+        worst case.
+        """
         subject = text.encode("utf-8", "surrogatepass")
         return self._search_within(steps, subject, self._worst_steps(subject))
 
@@ -305,7 +310,7 @@ class Pattern:
         steps[0] -= worst
         if steps[0] < 0:
             raise StepsExhausted
-        # The worst case is rare. If that would charge far too much for all others, the search is timed.
+        # The worst case is rare. If its steps would be far too many for ordinary searches, the search is timed instead.
         begun = None if worst <= _MAX_UNMEASURED_SEARCH_STEPS else time.thread_time()
         # Spans of groups with names follow the span of the whole, although nothing is captured.
         (start, _), *_ = self._search(re2._Anchor.UNANCHORED, subject, 0, len(subject))  # noqa: SLF001
@@ -318,14 +323,16 @@ class Pattern:
 
 
 class Lines(Protocol):
-    """Many texts to check at once, one a line, which takes a tenth of the time of one by one."""
+    """Many texts to check at once, one per line, which takes a tenth of the time of checking them one by one."""
 
     def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
         """Whether all of these are null, or texts that certainly match."""
 
 
 class EidLines:
-    """Holds texts to the pattern of `eid`, which every event has: to its shape, once all hexadecimal digits are one."""
+    """Checks texts against the pattern of `eid`, which every event has: compares their shape after replacing all
+    hexadecimal digits with one.
+    """
 
     def accepts(self, texts: Sequence[Any], steps: RemainingSteps) -> bool:
         if None in texts:
@@ -335,7 +342,7 @@ class EidLines:
         except TypeError:
             return False
         spend_steps(steps, len(subject) // _EID_BYTES_PER_STEP)
-        # A text with a line break would make more lines than there are texts.
+        # A text with a line break would produce more lines than texts.
         return subject.translate(_HEX_TO_ZERO) == _EID_SHAPE * len(texts)
 
 
@@ -367,7 +374,7 @@ class LinesPattern(Pattern):
 _TEXTS_AT_ONCE = 100
 _PLAIN_PATTERN_CHARACTERS = r"A-Za-z0-9 _:/@#,;=~%&!<>'\-"
 _PATTERN_ESCAPES = r"\\[dw.+*?/()\[\]{}|^$\\-]"
-# Patterns that match no line break, and have their anchors, if any, at the ends.
+# Patterns that match no line break, and have anchors only at their ends.
 _matches_pattern_within_line = re.compile(
     rf"(\^?)((?:[{_PLAIN_PATTERN_CHARACTERS}.*+?|)]|\((?:\?:|(?!\?))|\{{[0-9]+(?:,[0-9]*)?\}}|{_PATTERN_ESCAPES}"
     rf"|\[(?:[{_PLAIN_PATTERN_CHARACTERS}.*+?|(){{}}$]|{_PATTERN_ESCAPES})+\])*)(\$?)"
@@ -395,7 +402,7 @@ def make_lines(*, pattern: str | None = None, form: str | None = None) -> Lines 
 
 
 def _regex_of_line(pattern: str) -> str | None:
-    """A regular expression of whole texts in which a pattern is found; None where it might reach beyond a line."""
+    """A regular expression for whole lines in which a pattern occurs; None if it might reach beyond a line."""
     found = _matches_pattern_within_line(pattern)
     if found is None:
         return None
@@ -403,7 +410,7 @@ def _regex_of_line(pattern: str) -> str | None:
     outside = _PATTERN_CLASS_OR_ESCAPE.sub("", body)
     while outside != (outside := _PATTERN_GROUP.sub("", outside)):
         pass
-    if "|" in outside and (beginning or end):  # an anchor would be a part of one alternative
+    if "|" in outside and (beginning or end):  # an anchor would belong to only one alternative
         return None
     return f"{'' if beginning else '.*'}(?:{body}){'' if end else '.*'}"
 
@@ -415,7 +422,7 @@ class SchemaPatterns:
         self._compiled: dict[str, Pattern] = {}
 
     def compile_once(self, text: str) -> Pattern:
-        """The pattern. Raises `BadPattern` if the text is not a pattern, or the schema has too many."""
+        """Compile a pattern. Raises `BadPattern` if the text is not a pattern, or the schema has too many."""
         if text not in self._compiled:
             self._compiled[text] = compile_pattern(text)
             self._check_total_size()
@@ -474,7 +481,7 @@ def _java_pattern_error_reason(error: re2.error) -> str:
     if reason == _RE2_TRAILING_BACKSLASH_REASON:
         colon = ":"
     reason = _JAVA_REASON_BY_RE2_REASON.get(reason, reason)
-    # Looking behind begins like a name for a group, and that is as far as the Java form reads.
+    # A lookbehind begins like the name of a group, and the Java form reads no further.
     fragment = "(?<" if fragment.startswith(("(?<=", "(?<!")) else fragment
     return f'{reason} "{fragment}"' if colon else reason
 

@@ -11,7 +11,7 @@ Operation = dict[str, Any]
 
 
 def patch_between(before: Any, after: Any) -> list[Operation]:
-    """The operations that make `after` of `before`. Lists of different lengths are replaced as a whole."""
+    """The operations that turn `before` into `after`. Lists of different lengths are replaced as a whole."""
     return list(_operations(before, after, ""))
 
 
@@ -20,7 +20,7 @@ def _operations(before: Any, after: Any, pointer: str) -> Iterator[Operation]:
         yield from _operations_in_object(before, after, pointer)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         yield from _operations_in_list(before, after, pointer)
-    # 1, 1.0 and true are equal in Python, and different in JSON.
+    # 1, 1.0 and true are equal in Python, but different in JSON.
     elif type(before) is not type(after) or before != after:
         yield {"op": "replace", "path": pointer, "value": after}
 

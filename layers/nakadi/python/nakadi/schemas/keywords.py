@@ -1,6 +1,6 @@
-"""Checks of a value that need not look into it, as one boolean expression of Python.
+"""Checks that need not look inside a value, as one boolean expression in Python.
 
-Generated code refers to constants by names of our own; the words of a schema never become code.
+Generated code refers to constants by generated names; the words of a schema never become code.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Schema = Mapping[str, Any]
 
 
 class CodeCheck(Struct, frozen=True):
-    """An expression that is true of valid values, and about how many steps it takes."""
+    """An expression that is true for valid values, and the approximate number of steps that it takes."""
 
     valid_if: str
     cost: int = 1
@@ -83,7 +83,8 @@ _COST_OF_MULTIPLE_OF = 100
 _COST_OF_FORMAT = 40
 _STEPS_PER_FORMAT_CHARACTER = 2
 
-# Every event has one of these, and this is one and the same pattern: it cannot run wild, and `re` is nearer than RE2.
+# Every event has an id, and its pattern is always the same: it takes little time on any text, and `re` is faster to
+# call than RE2.
 _matches_eid = re.compile(EID_PATTERN.strip("^$"), re.ASCII).fullmatch
 
 
@@ -120,7 +121,7 @@ def _type_checks(is_given: bool, types: list[str], value: str) -> list[CodeCheck
 
 
 def _checks_for_types(types: list[str], group: list[str], value: str, checks: list[CodeCheck]) -> list[CodeCheck]:
-    """Checks for one type of value ignore values of other types."""
+    """Checks for some types, which ignore values of other types."""
     if not checks or (len(types) == 1 and types[0] in group):
         return checks
     combined = combined_check(checks)
@@ -153,7 +154,7 @@ def _equals_one_of_check(allowed: list[Any], value: str, constants: CodeConstant
 
 
 def _steps_to_compare(value: Any) -> int:
-    """Steps that are enough to know a value of the schema."""
+    """The steps that are enough to compare a value with one in the schema."""
     if isinstance(value, dict):
         return 4 * len(value) + sum(map(_steps_to_compare, value.values()))
     return len(value) + sum(map(_steps_to_compare, value)) if isinstance(value, list) else 0
@@ -291,7 +292,9 @@ class SchemaViolation(Struct, frozen=True):
             yield from each.message_lines()
 
     def broken_rules(self) -> Iterator[BrokenRule]:
-        """The rules that the event breaks. Alternatives count as one rule: which of them was meant, nobody knows."""
+        """The rules that the event breaks. Alternatives count as one rule, because nobody knows which of them was
+        meant.
+        """
         if self.causes and self.rule in ("", "allOf"):
             for each in self.causes:
                 yield from each.broken_rules()
@@ -329,7 +332,7 @@ def member_pointer(pointer: str, name: str) -> str:
 
 
 def quoted_value(value: Any, steps: RemainingSteps) -> str:
-    """Texts unchanged, objects and arrays as JSON, and numbers as Java writes them."""
+    """A value in a message: texts unchanged, objects and arrays as JSON, and numbers as Java writes them."""
     room = [_MAX_QUOTED_VALUE_CHARACTERS]
     beginning = _truncated_value(value, room, steps)
     spend_steps(steps, (_MAX_QUOTED_VALUE_CHARACTERS - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
@@ -337,7 +340,7 @@ def quoted_value(value: Any, steps: RemainingSteps) -> str:
 
 
 def _truncated_value(value: Any, room: list[int], steps: RemainingSteps) -> Any:
-    """A value that is written like this one as far as there is room, and is little more than that."""
+    """A shortened value, which is written like this one as far as the message has room."""
     if isinstance(value, str):
         room[0] -= min(len(value), _MAX_QUOTED_VALUE_CHARACTERS + 1)
         return value[: _MAX_QUOTED_VALUE_CHARACTERS + 1]
@@ -455,7 +458,7 @@ def _uniqueness_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: Rem
     return "array items are not unique" if broken else None
 
 
-# For clients, these are the whole schema: if the value is none of these, nothing else is reported.
+# For clients, these keywords are the whole schema: if the value does not match, nothing else is reported.
 REASON_FINDERS_FOR_ALLOWED_VALUES: Mapping[str, FindReason] = {"enum": _enum_reason, "const": _const_reason}
 
 # In the order in which they are reported.

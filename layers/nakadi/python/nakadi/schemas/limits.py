@@ -1,14 +1,14 @@
-"""How large a schema may be, so that it is ready within a second with little memory, and how far it may expand.
+"""How large a schema may be, so that it compiles within a second and little memory, and how far it may expand.
 
 Against how many schemas may one value of an event be checked? References and combinators multiply. Twenty definitions
-that each name the one before twice make a million, in less than a kilobyte, and so do twenty levels of properties
-whose schemas stand twice in an `anyOf`. These counts hold for every event: no value in it, at any depth, is checked
-against more schemas than that.
+that each name the previous one twice make a million, in less than a kilobyte, and so do twenty levels of properties
+whose schemas occur twice in an `anyOf`. These counts are valid for every event: no value in it, at any depth, is
+checked against more schemas.
 
 * All alternatives count, because an event can be made that fails each of them at its very end.
-* A name that patterns know may match every one of them.
+* A name may match all of the patterns.
 * A schema that contains itself is followed once around. It may do so in several alternatives, of which mostly one is
-taken; but if a value is checked against it twice, the number doubles with each level of an event.
+  taken; but if a value is checked against it twice, the number doubles with each level of an event.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_schema_length(text: str) -> None:
 
 
 def check_schema_size(schema: Mapping[str, Any], *, added_levels: int = 0, added_values: int = 0) -> None:
-    """Raises `Invalid` if the schema is nested too deeply, or there is too much of anything in it.
+    """Raises `Invalid` if the schema is nested too deeply, or has too much of anything.
 
     Additions to the owner's schema do not count.
     """
@@ -105,7 +105,7 @@ def check_expansion(document: SchemaDocument) -> None:
 
 
 class _CountsByName(Struct, frozen=True):
-    """A number for each name (or index) that is spoken of, and one for all others."""
+    """A number for each mentioned name (or index), and one for all others."""
 
     count_by_name: Mapping[MemberNameOrIndex, int] = field(default_factory=dict)
     count_of_others: int = 0
@@ -121,7 +121,7 @@ _NO_COUNTS = _CountsByName()
 
 
 class _SchemaCounts(Struct, frozen=True):
-    """How many schemas are about a value itself, about each of its members, of its items, and about its names."""
+    """How many schemas apply to a value itself, to each of its members, to its items, and to its names."""
 
     for_value: int
     for_members: _CountsByName
@@ -214,12 +214,12 @@ class _SchemaExpansion:
             for each in circle:
                 if len(circle) > 1 or each in within[each]:
                     self._check_recursion_of_schema(each)
-            # Only now: until they are known, schemas of the same circle count nothing.
+            # Only now, because schemas of the same cycle count as zero until their counts are known.
             self._largest_count_by_schema_id.update({each: self._counts_of(each).largest_count() for each in circle})
         return max(self._largest_count_by_schema_id.values())
 
     def _check_recursion_of_schema(self, schema: int) -> None:
-        """Once around, a schema must not come back to the same value twice."""
+        """Raise if one pass through a cycle leads a schema back to the same value twice."""
         turns = self._recursion_counts(schema)
         if max(turns.for_members.largest_count(), turns.for_items.largest_count(), turns.for_names) > 1:
             raise Invalid("schema expands too far: it contains itself more than once for one and the same value")
@@ -233,7 +233,7 @@ class _SchemaExpansion:
         return self._counts_by_schema_id[schema]
 
     def _recursion_counts(self, schema: int) -> _SchemaCounts:
-        """The ways back into the circle of this schema, one for each alternative."""
+        """The ways back into the cycle of this schema, one for each alternative."""
         if schema not in self._recursion_counts_by_schema_id:
             parts, circle = self._subschemas_by_schema_id[schema], self._cycle_number_by_schema_id[schema]
 
@@ -282,7 +282,7 @@ def _own_counts(
 
 
 def _groups_of_mutual_references(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
-    """The schemas in groups that contain each other; the targets of a group come before it (Tarjan's way)."""
+    """The schemas in groups that contain each other; the targets of a group come before it (Tarjan's algorithm)."""
     low: dict[int, int] = {}
     done: set[int] = set()
     open_: list[int] = []

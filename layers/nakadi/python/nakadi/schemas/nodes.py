@@ -116,7 +116,7 @@ _NOT_KEYWORD = frozenset({"not"})
 
 
 def classify_schema(schema: RawSchema, draft: Draft) -> SchemaNode:
-    """The node that a schema is; the first of these that fits."""
+    """The node for a schema: the first kind that fits."""
     if isinstance(schema, bool):
         return PlainKindNode(NO_ANNOTATIONS, "always" if schema else "never")
     annotations = Annotations(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
@@ -132,7 +132,7 @@ def classify_schema(schema: RawSchema, draft: Draft) -> SchemaNode:
 
 
 def _parse_combination_schema(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> CombinationNode:
-    """Keywords beside a combinator are one more schema that must hold."""
+    """Parse a combinator. The keywords next to it form one more schema that must hold."""
     combinator = next(each for each in COMBINATOR_KEYWORDS if each in schema)
     beside = {keyword: value for keyword, value in _without_annotations(schema).items() if keyword != combinator}
     if "type" not in beside and _type_implied_by_keywords(beside, draft) in ("not", "nothing"):
@@ -145,7 +145,7 @@ def _without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _node_of_type(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> SchemaNode:
-    """Several types are a choice between schemas that differ only in their type."""
+    """The node for a type. Several types are a choice between schemas that differ only in their type."""
     type_or_types = schema["type"] if "type" in schema else _type_implied_by_keywords(schema, draft)
     if isinstance(type_or_types, list):
         shared = _without_annotations(schema)
@@ -306,7 +306,7 @@ class _PathSearch:
                 yield schema
 
     def _pattern_of_whole_name(self, pattern: str) -> Pattern:
-        """The pattern for a whole name; made once, because the same schema may occur many times."""
+        """The pattern for a whole name; cached, because the same schema may occur many times."""
         if pattern not in self._patterns:
             self._patterns[pattern] = compile_pattern(rf"\A(?:{pattern})\z")
         return self._patterns[pattern]

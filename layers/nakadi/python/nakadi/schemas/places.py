@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from nakadi.schemas.changes import ChangeKind, SchemaChange
 from nakadi.schemas.document import COMBINATOR_KEYWORDS, reference_steps, value_at_step
 
-# The paths of these changes name a schema, and the change is in these of its keywords.
+# The paths of these changes name a schema; the change is in these keywords of that schema.
 KEYWORDS_BY_KIND: Mapping[ChangeKind, Sequence[str]] = {
     ChangeKind.DESCRIPTION_CHANGED: ("description",),
     ChangeKind.TITLE_CHANGED: ("title",),
@@ -23,7 +23,7 @@ KEYWORDS_BY_KIND: Mapping[ChangeKind, Sequence[str]] = {
 
 
 class Place(Struct, frozen=True):
-    """A place in a document: the value around it, and its name there. The root is in no value."""
+    """A place in a document: the enclosing value, and the name in it. The root has no enclosing value."""
 
     container: Any = None
     name: str = ""
@@ -46,8 +46,8 @@ class Place(Struct, frozen=True):
 def place_of(root: Mapping[str, Any], steps: Sequence[str]) -> Place | None:
     """Where the path of a change leads in a document; None if something on the way is missing.
 
-    Two steps of such a path are not names in the document. `$ref` leads to a definition. And keywords beside a
-    combinator, or several types, are compared as one of several members, which appear nowhere in the documents.
+    Two steps of such a path are not names in the document. `$ref` leads to a definition. Keywords next to a combinator,
+    or several types, are compared as members of a list that appears in neither document.
     """
     place, value = Place(), root
     names = deque([*steps, ""])

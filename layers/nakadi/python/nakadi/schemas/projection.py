@@ -1,13 +1,13 @@
-"""Cuts the members that are read out of the text of events.
+"""Reduces the text of events to the members that are read.
 
-Kept parts are copied unchanged; only the names of the cut objects are written again, in the order of the paths. Lists
-are transparent, as in paths: each item is cut. If a path continues and the event has neither an object nor a list,
-the result has null, because nobody reads that value.
+Kept parts are copied unchanged; only the names in the reduced objects are written again, in the order of the paths.
+Lists are transparent, as in paths: each item is cut. If a path continues and the event has neither an object nor a
+list, the result has null, because nobody reads that value.
 
 There are two ways to the same result. msgspec decodes most events into a type with only the wanted members, and skips
-the rest without creating values. An event that does not fit the type, such as one with a number in the place of an
-object, is taken apart object by object, which takes four times as long: too long for streams of old events. The same
-holds for every event of a projection with very many objects, whose type would take too long to make.
+the rest without creating values. An event that does not fit the type, such as one with a number instead of an object,
+is taken apart object by object, which takes four times as long: too long for streams of old events. The same holds for
+every event of a projection with very many objects, whose type would take too long to create.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Projection:
         self._decoders = self._kept.make_decoders()
 
     def cut(self, event: bytes | memoryview) -> bytes:
-        """The text of an event, reduced to the members that are read. A text that is not JSON, or nested too deep,
-        becomes null."""
+        """The text of an event, reduced to the members that are read. A text that is not JSON, or is nested too deeply,
+        becomes null.
+        """
         if self._decoders is None:
             return self.cut_slowly(event)
         try:
@@ -51,7 +52,7 @@ class Projection:
             return b"null"
 
     def cut_all(self, events: bytes, ends: Sequence[int]) -> list[bytes]:
-        """The same for each of some events. Their text has commas between them, and each ends at one of `ends`.
+        """Reduce several events, whose text has commas between them, and which end at `ends`.
 
         One call for all of them takes a sixth less time than a call for each. If one does not fit, they are cut one by
         one.
@@ -62,14 +63,14 @@ class Projection:
             except (msgspec.DecodeError, RecursionError):
                 pass
             else:
-                # Texts that are no JSON could be another number of values together.
+                # Texts that are not JSON could together form another number of values.
                 if len(found) == len(ends):
                     return list(map(_encode, found))
         begins = [0, *[end + 1 for end in ends]]
         return [self.cut(events[begin:end]) for begin, end in zip(begins, ends, strict=False)]
 
     def cut_slowly(self, event: bytes | memoryview) -> bytes:
-        """The same for every event, also for one that does not fit the type."""
+        """Reduce any event, even one that does not fit the type."""
         try:
             return _encode(self._kept.cut(Raw(bytes(event).strip())))
         except (msgspec.DecodeError, RecursionError):
@@ -94,7 +95,7 @@ class _KeptObject:
         self.objects: int = 1 + sum(each.objects for each in self.members.values() if each is not None)
 
     def make_decoders(self) -> _Decoders | None:
-        """What reads such an object, and a list of them; None if there is no type for it."""
+        """The decoders of such an object, and of a list of them; None if there is no type for it."""
         if self.objects > MAX_OBJECTS_IN_TYPE:
             return None
         try:

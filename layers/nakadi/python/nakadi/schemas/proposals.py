@@ -1,7 +1,8 @@
-"""A schema that would be accepted, as close as possible to one that is refused.
+"""Proposes a schema that would be accepted, as close as possible to one that was refused.
 
 Each refused change is taken back where it was made: the part of the old schema returns to its place, and the rest of
-the submitted schema stays. Changes that are still refused then are undone a step further out, and finally at the root.
+the submitted schema stays. Changes that are then still refused are undone one level further out, and finally at the
+root.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FindRefusedChanges = Callable[[Mapping[str, Any]], Sequence[SchemaChange]]
 CheckSchema = Callable[[Mapping[str, Any]], object]
 """Raises `Invalid` for a schema that may not be submitted at all."""
 
-# Most schemas need one or two. Each compares the whole schemas once more.
+# Most schemas need one or two attempts. Each compares the whole schemas again.
 MAX_ROUNDS = 8
 MAX_REPAIRS_PER_ROUND = 200
 
@@ -97,7 +98,7 @@ class _Repair:
             now.container[now.name] = [*before.value, *(each for each in now.value if each not in before.value)]
             return True
         if change.kind is ChangeKind.TYPE_CHANGED and len(steps) > 1 and steps[-2] == "properties":
-            # The intended property is declared beside it.
+            # The intended property is added under another name.
             now.container[_free_name(now)] = now.value
         self._restore(before, now)
         return True
@@ -120,7 +121,7 @@ class _Repair:
         self._add_missing_targets(before.value)
 
     def _add_missing_targets(self, restored: Any) -> None:
-        """Bring the definitions back to which a restored part refers."""
+        """Restore the definitions to which a restored part refers."""
         waiting = [restored]
         while waiting:
             value = waiting.pop()
@@ -148,5 +149,5 @@ class _Repair:
 
 
 def _free_name(place: Place) -> str:
-    """A name for a property beside this one: `size_2`, unless that exists."""
+    """A free name for a property like this one: `size_2`, unless that exists."""
     return next(name for number in count(2) if (name := f"{place.name}_{number}") not in place.container)

@@ -28,7 +28,7 @@ MAX_STEPS_TO_MEMBER = 1000
 # Definitions that refer to each other unfold into more schemas than can be compared.
 MAX_STEPS = 300_000
 MAX_DEPTH = 100
-# A longer list helps nobody.
+# A longer list would help nobody.
 MAX_CHANGES = 100
 MAX_LISTED_MEMBERS = 1_000
 
@@ -49,7 +49,7 @@ _MEMBER_OF_ANY_NAME = "*"
 
 
 class _AllOf(Struct, frozen=True):
-    """Each of these holds."""
+    """All of these schemas hold."""
 
     parts: tuple[_Shape, ...]
 
@@ -137,7 +137,7 @@ class MemberSearch:
             waiting += [(way, each, around | schemas) for way, each in reversed(inner) if each is not None]
 
     def member(self, shape: _Shape, name: str, depth: int = 0) -> _Shape | None:
-        """The schema of the member with this name; None if there is none."""
+        """The schema of the member with this name; None if there is no such member."""
         if isinstance(shape, _AllOf | _AnyOf):
             parts = [found for each in shape.parts if (found := self.member(each, name, depth + 1)) is not None]
             return type(shape)(tuple(parts)) if len(parts) > 1 else (parts[0] if parts else None)
@@ -203,8 +203,9 @@ class MemberSearch:
         return list(dict.fromkeys(listed))
 
     def identity(self, shape: _Shape | None) -> tuple[int, ...]:
-        """The same for the same schemas. They live as long as the document, so no other object can have their
-        numbers."""
+        """A key that is the same for the same schemas, which live as long as the document, so no other object can have
+        their ids.
+        """
         return () if shape is None else tuple(self._schemas_in(shape))
 
     def _schemas_in(self, shape: _Shape) -> Iterator[int]:
@@ -232,7 +233,7 @@ class MemberSearch:
         return self._patterns[pattern].is_found_in(name, self._steps)
 
     def _unfold(self, schema: Mapping[str, Any] | bool, depth: int) -> _Shape:
-        """The parts of a schema that refers to others; else the schema itself."""
+        """The parts of a schema that refers to others; otherwise the schema itself."""
         if depth > MAX_DEPTH:
             raise StepsExhausted
         spend_steps(self._steps, _steps_to_look_at(schema))
@@ -271,7 +272,7 @@ _KEYWORDS_LOOKED_THROUGH = (*COMBINATOR_KEYWORDS, "dependencies", "patternProper
 
 
 def _steps_to_look_at(schema: Mapping[str, Any] | bool) -> int:
-    """The steps that reading a schema costs. Its properties are found by name, at no cost."""
+    """The cost of reading a schema in steps. Properties are found by name, at no cost."""
     if isinstance(schema, bool):
         return 1
     return 1 + sum(len(schema.get(keyword, ())) for keyword in _KEYWORDS_LOOKED_THROUGH)
@@ -306,7 +307,7 @@ class _Comparison:
         self._new = new
 
     def changes(self, path: str) -> Iterator[ReadChange]:
-        """The changes on the way to the path; if there is none, those inside its target."""
+        """The changes on the way to the path; if there are none, those inside its target."""
         names = parse_read_path(path)
         if not self._old.declares(names):
             return
@@ -359,7 +360,7 @@ class _Comparison:
         return None, (before, after)
 
     def _added_types(self, before: _Shape, after: _Shape) -> frozenset[str]:
-        """The types that a value, or an item of a list, may have now, and could not have before."""
+        """The types that a value, or an item of a list, may have now but could not have before."""
         for _ in range(MAX_DEPTH):
             added = self._new.types(after) - self._old.types(before)
             if added:
@@ -372,7 +373,7 @@ class _Comparison:
         return frozenset()
 
     def _new_name(self, old: _Shape, new: _Shape, before: _Shape) -> str | None:
-        """The name of the one member that is new and described in the same words as the one that is gone."""
+        """The name of the only new member whose description equals that of the removed one."""
         known = {*self._old.names(old)}
         same = [
             name
@@ -393,7 +394,7 @@ def _change(path: str, member: str, kind: ReadChangeKind, text: str) -> ReadChan
 
 
 def _join_types(types: frozenset[str]) -> str:
-    """Types as people say them: a number is an integer or a fraction."""
+    """Types in plain words: a number is an integer or a fraction."""
     if types == _ALL_TYPES:
         return "of any type"
     names = {*types}
@@ -450,18 +451,18 @@ def changes_of_members(
 
 
 def _touched_members(change: SchemaChange, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[ReadPath, ...]:
-    """The members that a change takes away, or else the one where it is."""
+    """The members that a change takes away, or otherwise the member where it happens."""
     way = _members_on_way(change.path.steps)
     return lost_members(change, old, new) or ((way,) if way else ())
 
 
 def _is_about(path: ReadPath, members: Sequence[ReadPath]) -> bool:
-    """Whether a member is one of these, or on the way to one of them, or inside of one."""
+    """Whether a member is one of these, on the way to one of them, or inside one."""
     return any(all(one == other for one, other in zip(path, each, strict=False)) for each in members)
 
 
 def _place_of_member(document: SchemaDocument, member: ReadPath) -> SchemaPath | None:
-    """Where a schema declares a member; None where it does so in several ways, or by a pattern."""
+    """Where a schema declares a member; None if it does so in several ways, or by a pattern."""
     place, schema = SchemaPath(), cast(Any, document.root)
     names, steps = deque(member), 0
     # A reference may lead to itself.
@@ -481,7 +482,7 @@ def _place_of_member(document: SchemaDocument, member: ReadPath) -> SchemaPath |
 
 
 def _members_on_way(steps: Sequence[str]) -> ReadPath:
-    """The members that the way through a schema leads by."""
+    """The members on the path through a schema."""
     names: list[str] = []
     rest = deque(steps)
     while rest:

@@ -18,7 +18,7 @@ from nakadi.schemas.document import RawSchema, SchemaDocument
 from nakadi.schemas.formats import FORMAT_CHECKS
 from nakadi.schemas.untyped_parts import KEYWORDS_ABOUT_FURTHER_MEMBERS, Elements, PathStep, UntypedPart
 
-# A type takes three kilobytes, and a twentieth of a millisecond to make.
+# A type takes three kilobytes, and a twentieth of a millisecond to create.
 _MAX_STRUCTS_PER_SCHEMA = 30
 # Up to this, integers and floats are compared alike.
 _MAX_EXACT_FLOAT_INTEGER = 2**53
@@ -60,17 +60,19 @@ class _MsgspecType(Struct, frozen=True):
 
 
 class MsgspecTypes:
-    """The types for the schemas of a document, each made once. Parts that no type can express stay untyped."""
+    """The types for the schemas of a document, each created once. Parts that no type can express stay untyped."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self._type_by_schema_id: dict[int, _MsgspecType | None] = {}
         self._struct_count = 0
-        # The most members of an object that was met so far.
+        # The largest number of members of an object so far.
         self.max_members = 0
 
     def type_of_part(self, schema: RawSchema) -> _MsgspecType:
-        """The type for a schema; one of anything, beside the whole schema as an untyped part, if no type can say it."""
+        """The type for a schema. If no type can express it, a type that accepts anything, with the whole schema as an
+        untyped part.
+        """
         made = self._find_or_make_type(schema)
         if made is not None:
             return made
@@ -84,7 +86,7 @@ class MsgspecTypes:
             self._type_by_schema_id[id(schema)] = None
             try:
                 self._type_by_schema_id[id(schema)] = self._make_type(schema)
-            except (_NoMsgspecType, ValueError, TypeError):  # msgspec has its own opinion on names and bounds
+            except (_NoMsgspecType, ValueError, TypeError):  # msgspec has its own rules for names and bounds
                 self._type_by_schema_id[id(schema)] = None
         return self._type_by_schema_id[id(schema)]
 
@@ -162,7 +164,7 @@ class MsgspecTypes:
         ]
         self._struct_count += 1
         self.max_members = max(self.max_members, len(names))
-        # Its values have no circles, and are not kept: there is nothing to collect.
+        # Its values have no cycles and are not kept, so there is no garbage to collect.
         made = defstruct(
             "Shape",
             fields,
@@ -188,7 +190,9 @@ def _separable_keywords(names: Sequence[str], schema: Mapping[str, Any]) -> Abst
 
 
 def _keywords_about_further_members(schema: Mapping[str, Any]) -> AbstractSet[str]:
-    """The keywords about unnamed members of a schema that also names some. They have a meaning only together."""
+    """The keywords about members that the schema does not name. They have a meaning only together with the named
+    ones.
+    """
     if not (schema.get("properties") or schema.get("required")):
         return frozenset()
     is_said = "patternProperties" in schema or isinstance(schema.get("additionalProperties"), dict)

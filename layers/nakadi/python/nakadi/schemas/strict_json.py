@@ -2,7 +2,7 @@
 
 Keys and strings are in double quotes and contain no raw control character, a key occurs once in its object, integers
 fit 64 bits, floats are finite, and no comma dangles. The forms that only a lenient parser would take (`\'`, `01`, `1.`)
-are refused too, since an accepted text is handed on to others unchanged.
+are refused too, because an accepted text is passed on unchanged.
 
 Clients compare the messages. Their positions count UTF-16 units, up to the end of the wrong symbol or number.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-# Two frames of Python a level, which leaves most of the interpreter's own limit to the callers.
+# Two Python frames per level, which leaves most of the interpreter's own limit to the callers.
 MAX_JSON_DEPTH = 200
 
 _BLANKS_PATTERN = re.compile(r"[ \t\r\n]*")
@@ -29,7 +29,7 @@ _CHARACTER_BY_ESCAPE = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _DIGITS_OF_CODEPOINT = 4
 
-# A sign and the 19 digits of 2**63: anything longer need not be turned into a number to be too big.
+# A sign and the 19 digits of 2**63: anything longer is too big, without a conversion to a number.
 _MAX_INTEGER_DIGITS = 20
 
 
@@ -45,13 +45,13 @@ def parse_strict(text: str) -> Any:
 
 
 def parse_leading_value(text: str) -> tuple[Any, int]:
-    """The value that the text begins with, and the index behind it."""
+    """The value with which the text begins, and the index after it."""
     reader = _StrictReader(text)
     return reader.read_value(), reader.at
 
 
 class _StrictReader:
-    """Reads one value after the other; `at` is the next symbol to look at."""
+    """Reads one value after the other; `at` is the index of the next symbol."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -162,7 +162,7 @@ class _StrictReader:
         return chr(0x10000 + ((unit - 0xD800) << 10) + (int(low[1], 16) - 0xDC00))
 
     def _read_number(self) -> int | float:
-        """Characters of numbers in this place are a number, or an error."""
+        """Read a number; characters of numbers that do not form one are an error."""
         start = self.at - 1
         found = _NUMBER_LIKE_PATTERN.match(self._text, start)
         assert found is not None
@@ -203,7 +203,7 @@ class _StrictReader:
             raise self._error_here(f"Nested more than {MAX_JSON_DEPTH} levels deep")
 
     def _next_symbol(self) -> str:
-        """The next symbol that is not a blank."""
+        """The next symbol that is not whitespace."""
         self._skip_blanks()
         return self._read_symbol()
 
@@ -240,7 +240,8 @@ def utf16_length(text: str) -> int:
 JSON_STRING_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _ESCAPED_COLON_PATTERN = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
 
-# An integer of 19 digits may or may not fit 64 bits. In a text without blanks, these symbols stand around a number.
+# An integer of 19 digits may or may not fit into 64 bits. In a text without whitespace, these symbols surround a
+# number.
 _NINETEEN_ZEROS = b"0" * 19
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _DIGITS_PATTERN = re.compile(rb"[0-9]+")
@@ -249,14 +250,16 @@ _MAX_INTEGER_BY_SIGN = {b"": b"9223372036854775807", b"-": b"9223372036854775808
 
 
 def count_colons(text: bytes) -> int:
-    """How many colons an object has, in its strings too. With each repeated key, a parser loses one at least."""
-    # Looking for one byte takes a tenth of the time of looking for several.
+    """The number of colons in an object, including those in strings. For each repeated key, a parser's result lacks at
+    least one.
+    """
+    # Searching for one byte takes a tenth of the time of searching for several.
     escaped = len(_ESCAPED_COLON_PATTERN.findall(text)) if b"\\" in text and b"\\u003" in text else 0
     return text.count(b":") + escaped
 
 
 def holds_too_long_integer(text: bytes) -> bool:
-    """Whether a text without blanks has an integer beyond 64 bits."""
+    """Whether a text without whitespace has an integer beyond 64 bits."""
     if not any(map(_exceeds_64_bits, repeat(b""), _runs_of_19_digits(text))):
         return False
     found = _LONG_INTEGER_PATTERN.findall(JSON_STRING_PATTERN.sub(b'""', text))
@@ -292,10 +295,11 @@ _STRING_OR_OTHER_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL
 
 
 def estimate_parsed_memory(text: JsonText) -> int:
-    """About how many bytes the values of the text take, at most, beside the characters of strings."""
+    """An upper estimate of the bytes that the values of the text take, without the characters of strings."""
     memory = 0
     for at in range(0, len(text), MEMORY_ESTIMATE_CHUNK_BYTES):
-        # One pass over all of the text, and one over its symbols for each of them: half of the time of four passes.
+        # One pass over the text, and one over its symbols for each kind: this takes half the time of four passes over
+        # the text.
         symbols = bytes(text[at : at + MEMORY_ESTIMATE_CHUNK_BYTES]).translate(None, _OTHER_BYTES)
         memory += sum([symbols.count(symbol) * each for symbol, each in MEMORY_BYTES_BY_SYMBOL])
     return memory

@@ -58,7 +58,7 @@ def parse_submitted_schema(text: str, *, category: Category) -> dict[str, Any]:
 
 
 def check_schema_language(schema: dict[str, Any], mode: CompatibilityMode) -> None:
-    """Raises `Invalid` for keywords that a sound schema may not have: the language that its mode permits comes last."""
+    """Raises `Invalid` for keywords that a sound schema may not have; the restrictions of the mode are checked last."""
     if mode is CompatibilityMode.COMPATIBLE:
         check_restricted_language(schema)
     check_divisors_not_zero(SchemaDocument.from_root(schema))
@@ -264,10 +264,10 @@ KEYWORD_RULES: Mapping[str, KeywordRule] = {
 
 JSON_SCHEMA_TYPE_NAMES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 
-# How many schemas, one inside the other, one and the same value may be validated against; each is a call.
+# How many nested schemas may apply to the same value; each is a call.
 MAX_NESTED_SCHEMAS_PER_VALUE = 100
 
-# No list of a schema is long enough to need more digits for its indices.
+# No list in a schema is long enough to need more digits for its indices.
 _DIGITS_OF_INDEX = 9
 
 _JAVA_TYPES_OF_SCHEMA = ("JsonObject", "Boolean")

@@ -1,4 +1,4 @@
-"""Holds texts of events to their schema, without parsing them to dictionaries.
+"""Checks texts of events against their schema, without parsing them to dictionaries.
 
 A check of a batch converts values that were parsed before. A caller that only wants to know whether events are valid
 can leave out the parsing, which takes half of the time: msgspec reads each text as the type of the schema, and code
@@ -31,17 +31,17 @@ PathOfPart = tuple[Sequence[PathStep], PartCheck]
 
 
 class _NeedsParsedObjects(Exception):
-    """Raised where a part needs objects as they are in the text: a type keeps only the members that it names."""
+    """Raised if a part needs objects as they are in the text, because a type keeps only the members that it names."""
 
 
 class Step(Struct, frozen=True):
-    """The way to the values within others. With `is_single`, each has at most one."""
+    """The step from values to the values within them. With `is_single`, each value has at most one."""
 
     take: TakeValues
     is_single: bool = False
 
     def find_origins(self, values: Sequence[Any], taken: Sequence[Any], indexes: Iterable[int]) -> Iterable[int]:
-        """The indexes of the values that the ones at these indexes of `taken` were taken from."""
+        """The indexes of the original values of those at these indexes of `taken`."""
         if self.is_single and len(taken) == len(values):
             return indexes
         starts = list(accumulate((len(self.take((value,))) for value in values), initial=0))
@@ -49,15 +49,17 @@ class Step(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """A place in events: what is checked there, and the places within it. Checks of parts that have the first steps in
-    common share them.
+    """A place in events: the checks at the place, and the places within it. Checks of parts that have the first steps
+    in common share them.
     """
 
     checks: Sequence[PartCheck]
     inner: Sequence[tuple[Step, Place]] = ()
 
     def find_doubtful(self, values: Sequence[Any], steps: RemainingSteps) -> set[int]:
-        """The indexes of the values at this place that, or in which something, is not certainly valid."""
+        """The indexes of the values at this place that are not certainly valid themselves, or contain something that is
+        not.
+        """
         found: set[int] = set()
         for check in self.checks:
             found.update(check.find_doubtful(values, steps))
@@ -70,8 +72,8 @@ class Place(Struct, frozen=True):
 
 
 class TextCheck(Struct, frozen=True):
-    """`read` makes a value of the text of an event if it has the type of the schema, and else raises. `root` is the
-    place of whole events.
+    """`read` converts the text of an event to a value of the schema's type, or raises. `root` is the place of whole
+    events.
     """
 
     batch_check: BatchCheck
@@ -79,7 +81,7 @@ class TextCheck(Struct, frozen=True):
     root: Place
 
     def find_doubtful(self, texts: Sequence[bytes], steps: RemainingSteps) -> Iterator[int]:
-        """The indexes of the events that are not certainly valid. They were published, and so are strict JSON."""
+        """The indexes of the events that are not certainly valid. Events were published, and so are strict JSON."""
         return self._find_between(texts, 0, len(texts), steps)
 
     def _find_between(self, texts: Sequence[bytes], first: int, last: int, steps: RemainingSteps) -> Iterator[int]:
@@ -108,7 +110,8 @@ class TextCheck(Struct, frozen=True):
 
 
 def make_text_check(batch_check: BatchCheck, prepare: Callable[[Any], Any] | None = None) -> TextCheck:
-    """The check of texts that says the same as a check of batches. `prepare` changes events before they are checked.
+    """The check of texts that gives the same results as a check of batches. `prepare` changes events before they are
+    checked.
 
     Events are parsed to dictionaries if they are prepared, or if a part needs objects as they are in the text.
     """
@@ -180,7 +183,7 @@ def _element_type(kind: Any, elements: Elements) -> Any:
 
 
 def _without_null(kind: Any) -> Any:
-    """The type of the values that are there, and not null."""
+    """The type of the values that exist and are not null."""
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if isinstance(kind, UnionType) or type(kind).__name__ == "_UnionGenericAlias":

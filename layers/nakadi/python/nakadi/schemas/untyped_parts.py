@@ -1,7 +1,7 @@
 """Parts of a schema that no type can express: patterns, formats, alternatives, and others.
 
-The values in the places of these parts are each checked by the code for their part alone. So the cost of a schema
-depends only on the cost of these parts.
+Each value at the place of such a part is checked by the code for that part only. So the cost of a schema depends only
+on the cost of these parts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PartKey = tuple[int, frozenset[str]]
 class UntypedPart(Struct, frozen=True):
     """A schema, and the path from an event to the values that it checks.
 
-    `keywords` restricts the part to these keywords of the schema: the type covers the others.
+    `keywords` restricts the part to these keywords of the schema, because the type covers the others.
     """
 
     path: tuple[PathStep, ...]
@@ -46,11 +46,11 @@ class UntypedPart(Struct, frozen=True):
 
     @property
     def key(self) -> PartKey:
-        """The same for the same part of a document, wherever its values are."""
+        """A key that is the same for the same part of a document, wherever its values are."""
         return id(self.schema), self.keywords
 
     def below(self, step: PathStep) -> UntypedPart:
-        """The same part, seen from the value around."""
+        """The same part, with a path from the enclosing value."""
         return UntypedPart((step, *self.path), self.schema, self.keywords)
 
     def schema_to_check(self) -> Mapping[str, Any]:

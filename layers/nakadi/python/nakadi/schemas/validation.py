@@ -33,7 +33,7 @@ from nakadi.schemas.submission import check_loadable, check_references_are_local
 from nakadi.schemas.untyped_parts import AcceptsValue
 from nakadi.schemas.values import MAX_EVENT_STEPS, RemainingSteps, StepsExhausted, all_differ
 
-# The additions of metadata and of the data events' envelope to a schema, with room to spare.
+# The size of the additions for metadata and for the envelope of data events, with a margin.
 _LEVELS_ADDED_BY_ENVELOPE = 5
 _VALUES_ADDED_BY_ENVELOPE = 100
 
@@ -42,8 +42,8 @@ class Validator:
     """A schema compiled to a function, for any number of threads.
 
     `check` is that function: it says whether an event is valid, raises `RecursionError` for one that is too deep, and
-    `StepsExhausted` for one that takes too many steps. `batch_check`, if there is one, recognises most valid ones at
-    once.
+    `StepsExhausted` for one that takes too many steps. `batch_check`, if there is one, recognises most valid events
+    quickly.
     """
 
     __slots__ = ("_accepts_by_part", "_patterns", "batch_check", "check", "document")
@@ -56,7 +56,9 @@ class Validator:
         self._accepts_by_part: dict[int, AcceptsValue] = {}
 
     def accepts(self, event: Any, steps: RemainingSteps | None = None) -> bool:
-        """Whether the event is valid; one that is too deep is not. Raises `StepsExhausted` when its steps are spent."""
+        """Whether the event is valid; one that is too deep is not. Raises `StepsExhausted` when the steps are used
+        up.
+        """
         try:
             return self.check(event, [MAX_EVENT_STEPS] if steps is None else steps)
         except RecursionError:
@@ -79,20 +81,20 @@ class Validator:
         return text
 
     def broken_rules(self, event: Any) -> tuple[BrokenRule, ...]:
-        """The rules that an event breaks which is not valid."""
+        """The rules that an invalid event breaks."""
         check_may_block()
         return broken_rules(self.document, self._patterns, event, SHORT_EXPLANATION_MAX_STEPS, self._accepts_part)
 
     def _accepts_part(self, schema: Schema, value: Any, steps: RemainingSteps) -> bool:
         accepts = self._accepts_by_part.get(id(schema))
         if accepts is None:
-            # Two threads may compile it at once, and both get the same.
+            # Two threads may compile it at once, with the same result.
             [accepts] = self.compile_parts([schema])
             self._accepts_by_part[id(schema)] = accepts
         return accepts(value, steps)
 
     def compile_parts(self, parts: Sequence[Mapping[str, Any]]) -> Sequence[AcceptsValue]:
-        """Functions that hold a value to a part of the schema each."""
+        """Functions that each check a value against a part of the schema."""
         return compile_validation_functions(self.document, parts)[0]
 
 
@@ -133,7 +135,7 @@ class SourceLines:
         self.add(f"if {condition}: return False")
 
     def add_refusal_unless(self, check: CodeCheck) -> int:
-        """Returns the cost of the check, for the sum of its function."""
+        """Add a check. Returns its cost, for the total of the function."""
         if not check.is_always_true:
             self.add_refusal_if(f"not ({check.valid_if})")
         return check.cost
@@ -165,7 +167,7 @@ _FUNCTIONS_PER_COMPILATION = 50
 
 
 def compile_validation_function(document: SchemaDocument) -> tuple[AcceptsValue, CodeConstants]:
-    """A function that says whether a value is valid against the whole document, and the values that it works with."""
+    """A function that says whether a value is valid against the whole document, and the constants that it uses."""
     [check], constants = compile_validation_functions(document, [document.root])
     return check, constants
 
@@ -189,7 +191,7 @@ def _allows_type(kind: type, type_name: str, schema: Schema) -> bool:
 
 
 def _find_reference_target_ids(document: SchemaDocument) -> frozenset[int]:
-    """The schemas that references point at: they become code once, wherever else they stand."""
+    """The targets of references, which become code once, wherever else they occur."""
     references = {schema["$ref"] for _, schema in reachable_schemas(document) if "$ref" in schema}
     return frozenset(id(document.find_target(each)) for each in references)
 
@@ -206,7 +208,7 @@ class _CodeGenerator:
         self._function_count = 0
 
     def generate_sources(self) -> Iterator[str]:
-        """The functions, some at a time, for Python takes a lot of memory to compile many at once."""
+        """The functions, some at a time, because Python takes a lot of memory to compile many at once."""
         self._write_functions()
         for start in range(0, len(self._function_sources), _FUNCTIONS_PER_COMPILATION):
             yield "\n".join(self._function_sources[start : start + _FUNCTIONS_PER_COMPILATION])
@@ -217,7 +219,7 @@ class _CodeGenerator:
             name, schema = self._functions_to_write.pop()
             lines = SourceLines()
             cost = self._write_function_body(schema, lines)
-            # References can multiply, and lead in circles: each arrival pays for itself.
+            # References can multiply and form cycles, so each arrival costs a step.
             self._add_function(
                 name, [f"    steps[0] -= {cost + 1}", "    if steps[0] < 0: raise StepsExhausted", *lines.written]
             )
@@ -270,14 +272,14 @@ class _CodeGenerator:
         )
 
     def _cached_scalar_check(self, schema: Schema, value: str) -> CodeCheck:
-        """The same for a variable of the same name, since a schema can be referred to a thousand times."""
+        """The check of a schema, cached by variable name, because there may be a thousand references to a schema."""
         if (id(schema), value) not in self._scalar_checks:
             check = scalar_check(schema, self._document.draft, value, self._constants)
             self._scalar_checks[id(schema), value] = check
         return self._scalar_checks[id(schema), value]
 
     def _write_function_body(self, schema: Schema, lines: SourceLines) -> int:
-        """Writes the body of a function, and answers about how many steps it takes."""
+        """Write the body of a function, and return the approximate number of steps that it takes."""
         if "$ref" in schema:
             return lines.add_refusal_unless(self._make_reference_check(schema["$ref"], "value"))
         keywords = self._applicable_keywords(schema)
@@ -296,7 +298,7 @@ class _CodeGenerator:
     def _write_for_type(
         self, type_name: str, write: Callable[[Schema, SourceLines], int], schema: Schema, lines: SourceLines
     ) -> int:
-        """Write checks that hold only for values of this type: keywords for objects say nothing about other values."""
+        """Write checks that apply only to values of this type: keywords for objects do not restrict other values."""
         if schema.get("type") == type_name:
             return write(schema, lines)
         with lines.indented_block(f"if {TYPE_TEST_CODE[type_name].format('value')}:"):
@@ -350,7 +352,9 @@ class _CodeGenerator:
         return 1
 
     def _write_properties(self, schema: Schema, lines: SourceLines) -> int:
-        """Required properties are fetched at once; where others are not allowed, counting the known ones is enough."""
+        """Write the checks of properties. Required ones are fetched at once; if others are not allowed, counting the
+        known ones is enough.
+        """
         properties: Schema = schema.get("properties", {})
         required = dict.fromkeys(schema.get("required", ()))
         closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")

@@ -1,4 +1,4 @@
-"""JSON values: their types by the names that messages use, when two are the same, and the texts that they become.
+"""JSON values: the names of their types in messages, when two values are the same, and their forms as text.
 
 `1` and `1.0` are the same, `1` and `true` are not, and the order of members does not matter. Keys, owners and
 messages are texts as Java and org.json make them, and they stay the same when producers and consumers migrate.
@@ -46,13 +46,13 @@ def canonical_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-# They make the keys of lists, objects and truth values unlike all others. Their hashes cannot be
-# guessed, so no client can send a list of values whose keys all collide.
+# These objects make the keys of lists, objects and truth values differ from all others. Their hashes cannot be guessed,
+# so no client can send a list of values whose keys all collide.
 _LIST_KEY_MARKER, _OBJECT_KEY_MARKER, _BOOLEAN_KEY_MARKER = object(), object(), object()
 
 
 def equality_key(value: Any, steps: RemainingSteps) -> Hashable:
-    """Equal for two values exactly if they are the same."""
+    """A key that is equal for two values exactly if they are the same."""
     if isinstance(value, list):
         spend_steps(steps, len(value))
         return (_LIST_KEY_MARKER, *[equality_key(each, steps) for each in value])
@@ -78,8 +78,8 @@ _DIGITS_OF_FLOAT = 15
 
 
 class Divisor(Struct, frozen=True):
-    """A number that others may be multiples of. Floats below `exact_below`, when multiplied by the denominator, have
-    no more digits than floats tell apart.
+    """A number that others may be multiples of. Floats below `exact_below`, when multiplied by the denominator, have no
+    more digits than floats can distinguish.
     """
 
     numerator: int
@@ -113,7 +113,7 @@ def exact_fraction(number: float) -> Fraction:
 
 _LITERAL_TEXTS = {True: "true", False: "false", None: "null"}
 
-# The solidus of `</` is escaped, and so are two ranges that are no control characters in JSON.
+# The solidus of `</` is escaped, and so are two ranges that are not control characters in JSON.
 _CHARACTER_TO_ESCAPE_PATTERN = re.compile(r'["\\\x00-\x1f\x80-\x9f\u2000-\u20ff]|(?<=<)/')
 _JAVA_ESCAPES = {'"': r"\"", "\\": r"\\", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r"}
 
@@ -150,7 +150,7 @@ def org_json_text(value: Any) -> str:
 
 
 def _without_trailing_zeros(number: str) -> str:
-    """In JSON, 1.50 is written as 1.5 and 1.0 as 1, but 1.0E10 unchanged."""
+    """A number as org.json writes it: 1.50 as 1.5 and 1.0 as 1, but 1.0E10 unchanged."""
     return number if "E" in number else number.rstrip("0").removesuffix(".")
 
 
@@ -162,7 +162,7 @@ def _escape_character(found: re.Match[str]) -> str:
 
 
 def java_double_text(number: float) -> str:
-    """The shortest digits, at least two, that tell the number; plain from 0.001 up to ten million."""
+    """The shortest digits, at least two, that identify the number; without an exponent from 0.001 up to ten million."""
     shortest = Decimal(repr(number))
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         plain = f"{shortest:f}"
@@ -183,7 +183,7 @@ MAX_EVENT_STEPS = 1 * STEPS_PER_SECOND
 
 
 class StepsExhausted(Exception):
-    """Raised when something takes more steps than it was given."""
+    """Raised when something takes more steps than it is allowed."""
 
 
 def spend_steps(steps: RemainingSteps, number: int) -> None:
@@ -192,7 +192,7 @@ def spend_steps(steps: RemainingSteps, number: int) -> None:
         raise StepsExhausted
 
 
-# In characters. A schema can hold thousands of faults in places with names that fill a page; no reader wants them all.
+# In characters. A schema can have thousands of faults at paths that fill a page, and no reader wants them all.
 MAX_MESSAGE_CHARACTERS = 20_000
 
 Item = TypeVar("Item")
@@ -209,7 +209,7 @@ def first_items_fitting_message(items: Iterable[Item], text_of_item: Callable[[I
 
 
 class NoValueAtPath(Exception):
-    """Raised when an event has nothing at a path; the message names the one segment that leads nowhere."""
+    """Raised when an event has nothing at a path; the message names the segment that leads nowhere."""
 
     def __init__(self, segment: str) -> None:
         super().__init__(f"field {segment} doesn't exist.")

@@ -25,7 +25,7 @@ from nakadi.schemas.avro.types import (
 
 # About a second at worst.
 MAX_PAIRS = 200_000
-# The number of items shown from a long list; users can continue from the first ones.
+# The number of items shown from a long list; the first ones are enough to begin with.
 MAX_INCOMPATIBILITIES = 100
 
 
@@ -39,7 +39,7 @@ class IncompatibilityType(StrEnum):
 
 
 class Incompatibility(Struct, frozen=True):
-    """`location` is a JSON pointer into the reader's schema. `is_backward` is whether the reader has the new one."""
+    """`location` is a JSON pointer into the reader's schema. `is_backward` is whether the reader has the new schema."""
 
     type: IncompatibilityType
     location: str
@@ -50,7 +50,7 @@ class Incompatibility(Struct, frozen=True):
         return f"{{ type:{self.type}, location:{self.location}, message:{self.message} }}"
 
 
-# The values that a primitive type can also be read from.
+# The other types whose values a primitive type can read.
 _PROMOTIONS = {
     "long": ("int",),
     "float": ("int", "long"),
@@ -66,7 +66,8 @@ NOTHING: Found = ()
 
 
 def find_incompatibilities(old: AvroType, new: AvroType) -> Sequence[Incompatibility]:
-    """What speaks against the new schema: first of all who reads with it, then who reads with the old one.
+    """Every objection to the new schema: first those of readers with the new schema, then those of readers with the old
+    one.
 
     Raises `Invalid` if it takes too long to find out.
     """
@@ -89,7 +90,7 @@ def _too_entangled_error() -> Invalid:
 
 
 class _Comparison:
-    """Compares each pair of types once: a pair that is being compared, further out, counts as compatible."""
+    """Compares each pair of types once: a pair whose comparison is in progress counts as compatible."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[int, int], Found] = {}
@@ -135,8 +136,9 @@ class _Comparison:
                 yield from self._compare_fields(reader, writer, (*at, "fields"))
 
     def _compare_unions(self, reader: AvroType, writer: AvroType, at: Location) -> Iterator[Incompatibility]:
-        """Compare two types, at least one of which is a union. Places of problems within branches begin at the
-        branch."""
+        """Compare two types, at least one of which is a union. Paths of problems within branches begin at the
+        branch.
+        """
         match reader, writer:
             case UnionType(), UnionType(branches):
                 for index, branch in enumerate(branches):

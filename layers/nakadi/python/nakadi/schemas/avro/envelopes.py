@@ -1,6 +1,6 @@
-"""The Avro schemas in which clients send batches and get them, and which the API shows.
+"""The Avro schemas of the batches that clients send and receive, which the API shows.
 
-The payload of each event stands in an envelope beside its metadata. In version 1 the metadata has an `event_owner`.
+The payload of each event is in an envelope together with its metadata. In version 1, the metadata has an `event_owner`.
 """
 
 from __future__ import annotations

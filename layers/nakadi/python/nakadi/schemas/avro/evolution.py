@@ -1,4 +1,4 @@
-"""How an Avro schema may follow another schema: whether it may, its version, and the reasons against it."""
+"""Whether an Avro schema may follow another schema, its version, and the objections to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _CAUSES = {
 
 
 class AvroEvolution(Struct, frozen=True):
-    """The effect of an Avro schema on the one before it. `refusing` are the problems that the mode does not permit."""
+    """The effect of an Avro schema that follows another one. `refusing` are the problems that the mode does not
+    permit.
+    """
 
     level: ChangeLevel
     problems: Sequence[Incompatibility] = ()

@@ -1,7 +1,7 @@
-"""What the values of an Avro type look like in JSON, as a JSON schema.
+"""The JSON form of the values of an Avro type, as a JSON schema.
 
-It is what declared reads, projections and columns of tables go by. Nothing is validated by it: a value that was read
-from its binary form is as its type says.
+Declared reads, projections and columns of tables use this schema. Nothing is validated against it, because a value that
+was read from its binary form conforms to its type.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PRIMITIVE_TYPES = {
 
 
 def json_schema_of(record: RecordType) -> JsonSchema:
-    """The JSON schema of objects that a record makes. Records that stand in it more than once become definitions."""
+    """The JSON schema of a record's objects. Records that occur more than once become definitions."""
     counts: dict[str, int] = {}
     records: dict[str, RecordType] = {}
     waiting: list[AvroType] = [record]
@@ -110,7 +110,7 @@ def _decimal_schema(form: DecimalForm) -> JsonSchema:
 
 
 def _union_schema(schemas: list[JsonSchema]) -> JsonSchema:
-    """With null beside a single other schema, the schema of one value that may be null."""
+    """The schema of a union. Null and a single other schema become that schema, made nullable."""
     if len(schemas) == 1:
         return schemas[0]
     others = [each for each in schemas if each != {"type": "null"}]

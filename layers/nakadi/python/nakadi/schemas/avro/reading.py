@@ -1,10 +1,10 @@
-"""Reads values from their binary form, as JSON has them.
+"""Reads values from their binary form, as JSON represents them.
 
     read = make_reader(parse_record_schema(text))
     read(AvroInput(payload, room=max_bytes))
 
-Everything is checked before it is used: a count only holds if there is room for that many values, and a length only if
-there are that many bytes. What a value takes as JSON is counted while it is read, so a value of few bytes and many
+Everything is checked before it is used: a count is valid only if there is room for that many values, and a length only
+if there are that many bytes. The size of a value as JSON is counted while it is read, so a value of few bytes and many
 members ends with `TooMuchJson` instead of filling the memory. Decimals are `Decimal` objects, which `write_decimal`
 writes as JSON.
 """
@@ -36,12 +36,12 @@ FINGERPRINT_BYTES = 8
 _MAX_VARINT_BYTES = 10
 
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
-# What JSON has no number for is a text, as in the library for Java.
+# Values for which JSON has no number become texts, as in the library for Java.
 _NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class BadAvro(Exception):
-    """Raised for bytes that are not as the schema says; the message says why."""
+    """Raised for bytes that do not conform to the schema; the message says why."""
 
 
 class TooMuchJson(Exception):
@@ -49,7 +49,7 @@ class TooMuchJson(Exception):
 
 
 class AvroInput:
-    """Bytes, the position of the next one, and the room for what they mean in JSON.
+    """Bytes, the position of the next one, and the room for their JSON form.
 
     `extend` is called when the room is used up for the first time; it may add to `room`.
     """
@@ -104,7 +104,7 @@ class AvroInput:
         return self.data[start : self.position]
 
     def check_end_of_block(self, end: int | None) -> None:
-        """`end` is where the block ends by its own word, if it gave it."""
+        """Check the end of a block; `end` is the end that the block itself has declared, if any."""
         if end is not None and end != self.position:
             raise BadAvro("A block does not have the length that it says")
 
@@ -197,7 +197,7 @@ _PRIMITIVE_READERS: dict[str, Read] = {
 
 
 class _Readers:
-    """Makes readers. It makes the reader of a record once, so that a record can contain itself."""
+    """Creates readers. It creates the reader of a record only once, so that a record can contain itself."""
 
     def __init__(self) -> None:
         self._records: dict[str, list[tuple[str, Read]]] = {}
@@ -228,7 +228,7 @@ class _Readers:
         if fields is None:
             fields = self._records[record.name] = []
             fields.extend((each.name, self.make(each.type)) for each in record.known_fields)
-        # Names in quotes, colons, commas, and a character for each value at least.
+        # Names in quotes, colons, commas, and at least one character for each value.
         size = 2 + sum(len(each.name.encode()) + 5 for each in record.known_fields)
 
         def read_record(source: AvroInput) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _make_union_reader(branches: list[Read]) -> Read:
 
 
 def _read_blocks(source: AvroInput, size: int, read_item: Callable[[], None]) -> None:
-    """Read the items of all blocks; each takes this number of bytes in JSON at least."""
+    """Read the items of all blocks; each takes at least this number of bytes in JSON."""
     source.spend(2)
     source.enter()
     while count := source.read_long():

@@ -27,7 +27,7 @@ _NAMED = (*_RECORD_NAMES, "enum", "fixed")
 
 INT_BITS, LONG_BITS = 32, 64
 MAX_FIXED_BYTES = 1_000_000
-# A decimal with more is what it is made of: bytes.
+# A decimal with more digits counts as plain bytes.
 MAX_DECIMAL_DIGITS = 1000
 MAX_SHOWN_CHARACTERS = 200
 # Records whose members have defaults of their own multiply: this takes a tenth of a second.
@@ -35,7 +35,7 @@ MAX_STEPS_OF_DEFAULT = 100_000
 
 
 class DecimalForm(Struct, frozen=True):
-    """The digits of a decimal: all of them, and those behind its point."""
+    """The number of digits of a decimal: all of them, and those after the point."""
 
     precision: int
     scale: int
@@ -121,7 +121,7 @@ def parse_avro_schema(text: str) -> AvroType:
 
 
 def parse_record_schema(text: str) -> RecordType:
-    """The same for the schema of events, which are objects. Raises `Invalid`."""
+    """Parse the schema of events, which must be a record. Raises `Invalid`."""
     found = parse_avro_schema(text)
     if not isinstance(found, RecordType):
         raise _invalid("its root must be a record, because events are objects")
@@ -141,7 +141,7 @@ def parse_schema_json(text: str) -> Any:
 
 
 def canonical_form(text: str) -> str:
-    """The Parsing Canonical Form of a valid schema: what it says of the binary form of values, and nothing else."""
+    """The Parsing Canonical Form of a valid schema: what determines the binary form of values, and nothing else."""
     return orjson.dumps(_normalize(parse_schema_json(text), "", keeps_attributes=False)).decode()
 
 
@@ -283,7 +283,7 @@ def _read_fixed(name: str, schema: Mapping[str, Any]) -> FixedType:
     if type(size) is not int or not 0 <= size <= MAX_FIXED_BYTES:
         raise _invalid(f"Invalid or no size: {_display_text(schema)}")
     form = _decimal_form(schema)
-    # A decimal that its bytes cannot hold is no decimal, but bytes.
+    # A decimal that does not fit into its bytes counts as plain bytes.
     holds = form is not None and form.precision <= math.floor((8 * size - 1) * math.log10(2))
     return FixedType(name, size, form if holds else None)
 
@@ -394,7 +394,7 @@ def _is_valid_primitive(kind: str, value: Any) -> bool:
             return isinstance(value, str)
 
 
-# Attributes that say nothing, or that another member of the normal form says.
+# Attributes without meaning, or whose meaning another member of the normal form has.
 _WITHOUT_MEANING = frozenset(("doc", "aliases", "namespace"))
 _CANONICAL_ORDER = ("name", "type", "fields", "symbols", "items", "values", "size")
 

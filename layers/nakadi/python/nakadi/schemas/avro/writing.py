@@ -26,12 +26,12 @@ from nakadi.schemas.avro.types import (
 Write = Callable[[Any, bytearray], None]
 
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
-# A number with at most this many digits is the same one again after it was read from JSON.
+# A number with at most this many digits is unchanged after it was read from JSON.
 MAX_EXACT_DIGITS = 15
 
 
 class DoesNotFit(Exception):
-    """Raised for a value that is none of the type."""
+    """Raised for a value that does not belong to the type."""
 
 
 def write_long(value: int, out: bytearray) -> None:
@@ -52,7 +52,9 @@ def write_string(value: str, out: bytearray) -> None:
 
 
 def make_writer(of: AvroType) -> Write:
-    """A function that appends a value to bytes. It raises `DoesNotFit` for what `make_reader` does not make."""
+    """A function that appends a value to bytes. It raises `DoesNotFit` for values that a reader of the type never
+    returns.
+    """
     write = _Writers().make(of)
 
     def write_checked(value: Any, out: bytearray) -> None:
@@ -128,7 +130,7 @@ class _Writers:
 
 
 def _decimal_bytes(value: float, form: DecimalForm, size: int | None) -> bytes:
-    """A decimal in as many bytes, or in as few as it needs."""
+    """A decimal in this number of bytes, or in as few as it needs."""
     scaled = Decimal(repr(value)).scaleb(form.scale)
     number = int(scaled)
     if number != scaled or abs(number) >= 10**form.precision or type(value) is bool:
@@ -177,7 +179,7 @@ def _make_union_writer(branches: Sequence[AvroType], writers: Sequence[Write]) -
 
 
 def _forms_of(of: AvroType) -> Sequence[Any]:  # noqa: PLR0911  # one for each type
-    """What values of a type look like in JSON: their type in Python, or the names of their members."""
+    """The JSON forms of a type's values: their types in Python, or the names of their members."""
     match of:
         case RecordType():
             return (frozenset(each.name for each in of.known_fields),)
@@ -200,7 +202,7 @@ _FORMS_OF_PRIMITIVES: dict[str, Sequence[Any]] = {
     "boolean": (bool,),
     "int": (int,),
     "long": (int,),
-    # A text is what JSON has no number for.
+    # A text stands for a number that JSON cannot express.
     "float": (float, str),
     "double": (float, str),
     "bytes": (str,),
@@ -209,8 +211,9 @@ _FORMS_OF_PRIMITIVES: dict[str, Sequence[Any]] = {
 
 
 def is_unambiguous_in_json(of: AvroType) -> bool:
-    """Whether JSON says everything about values of this type: the branches of each union look different there, and no
-    number has more digits than are read from JSON."""
+    """Whether JSON says everything about values of this type: the branches of each union look different in JSON, and no
+    number has more digits than JSON parsers keep.
+    """
     seen: set[int] = set()
     waiting = [of]
     while waiting:
