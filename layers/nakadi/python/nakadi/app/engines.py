@@ -108,7 +108,7 @@ REGISTRY_OPENERS: Mapping[str, Callable[[str], Registry]] = {
 
 
 def open_log_index(url: str) -> LogIndex:
-    """Open the log index at this URL, which has the form of a registry's."""
+    """Open the log index at this URL, which has the same form as a registry's URL."""
     return _opener_for(url, LOG_INDEX_OPENERS, "log index")(url)
 
 
@@ -149,7 +149,7 @@ def log_index_url(settings: Settings) -> str:
 
 
 def open_coordination(url: str) -> Coordination:
-    """Open the coordination at this URL, which has the form of a registry's."""
+    """Open the coordination at this URL, which has the same form as a registry's URL."""
     return _opener_for(url, COORDINATION_OPENERS, "coordination")(url)
 
 

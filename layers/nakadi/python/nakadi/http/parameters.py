@@ -41,7 +41,7 @@ class QueryParameter(Parameter, frozen=True, eq=False):
         return request.query.get(self.name, ())
 
     def first_text(self, request: Request) -> str | None:
-        """The first value, None when the parameter is missing."""
+        """The first value; None if the parameter is missing."""
         values = self.read_all(request)
         return values[0] if values else None
 
@@ -50,7 +50,7 @@ class TextParameter(QueryParameter, frozen=True, eq=False):
     """A text."""
 
     def read(self, request: Request) -> str | None:
-        """The first value, None when the parameter is missing."""
+        """The first value; None if the parameter is missing."""
         return self.first_text(request)
 
 

@@ -1,7 +1,7 @@
-"""Writes values in their binary form, from what JSON has of them.
+"""Writes values in their binary form, from their JSON form.
 
-It is the way back of `reading.py`. JSON does not say which branch of a union a value is of, so a schema whose unions
-have branches that look alike in JSON has no way back: `is_unambiguous_in_json` tells them apart.
+This is the inverse of `reading.py`. JSON does not say to which branch of a union a value belongs, so a schema whose
+unions have branches that look alike in JSON cannot be converted back: `is_unambiguous_in_json` detects this.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class KnownEventTypes(dict[str, EventType]):
         self.look_again = look_again
 
     def event_distance(self, partition: EventTypePartition, first: Position, last: Position) -> int:
-        """How many events lie after the first position, up to and including the second; across timelines, too."""
+        """How many events lie after the first position, up to and including the second, even across timelines."""
         return event_distance(self.get(partition.event_type), partition, first, last)
 
     def keep_newest(self, event_type: EventType) -> EventType:
@@ -237,7 +237,7 @@ class PartitionStarts:
 
 
 def event_distance(event_type: EventType | None, partition: EventTypePartition, first: Position, last: Position) -> int:
-    """How many events lie after the first position, up to and including the second; across timelines, too."""
+    """How many events lie after the first position, up to and including the second, even across timelines."""
     if first.timeline == last.timeline:
         return last.offset - first.offset
     try:
