@@ -23,8 +23,8 @@ SCRIPT = "archive_until_killed.py"
 
 
 def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path, record_property):
-    """If it is killed at random moments while events move to the archive, the log keeps every acknowledged event, once,
-    in order, and without gaps; objects that the index does not know are removed."""
+    """If its process is killed at random moments while events move to the archive, the log keeps every acknowledged
+    event, once, in order, and without gaps; objects that the index does not know are removed."""
     acknowledged: dict[int, list[str]] = defaultdict(list)
     lines = [line for run in range(KILLS) for line in lines_until_killed(SCRIPT, tmp_path, run, between=(0.05, 0.5))]
     # A process archives waiting events as one object. On a busy machine, each process may have lived too briefly for

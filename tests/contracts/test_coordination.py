@@ -156,7 +156,8 @@ class TestAssignment:
         assert {each.id for each in found.sessions} == {f"{n}-{step}" for n in range(8) for step in range(5)}
 
     def test_is_forgotten_with_everything(self, coordination: Coordination):
-        """After forgetting, the subscription is as if it had never been; forgetting again changes nothing. (S72)"""
+        """After forgetting, the subscription has no state, as if it had never existed; forgetting again changes
+        nothing. (S72)"""
         begin_assignment(coordination, "a", sessions=[a_session("a")])
         begin_assignment(coordination, "a", subscription="another")
         coordination.remove_subscription_state(SUBSCRIPTION)
@@ -273,7 +274,7 @@ class TestCommit:
         commit(coordination, "a", 8)
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == offset.done_ahead
 
-    def test_remembers_so_many_ranges(self, coordination: Coordination):
+    def test_remembers_a_limited_number_of_ranges(self, coordination: Coordination):
         """If there are too many ranges, the first ones are kept. (X61)"""
         begin_assignment(coordination, "a")
         many = [OffsetRange(1, 2 * each, 2 * each) for each in range(1, MAX_OFFSET_RANGES + 10)]
@@ -287,8 +288,8 @@ class TestCommit:
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)].done_ahead == ()
 
     def test_done_ahead_is_kept_until_a_position_is_set(self, coordination: Coordination):
-        """A partition keeps them when it changes hands, and when its parked events are sent again; a reset clears them.
-        (X61)"""
+        """A partition keeps its positions that are done ahead when it changes hands, and when its parked events are
+        sent again; a reset clears them. (X61)"""
         old = begin_assignment(coordination, "a", "a", "a")
         for each in (0, 1, 2):
             commit_ahead(coordination, "a", 5, OffsetRange(1, 7, 7), partition=each)

@@ -94,7 +94,7 @@ def two_processes(shared_url):
 
 class TestTwoProcesses:
     def test_see_and_hear_of_each_other(self, two_processes):
-        """The other process sees one process's commit, and gets a report of it. (S198)"""
+        """When one process commits, the other process sees the commit, and is notified of it. (S198)"""
         here, ask = two_processes
         begin_assignment(here, "a")
         heard = threading.Event()

@@ -12,8 +12,8 @@ KILLS = choose_by_suite(8, 22)
 
 
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, record_property):
-    """If it is killed at random moments under load, the log keeps every acknowledged event, once, in order, and without
-    gaps."""
+    """If its process is killed at random moments under load, the log keeps every acknowledged event, once, in order,
+    and without gaps."""
     url = f"sqlite:///{tmp_path}/nakadi.db"
     acknowledged: dict[int, list[str]] = defaultdict(list)
     for run in range(KILLS):

@@ -108,7 +108,7 @@ class TestAppend:
         assert offsets == list(range(log.log.bounds(topic, [0])[0].next_offset))
 
     def test_is_seen_by_every_read_that_begins_later(self, log: LogUnderTest):
-        """A read sees everything that any process stored before it began."""
+        """A read sees every event that any process stored before the read began."""
         topic = log.a_topic(partitions=4)
 
         def store_and_look(writer: int) -> None:
@@ -198,8 +198,8 @@ class TestRead:
         assert log.found(topic, 1) == ([], 1)
 
     def test_says_that_nothing_follows_only_at_the_end(self, log: LogUnderTest):
-        """A read that does not reach the end of the partition never claims that it does; one that reaches the end may
-        say so."""
+        """A read that does not reach the end of the partition never claims to have reached it; one that reaches the end
+        may say so."""
         topic = log.a_topic()
         log.store(topic, "a", "b")
         log.store(topic, "c")
@@ -368,7 +368,7 @@ class TestTopics:
         assert sorted(log.values(topic)) == sorted(acknowledged)
 
     def test_that_are_deleted_are_forgotten(self, log: LogUnderTest):
-        """A deleted topic is unknown to every operation, deleting it again changes nothing, and others stay."""
+        """A deleted topic is unknown to every operation, deleting it again changes nothing, and other topics stay."""
         topic, other = log.a_topic(), log.a_topic()
         log.store(topic, "a")
         log.store(other, "b")
@@ -439,7 +439,7 @@ class TestWatch:
 
 class TestClose:
     def test_releases_those_who_wait(self, log: LogUnderTest):
-        """A read that waits ends when the log is closed."""
+        """A read that waits returns when the log is closed."""
         topic = log.a_topic()
         with ThreadPoolExecutor(1) as reader:
             reading = reader.submit(log.log.read, topic, 0, 0, wait=60)

@@ -37,7 +37,7 @@ class TestTrim:
         assert log.events(topic) == [(2, "c")]
 
     def test_trimming_nothing_changes_nothing(self, log: LogUnderTest):
-        """When everything is newer, everything stays."""
+        """If every event is newer, every event stays."""
         topic = log.a_topic()
         log.store(topic, "a")
         log.log.trim(topic, 0, log.now())
@@ -144,7 +144,7 @@ class TestCompact:
         assert log.values(topic) == ["2", "end"]
 
     def test_goes_on_where_it_ended(self, log: LogUnderTest):
-        """Compacting again includes later events, and changes nothing if there are none."""
+        """Compacting again includes later events, and changes nothing if there are no later events."""
         topic = log.a_topic()
         for round_ in range(4):
             log.store(topic, *[a_record(f"{key}{round_}", key) for key in "abc"], f"end {round_}")

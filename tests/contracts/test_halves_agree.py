@@ -77,7 +77,7 @@ class RandomWalk:
             self.do_to_both(lambda log, topic=topic: log.create_topic(topic, PARTITIONS))
 
     def open_halves(self) -> None:
-        """A log of two halves, and the archiver between them, which works only on request."""
+        """Open a log of two halves, with an archiver between them that works only on request."""
         hot, folder, clock, tiers = self.made
         self.parts = TieredLogParts(hot, folder, clock)
         self.halves = self.parts.log(tiers)
@@ -202,7 +202,7 @@ class RandomWalk:
                 self.do_to_both(lambda log, place=(topic, partition): read_all(log, *place))
 
     def see_that_the_index_tells_the_truth(self) -> None:
-        """Segments follow each other without a gap, and each is in the archive unchanged."""
+        """Check that segments follow each other without a gap, and that each is in the archive unchanged."""
         index, store = self.parts.index, self.parts.store
         for topic in index.topic_names():
             for partition in range(PARTITIONS):

@@ -1,7 +1,7 @@
 """Kafka's answers are errors, come late, or never come: acknowledged events are stored once and in order.
 
 A proxy in front of a real server spoils its answers while events are published and read. The summary of the run shows
-how many events each test published, and their fates.
+how many events each test published, and their outcomes.
 """
 
 from contextlib import contextmanager

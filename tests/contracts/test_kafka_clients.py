@@ -43,7 +43,7 @@ def other_process_log(url, log):  # noqa: ARG001  # it makes the topic
 
 
 def lose_next_client(make, module, name, monkeypatch):
-    """Have the next client that a module makes find no servers, and return how many have been made since."""
+    """Make the next client that a module creates find no servers; returns how many clients have been created since."""
     made = []
 
     def make_one(address, **settings):

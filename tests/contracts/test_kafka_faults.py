@@ -1,7 +1,7 @@
 """Kafka servers fail while events are published and read: acknowledged events are stored once and in order.
 
 The tests wait two seconds for the cluster's answers instead of ten, so that unknown outcomes are soon reported. The
-summary of the run shows how many events each test published, and their fates.
+summary of the run shows how many events each test published, and their outcomes.
 """
 
 import random

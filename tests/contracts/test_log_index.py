@@ -70,7 +70,7 @@ class TestIdentity:
 
 class TestTopics:
     def test_are_listed(self, index: LogIndex):
-        """The list has every topic that was created and not deleted."""
+        """The list has every topic that was created and has not been deleted."""
         assert index.topic_names() == []
         for topic in ("b", "a", "c"):
             index.create_topic(topic, 2)
@@ -86,14 +86,14 @@ class TestTopics:
         assert index.topic("t") == Topic(partitions=3)
 
     def test_grow_and_never_shrink(self, index: LogIndex):
-        """A topic gets more partitions, never fewer."""
+        """The number of a topic's partitions can grow, but never shrinks."""
         index.create_topic("t", 3)
         index.grow_topic("t", 5)
         index.grow_topic("t", 2)
         assert index.topic("t") == Topic(partitions=5)
 
     def test_are_sealed_for_ever(self, index: LogIndex):
-        """Sealing is kept when something else is noted about the topic."""
+        """A sealed topic stays sealed when something else is noted about it."""
         index.create_topic("t", 1)
         index.seal_topic("t")
         index.grow_topic("t", 2)
@@ -333,7 +333,7 @@ class TestReferences:
         assert set(index.referenced_archive_keys()) == {"t0", "t1", "t2", "other"}
 
     def test_end_with_the_segment(self, index: LogIndex):
-        """Objects of replaced, removed or deleted segments are no longer referred to."""
+        """Objects of segments that are replaced, removed or deleted are no longer referred to."""
         for topic in ("t", "other"):
             index.create_topic(topic, 1)
         for revision in range(3):

@@ -42,7 +42,7 @@ def follow_recipe(root: Path, name: str) -> None:
 
 
 def insert_beside_line(path: Path, *, text: str, before: str = "", after: str = "") -> None:
-    """Insert a text before or after the only line in a file that begins like this."""
+    """Insert a text before or after the only line in a file that begins with this prefix."""
     lines = path.read_text().splitlines(keepends=True)
     [index] = [number for number, line in enumerate(lines) if line.startswith(before or after)]
     lines.insert(index if before else index + 1, text)

@@ -212,7 +212,7 @@ class TestWrite:
         assert registry.get(KIND, "counter") == Document("counter", {"count": 80}, 81)
 
     def test_creates_a_key_once(self, registry: Registry):
-        """If many create the same key at the same time, exactly one succeeds, and its body is kept."""
+        """If many writers create the same key at the same time, exactly one succeeds, and its body is stored."""
 
         def create(writer: int) -> list[str]:
             mine = []
@@ -263,7 +263,7 @@ class TestWrite:
 
 
 class TestChanges:
-    """The numbers that let processes continue to use their caches."""
+    """The change numbers that let processes continue to use their caches."""
 
     @pytest.mark.parametrize("kind", sorted(CACHED_KINDS))
     @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ class TestChanges:
         assert len(changed) < 5
 
     def test_are_no_documents(self, registry: Registry):
-        """Counting does not change the lists of documents."""
+        """The change numbers do not appear in lists of documents."""
         registry.write(PutDocument(REMEMBERED_KIND, "a", {}))
         assert [each.key for each in registry.list(REMEMBERED_KIND)] == ["a"]
 

@@ -1,4 +1,4 @@
-"""The history of a world, and the promises that each step must keep."""
+"""The history of a world, and the promises that each step has to keep."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class History:
         return self.now() + MOST_SKEW < reset.expires_at and self.steady() < self.marked[reset.id] + lasts
 
     def record_commit(self, place: Place, offset: CommittedOffset) -> None:
-        """An offset has moved by a commit."""
+        """A commit has moved an offset."""
         before = self.offsets[place]
         check_promise(
             "I3", offset.position > before.position, f"{place} goes from {before.position} to {offset.position}"

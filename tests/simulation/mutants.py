@@ -1,5 +1,5 @@
-"""Proof that the simulation can fail: `python -m tests.simulation.mutants [SEEDS]` breaks the code in one place at a
-time, in a copy of it, and looks for a seed whose world shows it."""
+"""Proof that the simulation can fail: `python -m tests.simulation.mutants [SEEDS]` makes one fault at a time in a copy
+of the code, and looks for a seed whose world shows the fault."""
 
 from __future__ import annotations
 

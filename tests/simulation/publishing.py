@@ -269,7 +269,7 @@ class Publisher:
                 self.begin_batch()
             return
         if not world.is_calm and world.drawn.random() < world.deaths:
-            self.begin_attempt()  # the process died, and its client tries again
+            self.begin_attempt()  # the process has died, and its client tries again
             return
         try:
             if self.step is None:

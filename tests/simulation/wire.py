@@ -50,7 +50,8 @@ class ProcessCrashed(BaseException):
 
 class UnreliableCoordination:
     """A `Coordination` with faults. `meanwhile` lets the rest of the world make moves; `actor` is the session that is
-    calling, if any, and `letting_go` is whether it hands over partitions. The owner of the wire sets `alive`."""
+    calling, if any, and `letting_go` is whether it hands over partitions. The process that owns the wire sets
+    `alive`."""
 
     def __init__(
         self, store: Any, history: History, faults: Faults, random: Random, meanwhile: Callable[[], None]

@@ -51,7 +51,7 @@ NEGLECTED_ROUNDS = 80
 
 
 class World:
-    """`store` is a `Coordination`, in memory if none is given."""
+    """A world of processes. `store` is a `Coordination`, in memory if none is given."""
 
     def __init__(self, seed: int, store: Any = None) -> None:
         self.random = random = Random(seed)

@@ -23,7 +23,7 @@ from tests.support.environment import plain_environment
 
 
 def test_a_scheme_names_an_engine():
-    """`memory:` is the engine in memory."""
+    """The scheme `memory:` selects the engine in memory."""
     assert isinstance(engines.open_event_log("memory:", HandMovedClock()), MemoryLog)
     assert isinstance(engines.open_registry("memory:"), MemoryRegistry)
 
@@ -38,7 +38,7 @@ def test_an_unknown_scheme_is_answered_with_those_there_are(url):
 
 
 def test_an_engine_is_imported_when_it_is_asked_for():
-    """Importing the rooms loads no engine."""
+    """Importing the broker's packages imports no engine."""
     program = "import sys, nakadi.app.engines, nakadi.app.engines; print([m for m in sys.modules if 'sqlite' in m])"
     environment = plain_environment(PYTHONPATH=":".join(sys.path))
     assert subprocess.check_output([sys.executable, "-c", program], env=environment).strip() == b"[]"

@@ -34,7 +34,7 @@ def test_what_is_audited_belongs_to_areas_that_change_something(broker):
 
 
 def test_an_application_of_some_areas_has_their_routes_alone(broker):
-    """A process may serve a part of the API."""
+    """A process may serve only a part of the API."""
     application = make_application(broker, "publishing", "cursors")
 
     assert [route.operation for route in application.router.routes] == operations(broker, "publishing", "cursors")

@@ -1,4 +1,4 @@
-"""Several processes on one registry in DynamoDB: a change that one of them has acknowledged is in force in all of
+"""Several processes with one registry in DynamoDB: a change that one of them has acknowledged is in force in all of
 them."""
 
 from __future__ import annotations
@@ -246,8 +246,8 @@ def test_a_changed_subscription_is_in_force_in_every_process(processes):
 
 
 def test_a_change_that_was_made_before_is_in_force_when_it_is_acknowledged(processes):
-    """If the change was already made by a request whose client has gone, the next such request is answered when the
-    change is in force. (R295)"""
+    """If the same change was made before, and nobody waited for it, a request for it is answered when the change is in
+    force. (R295)"""
     assert partitions(processes.reader) == 1
     processes.writer.registration.repartitioning.set_partition_count(NAME, 8, UNAUTHENTICATED)
     assert partitions(processes.reader) == 1

@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE, started_threads, until
 
 
 class RecordedExit:
-    """Notes how a process would have ended."""
+    """Records how a process would have ended."""
 
     def __init__(self):
         self.codes = []

@@ -14,7 +14,7 @@ class ProcessExit(BaseException):
 
 @pytest.fixture
 def steps_taken():
-    """The calls, in order."""
+    """The steps that were taken, in order."""
     return []
 
 

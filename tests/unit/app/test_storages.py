@@ -145,7 +145,7 @@ def test_a_service_that_is_not_there_is_found_out_soon(monkeypatch):
 
 
 def test_a_log_that_two_storages_share_is_closed_once():
-    """Storages in the same file have one log."""
+    """Two storages with the same file share one log."""
     closed = []
     log = MemoryLog(SystemClock())
     log.close = lambda: closed.append(log)

@@ -32,7 +32,7 @@ def test_missing_and_empty_lists_have_violations():
 
 
 def test_subscriptions_have_no_writers():
-    """The section of a subscription has two lists. (R53)"""
+    """The authorization section of a subscription has two lists. (R53)"""
     assert violations_of(AuthorizationDraft(admins=(ANN,), readers=(ANN,)), "SubscriptionDraft") == []
     assert violations_of(AuthorizationDraft(), "SubscriptionDraft") == [
         ("authorization.admins", "must not be null"),
@@ -71,7 +71,7 @@ def test_attributes_may_not_be_repeated():
 
 
 def test_an_authorization_must_not_be_removed():
-    """Authorization may be added and replaced, never removed. (R62)"""
+    """Authorization may be added and replaced, but never removed. (R62)"""
     section = Authorization(admins=(A,), readers=(A,))
     for old, new in ((None, None), (None, section), (section, section)):
         authorization.check_authorization_not_removed(old, new)

@@ -99,7 +99,7 @@ def test_keys_can_be_fetched_from_a_url(issuer, clock):
             self.wfile.write(issuer.path.read_bytes())
 
         def log_message(self, *_):
-            """Keep quiet."""
+            """Log nothing."""
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.handle_request)

@@ -84,7 +84,7 @@ def test_the_wildcard_matches_every_subject(permissions, operation):
 
 
 def test_the_lists_of_a_subscription_have_no_writers(permissions):
-    """A subscription's section has admins and readers, and no writers. (R53)"""
+    """A subscription's section has admins and readers, but no writers. (R53)"""
     section = Resource(ResourceType.SUBSCRIPTION, "id", Authorization(admins=(ANN,), readers=(BOB,)))
 
     assert not permissions.allows(Operation.WRITE, section, subject(ANN, BOB))
@@ -144,7 +144,7 @@ def test_the_blacklist_blocks_applications_and_event_types(permissions, blacklis
 
 
 def test_a_removed_block_has_no_effect(permissions, blacklist):
-    """A removed entry has no effect. (R226)"""
+    """An entry that was removed has no effect any more. (R226)"""
     blacklist.block(BlockedKind.PRODUCER_APP, "ann")
     blacklist.unblock(BlockedKind.PRODUCER_APP, "ann")
 

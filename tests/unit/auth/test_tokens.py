@@ -175,7 +175,7 @@ def test_clocks_may_differ_a_little(tokens, issuer, claims):
 
 
 def test_a_token_without_signature_is_refused(tokens):
-    """The algorithm `none` is not an algorithm. (R43)"""
+    """A token with the algorithm `none` is refused. (R43)"""
     unsigned = jwt.encode({"sub": "ann", "iss": ISSUER, "aud": AUDIENCE, "exp": 9**10}, None, "none")
 
     with pytest.raises(NotAuthenticated, match="algorithm"):
@@ -272,7 +272,7 @@ def clock():
 
 @pytest.fixture
 def verifier_with_clock(issuer, clock):
-    """Tokens that are verified by a clock that the test moves."""
+    """A verifier of tokens whose clock the test moves."""
     return TokenVerifier(KeySet(make_key_fetcher(str(issuer.path)), clock), RULES, clock)
 
 

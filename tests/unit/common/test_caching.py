@@ -1,4 +1,4 @@
-"""Caching of values that were read."""
+"""Caching values that were read."""
 
 import tempfile
 from collections import Counter
@@ -49,7 +49,7 @@ def test_what_is_forgotten_is_read_again():
 
 
 def test_a_read_that_met_a_change_is_not_remembered():
-    """A value that was read before a change and arrives after it may be old: it is returned, and not cached."""
+    """A value that was read before a change, and arrives after it, may be outdated: it is returned, but not cached."""
     cache = Cache(HandMovedClock(), 1.0)
 
     def read_and_meet_a_change(_):
@@ -61,8 +61,8 @@ def test_a_read_that_met_a_change_is_not_remembered():
 
 
 def test_what_nobody_asks_for_any_more_is_dropped():
-    """Keys that come and go, such as versions of event types, leave nothing behind once they are too old. A key that is
-    requested all the time stays."""
+    """Keys that are requested for a while, such as versions of event types, are removed once they are too old. A key
+    that is requested all the time stays."""
     clock, reads = HandMovedClock(), []
     cache = Cache(clock, 1.0)
     for number in range(1000):
@@ -87,8 +87,8 @@ def test_strangers_cannot_fill_the_memory():
 KIND = "event-types"
 
 
-class CacheCase:
-    """A registry that counts its calls, and caches that watch it."""
+class CacheSetup:
+    """A registry that counts its calls, and caches that watch its changes."""
 
     def __init__(self) -> None:
         self.clock = HandMovedClock()
@@ -117,148 +117,148 @@ class CacheCase:
 
 
 @pytest.fixture
-def case():
-    made = CacheCase()
+def setup():
+    made = CacheSetup()
     made.write(1)
     return made
 
 
 class TestWithAWatch:
-    def test_a_value_is_not_read_again_while_nothing_changes(self, case: CacheCase):
+    def test_a_value_is_not_read_again_while_nothing_changes(self, setup: CacheSetup):
         """However many values are cached, one query renews all of them when they are too old."""
         for key in ("a", "b", "c"):
-            case.write(1, key)
+            setup.write(1, key)
         for _ in range(10):
-            assert [case.get(key) for key in ("a", "b", "c")] == [1, 1, 1]
-            case.clock.move(2)
-        assert case.asked == {"changes": 10, "a": 1, "b": 1, "c": 1}
+            assert [setup.get(key) for key in ("a", "b", "c")] == [1, 1, 1]
+            setup.clock.move(2)
+        assert setup.asked == {"changes": 10, "a": 1, "b": 1, "c": 1}
 
-    def test_a_function_that_stood_still_asks_again(self, case: CacheCase):
+    def test_a_function_that_stood_still_asks_again(self, setup: CacheSetup):
         """Values that were read before a process was suspended are forgotten, although its steady clock stood still as
         well."""
-        case.get()
-        case.clock.stand_still(3600)
-        case.write(2)
-        assert case.get() == 1
-        case.watch.forget_snapshot_from_before_pause(1.0)
-        assert case.get() == 2
+        setup.get()
+        setup.clock.stand_still(3600)
+        setup.write(2)
+        assert setup.get() == 1
+        setup.watch.forget_snapshot_from_before_pause(1.0)
+        assert setup.get() == 2
 
-    def test_a_function_that_did_not_stand_still_asks_nothing(self, case: CacheCase):
+    def test_a_function_that_did_not_stand_still_asks_nothing(self, setup: CacheSetup):
         """The result of a query in the previous invocation is used as long as it is fresh by both clocks."""
-        case.get()
-        case.clock.move(0.9)
-        case.watch.forget_snapshot_from_before_pause(1.0)
-        case.get()
-        assert case.asked == {"changes": 1, "a": 1}
+        setup.get()
+        setup.clock.move(0.9)
+        setup.watch.forget_snapshot_from_before_pause(1.0)
+        setup.get()
+        assert setup.asked == {"changes": 1, "a": 1}
 
-    def test_a_time_of_day_that_was_put_back_proves_nothing(self, case: CacheCase):
+    def test_a_time_of_day_that_was_put_back_proves_nothing(self, setup: CacheSetup):
         """A result whose time is in the future is forgotten: nobody knows how old it is."""
-        case.get()
-        case.clock.set_back(60)
-        case.write(2)
-        case.watch.forget_snapshot_from_before_pause(1.0)
-        assert case.get() == 2
+        setup.get()
+        setup.clock.set_back(60)
+        setup.write(2)
+        setup.watch.forget_snapshot_from_before_pause(1.0)
+        assert setup.get() == 2
 
-    def test_nothing_is_asked_while_everything_is_fresh(self, case: CacheCase):
+    def test_nothing_is_asked_while_everything_is_fresh(self, setup: CacheSetup):
         """While the values are fresh, there are no queries."""
-        case.get()
-        case.clock.move(0.9)
-        case.get()
-        assert case.asked == {"changes": 1, "a": 1}
+        setup.get()
+        setup.clock.move(0.9)
+        setup.get()
+        assert setup.asked == {"changes": 1, "a": 1}
 
-    def test_quick_work_is_never_interrupted_by_all_at_once(self, case: CacheCase):
+    def test_quick_work_is_never_interrupted_by_all_at_once(self, setup: CacheSetup):
         """Before the cache is too old, a single piece of quick work goes to a thread, which reads again."""
-        case.get()
-        case.clock.move(0.6)
+        setup.get()
+        setup.clock.move(0.6)
         with pytest.raises(NeedsThread):
-            run_without_blocking(case.get)
-        assert [run_without_blocking(case.get) for _ in range(3)] == [1, 1, 1]
-        assert case.asked["changes"] == 1
-        assert case.get() == 1
-        assert case.asked["changes"] == 2
-        case.clock.move(0.6)
-        case.get()
-        assert case.asked["changes"] == 2
-        case.clock.move(0.5)
+            run_without_blocking(setup.get)
+        assert [run_without_blocking(setup.get) for _ in range(3)] == [1, 1, 1]
+        assert setup.asked["changes"] == 1
+        assert setup.get() == 1
+        assert setup.asked["changes"] == 2
+        setup.clock.move(0.6)
+        setup.get()
+        assert setup.asked["changes"] == 2
+        setup.clock.move(0.5)
         for _ in range(2):
             with pytest.raises(NeedsThread):
-                run_without_blocking(case.get)
+                run_without_blocking(setup.get)
 
-    def test_quick_work_does_not_read(self, case: CacheCase):
+    def test_quick_work_does_not_read(self, setup: CacheSetup):
         """Values that are not cached are read by a thread."""
-        case.get("a")
+        setup.get("a")
         with pytest.raises(NeedsThread):
-            run_without_blocking(lambda: case.get("b"))
-        assert case.asked["b"] == 0
+            run_without_blocking(lambda: setup.get("b"))
+        assert setup.asked["b"] == 0
 
-    def test_a_change_is_seen_in_time(self, case: CacheCase):
+    def test_a_change_is_seen_in_time(self, setup: CacheSetup):
         """Changes and removals by another process are seen as soon as the cache is too old."""
-        assert case.get() == 1
-        case.write(2)
-        case.clock.move(1)
-        assert case.get() == 2
-        case.registry.write(RemoveDocument(KIND, "a"))
-        case.clock.move(1)
-        assert case.get() is None
+        assert setup.get() == 1
+        setup.write(2)
+        setup.clock.move(1)
+        assert setup.get() == 2
+        setup.registry.write(RemoveDocument(KIND, "a"))
+        setup.clock.move(1)
+        assert setup.get() is None
 
-    def test_a_change_releases_what_it_is_about(self, case: CacheCase):
-        """If one of many values changes, few are read again."""
+    def test_a_change_releases_what_it_is_about(self, setup: CacheSetup):
+        """If one of many values changes, only few values are read again."""
         keys = [f"key-{each}" for each in range(50)]
         for key in keys:
-            case.write(1, key)
+            setup.write(1, key)
         for key in keys:
-            case.get(key)
-        case.write(2, keys[0])
-        case.clock.move(2)
-        assert [case.get(key) for key in keys] == [2, *[1] * 49]
-        assert 51 <= sum(case.asked[key] for key in keys) < 55
+            setup.get(key)
+        setup.write(2, keys[0])
+        setup.clock.move(2)
+        assert [setup.get(key) for key in keys] == [2, *[1] * 49]
+        assert 51 <= sum(setup.asked[key] for key in keys) < 55
 
-    def test_a_change_between_the_question_and_the_reading_is_seen(self, case: CacheCase):
+    def test_a_change_between_the_question_and_the_reading_is_seen(self, setup: CacheSetup):
         """A value that was read before a change is read again, although the change was made after the query."""
 
         def read_and_meet_a_change(_: str) -> int:
-            old = case.read("a")
-            case.write(2)
+            old = setup.read("a")
+            setup.write(2)
             return old
 
-        assert case.cache.get("a", read_and_meet_a_change) == 1
-        case.clock.move(1)
-        assert case.get() == 2
+        assert setup.cache.get("a", read_and_meet_a_change) == 1
+        setup.clock.move(1)
+        assert setup.get() == 2
 
-    def test_what_is_forgotten_is_read_again_at_once(self, case: CacheCase):
+    def test_what_is_forgotten_is_read_again_at_once(self, setup: CacheSetup):
         """A process sees its own writes at once."""
-        case.get()
-        case.write(2)
-        case.cache.invalidate("a")
-        assert case.get() == 2
+        setup.get()
+        setup.write(2)
+        setup.cache.invalidate("a")
+        assert setup.get() == 2
 
-    def test_all_caches_share_the_question(self, case: CacheCase):
+    def test_all_caches_share_the_question(self, setup: CacheSetup):
         """A second cache uses the result of the same query."""
-        case.get()
-        case.a_cache("settings").get("x", lambda _: 0)
-        assert case.asked["changes"] == 1
+        setup.get()
+        setup.a_cache("settings").get("x", lambda _: 0)
+        assert setup.asked["changes"] == 1
 
-    def test_a_value_is_read_again_some_day(self, case: CacheCase):
-        """A change that was not counted, made by a process of an older version, is seen within an hour."""
-        case.get()
-        case.clock.move(MAX_CACHE_ENTRY_AGE_SECONDS)
-        case.get()
-        assert case.asked["a"] == 2
+    def test_a_value_is_read_again_some_day(self, setup: CacheSetup):
+        """A change that was not counted, because an older version of the broker made it, is seen within an hour."""
+        setup.get()
+        setup.clock.move(MAX_CACHE_ENTRY_AGE_SECONDS)
+        setup.get()
+        assert setup.asked["a"] == 2
 
-    def test_an_unanswered_look_confirms_no_entry(self, case: CacheCase):
+    def test_an_unanswered_look_confirms_no_entry(self, setup: CacheSetup):
         """While a cache cannot read the changes, it does not use entries that are too old."""
-        case.get()
-        case.registry.close()
-        case.clock.move(0.5)
-        assert case.get() == 1
-        case.clock.move(0.5)
+        setup.get()
+        setup.registry.close()
+        setup.clock.move(0.5)
+        assert setup.get() == 1
+        setup.clock.move(0.5)
         with pytest.raises(Unavailable):
-            case.get()
+            setup.get()
 
-    def test_documents_whose_changes_are_not_counted_cannot_be_remembered(self, case: CacheCase):
+    def test_documents_whose_changes_are_not_counted_cannot_be_remembered(self, setup: CacheSetup):
         """A cache for a kind of document whose changes the registry does not count is refused at once."""
         with pytest.raises(AssertionError):
-            case.a_cache("measured")
+            setup.a_cache("measured")
 
 
 class SlowRegistry:
@@ -293,7 +293,7 @@ class TestLooks:
         assert slow.asked <= (8 if fails else 1)
 
     def test_that_began_too_early_are_not_shared(self):
-        """A caller that needs the present state does not use the result of an earlier read."""
+        """A caller that needs the current state does not use the result of an earlier read."""
         slow = SlowRegistry()
         watch = ChangeWatch(slow, HandMovedClock())
         with ThreadPoolExecutor(2) as threads:

@@ -1,4 +1,4 @@
-"""The reads of DynamoDB that keep a broker's cache up to date."""
+"""The reads from DynamoDB that keep a broker's cache up to date."""
 
 from contextlib import closing, contextmanager
 from itertools import count
@@ -40,7 +40,7 @@ class MachineTime:
 
 
 class BrokersOnAws:
-    """AWS, and brokers whose clocks the test moves."""
+    """Emulated AWS, and brokers whose clocks the test moves."""
 
     def __init__(self, service: EmulatedAws, stream: str, monkeypatch) -> None:
         self.service = service

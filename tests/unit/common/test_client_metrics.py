@@ -1,4 +1,4 @@
-"""Metrics of each client, in little memory."""
+"""Metrics of each client, with little memory."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Metrics that are counted together: how unevenly events are spread over partitions."""
+"""Metrics of groups: how unevenly the events of an event type are distributed over its partitions."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_one_partition_is_never_hot(metrics):
 
 
 def test_recent_events_count_most(metrics):
-    """Events published long ago count less and less: after an even spread, a formerly hot partition is no longer
+    """Events published long ago have less and less weight: after an even spread, a formerly hot partition is no longer
     hot."""
     publish(metrics, 4, p0=100_000)
     for _ in range(20):

@@ -62,7 +62,7 @@ def read_sample(metrics, name, **labels):
 
 
 def test_threads_that_count_at_once_lose_nothing(metrics):
-    """However threads take turns, every count is kept."""
+    """In whatever order threads run, no count is lost."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
@@ -99,7 +99,7 @@ def test_threads_that_count_at_once_lose_nothing(metrics):
 
 
 def test_event_types_beyond_a_number_are_counted_together(metrics):
-    """The first names have separate values in every metric, and all others share one."""
+    """A limited number of event types, the first ones, have their own values in every metric; all others share one."""
     for name in ("a", "b", "c", "d"):
         metrics.stored(name, 1, 10)
         metrics.events_refused.add(1, name, "validating")
@@ -421,7 +421,7 @@ def test_requests_in_work_are_reported_with_their_memory(metrics):
 
 
 def test_index_lag_is_reported_once_it_was_measured():
-    """The housekeeping measures how late the log indexer is, if there is one."""
+    """Housekeeping measures the lag of the log indexer, if there is one."""
 
     class LateIndexLog(MemoryLog):
         def measure_index_lag(self):

@@ -11,7 +11,7 @@ from tests.support.metrics import collect_samples, sample_value
 
 
 class SlowRegistry(MemoryRegistry):
-    """Each of its reads takes three seconds, and each write seven."""
+    """A registry in which each read takes three seconds, and each write seven."""
 
     def __init__(self, clock):
         super().__init__()

@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE
 
 @contextmanager
 def occupied_turn(turns):
-    """While this lasts, another thread has the turn."""
+    """Within the block, another thread has the turn."""
     begun, ended = threading.Event(), threading.Event()
 
     def work():

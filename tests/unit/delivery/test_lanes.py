@@ -77,7 +77,7 @@ class Receiver:
 
 
 def test_events_that_gather_during_a_delivery_go_together_into_the_next():
-    """The broker does not wait for a full batch, and sends the events that are there. (X10)"""
+    """The broker does not wait for a full batch, but sends the events that have arrived. (X10)"""
     session = a_session(batch_limit=3)
     [first] = session.receive(FIRST, [some_events(1)], 0)
     assert not session.receive(FIRST, [some_events(2, start=1)], 0)
@@ -332,7 +332,7 @@ def test_a_sink_that_has_taken_in_a_part_and_asks_for_time_blames_no_event():
 
 
 def keyed_events(*keys, start=0):
-    """Events whose values are their offsets, each with its key."""
+    """Events whose values are their offsets, with their keys."""
     records = [Record(str(start + index).encode(), key) for index, key in enumerate(keys)]
     return a_chunk(*records, start=start).run_from_offset(start)
 
@@ -357,7 +357,7 @@ def test_by_key_deliveries_of_a_partition_go_at_the_same_time_and_those_of_a_key
 
 
 def test_by_key_a_batch_has_the_next_events_of_several_keys():
-    """Events in flight hold up only their own keys; a batch keeps the order of the partition. (X10, X60)"""
+    """Events in flight delay only events with the same keys; a batch keeps the order of the partition. (X10, X60)"""
     session = a_session_by_key(batch_limit=3)
     [first] = session.receive(FIRST, [keyed_events("a", "b")], 0)
     [second] = session.receive(FIRST, [keyed_events("a", "c", "c", "d", start=2)], 0)
@@ -461,9 +461,9 @@ def test_a_sink_that_was_down_for_an_hour_gets_everything_in_order(seed):
     world = SinkWorld(seed, has_policy=False, outage_seconds=3600.0)
     world.run()
     [after, *_] = [each for each in world.called_at if each >= world.down_until]
-    # The pause, and the time that the world itself lets pass before its next step.
+    # The pause, and the time that the simulated world itself lets pass before its next step.
     assert after <= world.down_until + 5 * MAX_PAUSE_SECONDS
-    # Each process that takes over begins with short pauses.
+    # Each process that takes over starts with short pauses.
     beginnings = world.streams * len(world.partitions)
     assert sum(each < world.down_until for each in world.called_at) <= 12 * beginnings + 240 * len(world.partitions)
 

@@ -51,7 +51,7 @@ def test_what_is_delivered_ahead_is_told_in_ranges():
 
 
 def test_neighbours_of_a_batch_are_one_run():
-    """Their text is copied at once. A body has about a megabyte at most. (X10)"""
+    """The text of consecutive events is copied at once. A body has about a megabyte at most. (X10)"""
     queue = a_queue("a", "b", "c", "d", "e", size=MAX_BATCH_BYTES // 3)
     assert [run.count for run in queue.take(9)] == [3]
     assert [run.count for run in queue.take(9)] == [2]

@@ -95,6 +95,6 @@ def test_invalid_values_of_labels_have_violations(value, expected):
 
 
 def test_hostile_keys_are_checked_quickly():
-    """A key that is designed to be hard to match is refused as fast as any other. (R252)"""
+    """A key that is designed to be hard to match is refused as quickly as any other. (R252)"""
     keys = ("a" + "-" * 100_000, "a-" * 50_000 + "/", "a." * 50_000, "a" * 100_000 + "!/")
     assert measure_cpu(lambda: [list(annotation_violations({key: None})) for key in keys]) < 1000

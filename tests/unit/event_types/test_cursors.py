@@ -51,7 +51,7 @@ def test_published_positions_can_be_sorted_as_strings():
 
 @pytest.mark.parametrize("position", [Position(1, -1), Position(1, 0), Position(31, 10**17 + 3)])
 def test_published_positions_can_be_parsed(position):
-    """Every published offset leads back to its position. (C1, C4)"""
+    """Every published offset can be parsed to its position. (C1, C4)"""
     place = parse(str(position))
     assert isinstance(place, NumberedOffset)
     assert (place.timeline_order, place.offset) == (position.timeline, position.offset)
@@ -101,7 +101,7 @@ def test_begin_is_parsed_in_any_letter_case(offset):
     ],
 )
 def test_plain_number_means_the_first_timeline(offset, padded, number):
-    """A plain number is an offset of the first timeline, padded to 18 digits. (C3, C5, S90)"""
+    """A plain number is an offset in the first timeline, and is padded to 18 digits. (C3, C5, S90)"""
     place = parse(offset)
     assert place == NumberedOffset(None, padded)
     assert place.offset == number

@@ -32,7 +32,7 @@ def test_an_event_type_without_optional_fields_is_stored_completely():
 
 
 def test_an_event_type_with_all_fields_is_stored_completely():
-    """No field of an event type is lost or changed in the registry."""
+    """No field of an event type is lost or changed when it is stored."""
     event_type = an_event_type(
         category=Category.DATA,
         schema=a_schema('{"é": 1}', version=Version(1, 2, 3), created_at=A_LATER_MOMENT),

@@ -1,4 +1,4 @@
-"""Expectations on events, as annotations state them."""
+"""Expectations on events, which annotations state."""
 
 import pytest
 

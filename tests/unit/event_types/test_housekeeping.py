@@ -53,7 +53,7 @@ def values(broker, event_type):
 
 
 def test_events_are_removed_after_their_retention_time(broker, clock):
-    """Events older than the retention time are removed, younger ones are kept. (R128)"""
+    """Events that are older than the retention time are removed; younger ones are kept. (R128)"""
     event_type = register(broker)
     append(broker, event_type, Record(b"old"))
     clock.move(2 * HOUR)

@@ -47,7 +47,7 @@ def check_change(old, **changes) -> bool:
 
 
 def test_an_owner_selector_may_be_added():
-    """An owner selector may be added later and kept. (R116)"""
+    """An owner selector may be added to an event type, and may then stay. (R116)"""
     rules.check_owner_selector_change(None, None)
     rules.check_owner_selector_change(None, BY_TEAM)
     rules.check_owner_selector_change(BY_TEAM, replace(BY_TEAM))

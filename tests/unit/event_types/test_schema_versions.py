@@ -37,7 +37,7 @@ def api(broker):
 
 
 def doubling_schema(levels):
-    """A schema of less than two kilobytes that expands into millions."""
+    """A schema of less than two kilobytes that expands into millions of schemas."""
     definitions = {f"d{n}": {"allOf": [{"$ref": f"#/definitions/d{n - 1}"}] * 2} for n in range(1, levels)}
     return {"definitions": {"d0": {}, **definitions}, "properties": {"a": {"$ref": f"#/definitions/d{levels - 1}"}}}
 
@@ -69,7 +69,7 @@ def test_schemas_that_expand_too_far_are_not_stored(api, category, mode):
 
 
 def test_a_schema_stored_before_the_limit_has_batches_beyond_it_refused(broker, api):
-    """An event type whose stored schema expands too far has its batches refused, within their bound. (P56)"""
+    """If the stored schema of an event type expands too far, batches that need too many steps are refused. (P56)"""
     name = a_definition(schema={})["name"]
     assert api.post("/event-types", json=a_definition(name=name)).status_code == 201
     old = broker.event_types.get(name)

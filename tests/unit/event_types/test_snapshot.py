@@ -73,13 +73,13 @@ def test_empty_newest_timeline_does_not_hide_the_newest_event(counts, newest):
 
 
 def test_deleted_timelines_are_ignored():
-    """The ends belong to the timelines that still have their events. (C13, C15)"""
+    """The ends are those of the timelines that still have their events. (C13, C15)"""
     view = a_view(TimelineWithPast([3], deleted=True), TimelineWithPast([4], expired=[2]), TimelineWithPast([0]))
     assert ends_of(view) == ("001-0002-000000000000000002", "001-0002-000000000000000003")
 
 
 def test_ends_of_a_partition_that_was_added_later():
-    """A partition that was added later begins in the timeline that it was added to. (C71)"""
+    """A partition that was added later begins in the timeline to which it was added. (C71)"""
     view = a_view(TimelineWithPast([3]), TimelineWithPast([4, 2]))
     assert ends_of(view, "1") == ("001-0002-000000000000000000", "001-0002-000000000000000001")
 
@@ -155,7 +155,7 @@ def test_plain_number_is_of_the_first_timeline():
 
 
 def test_the_end_of_a_closed_timeline_is_the_start_of_the_next():
-    """A versioned cursor at the end of a closed timeline becomes the start of the next. (C7, S91)"""
+    """A versioned cursor at the end of a closed timeline becomes the start of the next timeline. (C7, S91)"""
     view = a_view(TimelineWithPast([3]), TimelineWithPast([0]), TimelineWithPast([4]))
     assert resolve_offset(view, "001-0001-2") == "001-0003--1"
     assert resolve_offset(view, "001-0001-1") == "001-0001-000000000000000001"

@@ -1,4 +1,4 @@
-"""How far tables are behind the archive, and when jobs are started."""
+"""How far tables lag behind the archive, and when jobs are started."""
 
 from contextlib import closing
 from datetime import timedelta

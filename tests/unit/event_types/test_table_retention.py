@@ -109,7 +109,7 @@ def test_annotations_that_require_others(annotations, message):
 
 
 def test_the_annotation_may_be_mandatory():
-    """If it is mandatory, an event type must say whether events are kept. (R256)"""
+    """If the annotation is mandatory, an event type must say whether events are kept. (R256)"""
     assert refusal({}, mandatory=True) == f"Annotation {MATERIALIZE_ANNOTATION} is required"
     check_data_lake_annotations({MATERIALIZE_ANNOTATION: "off"}, mandatory=True)
 

@@ -28,7 +28,7 @@ def a_run(**changes):
 
 
 def test_the_newest_runs_are_kept():
-    """The list has at most 50 runs, the newest first. (T1)"""
+    """The list has at most 50 runs, and the newest is the first. (T1)"""
     runs = TableRuns()
     for number in range(MAX_KEPT_RUNS + 3):
         runs = runs.with_run(a_run(row_count=number))

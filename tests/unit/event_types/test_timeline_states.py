@@ -1,4 +1,4 @@
-"""The changes of a timeline's state."""
+"""The permitted changes of a timeline's state."""
 
 from datetime import UTC, datetime
 

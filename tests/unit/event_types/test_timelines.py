@@ -48,7 +48,7 @@ def event_type(broker):
 
 
 def test_the_next_timeline_follows(event_type):
-    """The next timeline has the next order, a separate topic, and as many partitions. (R243)"""
+    """The next timeline has the next order, a topic of its own, and as many partitions. (R243)"""
     following = next_timeline(event_type, "other", A_MOMENT)
 
     assert (following.order, following.partitions, following.storage_id) == (2, 2, "other")
@@ -57,7 +57,7 @@ def test_the_next_timeline_follows(event_type):
 
 
 def test_a_switch_closes_the_old_timeline(event_type):
-    """The old timeline knows its last events and how long they are kept. (R243)"""
+    """The closed timeline has its last offsets, and the time until which its events are kept. (R243)"""
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
 
     result = with_completed_switch(announced, {0: 1, 1: -1}, A_MOMENT)
@@ -142,8 +142,8 @@ def change_label(broker, name):
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_change_of_the_event_type_does_not_break_a_switch(broker, event_type, before):
-    """An owner may change the event type at any moment of a switch: both the change and the switch take effect. (R242,
-    R243)"""
+    """An owner may change the event type at any time during a switch: both the change and the switch take effect.
+    (R242, R243)"""
     name = event_type.name
     act_before_next_writes(broker.registry, *[lambda: None] * before, lambda: change_label(broker, name))
 
@@ -245,7 +245,7 @@ def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
 
 @pytest.mark.usefixtures("spare_storage")
 def test_a_storage_being_removed_gets_no_event_type(broker):
-    """A creation during a removal must be repeated, and leaves no topic behind. (R104)"""
+    """A creation during a removal must be repeated, and leaves no topic. (R104)"""
     document = broker.registry.get("storages", "spare")
     broker.registry.write(PutDocument("storages", "spare", {**document.body, "closed": True}))
     made, gone = [], []

@@ -1,4 +1,4 @@
-"""The owner of a topic."""
+"""The directory that finds the event type of a topic."""
 
 import pytest
 from msgspec.structs import replace

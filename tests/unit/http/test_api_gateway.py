@@ -167,7 +167,7 @@ def test_a_long_answer_is_packed_for_who_wants_it():
 
 
 def test_an_answer_is_not_packed_for_a_request_without_accept():
-    """The gateway would hand it on as the text of its base64: Go's client, for example, sends no such header."""
+    """The gateway would pass on the text of the base64. Go's client, for example, sends no `Accept` header."""
     answer = handle_gateway_event(APPLICATION, asking_for("/long", accept=None, packed=True), None)
 
     assert not answer["isBase64Encoded"]

@@ -1,4 +1,4 @@
-"""The steps of every request, and their order."""
+"""The steps of every request and their order."""
 
 import gzip
 import json
@@ -82,7 +82,7 @@ def test_a_good_request_is_answered():
 
 
 def test_unknown_parameters_are_passed_over():
-    """Unknown query parameters make no difference. (R15)"""
+    """Unknown query parameters are ignored. (R15)"""
     assert ask("GET", "/things?nonsense=1&x").body == ask("GET", "/things").body
 
 

@@ -52,7 +52,7 @@ def test_header_values_are_given_back_unchanged(value):
 
 
 def test_bodies_arrive_whole():
-    """A body in many pieces reaches the handler in one."""
+    """A body that arrives in many pieces reaches the handler as one."""
     client = get_response(lambda r: json_response(r.body.decode()), a_scope("POST"), Client(b"ab", b"", b"cd", b"e"))
 
     assert json.loads(client.body) == "abcde"
@@ -75,7 +75,7 @@ def test_a_body_that_is_too_long_is_refused(headers, pieces):
 
 
 def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
-    """The server reads the rest of a refused request only for a moment."""
+    """The server reads the rest of a refused request only for a short time."""
 
     class EndlessClient(Client):
         async def receive(self):

@@ -196,7 +196,7 @@ def test_a_stream_is_packed_write_by_write():
 def test_the_first_batch_keeps_its_distance_from_the_headers():
     """After the headers, the first write waits a moment for a client that may read the socket itself, as pynakadi does.
 
-    No other client waits, nor one that requests gzip: it reads through a decoder. (trap 3)
+    Other clients do not wait, and neither do those that request gzip, because they read through a decoder. (trap 3)
     """
     times = []
 
@@ -335,7 +335,7 @@ def test_streams_are_asked_to_end():
 
 
 def test_a_stream_for_a_client_that_has_gone_is_given_up():
-    """A stream releases its resources if its client has left before it began."""
+    """If a client leaves before its stream begins, the stream releases its resources."""
 
     class Connection:
         is_half_closed, is_lost = True, False

@@ -46,7 +46,7 @@ def test_bodies_in_several_members_are_unpacked_whole(pack):
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 16_384, 300_000, 1_000_003])
 def test_nothing_is_lost_at_the_seams(pack, size):
-    """A body of any size comes out unchanged, with slices of any size."""
+    """A body of any size is unchanged after compression and decompression, with slices of any size."""
     encoding = "gzip" if pack is gzip.compress else "zstd"
     content = os.urandom(size)
 
@@ -90,7 +90,7 @@ def test_damaged_bodies_are_refused(encoding, body):
 
 @pytest.mark.parametrize("encoding", ["identity", "br", "deflate", ""])
 def test_unknown_encodings_are_passed_over(encoding):
-    """A body in an unknown encoding is taken unchanged. (R36, P45)"""
+    """A body with an unknown encoding is passed on unchanged. (R36, P45)"""
     assert decompress_body(a_request(encoding, EVENTS)).body == EVENTS
 
 

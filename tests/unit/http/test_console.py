@@ -69,7 +69,7 @@ def test_the_address_without_a_slash_leads_to_the_page(console):
     ],
 )
 def test_nothing_else_is_served(console, path):
-    """Only the page and the assets are served, and no other files in the folder or near it."""
+    """Only the page and the assets are served; other files in the folder or near it are not."""
     answer = console.get(path)
     assert answer.status_code == 404
     assert "outside" not in answer.text

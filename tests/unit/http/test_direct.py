@@ -1,4 +1,4 @@
-"""Requests that are answered on the event loop, and appends that no thread waits for."""
+"""Requests that are answered on the event loop, and appends for which no thread waits."""
 
 import asyncio
 import threading
@@ -75,11 +75,11 @@ class QuickHandler:
         return Response(200, {"x-length": str(len(request.body))})
 
 
-def quick_route(handlers):
+def quick_route(handler):
     return Route(
         method="POST",
         template="/event-types/{name}/events",
-        handler=handlers.publish,
+        handler=handler.publish,
         operation="publish",
         lane=Lane.EVENTS,
         quick=True,
@@ -88,7 +88,7 @@ def quick_route(handlers):
 
 
 @pytest.fixture
-def handlers():
+def handler():
     return QuickHandler()
 
 
@@ -98,10 +98,10 @@ def metrics():
 
 
 @pytest.fixture
-def serving(handlers, metrics):
+def serving(handler, metrics):
     other = Route(method="GET", template="/other", handler=lambda _: empty_response(), operation="other")
     with ServerThread(
-        Application([quick_route(handlers), other], lambda _: UNAUTHENTICATED), grace_seconds=PATIENCE, metrics=metrics
+        Application([quick_route(handler), other], lambda _: UNAUTHENTICATED), grace_seconds=PATIENCE, metrics=metrics
     ) as serving:
         yield serving
 
@@ -121,51 +121,51 @@ def memory_taken(metrics):
     return sum(metrics.request_memory.rows().values())
 
 
-def test_a_whole_request_needs_no_thread(wire, handlers, metrics):
+def test_a_whole_request_needs_no_thread(wire, handler, metrics):
     """The request begins on the loop, and continues there after its append; its memory is returned."""
     publish(wire, b"[1]", "X-Flow-Id: mine")
-    until(lambda: handlers.log.waiting)
+    until(lambda: handler.log.waiting)
     assert memory_taken(metrics) == 1003
-    handlers.log.end()
+    handler.log.end()
     status, headers, body = wire.response()
     assert (status, headers["x-length"], headers["x-flow-id"], body) == (200, "3", "mine", b"")
     assert headers["content-length"] == "0"
     assert "date" in headers
-    assert handlers.threads == ["loop"]
+    assert handler.threads == ["loop"]
     assert memory_taken(metrics) == 0
 
 
-def test_one_that_would_wait_is_begun_anew_in_a_thread(wire, handlers, metrics):
+def test_one_that_would_wait_is_begun_anew_in_a_thread(wire, handler, metrics):
     """The first attempt has no effect, and the thread does not wait for the append either."""
-    handlers.waits = True
+    handler.waits = True
     publish(wire)
-    until(lambda: handlers.log.waiting)
+    until(lambda: handler.log.waiting)
     assert memory_taken(metrics) == 1002
-    handlers.log.end()
+    handler.log.end()
     assert wire.response()[0] == 200
-    assert handlers.threads == ["loop", "nakadi-events"]
+    assert handler.threads == ["loop", "nakadi-events"]
     assert memory_taken(metrics) == 0
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_more_requests_wait_for_appends_than_there_are_threads(serving, handlers, wire, waits):
+def test_more_requests_wait_for_appends_than_there_are_threads(serving, handler, wire, waits):
     """Whether the requests began on the loop or in a thread, other requests are answered meanwhile."""
-    handlers.waits = waits
+    handler.waits = waits
     with ExitStack() as stack:
         wires = [stack.enter_context(Wire(serving.url)) for _ in range(100)]
         for each in wires:
             publish(each)
-        until(lambda: len(handlers.log.waiting) == 100)
+        until(lambda: len(handler.log.waiting) == 100)
         assert wire.send("GET /other HTTP/1.1").response()[0] == 200
-        handlers.log.end(number=100)
+        handler.log.end(number=100)
         assert [each.response()[0] for each in wires] == [200] * 100
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
-def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metrics, in_pieces):
+def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handler, metrics, in_pieces):
     """The remaining work may have to wait, or produce a long answer."""
     for outcome, status in ((Unavailable("gone"), 500), ({0: AppendRefused("full")}, 207)):
-        handlers.threads.clear()
+        handler.threads.clear()
         if in_pieces:
             wire.send("POST /event-types/x/events HTTP/1.1", "Content-Length: 2")
             wire.socket.sendall(b"{")
@@ -173,14 +173,14 @@ def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metric
             wire.socket.sendall(b"}")
         else:
             publish(wire)
-        handlers.log.end(outcome)
+        handler.log.end(outcome)
         assert wire.response()[0] == status
-        assert handlers.threads == ["loop", "nakadi-events"]
+        assert handler.threads == ["loop", "nakadi-events"]
         until(lambda: memory_taken(metrics) == 0)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_known):
+def test_an_answer_that_cannot_be_finished_is_a_problem(handler, metrics, is_known):
     """Whether the answer is finished before or after an append: no client waits for ever, and the memory is
     returned."""
 
@@ -192,79 +192,79 @@ def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_kn
     def fail(*_):
         raise OSError("The observer has failed")
 
-    application = Application([quick_route(handlers)], authenticate, wrap_answer=fail)
+    application = Application([quick_route(handler)], authenticate, wrap_answer=fail)
     with ServerThread(application, grace_seconds=PATIENCE, metrics=metrics) as serving, Wire(serving.url) as wire:
         publish(wire)
         if is_known:
-            handlers.log.end()
+            handler.log.end()
         assert wire.response()[0] == 500
         assert memory_taken(metrics) == 0
 
 
-def test_a_body_in_pieces_is_answered_too(wire, handlers):
+def test_a_body_in_pieces_is_answered_too(wire, handler):
     """The head is checked first, then the body is read, and the rest is the same."""
     wire.send("POST /event-types/x/events HTTP/1.1", "Content-Length: 70000")
     wire.socket.sendall(b"x" * 35_000)
     wire.socket.sendall(b"y" * 35_000)
-    handlers.log.end()
+    handler.log.end()
     assert wire.response()[1]["x-length"] == "70000"
 
 
-def test_answers_keep_the_order_of_requests_on_a_connection(wire, handlers):
-    """A client that does not wait for answers gets them in the order in which it asked."""
+def test_answers_keep_the_order_of_requests_on_a_connection(wire, handler):
+    """A client that does not wait for answers gets them in the order of its requests."""
     for length in (2, 3, 4):
         publish(wire, b"x" * length)
     for length in (2, 3, 4):
-        handlers.log.end()
+        handler.log.end()
         assert wire.response()[1]["x-length"] == str(length)
-    assert not handlers.log.waiting
+    assert not handler.log.waiting
 
 
 @pytest.mark.parametrize(("version", "header"), [("1.0", "Accept: */*"), ("1.1", "Connection: close")])
-def test_a_connection_that_is_not_kept_is_closed(wire, handlers, version, header):
+def test_a_connection_that_is_not_kept_is_closed(wire, handler, version, header):
     """A client that asks to close the connection gets its answer before the end."""
     publish(wire, b"{}", header, version=version)
-    handlers.log.end()
+    handler.log.end()
     status, headers, _ = wire.response()
     assert (status, headers["connection"]) == (200, "close")
     assert wire.once() == b""
 
 
-def test_a_client_that_leaves_meanwhile_harms_nothing(serving, wire, handlers, metrics):
+def test_a_client_that_leaves_meanwhile_harms_nothing(serving, wire, handler, metrics):
     """Its events are stored, its memory is returned, and the next client is served."""
     with Wire(serving.url) as leaving:
         publish(leaving)
-        until(lambda: handlers.log.waiting)
+        until(lambda: handler.log.waiting)
     assert wire.send("GET /other HTTP/1.1").response()[0] == 200
-    handlers.log.end()
+    handler.log.end()
     until(lambda: memory_taken(metrics) == 0)
     publish(wire)
-    handlers.log.end()
+    handler.log.end()
     assert wire.response()[0] == 200
 
 
-def test_a_server_that_stops_answers_what_has_been_begun(serving, wire, handlers):
+def test_a_server_that_stops_answers_what_has_been_begun(serving, wire, handler):
     """The answer to a request whose append is not finished is sent before the connection is closed."""
     publish(wire)
-    until(lambda: handlers.log.waiting)
+    until(lambda: handler.log.waiting)
     stopping = threading.Thread(target=serving.close)
     stopping.start()
-    handlers.log.end()
+    handler.log.end()
     assert wire.response()[0] == 200
     stopping.join(PATIENCE)
     assert not stopping.is_alive()
 
 
-def test_a_server_that_stops_waits_for_each_client(serving, handlers):
-    """The end of one connection is not the end of all: a client whose append takes longer gets its answer."""
+def test_a_server_that_stops_waits_for_each_client(serving, handler):
+    """The server does not stop when one connection ends: a client whose append takes longer gets its answer."""
     with Wire(serving.url) as first, Wire(serving.url) as second:
         for number, each in enumerate((first, second), start=1):
             publish(each)
-            until(lambda number=number: len(handlers.log.waiting) == number)
+            until(lambda number=number: len(handler.log.waiting) == number)
         stopping = threading.Thread(target=serving.close)
         stopping.start()
         for each in (first, second):
-            handlers.log.end()
+            handler.log.end()
             assert each.response()[0] == 200
             assert each.once() == b""
         stopping.join(PATIENCE)
@@ -412,25 +412,25 @@ def test_a_value_that_comes_while_others_are_delivered_is_delivered(monkeypatch)
     assert seen == [1, 2]
 
 
-def test_the_end_of_another_connection_harms_no_request(serving, wire, handlers):
+def test_the_end_of_another_connection_harms_no_request(serving, wire, handler):
     """A client gets its answer although other clients, whose requests came before and after its own, leave
     meanwhile."""
     with Wire(serving.url) as before:
         publish(before, b"[1]")
-        until(lambda: len(handlers.log.waiting) == 1)
+        until(lambda: len(handler.log.waiting) == 1)
         publish(wire, b"[1,2]")
-        until(lambda: len(handlers.log.waiting) == 2)
+        until(lambda: len(handler.log.waiting) == 2)
         with Wire(serving.url) as after:
             publish(after, b"[1,2,3]")
-            until(lambda: len(handlers.log.waiting) == 3)
+            until(lambda: len(handler.log.waiting) == 3)
     # Once the server serves a connection that was made later, it has noticed both ends.
     with Wire(serving.url) as later:
         assert later.send("GET /other HTTP/1.1").response()[0] == 200
-    handlers.log.end(number=3)
+    handler.log.end(number=3)
     status, headers, _ = wire.response()
     assert (status, headers["x-length"]) == (200, "5")
     publish(wire, b"[1]")
-    handlers.log.end()
+    handler.log.end()
     assert wire.response()[0] == 200
 
 
@@ -486,7 +486,7 @@ def answer_directly(response, connection):
 
 
 def test_nothing_is_begun_for_a_client_that_has_left():
-    """A request whose connection was lost while it waited for the loop is not worked on there."""
+    """If a connection is lost while its request waits for the loop, the request is not handled."""
     application, answers, otherwise, _ = answer_directly(Response(200, {}, b"x"), BareConnection(is_lost=True))
     assert (application.begun, answers, otherwise) == (0, [], [True])
     application, answers, otherwise, _ = answer_directly(Response(200, {}, b"x"), BareConnection(is_lost=False))

@@ -96,7 +96,7 @@ def test_schema_is_shown(name: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every link within the page has its target, no target occurs twice, and every tag is closed."""
+    """Every link within the page has a target, no target occurs twice, and every tag is closed."""
     reader = StrictHtmlReader(whole_page())
     assert not reader.open
     assert len(reader.ids) == len(set(reader.ids))
@@ -179,7 +179,7 @@ def test_document_is_json() -> None:
 
 @pytest.mark.parametrize("dangerous", ["<script>", "a & b", '"quoted"', "it's"])
 def test_text_is_escaped(dangerous: str) -> None:
-    """Text never becomes HTML, in any place."""
+    """Text never becomes HTML, wherever on the page it is."""
     escaped = html.escape(dangerous)
     assert element("p", dangerous) == f"<p>{escaped}</p>"
     assert element("p", title=dangerous) == f'<p title="{escaped}"></p>'

@@ -32,7 +32,7 @@ def request(*values, **fields):
 
 
 def test_the_first_value_wins():
-    """If a parameter comes several times, the first value wins. (L9)"""
+    """If a parameter occurs several times, the first value is used. (L9)"""
     asked = request("1", "x")
 
     assert TEXT.read(asked) == "1"

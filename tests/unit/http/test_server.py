@@ -94,7 +94,7 @@ def test_a_body_announced_too_long_is_refused_at_once(wire):
 
 
 def test_headers_may_be_long(wire):
-    """A header with the cursors of a hundred partitions, 11 KB long, is fine."""
+    """A header of 11 KB with the cursors of a hundred partitions is accepted."""
     cursors = json.dumps(
         [{"partition": str(n), "offset": f"001-0001-{n:018}", "event_type": "a" * 60} for n in range(100)]
     )
@@ -162,7 +162,7 @@ def test_trailers_may_not_be_endless(wire, endless):
 
 
 def test_responses_are_dated(wire):
-    """A response has a `Date`."""
+    """A response has a `Date` header."""
     assert "date" in wire.send("GET /echo HTTP/1.1").response()[1]
 
 
@@ -299,7 +299,7 @@ def test_methods_of_others_are_not_allowed(wire, method):
 
 
 def test_a_refusal_reaches_a_client_that_is_still_sending(wire):
-    """A client that continues to send after the refused part can still read the refusal."""
+    """A client that continues to send after the part that was refused can still read the refusal."""
     wire.socket.sendall(POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n")
     for _ in range(20):
         wire.socket.sendall(b"x" * 100_000)

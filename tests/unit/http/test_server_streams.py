@@ -1,4 +1,4 @@
-"""Streams of the HTTP server, and its end."""
+"""Streams of the HTTP server, and how the server stops."""
 
 import asyncio
 import http.client
@@ -136,7 +136,7 @@ def test_no_one_is_sent_gzip_unasked(wire):
 
 
 def test_a_client_that_leaves_an_idle_stream_is_noticed(serving, streams):
-    """A client that drops the connection while nothing is sent is noticed."""
+    """If a client closes the connection while nothing is sent, the stream notices it."""
     with Wire(serving.url) as wire:
         wire.send("GET /idle HTTP/1.1").head()
 
@@ -177,7 +177,7 @@ def test_a_slow_reader_slows_only_itself(serving, streams):
 
 
 def test_many_streams_are_noticed_when_they_leave(serving, streams):
-    """Three hundred clients who leave idle streams at once are all noticed."""
+    """If three hundred clients leave their idle streams at once, every stream notices it."""
     wires = [Wire(serving.url) for _ in range(300)]
     for wire in wires:
         wire.send("GET /idle HTTP/1.1")

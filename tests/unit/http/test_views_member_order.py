@@ -1,4 +1,4 @@
-"""The order of members in answers: some clients compare them as text."""
+"""The order of members in answers: some clients compare answers as strings."""
 
 from __future__ import annotations
 

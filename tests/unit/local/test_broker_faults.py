@@ -1,4 +1,4 @@
-"""Faults on demand."""
+"""Faults that a test or an operator orders."""
 
 import threading
 import time
@@ -138,7 +138,7 @@ def test_a_delay_ends_by_itself(log, faults):
 
 
 def test_a_delivery_is_repeated(log, faults):
-    """A repeated delivery begins with earlier events at their own offsets, and continues from the same place."""
+    """A repeated delivery begins with earlier events at their own offsets, and continues at the same offset."""
     for name in "abcd":
         append(log, name)
     faults.repeat(2)
@@ -175,7 +175,7 @@ def test_a_stopped_log_does_nothing(log, faults):
 
 
 def test_stopping_fails_reads_that_wait(log, faults, monkeypatch):
-    """A read that was waiting when the log was stopped fails instead of answering."""
+    """A read that waits when the log is stopped fails rather than returning."""
     append(log, "a")
     read = log._log.read
     monkeypatch.setattr(log._log, "read", lambda *asked, **limits: (faults.stop(), read(*asked, **limits))[1])
@@ -184,7 +184,7 @@ def test_stopping_fails_reads_that_wait(log, faults, monkeypatch):
 
 
 def test_watchers_are_notified(log):
-    """The log behind the faults does the watching."""
+    """The log behind the faults watches for events."""
     told = threading.Event()
     end = log.add_change_listener(lambda *_: told.set())
     append(log, "a")

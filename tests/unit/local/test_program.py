@@ -15,7 +15,7 @@ SENTENCE = "The broker cannot start. "
 
 @pytest.fixture(autouse=True)
 def logging_as_before():
-    """The program configures logging for its process, which here is the tests' process."""
+    """The program configures logging for its process, which is the tests' process here; this restores it."""
     loggers = [logging.getLogger(name) for name in ("", "nakadi.access")]
     before = [(each.level, each.handlers[:]) for each in loggers]
     yield
@@ -25,7 +25,7 @@ def logging_as_before():
 
 
 def read_start_error(capsys, *arguments):
-    """The message on stderr of a program that must not start."""
+    """Returns the message on stderr of a program that must not start."""
     assert main([*arguments], signals=SignalHandler()) == 1
     said = capsys.readouterr()
     assert said.out == ""

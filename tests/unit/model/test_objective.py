@@ -1,4 +1,4 @@
-"""How events are counted against an objective."""
+"""How events are counted against an objective for freshness."""
 
 from datetime import timedelta
 

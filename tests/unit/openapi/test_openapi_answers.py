@@ -104,5 +104,5 @@ def test_heads_and_options_have_no_bodies() -> None:
     ],
 )
 def test_operation_is_found(method: str, path: str, operation: str | None) -> None:
-    """A request belongs to the operation with its method and path, if there is one."""
+    """A request belongs to the operation with its method and path, if there is such an operation."""
     assert operation_at(method, path) == operation

@@ -108,7 +108,7 @@ def test_handlers_read_through_declarations_alone(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("http/routes/*.py")), ids=lambda path: path.stem)
 def test_what_is_declared_is_read(path: Path) -> None:
-    """A module of routes uses each of its declarations in a handler as well as in a route."""
+    """A module of routes uses each of its declarations in a handler, and not only in a route."""
     tree = ast.parse(path.read_text())
     routes = [node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "parameters"]
     declared = Counter(name for node in routes for name in _constants_read(node.value))

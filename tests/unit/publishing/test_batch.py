@@ -246,7 +246,7 @@ def test_sizes_are_those_of_what_was_sent():
 
 
 def test_the_rest_of_the_batch_is_untouched_by_odd_members():
-    """A bare string between events is refused, so it can never serve as an event's metadata. (P25, P109)"""
+    """A bare string between events is refused, so that it can never serve as an event's metadata. (P25, P109)"""
     assert refusal('[{"a":{}}, "metadata", {"metadata":{}}]') == "Illegal character at position 11"
 
 
@@ -362,7 +362,7 @@ def test_the_fast_way_is_as_strict_as_the_slow_one(events):
 
 @pytest.mark.parametrize("body", ["[{},{},{},{}]", "[{} {} {}{}]", '[{"a":{}},{"a":[{}]},{},{"a":1,"a":2}]'])
 def test_a_batch_has_only_so_many_events(body):
-    """A batch with more events than the limit is refused, and the message has the limit. (P40)"""
+    """A batch with more events than the limit is refused, and the message contains the limit. (P40)"""
     with pytest.raises(TooLarge, match="The batch has more than 3 events"):
         read_batch(body.encode(), BatchLimits(max_events=3))
     assert len(read_batch(body.replace(',"a":2', "").encode(), BatchLimits(max_events=4)).events) == 4

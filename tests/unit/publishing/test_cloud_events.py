@@ -1,4 +1,4 @@
-"""CloudEvents become the events of a batch."""
+"""CloudEvents are converted to the events of a batch."""
 
 import json
 from base64 import b64decode
@@ -30,7 +30,7 @@ def read(*events: object, **settings: object) -> Publication:
 
 
 def event_of(**members: object) -> dict[str, object]:
-    """The event that a CloudEvent becomes."""
+    """The event to which a CloudEvent is converted."""
     [event] = json.loads(read(a_cloud_event(**members)).body)
     return event
 

@@ -57,7 +57,8 @@ def test_a_flow_id_of_one_s_own(sent, stored):
 
 
 def test_a_partition_that_was_sent_is_overwritten():
-    """The chosen partition replaces the one that the client sent, and no event is refused for it. (P100, P102)"""
+    """The chosen partition replaces the one that the client sent, which is never a reason to refuse the event. (P100,
+    P102)"""
     [event] = enrich({"metadata": metadata(partition="7")}, partitions=[3])
     assert event["metadata"]["partition"] == "3"
 

@@ -105,7 +105,7 @@ def test_indexes_of_a_number_of_partitions_may_be_remapped():
 
 
 def test_key_fields_of_data_events_are_within_their_data():
-    """Paths are relative to `data` in data change events, and to the event in all others. (P87)"""
+    """Paths are relative to `data` in data change events, and to the event in all other events. (P87)"""
     event = {"k": "a", "data": {"k": "Hello"}}
     hello = by_hash("k", partitions=8)
     assert partitions_of([event], **hello, category=Category.DATA) == [2]
@@ -155,7 +155,7 @@ def test_random_is_drawn_for_each_event():
 
 
 def test_random_is_uniform():
-    """Every partition gets about as many events as any other. (P79)"""
+    """Every partition gets about as many events as any other partition. (P79)"""
     counts = collections.Counter(partitions_of([{}] * 8000, random.Random(1).random, partitions=8))
     assert set(counts) == set(range(8))
     assert all(880 < count < 1120 for count in counts.values())

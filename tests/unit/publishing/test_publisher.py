@@ -46,7 +46,7 @@ def test_without_authentication_the_publisher_has_a_fixed_name(house):
 
 
 def test_events_of_a_partition_keep_their_order(house):
-    """Events of one request in one partition are stored in the order of the array. (P108)"""
+    """The events of one request for one partition are stored in the order of the array. (P108)"""
     event_type = house.add(an_event_type(partitions=3, **BY_KEY))
     house.publish(event_type, [{"k": f"{number % 7}", "n": number} for number in range(100)])
     found = [[event["n"] for event in house.stored(event_type, partition)] for partition in range(3)]

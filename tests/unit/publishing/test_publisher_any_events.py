@@ -39,7 +39,7 @@ SPELLINGS = some.sampled_from(
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def house(request, tmp_path_factory):
-    """A publisher over an event log of this engine."""
+    """A publisher with an event log of this engine."""
     url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path_factory.mktemp('log') / 'events.db'}"
     log = open_event_log(url, SystemClock())
     yield PublisherInMemory(log)
@@ -47,7 +47,7 @@ def house(request, tmp_path_factory):
 
 
 def read_back(house, event_type):
-    """The stored texts by partition; their offsets count up from 0."""
+    """The stored texts by partition, whose offsets count up from 0."""
     found = {}
     for partition in range(PARTITIONS):
         events = house.log.read(event_type.timeline.topic, partition, 0).events

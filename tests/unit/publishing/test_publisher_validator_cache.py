@@ -15,7 +15,7 @@ from tests.support.publishing import a_business_type
 
 
 def test_validators_are_made_once():
-    """However many requests need a validator at the same time, it is compiled once. (P56)"""
+    """However many requests need a validator at the same time, the validator is compiled once. (P56)"""
     event_type, asked, together = an_event_type(), [], threading.Barrier(8)
     validators = ValidatorCache()
 

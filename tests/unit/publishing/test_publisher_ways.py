@@ -67,7 +67,7 @@ def object_of(members):
     return f"{{{','.join(members)}}}"
 
 
-class BatchCase:
+class BatchSetup:
     """A batch, and the expected records: the partition, key and text of each event, derived from the contract alone."""
 
     def __init__(self, draw):
@@ -162,10 +162,10 @@ def a_house():
     return house
 
 
-def publish(house, case, monkeypatch, *, in_pieces):
+def publish(house, setup, monkeypatch, *, in_pieces):
     """The outcome of the batch, and whether its events were known to be valid as a whole."""
     house.log.appends.clear()
-    house.draws[:] = case.draws
+    house.draws[:] = setup.draws
     find_problem, one_by_one = validation._find_problem, []
     with monkeypatch.context() as patch:
         patch.setattr(validation, "_find_problem", lambda *said: one_by_one.append(1) or find_problem(*said))
@@ -175,7 +175,7 @@ def publish(house, case, monkeypatch, *, in_pieces):
             for module in (batches, memory, validation):
                 patch.setattr(module, "MAX_BATCH_PIECE_BYTES", 300)
         try:
-            outcome = house.publisher.publish(case.name, case.body, UNAUTHENTICATED, "the-flow")
+            outcome = house.publisher.publish(setup.name, setup.body, UNAUTHENTICATED, "the-flow")
         except Malformed as refusal:
             outcome = refusal.detail
     stored = {
@@ -193,19 +193,19 @@ def test_what_is_stored_does_not_depend_on_the_way(monkeypatch):
     draw, ways = random.Random(SEED), Counter()
     house, other_house = a_house(), a_house()
     for _ in range(CASES):
-        case = BatchCase(draw)
-        outcome, stored, is_quick = publish(house, case, monkeypatch, in_pieces=False)
+        setup = BatchSetup(draw)
+        outcome, stored, is_quick = publish(house, setup, monkeypatch, in_pieces=False)
         ways["quick" if is_quick else "slow"] += 1
-        ways["quick with several events"] += is_quick and len(case.events) > 1
-        assert publish(other_house, case, monkeypatch, in_pieces=True)[:2] == (outcome, stored), case.body
-        if case.is_faulty:
-            assert not stored, case.body
+        ways["quick with several events"] += is_quick and len(setup.events) > 1
+        assert publish(other_house, setup, monkeypatch, in_pieces=True)[:2] == (outcome, stored), setup.body
+        if setup.is_faulty:
+            assert not stored, setup.body
             continue
-        assert getattr(outcome, "status", outcome) is BatchStatus.STORED, case.body
+        assert getattr(outcome, "status", outcome) is BatchStatus.STORED, setup.body
         expected = {}
-        for partition, key, text in case.stored:
+        for partition, key, text in setup.stored:
             expected.setdefault(partition, []).append((key, text))
-        assert stored == expected, case.body
+        assert stored == expected, setup.body
     assert ways["quick"] > CASES / 2, ways
     assert ways["quick with several events"] > CASES / 3, ways
 

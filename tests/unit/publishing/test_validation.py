@@ -305,7 +305,7 @@ def test_what_is_not_looked_at(house):
 
 
 def event_of_size(bytes_in_all: int, **members) -> str:
-    """An event's text of this size, most of it whitespace that is not stored."""
+    """The text of an event of this size, which is mostly whitespace that is not stored."""
     text = json.dumps({"a": "x"} | members)
     return text[:-1] + " " * (bytes_in_all - len(text)) + "}"
 
@@ -320,7 +320,7 @@ def test_the_largest_event(house, around):
 
 
 def test_an_event_above_the_limit(house):
-    """One byte more fails the event, and the message has both sizes. (P38)"""
+    """An event that is one byte larger fails, and the message contains both sizes. (P38)"""
     event_type = house.add(an_event_type())
     outcome = house.publish(event_type, f'[{{"a":"x"}},{event_of_size(999_001)},{{}}]'.encode())
     assert statuses_and_steps(outcome) == [("aborted", "validating"), ("failed", "validating"), ("aborted", "none")]

@@ -1,4 +1,4 @@
-"""Stored events are judged as publishing would have judged them."""
+"""Stored events are checked as publishing would have checked them."""
 
 import json
 from typing import Any

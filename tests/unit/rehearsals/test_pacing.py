@@ -1,4 +1,4 @@
-"""Long work lets others go first."""
+"""Long work pauses to let other work run."""
 
 from nakadi.rehearsals.pacing import MAX_SECONDS_AT_ONCE, Pacer
 

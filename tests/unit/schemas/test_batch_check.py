@@ -337,7 +337,7 @@ def test_members_of_any_name(name):
 
 
 def test_what_is_said_of_whole_events_is_checked_beside_their_type():
-    """Members that the schema does not name are also counted."""
+    """Members that the schema does not name count as well."""
     check = check_for({"type": "object", "properties": {"a": TEXT}, "minProperties": 2, "not": {"required": ["c"]}})
     assert check.accepts([{"a": "", "b": 1}, {"b": 1, "a": "", "x": {"y": 1}}])
     for event in ({"a": ""}, {"a": "", "c": 1}, {"a": 1, "b": 1}):

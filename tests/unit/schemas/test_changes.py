@@ -222,7 +222,7 @@ def test_arrays(old, new, changes):
 
 
 def test_references_are_followed():
-    """The target of a reference counts, not its name. (R203)"""
+    """The target of a reference is compared, not its name. (R203)"""
 
     def referring_schema(name, target):
         return {"properties": {"p": {"$ref": f"#/definitions/{name}"}}, "definitions": {name: target}}

@@ -227,7 +227,7 @@ def test_measured_versions_in_mode_none(old, new, changes, forward):
 
 
 def test_no_change_keeps_everything():
-    """The same text again means the same schema: version, time and text. (R189, R190)"""
+    """Submitting the same text again returns the same schema: version, time and text. (R189, R190)"""
     current = an_event_type(schema=a_schema('{"a":1}', version=Version(3, 1, 4)))
     assert next_schema(current, '{"a":1}', FORWARD, LATER) is current.schema
 
@@ -312,7 +312,7 @@ def test_a_refusal_explains_itself_to_people():
 
 
 def test_the_mode_before_the_change_decides():
-    """The mode before the change judges it, not the new one. (R191)"""
+    """The mode before the change decides, not the new one. (R191)"""
     assert refusal(AB, A, mode=COMPATIBLE, new_mode=NONE)
     assert refusal(A, A | {"required": ["a"]}, mode=COMPATIBLE, new_mode=FORWARD)
     assert str(evolve(AB, A, mode=NONE, new_mode=FORWARD).version) == "2.0.0"
@@ -352,7 +352,7 @@ def test_tightening_forbids_everything_else(old, new):
 
 
 def test_tightening_lists_what_it_forbids():
-    """Every forbidden change is reported, in the same words as elsewhere. (R193)"""
+    """Every forbidden change is reported, with the same messages as in other changes. (R193)"""
     refused = refusal(
         {"properties": {"a": {}, "b": S}}, {"properties": {"a": S}, "required": ["a"]}, FORWARD, COMPATIBLE
     )
@@ -365,7 +365,7 @@ def test_tightening_lists_what_it_forbids():
 
 
 def test_none_to_compatible_permits_everything():
-    """When `none` becomes `compatible`, the old schema restricts nothing. (R194)"""
+    """When `none` becomes `compatible`, the old schema does not restrict the new one. (R194)"""
     assert str(evolve(AB, {"properties": {"z": INT}}, NONE, COMPATIBLE).version) == "2.0.0"
 
 

@@ -277,7 +277,7 @@ def test_a_combinator_at_a_place():
 
 
 def test_the_schema_false():
-    """The message about the schema that accepts nothing says so. (P72)"""
+    """The message says that the schema accepts nothing. (P72)"""
     assert explain(SEVEN | {"properties": {"a": False}}, {"a": 1}) == "#/a: false schema always fails"
 
 
@@ -323,7 +323,7 @@ def test_what_cannot_be_explained():
 
 
 def test_explanations_leave_the_event_alone():
-    """An event is the same after it was explained. (P71)"""
+    """Explaining an event does not change it. (P71)"""
     event = {"a": [1, {"b": 2}]}
     explain({"properties": {"a": {"items": {"type": "string"}}}}, event)
 

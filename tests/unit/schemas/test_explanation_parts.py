@@ -67,7 +67,8 @@ def test_code_for_parts_finds_the_same_rules(schema, events):
 
 
 def test_what_code_cannot_tell_is_searched():
-    """If the code takes too many steps, or goes too deep, the search finds what it would find without code. (H6)"""
+    """If the code takes too many steps, or recurses too deeply, the search finds what it would find without code.
+    (H6)"""
     validator = compile_validator({"properties": {"a": {"properties": {"b": {"type": "string"}}}}})
     for trouble in (StepsExhausted, RecursionError):
 

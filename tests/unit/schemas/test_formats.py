@@ -113,7 +113,7 @@ def test_texts_that_are_not(name, text):
 
 
 def test_formats_that_are_checked():
-    """Other formats, such as uuid and date, are documentation. (R181)"""
+    """Other formats, such as uuid and date, are only documentation. (R181)"""
     assert set(FORMAT_CHECKS) == set(VALID) == set(INVALID)
 
 

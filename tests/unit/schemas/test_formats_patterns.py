@@ -82,7 +82,7 @@ def test_patterns_that_are_too_large(pattern):
 
 
 def test_patterns_of_a_schema():
-    """The patterns of one schema are compiled once each."""
+    """Each pattern in a schema is compiled once."""
     ours = SchemaPatterns()
 
     assert ours.compile_once("a") is ours.compile_once("a")

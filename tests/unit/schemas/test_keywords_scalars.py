@@ -49,6 +49,6 @@ def test_the_pattern_of_identifiers():
 
 
 def test_all_of():
-    """Conditions that are always true are left out, and costs add up. (P56)"""
+    """Conditions that are always true are left out, and the costs of the others are added up. (P56)"""
     assert combined_check([ALWAYS_TRUE, CodeCheck("a", 2), ALWAYS_TRUE, CodeCheck("b", 3)]) == CodeCheck("a and b", 5)
     assert combined_check([ALWAYS_TRUE]) is ALWAYS_TRUE

@@ -76,7 +76,7 @@ def test_a_few_doubled_levels_are_taken(kind):
 
 
 def test_a_schema_that_expands_without_references_is_refused_for_its_size():
-    """Twenty-two levels that are written out exceed the limits on the text."""
+    """The text of twenty-two levels that are written out exceeds the limits."""
     schema: dict[str, Any] = {}
     for _ in range(14):
         schema = {"allOf": [schema, schema]}

@@ -37,7 +37,7 @@ ORDER = {
     ],
 )
 def test_finds_properties(path):
-    """Paths lead through properties, references, patterns and dependencies on schemas. (R82, R83)"""
+    """Paths lead through properties, references, patterns and dependencies that are schemas. (R82, R83)"""
     assert defines_path(ORDER, path)
 
 

@@ -47,7 +47,7 @@ def test_references_lead_to_definitions():
 
 
 def test_several_types_have_one_place():
-    """For a choice that is not written as such in the text, the location of each member is the schema itself. (R296)"""
+    """If the text has a list of types rather than a choice, the location of each member is the schema itself. (R296)"""
     old = {"properties": {"a": {"type": ["string", "null"], "maxLength": 3}}}
     new = {"properties": {"a": {"type": ["string", "null"], "maxLength": 4}}}
     assert values(old, new) == (3, 4)

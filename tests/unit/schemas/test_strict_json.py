@@ -1,4 +1,4 @@
-"""Strict JSON."""
+"""Parsing strict JSON."""
 
 import json
 import sys
@@ -164,7 +164,7 @@ def test_refuses_half_a_character(text):
 
 
 def test_reads_one_value_out_of_a_longer_text():
-    """A value at the beginning of a text is read up to its end. (P36)"""
+    """A value at the beginning of a longer text is read up to the end of the value. (P36)"""
     assert parse_leading_value('{"a": 1}, {"b": x}]') == ({"a": 1}, 8)
 
 

@@ -149,7 +149,7 @@ def test_mode_compatible_needs_lists_for_combinations():
 
 
 def test_the_restricted_language_reports_what_it_does_not_permit():
-    """Values that are not schemas, in schemas that are not in use, are judged only by the language of the mode.
+    """Values that are not schemas, in schemas that are not in use, are checked only by the language of the mode.
     (R158)"""
     schema = {"definitions": {"d": {"items": 5, "properties": [{}, 5]}}}
     assert schema_forbidding_additions(schema)["definitions"]["d"]["items"] == 5

@@ -99,7 +99,7 @@ def test_keywords_have_values_of_their_kind(schema, reason):
     ],
 )
 def test_exclusive_bounds_are_what_the_draft_says(draft, bound, refused):
-    """`exclusiveMinimum` is a boolean in draft 4 and a number since draft 6. (R153)"""
+    """`exclusiveMinimum` is a boolean in draft 4, and a number since draft 6. (R153)"""
     schema = {**draft, "properties": {"a": {"minimum": 1, "exclusiveMinimum": bound}}}
     if refused:
         assert "#/properties/a/exclusiveMinimum: expected type: " in refusal(schema)

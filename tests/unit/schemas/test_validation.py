@@ -168,7 +168,7 @@ def test_drafts():
 
 
 def test_defaults():
-    """A default is not put into the event. (P56)"""
+    """A default is not inserted into the event. (P56)"""
     schema = {"default": {}, "properties": {"a": {"default": 1}}, "items": [{"default": 1}]}
     for event in ({}, []):
         before = copy.deepcopy(event)

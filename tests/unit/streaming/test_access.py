@@ -19,7 +19,7 @@ from tests.support.clock import HandMovedClock
 from tests.support.registry import settings_document
 
 
-class AccessCase:
+class AccessSetup:
     """An event type, a judge that caches it for a second, and another writer."""
 
     def __init__(self) -> None:
@@ -40,50 +40,50 @@ class AccessCase:
 
 
 @pytest.fixture
-def case():
-    return AccessCase()
+def setup():
+    return AccessSetup()
 
 
-def test_as_long_as_nothing_changes_there_is_nothing_to_say(case):
+def test_as_long_as_nothing_changes_there_is_nothing_to_say(setup):
     """An unchanged event type needs no verdict."""
-    assert case.verdict() is None
+    assert setup.verdict() is None
 
 
-def test_a_change_is_reported_until_it_is_known(case):
+def test_a_change_is_reported_until_it_is_known(setup):
     """A changed event type is returned; once the stream knows it, there is no further report. (L60)"""
-    case.elsewhere.replace(case.known, replace(case.known, owning_application="other"))
-    found = case.verdict()
+    setup.elsewhere.replace(setup.known, replace(setup.known, owning_application="other"))
+    found = setup.verdict()
     assert isinstance(found, EventType)
     assert found.owning_application == "other"
-    assert case.verdict(found) is None
+    assert setup.verdict(found) is None
 
 
-def test_what_is_remembered_may_be_older_than_what_is_known(case):
+def test_what_is_remembered_may_be_older_than_what_is_known(setup):
     """A stream that knows a newer event type than the cache does not return to the older one."""
-    assert case.verdict() is None  # and caches it
-    newer = case.elsewhere.replace(case.known, replace(case.known, owning_application="other"))
-    assert case.verdict(newer) is None
+    assert setup.verdict() is None  # and caches it
+    newer = setup.elsewhere.replace(setup.known, replace(setup.known, owning_application="other"))
+    assert setup.verdict(newer) is None
 
 
-def test_a_deleted_event_type_is_missed(case):
+def test_a_deleted_event_type_is_missed(setup):
     """Streams over a deleted event type are refused. (L61)"""
-    case.elsewhere.remove(case.known)
-    found = case.verdict()
+    setup.elsewhere.remove(setup.known)
+    found = setup.verdict()
     assert isinstance(found, TryLater)
     assert str(found) == 'EventType "a" does not exist.'
 
 
-def test_a_successor_is_another(case):
+def test_a_successor_is_another(setup):
     """A new event type with the same name does not keep a stream alive. (L61)"""
-    case.elsewhere.remove(case.known)
-    case.elsewhere.add(an_event_type(name="a", id="another"))
-    assert isinstance(case.verdict(), TryLater)
+    setup.elsewhere.remove(setup.known)
+    setup.elsewhere.add(an_event_type(name="a", id="another"))
+    assert isinstance(setup.verdict(), TryLater)
 
 
-def test_a_stream_is_not_ended_for_what_was_there_before_it(case):
+def test_a_stream_is_not_ended_for_what_was_there_before_it(setup):
     """If the cache still has a deleted predecessor, the judge reads again. (L61)"""
-    assert case.verdict() is None  # and caches it
-    case.elsewhere.remove(case.known)
-    case.elsewhere.add(an_event_type(name="a", id="another"))
-    successor = case.access.authorize("a", UNAUTHENTICATED)
-    assert case.verdict(successor) is None
+    assert setup.verdict() is None  # and caches it
+    setup.elsewhere.remove(setup.known)
+    setup.elsewhere.add(an_event_type(name="a", id="another"))
+    successor = setup.access.authorize("a", UNAUTHENTICATED)
+    assert setup.verdict(successor) is None

@@ -164,7 +164,7 @@ SEPARATORS = "\u2028 \u2029 \u0085"
 
 @pytest.mark.parametrize("text", ["", "é €", "\u2027 \u202a \u0084 \u0086", SEPARATORS, f'"{SEPARATORS}"' * 3])
 def test_no_other_character_is_escaped(text):
-    """Only the three characters at which clients tear lines become escapes. (L71)"""
+    """Only the three characters at which clients split lines by mistake are escaped. (L71)"""
     safe = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\u0085", "\\u0085")
     assert escape_line_separators(text.encode()) == safe.encode()
 

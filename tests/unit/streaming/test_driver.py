@@ -27,7 +27,7 @@ Scenario = Callable[["StreamSetup"], Awaitable[None]]
 
 
 class StreamSetup:
-    """An event type, its log, and streams over it."""
+    """An event type, its log, and streams of its events."""
 
     def __init__(self) -> None:
         self.log = ObservedLog()
@@ -202,7 +202,7 @@ def test_time_passes_without_events():
 
 
 def test_an_event_does_not_wait_for_a_timer():
-    """A stream with long time-outs sends a full batch at once."""
+    """A stream with long timeouts sends a full batch at once."""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -295,7 +295,7 @@ def test_a_slow_client_holds_up_only_itself():
 
 
 def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
-    """A stream whose client does not read is given up some time after its end. (L53)"""
+    """A stream whose client does not read is given up a certain time after its end. (L53)"""
     monkeypatch.setattr(driver_module, "SLOW_CLIENT_MARGIN_SECONDS", 0.01)
 
     async def scenario(stage: StreamSetup) -> None:
@@ -311,7 +311,7 @@ def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
 
 
 def test_events_that_are_not_delivered_do_not_move_the_cursor():
-    """A partition with only tombstones keeps reporting its position. (L58)"""
+    """A partition with only tombstones keeps reporting the same position. (L58)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()
@@ -328,7 +328,7 @@ def test_events_that_are_not_delivered_do_not_move_the_cursor():
 
 
 def test_a_stream_crosses_into_the_next_timeline():
-    """After the last event of a timeline, an open stream continues with the next one's first. (L67)"""
+    """After the last event of a timeline, an open stream continues with the first event of the next one. (L67)"""
 
     async def scenario(stage: StreamSetup) -> None:
         outlet = RecordingOutlet()

@@ -139,7 +139,7 @@ def test_a_follower_that_is_behind_gets_cached_events_at_once():
 
 
 def test_the_log_is_read_once_for_everyone():
-    """Followers that keep up share the events that were read."""
+    """Followers that keep up share the events that were read once."""
 
     async def scenario(stage: FeedSetup) -> None:
         followers = [await stage.follow() for _ in range(20)]
@@ -234,7 +234,7 @@ def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
 
 
 def test_nothing_is_kept_when_everyone_has_it():
-    """Once all followers have taken the chunks, they are dropped."""
+    """Once all followers have taken a chunk, the feed drops it."""
 
     async def scenario(stage: FeedSetup) -> None:
         follower = await stage.follow()
@@ -248,7 +248,7 @@ def test_nothing_is_kept_when_everyone_has_it():
 
 
 def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
-    """After a read, more events may follow, unless the log says that there are none."""
+    """After a read, more events may follow, unless the log says that no more do."""
 
     async def scenario(stage: FeedSetup) -> None:
         stage.log.tells_its_end = False

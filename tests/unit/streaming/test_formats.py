@@ -1,4 +1,4 @@
-"""The bytes of a stream."""
+"""The bytes of a stream in each format."""
 
 import orjson
 import pytest
@@ -47,7 +47,7 @@ def test_json_lines_need_no_words_around_them():
 
 
 def test_server_sent_events_begin_with_where_they_are():
-    """From the first moment, a browser knows where to continue: the id has the position of every partition."""
+    """From the start, a browser knows where to continue: the id has the position of every partition."""
     opening = EventStreamFormat(STARTS).stream_opening()
     assert opening == (
         b"retry: 3000\n"

@@ -347,7 +347,7 @@ def test_draining_sends_what_waits():
 
 
 def test_the_first_reason_to_end_is_the_one():
-    """Facts after the end change nothing."""
+    """Facts that arrive after the end change nothing."""
     session = a_session()
     session.handle_disconnect()
     session.handle_block()

@@ -231,7 +231,7 @@ def test_changes_by_others_are_found(stage):
 
 
 def test_a_deletion_by_others_is_found(stage):
-    """A stream over an event type that another process deleted ends with a Problem. (L61)"""
+    """The stream of an event type that another process has deleted ends with a Problem. (L61)"""
 
     async def scenario() -> None:
         event_type, outlet = stage.add(), RecordingOutlet()

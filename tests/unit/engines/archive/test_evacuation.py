@@ -114,7 +114,7 @@ def test_what_lives_moves_as_it_is(index, store, evacuation):
 
 @pytest.mark.usefixtures("index")
 def test_what_is_whole_stays_where_it_is(store, evacuation):
-    """The evacuation writes no object if all members of the old one live."""
+    """If all members of an object are live, the evacuation does not write another one."""
     keys = store.all_keys()
     assert evacuation.move_out_all(NOW).moved_count == 0
     assert store.all_keys() == keys
@@ -131,7 +131,8 @@ def test_what_retention_and_deletion_leave_is_dead(index, store, evacuation):
 
 
 def test_what_another_process_changed_meanwhile_stays_changed(index, store, evacuation):
-    """A segment that was rewritten after it was copied is not replaced by the copy; nor does a deleted topic return."""
+    """A segment that was rewritten after it was copied is not replaced by the copy; neither does a deleted topic come
+    back."""
     rewrite(index, store)
     members = evacuation.members_of([KEY])[KEY]
     own = rewrite(index, store, partition=1)
@@ -212,7 +213,7 @@ def test_a_sweep_without_grace_leaves_what_is_about_to_be_used(index, store, eva
 
 
 def test_a_sweep_sees_a_reference_that_is_made_while_it_looks(index, store, monkeypatch):
-    """An archiver that refers to its object after the sweep has read the references keeps its object."""
+    """If an archiver refers to its object after the sweep has read the references, the object stays."""
     references = index.referenced_archive_keys
 
     def read_references_then_archive():

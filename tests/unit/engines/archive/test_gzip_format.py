@@ -1,4 +1,4 @@
-"""Gzip members are unpacked whole or in pieces."""
+"""Gzip members are decompressed whole or in pieces."""
 
 import random
 

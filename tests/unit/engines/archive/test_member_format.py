@@ -1,4 +1,4 @@
-"""Archive objects, as bytes."""
+"""Archive objects as bytes."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ EVENTS = [
 
 
 def test_a_member_holds_events_to_the_byte():
-    """Events come back with offset, time, key, owner and addressee; a tombstone has no event."""
+    """Events are read byte for byte, with offset, time, key, owner and addressee; a tombstone has no event."""
     assert member_format.parse_member(member_format.pack_member("t", 3, EVENTS)) == EVENTS
 
 
@@ -56,7 +56,7 @@ def test_the_same_events_are_the_same_bytes():
 
 
 def test_a_member_of_nothing_holds_nothing():
-    """After everything was compacted away, the rest is empty."""
+    """If all events of a member were compacted away, the member is empty."""
     assert member_format.parse_member(member_format.pack_member("t", 0, [])) == []
 
 
@@ -75,7 +75,7 @@ def test_damaged_bytes_are_reported(content):
     st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"])), st.none() | st.text(max_size=5)), max_size=9)
 )
 def test_every_text_survives(texts):
-    """Any characters in events and keys come back."""
+    """Any characters in events and keys are read as they were written."""
     events = [
         StoredEvent(offset, Record(json.dumps(text, ensure_ascii=False).encode(), key), NOW)
         for offset, (text, key) in enumerate(texts)
@@ -89,7 +89,8 @@ def plain_event(offset: int, value: bytes = b"1", second: int = 0) -> StoredEven
 
 
 def test_plain_events_stay_text():
-    """Events without a key or other extras are read as lines: neighbours that were stored at one time are one text."""
+    """Events without a key or other extras are read as lines: consecutive events that were stored at the same time are
+    one text."""
     events = [
         plain_event(3, b'{"a":1}'),
         plain_event(4, b"[]"),

@@ -32,7 +32,7 @@ MINUTE = 60_000_000
 WINDOWS = 40
 
 
-class NoisyStore(MemoryStore):
+class UnreachableStore(MemoryStore):
     out_of_reach = False
 
     def put(self, key: str, content: bytes) -> None:
@@ -56,7 +56,7 @@ class MergingSetup:
 
     def __init__(self, index, windows: int = WINDOWS) -> None:
         self.index = index
-        self.store = NoisyStore()
+        self.store = UnreachableStore()
         self.asked: list[ArchiveLocation] = []
         self.merger = self.a_merger()
         index.create_topic("t", 2)
@@ -151,7 +151,7 @@ def in_dynamodb(service):  # noqa: ARG001  # the tables
 
 
 def test_many_small_neighbours_become_one(setup: MergingSetup):
-    """Each partition has one segment instead of many, with all its events, and a second time finds nothing to do."""
+    """Each partition has one segment instead of many, with all its events, and a second run finds nothing to do."""
     assert setup.merge() == 2 * (WINDOWS - 1)
     assert setup.segments(0) == setup.segments(1) == [(0, 2 * WINDOWS)]
     setup.see_that_all_is_there()
@@ -205,7 +205,7 @@ def test_gaps_are_left_alone(setup: MergingSetup, gap):
 
 
 def test_readers_with_the_old_list_find_the_old_objects(setup: MergingSetup):
-    """Objects stay until a sweep; a reader that comes later still looks into the index again."""
+    """Objects stay until a sweep; a reader that comes later reads the index again."""
     with closing(ArchiveReader(setup.index, SegmentCache(setup.store))) as reader:
         old = setup.index.segment_at_or_before("t", 0, 10)
         setup.merge()
@@ -230,7 +230,7 @@ def test_only_one_of_two_workers_merges(setup: MergingSetup):
 
 
 def test_a_worker_whose_claim_is_over_changes_nothing(setup: MergingSetup, monkeypatch):
-    """A worker that was asleep for longer than its claim leaves the replacement to the other."""
+    """A worker that was suspended for longer than its claim leaves the replacement to another worker."""
     put = setup.store.put
 
     def put_and_sleep(key, content):
@@ -276,7 +276,7 @@ def test_what_was_erased_meanwhile_does_not_come_back(setup: MergingSetup):
 
 
 def test_what_was_released_meanwhile_is_not_merged(setup: MergingSetup):
-    """A piece whose beginning is gone, or whose topic is deleted, is left to a later plan."""
+    """A piece whose beginning is removed, or whose topic is deleted, is left to a later plan."""
     [piece] = setup.merger.plan_merges("t", 0)
     setup.index.drop_segments_before("t", 0, 10)
     assert setup.merger.merge_group(piece) == 0
@@ -287,7 +287,7 @@ def test_what_was_released_meanwhile_is_not_merged(setup: MergingSetup):
 
 
 def test_what_cannot_be_read_is_reported_and_stays(setup: MergingSetup):
-    """A piece with a damaged object stays unchanged, with the reason."""
+    """A piece with a damaged object is reported with the reason, and stays unchanged."""
     setup.store.remove(["log/stream/shard/007"])
     [piece] = setup.merger.plan_merges("t", 0)
     for merger in (setup.merger, setup.a_merger(read_concurrently=True)):

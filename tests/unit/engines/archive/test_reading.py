@@ -102,7 +102,7 @@ def setup():
 
 
 def test_what_was_read_last_is_not_asked_for_again(setup: ReadingSetup):
-    """A reader that reads a segment in several slices fetches it once."""
+    """A reader that reads a segment in several slices fetches the segment once."""
     for start in range(3):
         assert setup.reader.read_slice("t", 0, start, 1, 1000).events[0].offset == start
     assert setup.store.asked.count("object 0") == 1
@@ -158,7 +158,7 @@ def test_damage_that_is_read_ahead_is_reported_when_it_is_asked_for():
 
 
 def read_in_rounds(count: int, at_once: int) -> RoundByRoundStore:
-    """Read all of a number of objects, with an expected number of requests in each round."""
+    """Read all objects of a given number, and expect a number of requests in each round."""
     store = RoundByRoundStore()
     setup = ReadingSetup(*[10] * count, store=store)
     with ThreadPoolExecutor(1) as threads, closing(setup.reader):
@@ -199,7 +199,7 @@ def test_no_more_is_asked_for_than_a_limit_needs(limit, objects):
 
 
 def test_no_more_is_asked_for_than_many_bytes_need():
-    """A reader that wants few bytes does not have many objects read for it."""
+    """For a reader that wants few bytes, not many objects are read."""
     setup = ReadingSetup(*[10] * 50)
     with closing(setup.reader):
         assert len(setup.reader.read_slice("t", 0, 0, 500, 25).events) == 25
@@ -216,7 +216,7 @@ def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead,
 
 
 def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
-    """A requested read that has not begun when its reader ends never begins."""
+    """A read that has not started when its reader ends never starts."""
     monkeypatch.setattr(segment_cache, "CONCURRENT_READS", 1)
     store = RoundByRoundStore()
     setup = ReadingSetup(*[10] * 30, store=store)
@@ -295,14 +295,14 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(setup: ReadingSetup)
 
 
 def test_the_manifest_begins_with_the_segment_of_an_offset(setup: ReadingSetup):
-    """The segments with an event at an offset or after it are returned in their order."""
+    """The segments with an event at or after an offset are returned in order."""
     assert [each.first_offset for each in archived_segments_from(setup.index, "t", 0, 4)] == [3, 6]
     assert [each.first_offset for each in archived_segments_from(setup.index, "t", 0)] == [0, 3, 6]
     assert list(archived_segments_from(setup.index, "t", 0, 9)) == []
 
 
 def test_members_of_many_events_are_split(monkeypatch):
-    """A range may hold several members; their events come back as one, in order, with the whole content of each
+    """A range may hold several members; the reader returns their events as one sequence, with the whole content of each
     line."""
     monkeypatch.setattr(member_format, "GZIP_MEMBER_BYTES", 200)
     events = [StoredEvent(number, Record(b"%d" % number), NOW) for number in range(50)]

@@ -134,7 +134,7 @@ def test_an_answer_of_s3_that_cannot_be_read_is_no_answer():
 
 
 def test_a_closed_store_refuses_everything(store):
-    """Nothing pretends to work after closing; closing again changes nothing."""
+    """After closing, calls fail; closing again changes nothing."""
     store.put("a/b", b"content")
     store.close()
     store.close()
@@ -189,7 +189,7 @@ def test_a_url_names_the_store():
 
 @pytest.fixture
 def versioned_store():
-    """A store in a bucket that keeps versions."""
+    """A store in a bucket with versioning."""
     with aws():
         client = Session().create_client("s3", REGION)
         client.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
@@ -222,7 +222,7 @@ def test_a_bucket_may_keep_what_was_replaced_and_removed(versioned_store, monkey
 
 
 def test_a_bucket_without_versions_has_no_old_ones():
-    """All its objects are the latest versions, and removed ones are gone."""
+    """All its objects are the latest versions, and removed objects no longer exist."""
     with aws():
         client = Session().create_client("s3", REGION)
         client.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})

@@ -39,7 +39,7 @@ def in_a_second() -> datetime:
 
 
 def test_what_is_referred_to_stays(index, store):
-    """Old objects without a segment are removed, and their bytes are reported."""
+    """Old objects without a segment are removed, and the number of their bytes is reported."""
     for name in ("log/mine/a", "log/mine/b", "compacted/mine/c"):
         store.put(name, b"content")
     refer_to_object(index, "log/mine/a")

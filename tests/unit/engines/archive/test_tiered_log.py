@@ -1,4 +1,4 @@
-"""The seam between the hot half of a log and the archive, and its failures."""
+"""The seam between the hot half of a log and its archive, and failures there."""
 
 import threading
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ class TestSeam:
         tiered_fixture.log.close()
 
     def test_never_leaves_out_what_is_not_archived(self, tiered_fixture: TieredLogFixture):
-        """The hot half keeps every event, for however long, until it is archived."""
+        """The hot half keeps every event until it is archived, however long that takes."""
         tiered_fixture.store_hours(3)
         tiered_fixture.log.archive()
         tiered_fixture.store_hours(3)
@@ -138,8 +138,8 @@ class TestSeam:
 
 class TestRetention:
     def test_retention_of_an_event_type_reaches_into_the_archive(self, tiered_fixture: TieredLogFixture):
-        """Events that the retention of an event type removes are gone from both halves, and their objects after the
-        grace time."""
+        """Events that the retention of an event type removes are removed from both halves, and their objects are
+        removed after the grace time."""
         tiered_fixture.store_hours(4)
         tiered_fixture.log.archive()
         tiered_fixture.store_hours(4)
@@ -178,7 +178,7 @@ class TestRetention:
         assert tiered_fixture.offsets() == [2, 3]
 
     def test_leaves_objects_to_those_who_read_them(self, tiered_fixture: TieredLogFixture):
-        """Within the grace time an object without references stays."""
+        """Within the grace time, an object without references stays."""
         tiered_fixture.log.close()
         tiered_fixture = TieredLogFixture(
             ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=3600, new_share_to_compact=0)
@@ -191,7 +191,7 @@ class TestRetention:
         tiered_fixture.log.close()
 
     def test_ends_with_the_topic(self, tiered_fixture: TieredLogFixture):
-        """The objects of a topic are removed with it, and none of its events can be read any more."""
+        """The objects of a topic are removed with it, and none of its events can be read."""
         tiered_fixture.store_hours(3)
         tiered_fixture.log.archive()
         tiered_fixture.log.read("t", 0, 0)
@@ -393,7 +393,7 @@ class TestArchiving:
         tiered_fixture.log.close()
 
     def test_pieces_left_by_short_lived_processes_are_merged(self, tiered_fixture: TieredLogFixture, monkeypatch):
-        """A process merges minutes after its start: if none ever lives for an hour, objects still do not pile up."""
+        """A process merges minutes after its start, so objects do not pile up even if no process lives for an hour."""
         monkeypatch.setattr(archive_worker, "FIRST_RUN_DELAY_SECONDS", 0)
         for _ in range(20):
             tiered_fixture.store_hours(1)
@@ -411,7 +411,7 @@ class TestArchiving:
         later.close()
 
     def test_takes_up_what_was_there_before(self):
-        """A process archives events that an earlier process stored and did not archive."""
+        """A process archives events that an earlier process stored, but did not archive."""
         clock, index, store = HandMovedClock(), MemoryLogIndex(), MemoryStore()
         hot = MemoryLog(clock)
         hot.create_topic("t", 2)

@@ -1,4 +1,4 @@
-"""Clients of several services, made by one process."""
+"""Clients of several services in one process."""
 
 from unittest.mock import patch
 

@@ -21,7 +21,7 @@ records = st.builds(
 
 @given(st.lists(st.none() | records, max_size=30))
 def test_a_frame_holds_what_was_put_in(given_records):
-    """Any records, including tombstones, come out of a frame as they went in. (P137)"""
+    """Any records, including tombstones, are read from a frame as they were written. (P137)"""
     assert frames.decode(frames.encode(given_records)) == given_records
 
 
@@ -45,7 +45,7 @@ def test_a_part_of_a_frame_can_be_read(given_records, start, stop):
 
 @given(st.lists(st.none() | records, max_size=30))
 def test_an_outline_reports_keys_and_tombstones(given_records):
-    """The outline has what compaction needs of each place."""
+    """The outline has what compaction needs to know about each offset."""
     expected = [None if record is None else (record.key, record.value is None) for record in given_records]
     frame = frames.encode(given_records)
     assert frames.keys_and_tombstones(frame) == expected
@@ -53,8 +53,7 @@ def test_an_outline_reports_keys_and_tombstones(given_records):
 
 
 def test_many_events_are_compressed():
-    """Events that resemble each other take a fraction of their size; a batch that would not shrink is kept
-    unchanged."""
+    """Similar events take a fraction of their size; a batch that would not shrink is stored unchanged."""
     alike = [Record(b'{"name":"somebody","number":%d}' % number) for number in range(1000)]
     assert len(frames.encode(alike)) < sum(len(record.value) for record in alike) / 4
     assert frames.decode(frames.encode(alike)) == alike

@@ -19,7 +19,7 @@ def a_key(kms):
 
 
 def test_what_was_sealed_is_opened_with_the_same_key_and_context_only(kms):
-    """A secret may be longer than the texts that KMS itself encrypts. (X47)"""
+    """A secret may be longer than the data that KMS itself encrypts. (X47)"""
     key = a_key(kms)
     box, secret = KmsSecretBox(key), b"secret" * 2000
     sealed = box.seal(secret, "here")

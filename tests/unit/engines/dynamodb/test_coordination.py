@@ -103,7 +103,7 @@ class TestFaultsThatPass:
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_parking(self, aws, coordination, fault):
-        """Events are parked once, and the cursor moved once."""
+        """Events are parked once, and the cursor is moved once."""
         aws.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         event = a_parked_event(3)
         assert coordination.park_events(SUBSCRIPTION, "a", [event], LATER, at(3)) is CommitResult.COMMITTED
@@ -246,8 +246,10 @@ class TestAnswersThatAreLost:
         assert commit(coordination, "a", 5) is CommitResult.OUTDATED
         assert position(coordination) == 9
 
-    def test_leave_no_doubt_about_who_owns(self, aws, coordination, other_process):
-        """If a partition comes back while a refusal is judged, the commit counts after all. (S312)"""
+    def test_a_commit_counts_if_its_partition_returns_while_the_refusal_is_judged(
+        self, aws, coordination, other_process
+    ):
+        """If a partition returns to its former owner while a refusal is judged, the commit counts after all. (S312)"""
         assign_partitions(coordination, "b", "b")
 
         def given_back(_, effect):

@@ -236,7 +236,7 @@ class TestFeed:
         assert feed.read_changes(0.8) == []
 
     def test_is_not_deafened_by_a_clock_that_is_ahead(self, feed, other_process, clock):
-        """A process whose clock is an hour fast does not keep others from being heard."""
+        """A process whose clock is an hour fast does not prevent notifications of others from being received."""
         clock.seconds += 3600
         commit(other_process, 1, seconds=1)
         clock.seconds -= 3600

@@ -227,7 +227,7 @@ class TestDoubt:
         assert registry.get(KIND, "a") == Document("a", {"by": "other"}, 3)
 
     def test_is_reported_when_another_removed_it(self, aws, registry, other_process):
-        """A document that may have been written and has gone does not count as never written."""
+        """A document that may have been written, but no longer exists, does not count as never written."""
         aws.goes_wrong("PutItem", timeout_fault_with(lambda: other_process.write(RemoveDocument(KIND, "b"))))
 
         with pytest.raises(Unavailable):
@@ -255,7 +255,7 @@ class TestDoubt:
 
 class TestCalls:
     def test_are_one_for_each_question(self, aws, registry):
-        """Every query is one call, and reads are strongly consistent; nothing scans a table."""
+        """Every query is one call, and reads are strongly consistent; no call scans a table."""
         registry.get(KIND, "a")
         registry.list(KIND, prefix="a", limit=10)
         registry.write(PutDocument(KIND, "a", {}, 1))
@@ -265,7 +265,7 @@ class TestCalls:
         assert aws.calls == {"GetItem": 1, "Query": 1, "PutItem": 1, "TransactWriteItems": 1}
 
     def test_a_change_of_a_cached_document_is_one_call(self, aws, registry):
-        """A change is counted in the call that makes it, and one call shows the changes."""
+        """A change is counted in the same call that makes it, and one call reads the change numbers."""
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
         registry.write(PutDocument("event-types", "a", {}, ABSENT_REVISION))
         registry.change_counters()
@@ -294,7 +294,7 @@ class TestCalls:
 
 class TestLargeDocuments:
     def test_are_kept_packed(self, registry):
-        """A schema of the maximum length fits, and comes back unchanged, also if it replaces a small one or a small one
+        """A schema of the maximum length fits, and is read unchanged, even if it replaces a small schema or a small one
         replaces it."""
         small, large = {"text": "x"}, {"text": '{"type": "string"}\n' * 13_000}
         for body in (large, small, large):
@@ -305,7 +305,8 @@ class TestLargeDocuments:
 
     @pytest.mark.parametrize("expected", [None, 1])
     def test_that_do_not_fit_are_refused(self, aws, registry, expected):
-        """A document that no item holds is refused in words for the client, without a call to the table."""
+        """A document that is too large for an item is refused with a message for the client, without a call to the
+        table."""
         body = {"text": "".join(random.Random(1).choices(string.printable + "äöüéß", k=600_000))}
 
         with pytest.raises(Invalid, match="too large"):

@@ -89,7 +89,8 @@ def running_tail(consumer, monkeypatch):
 
 
 def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkeypatch):
-    """A partition that is given up, and followed again from an earlier offset, has every event from there on."""
+    """A follower of a partition that is given up, and followed again from an earlier offset, gets every event from
+    there on."""
     consumer = FollowingConsumer()
     with running_tail(consumer, monkeypatch) as tail:
         tail.follow_partition(("t", 0), 100)
@@ -107,7 +108,8 @@ def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkey
 
 
 def test_an_event_is_fetched_once_for_all_readers(monkeypatch):
-    """However many readers wait at the end of a partition, one consumer follows it, and they share its events."""
+    """However many readers wait at the end of a partition, one consumer follows it, and the readers share its
+    events."""
     consumer, made, fetched = FollowingConsumer(), [], []
     decode = reading.event_from_message
 
@@ -133,7 +135,7 @@ def test_an_event_is_fetched_once_for_all_readers(monkeypatch):
 
 
 class UninformedConsumer(FollowingConsumer):
-    """Notes its calls, and knows no topic while its cluster is away."""
+    """Records its calls, and knows no topic while its cluster is unavailable."""
 
     def __init__(self, *, is_away: bool) -> None:
         super().__init__()

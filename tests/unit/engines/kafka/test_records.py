@@ -20,7 +20,7 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
 class Message:
-    """The client library's form of a record."""
+    """A record in the client library's form."""
 
     def __init__(self, value=b"{}", key=None, headers=None, offset=7, milliseconds=0):
         self._parts = {"value": value, "key": key, "headers": headers, "offset": offset}
@@ -46,7 +46,7 @@ class Message:
     ],
 )
 def test_a_record_is_read_as_it_was_written(record):
-    """The value, the key, the owner and the subscription come back, even if they are empty or missing."""
+    """The value, the key, the owner and the subscription are read as written, even if they are empty or missing."""
     key = None if record.key is None else record.key.encode()
 
     assert event_from_message(Message(record.value, key, record_headers(record) or None)).record == record
@@ -62,7 +62,7 @@ def test_headers_of_others_are_left_alone():
 
 
 def test_an_event_has_its_offset_and_time():
-    """The offset is Kafka's, the time is Kafka's milliseconds."""
+    """The offset is Kafka's, and the time is Kafka's, in milliseconds."""
     event = event_from_message(Message(offset=12, milliseconds=to_milliseconds(NOON)))
 
     assert (event.offset, event.stored_at) == (12, NOON)
@@ -117,7 +117,7 @@ def test_plain_events_are_read_as_text():
     ids=["tombstone", "key", "empty key", "owner", "line break"],
 )
 def test_an_event_with_more_than_a_line_of_text_is_read_by_itself(other):
-    """A record with more than one line of text loses nothing, and its neighbours are unchanged."""
+    """A record with more than one line of text is read completely, and its neighbours are unchanged."""
     messages = [Message(b"1", offset=7), other, Message(b"2", offset=9)]
 
     assert events_from_messages(messages) == tuple(map(event_from_message, messages))

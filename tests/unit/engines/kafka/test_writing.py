@@ -16,7 +16,7 @@ PARTITIONS = range(4)
 
 
 def a_writer(**properties):
-    """The library gives each producer a separate cluster."""
+    """A writer with a test cluster of its own: the library gives each producer a separate one."""
     address = ClusterAddress("", timeout_seconds=2, properties={"test.mock.num.brokers": "3", **properties})
     return RecordWriter(address, lambda: datetime(2026, 11, 23, tzinfo=UTC), lambda topic: topic, lambda *_: 0)
 

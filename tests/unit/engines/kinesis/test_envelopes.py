@@ -1,4 +1,4 @@
-"""Records of the stream, as bytes."""
+"""Records of the stream as bytes."""
 
 import pytest
 from hypothesis import given

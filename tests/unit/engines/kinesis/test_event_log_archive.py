@@ -34,7 +34,7 @@ def publish(faulty_kinesis: FaultyKinesis, log, *numbers: int) -> None:
 
 
 def test_damage_is_reported_with_its_offsets(faulty_kinesis: FaultyKinesis, log, caplog):
-    """When the stream has forgotten the content of a damaged archive object, its offsets are reported and nothing is
+    """When the stream has forgotten the events of a damaged archive object, their offsets are reported, and nothing is
     skipped."""
     publish(faulty_kinesis, log, 0, 1, 2)
     publish(faulty_kinesis, log, 3, 4)

@@ -95,7 +95,7 @@ class TestPublishing:
         assert values(log) == ([b"1", b"2"] if stored else [])
 
     def test_again_after_a_lost_answer_stores_twice(self, faulty_kinesis: FaultyKinesis, log):
-        """A publisher that retries a stored append stores it twice, each time whole and in order."""
+        """A publisher that retries an append that was stored stores it twice, each time completely and in order."""
         faulty_kinesis.faults.goes_wrong("PutRecords", timeout_after_effect)
         batch = {0: [Record(b"1"), Record(b"2")]}
         assert run_blocking(log.append("t", batch)) == {0: TIMED_OUT}
@@ -183,7 +183,7 @@ class TestReading:
         assert reader.bounds("t", [0])[0].next_offset == 2
 
     def test_goes_on_behind_an_expired_iterator(self, faulty_kinesis: FaultyKinesis, log):
-        """An expired iterator is replaced by one for the same place: no record is missed or read twice."""
+        """An expired iterator is replaced by one for the same position: no record is missed or read twice."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         assert values(log) == [b"1"]
         run_blocking(log.append("t", {0: [Record(b"2")]}))
@@ -191,7 +191,7 @@ class TestReading:
         assert values(log) == [b"1", b"2"]
 
     def test_begins_with_what_is_left_when_its_place_is_too_old(self, faulty_kinesis: FaultyKinesis, log):
-        """When the stream no longer knows the place where the index ends, reading begins with the oldest record that is
+        """When the stream no longer has the record where the index ends, reading begins with the oldest record that is
         left."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
@@ -219,7 +219,7 @@ class TestReading:
         assert values(log) == [b"1"]
 
     def test_reading_a_missing_object_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
-        """While the archive object of a segment is not there, its events are read from the stream."""
+        """While the archive object of a segment is missing, its events are read from the stream."""
         run_blocking(log.append("t", {0: [Record(b"1")]}))
         faulty_kinesis.index_all()
         faulty_kinesis.archive.remove(faulty_kinesis.archive.all_keys())
@@ -241,7 +241,7 @@ class TestReading:
             faulty_kinesis.a_log(archive=BrokenStore()).read("t", 0, 0)
 
     def test_reading_compacted_events_never_falls_back_on_the_stream(self, faulty_kinesis: FaultyKinesis, log):
-        """Compacted events do not come back when an archive object is missing."""
+        """Compacted events do not come back, even if an archive object is missing."""
         run_blocking(log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]}))
         faulty_kinesis.clock.move(3600)
         log.compact(
@@ -271,7 +271,7 @@ class IndexThatCrashes:
 
 class TestCompaction:
     def test_that_was_cut_short_is_completed(self, faulty_kinesis: FaultyKinesis, log):
-        """When a process ends after it wrote compacted segments, the next one publishes them to readers."""
+        """If a process ends after it has written compacted segments, the next process publishes them to readers."""
         run_blocking(log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]}))
         faulty_kinesis.clock.move(3600)
         now = faulty_kinesis.clock.now()

@@ -170,7 +170,7 @@ def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(kinesis_hours: Hour
 
 
 def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(kinesis_hours: HoursOfKinesis, name: str):
-    """A timeline that was announced keeps its place after all others."""
+    """A timeline that was announced keeps its position after all others."""
     event_type = kinesis_hours.broker.event_types.get(name)
     announced = next_timeline(event_type, "default", kinesis_hours.broker.clock.now())
     kinesis_hours.broker.logs.for_storage("default").create_topic(announced.topic, 1)
@@ -214,7 +214,7 @@ def test_an_event_type_that_lost_nothing_keeps_its_timeline(kinesis_hours: Hours
 def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(
     kinesis_hours: HoursOfKinesis, name: str
 ):
-    """An offset beyond the end of a timeline is unavailable for a moment, and not for ever."""
+    """An offset beyond the end of a timeline is unavailable only for a moment."""
     old = kinesis_hours.broker.event_types.get(name).timeline.topic
     lose_some(kinesis_hours, name)
 

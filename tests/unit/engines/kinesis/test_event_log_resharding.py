@@ -43,7 +43,7 @@ Seen = Mapping[int, list[bytes | None]]
 
 
 class ReshardedStream:
-    """One stream, its index and its archive; every log opened on them represents another process."""
+    """One stream with its index and its archive; each log that is opened on them represents another process."""
 
     def __init__(self, client, stream: str) -> None:
         self.client = client

@@ -81,7 +81,7 @@ def test_an_idle_partition_goes_on_where_it_was(faulty_kinesis: FaultyKinesis, l
 @BOTH
 @pytest.mark.parametrize("archived", [True, False])
 def test_what_no_one_has_is_not_made_up(faulty_kinesis: FaultyKinesis, log, strict, archived):
-    """When neither the archive nor the stream has an event, no other event is shown in its place."""
+    """When neither the archive nor the stream has an event, no other event is returned instead."""
     publish(log, *range(10))
     faulty_kinesis.index_all(archived=archived)
     faulty_kinesis.client.forgets(newest_sequence(faulty_kinesis) - 3, strict=strict)

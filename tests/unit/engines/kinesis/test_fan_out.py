@@ -51,7 +51,7 @@ class FollowingProcess:
         self.end = log.add_change_listener(lambda *_: self._told.set())
 
     def wait_for_events(self, count: int) -> None:
-        """Wait until the watcher has reported at least this number of events."""
+        """Wait until the watcher has been notified of at least this number of events."""
         until(lambda: self._all() >= count)
 
     def _all(self) -> int:

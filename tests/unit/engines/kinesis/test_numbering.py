@@ -8,7 +8,7 @@ from nakadi.model.log_index import NOTHING_INDEXED, RecordPosition
 
 
 class NumberedRecords:
-    """Records in a row, and the result of counting them."""
+    """Consecutive records, and the result of numbering them."""
 
     def __init__(self) -> None:
         self.state = NOTHING_INDEXED
@@ -43,7 +43,7 @@ def log():
 
 
 def test_frames_get_the_next_numbers(log):
-    """Each frame is numbered from where the one before it ended."""
+    """Each frame is numbered from where the previous one ended."""
     log.add_frame(3)
     log.add_frame(1)
     log.add_frame(2)
@@ -81,7 +81,7 @@ def test_parts_are_numbered_together_where_the_last_one_lies(log):
 
 
 def test_parts_of_several_appends_do_not_mix(log):
-    """Two publishers that write in parts at the same time get separate numbers."""
+    """If two publishers write in parts at the same time, their events are numbered separately."""
     for append, number in (("a", 0), ("b", 0), ("b", 1), ("a", 1)):
         log.part(append, number, 2, count=2 if append == "a" else 3)
     assert log.numbered == [(0, 3, 2), (3, 2, 2)]
@@ -89,7 +89,7 @@ def test_parts_of_several_appends_do_not_mix(log):
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_an_append_that_lacks_a_part_counts_nothing(log, missing):
-    """If any part is missing, no number is spent."""
+    """If any part is missing, no offset is used."""
     for number in range(3):
         if number != missing:
             log.part("a", number, 3)
@@ -124,7 +124,7 @@ def test_abandoned_parts_are_forgotten(log):
 
 
 def test_behind_a_seal_nothing_counts(log):
-    """The first seal ends a partition; events, parts and further seals behind it mean nothing."""
+    """The first seal ends a partition; events, parts and further seals after it have no effect."""
     log.add_frame(2)
     log.part("a", 0, 2)
     log.seal()

@@ -1,4 +1,4 @@
-"""A Kinesis log's URL."""
+"""The URL of a Kinesis log."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.clock import HandMovedClock
 
 
 def test_a_url_names_the_stream_and_what_else_is_wanted():
-    """The host is the stream's name; the query has region, endpoint and options."""
+    """The host is the stream's name; the query contains the region, the endpoint and options."""
     name, asked = parse_stream_url("kinesis://events?region=eu-central-1&lease=0.5&window_bytes=1000")
     assert (name, asked["region"]) == ("events", "eu-central-1")
     assert parse_options(name, asked) == KinesisOptions(lease=0.5, window_bytes=1000)
@@ -39,7 +39,7 @@ def test_a_log_needs_an_index():
 
 
 def test_the_client_tries_nothing_again_and_waits_for_nothing_long():
-    """The engine decides which calls to repeat, because it knows their possible effects."""
+    """The engine, and not the client, decides which calls to repeat, because it knows their possible effects."""
     made = new_kinesis_client({"region": "eu-central-1"})
     config = made.meta.config
     made.close()

@@ -78,7 +78,7 @@ def test_every_way_leads_to_the_same_events(faulty_kinesis: FaultyKinesis, log, 
 
 
 def test_a_log_without_an_archive_reads_the_stream(faulty_kinesis: FaultyKinesis, log):
-    """Without an archive, events beyond the memory are read from the place that the index names."""
+    """Without an archive, events that are no longer cached are read from the record that the index names."""
     publish(log, range(20))
     faulty_kinesis.index_all()
     reader = faulty_kinesis.a_log(FORGETFUL, archived=False)
@@ -204,7 +204,7 @@ def test_streams_cost_a_shard_the_same(faulty_kinesis: FaultyKinesis, log, strea
 
 
 def test_what_others_store_is_reported(faulty_kinesis: FaultyKinesis, log):
-    """A watcher learns of another process's events, and finds them when it reads."""
+    """A watcher is notified of another process's events, and finds them when it reads."""
     reader = faulty_kinesis.a_log()
     found = []
     told = threading.Event()
@@ -283,7 +283,7 @@ def test_compaction_is_seen_by_others_and_by_those_who_come_later(faulty_kinesis
 
 
 def test_nothing_new_is_not_compacted_again(faulty_kinesis: FaultyKinesis, log):
-    """Compacting a compact log writes nothing."""
+    """Compacting a log that is already compact writes nothing."""
     publish(log, range(5))
     faulty_kinesis.clock.move(3600)
     log.compact("t", 0, stored_before=faulty_kinesis.clock.now(), tombstones_before=faulty_kinesis.clock.now())
@@ -293,7 +293,7 @@ def test_nothing_new_is_not_compacted_again(faulty_kinesis: FaultyKinesis, log):
 
 
 def test_two_do_not_compact_at_once(faulty_kinesis: FaultyKinesis, log):
-    """While one process compacts a partition, another one leaves it alone."""
+    """While one process compacts a partition, others leave the partition alone."""
     run_blocking(log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]}))
     faulty_kinesis.clock.move(3600)
     now = faulty_kinesis.clock.now()

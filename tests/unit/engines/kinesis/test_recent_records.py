@@ -51,7 +51,7 @@ def test_a_row_is_counted_when_someone_asks(recent_records):
 
 
 def test_counting_begins_at_any_known_place(recent_records):
-    """Records up to the place where counting begins are skipped, even if they arrive later."""
+    """Records up to the one where counting begins are skipped, even if they arrive later."""
     recent_records.add_records([a_record(1), a_record(2)], rank)
     assert recent_records.start_numbering(
         "t/0", "t", IndexingState(last_position=RecordPosition("s", 3), next_offset=7), {}, rank
@@ -95,7 +95,7 @@ def test_the_oldest_is_forgotten_first():
 
 
 def test_what_was_forgotten_is_not_counted_wrongly():
-    """A row whose beginning is lost cannot be counted from a place before the loss, only from one after it."""
+    """A row whose beginning is lost cannot be counted from before the loss, only from after it."""
     recent_records = small_memory()
     recent_records.add_records([a_record(sequence) for sequence in range(1, 21)], rank)
     lost = recent_records.last_evicted_position("t/0")

@@ -121,7 +121,7 @@ def a_log(faulty_kinesis: FaultyKinesis, client: Any = None) -> KinesisLog:
 
 
 def ask_at_once(log: KinesisLog, client: HeldClient, lock: CountedLock) -> list[Any]:
-    """The results of many callers that ask for the bounds while the first caller's read is under way."""
+    """The results of many callers that ask for the bounds while the first caller's read is in progress."""
 
     def ask(_: int) -> Any:
         try:

@@ -55,7 +55,7 @@ def test_a_publisher_does_not_ask_about_every_append(faulty_kinesis: FaultyKines
 
 
 class MachineTime:
-    """Both clocks of the machine, and the log's own."""
+    """The machine's two clocks and the log's own clock."""
 
     def __init__(self, log_clock) -> None:
         self._log_clock = log_clock
@@ -82,7 +82,7 @@ def machine(faulty_kinesis: FaultyKinesis, monkeypatch):
 
 
 def test_one_question_renews_all_leases(faulty_kinesis: FaultyKinesis, machine):
-    """One read of the changes renews an expired lease, for all topics together."""
+    """One read of the changes renews the expired leases of all topics."""
     index = CallCountingIndex(faulty_kinesis.index)
     log = faulty_kinesis.a_log(lease_options(2), index=index)
     names = [f"topic-{number}" for number in range(5)]
@@ -123,7 +123,7 @@ def test_a_renewed_lease_begins_with_the_question(faulty_kinesis: FaultyKinesis,
 
 
 class SlowChanges(CallCountingIndex):
-    """An index that returns changes after another event has happened since its read."""
+    """An index that returns the changes only after another event has happened since they were read."""
 
     def __init__(self, index) -> None:
         super().__init__(index)
@@ -147,7 +147,7 @@ def test_other_processes_learn_of_a_seal_in_time(faulty_kinesis: FaultyKinesis, 
 
 
 class SlowClient:
-    """A client that runs `meanwhile` before it passes records on."""
+    """A client that calls `meanwhile` before it sends records."""
 
     def __init__(self, client, meanwhile) -> None:
         self._client = client
@@ -232,8 +232,8 @@ def test_sealing_waits_for_publishers_who_rely_on_their_lease(faulty_kinesis: Fa
 
 
 def test_other_processes_learn_of_a_deletion_in_time(faulty_kinesis: FaultyKinesis, topic):
-    """Once a process has deleted a topic, no other acknowledges events that are lost with it, even if it caches the
-    topic."""
+    """Once a process has deleted a topic, no other process acknowledges events that are lost with the topic, even if it
+    caches the topic."""
     deleting, publishing = faulty_kinesis.a_log(lease_options(0.2)), faulty_kinesis.a_log(lease_options(0.2))
     run_blocking(publishing.append(topic, {0: [Record(b"1")]}))
     deleting.delete_topic(topic)

@@ -71,7 +71,8 @@ def two_reporting_processes(path):
 
 
 def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypatch, heard_changes):
-    """A change is heard without a look at the file, however many changes were reported while nobody watched."""
+    """A listener is notified of a change without a look at the file, however many changes were reported while nobody
+    watched."""
     monkeypatch.setattr(FileChangePoller, "_report_if_file_changed", lambda *_: -1)
     with two_reporting_processes(tmp_path / "nakadi.db") as (one, other):
         for number in range(2000):

@@ -125,9 +125,9 @@ def test_a_failed_copy_is_logged_and_repeated(path, monkeypatch, caplog):
     with closing(SqliteLog(path, HandMovedClock())) as log:
         log.create_topic("t", 1)
 
-        def append() -> bool:
+        def append_and_see_second_copy() -> bool:
             run_blocking(log.append("t", {0: [LARGE]}))
             return len(copies) >= 2
 
-        until(append)
+        until(append_and_see_second_copy)
     assert "could not be copied" in caplog.text

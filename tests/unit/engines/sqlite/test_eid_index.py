@@ -84,7 +84,7 @@ def test_is_bounded():
 
 
 def test_takes_in_new_keys_alone():
-    """Keys that are in no run are added; a key that is in a run of any table, or occurs twice, is noticed."""
+    """Keys that are in no run are added; a key that is in a run of any table, or that occurs twice, is reported."""
     index = EidIndex()
     runs = {run: keys(4_000) for run in range(1, 31)}
     for run, own in runs.items():

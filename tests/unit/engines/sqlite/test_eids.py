@@ -262,7 +262,7 @@ def test_the_index_in_the_file_goes_with_its_rows(path, clock, monkeypatch):
 
 @pytest.mark.usefixtures("crowded_memory")
 def test_an_index_that_cannot_be_written_costs_nothing_but_time(path, clock, monkeypatch):
-    """Appends succeed, ids are known, and the next commit tries again."""
+    """Appends succeed, ids are still recognized, and the next commit tries again."""
     with closing(SqliteLog(path, clock)) as log:
         log.create_topic("t", 1)
         with monkeypatch.context() as failing:
@@ -305,7 +305,8 @@ def test_no_row_is_long(path, clock, monkeypatch):
 @pytest.mark.parametrize("memory", ["roomy", "crowded"])
 @pytest.mark.parametrize("seed", range(everything.choose_by_suite(2, 12)))
 def test_any_history_stores_each_id_once(path, clock, seed, memory, monkeypatch, request):
-    """Two processes, restarts, failures, housekeeping and time: the stored events match a simple model."""
+    """After any sequence of appends by two processes, restarts, failures, housekeeping and time, the stored events
+    match a simple model."""
     print(f"seed {seed}")
     if memory == "crowded":
         request.getfixturevalue("crowded_memory")

@@ -119,7 +119,7 @@ class TestWriting:
         assert len(log.read("t", 0, 0).events) == 7
 
     def test_a_file_that_stays_locked_is_reported(self, path, clock):
-        """When another process locks the file for too long, an append is `Unavailable`; later appends work."""
+        """If another process locks the file for too long, an append raises `Unavailable`; later appends succeed."""
         log = SqliteLog(path, clock, patience=0.05)
         log.create_topic("t", 1)
         with locked_file(path), pytest.raises(Unavailable, match="locked"):
@@ -245,7 +245,7 @@ class TestCleaning:
 
 class TestCompaction:
     def test_compacting_more_keys_than_fit_takes_several_rounds(self, log, clock, monkeypatch):
-        """With room for a few keys only, the result is the same."""
+        """With room for only a few keys, the result is the same."""
         monkeypatch.setattr(event_log, "MAX_KEYS_AT_ONCE", 10)
         monkeypatch.setattr(event_log, "MAX_ROWS_PER_STEP", 7)
         for number in range(200):
@@ -337,7 +337,7 @@ class TestWaiting:
         log.close()
 
     def test_the_file_is_not_polled_without_watchers(self, path):
-        """The file is read repeatedly while there is a watcher, and not at all afterwards."""
+        """The file is polled while there is a watcher, and not afterwards."""
         statements: list[str] = []
         appends = AppendPoller(TracedFile(path, statements.append), lambda *_: None)
         appends.add_watcher()
@@ -475,7 +475,7 @@ def parts(path, clock):
 
 
 def measure_cpu_share(seconds: float) -> float:
-    """Measure the share of a processor that the process uses in a period."""
+    """Measure the share of CPU time that the process uses in a period."""
     used, begun = time.process_time(), time.monotonic()
     time.sleep(seconds)
     return (time.process_time() - used) / (time.monotonic() - begun)
@@ -501,7 +501,7 @@ def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
 
 
 def test_nothing_is_left_open(path, clock, recwarn):
-    """A closed log leaves no connection, and its threads have ended."""
+    """After a log is closed, it has no connections, and its threads have ended."""
     # Resources that earlier tests left open cause warnings here rather than below.
     gc.collect()
     recwarn.clear()

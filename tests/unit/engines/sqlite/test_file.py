@@ -47,7 +47,7 @@ def create_filled_file(path):
     ("url", "path"), [("sqlite:///data/nakadi.db", "data/nakadi.db"), ("sqlite:////var/nakadi.db", "/var/nakadi.db")]
 )
 def test_a_url_names_a_path(url, path):
-    """Three slashes lead to a relative path, four to an absolute one."""
+    """Three slashes begin a relative path, and four an absolute one."""
     assert str(path_in_url(url)) == path
 
 
@@ -141,7 +141,7 @@ def test_a_file_that_is_something_else_is_refused(path, content):
 
 @pytest.mark.parametrize("kept", [0.01, 0.3, 0.9])
 def test_a_torn_file_is_refused(path, kept):
-    """A file whose end is missing is refused with a message that it is damaged."""
+    """A file whose end is missing is refused with the message that it is damaged."""
     create_filled_file(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * kept)])
@@ -150,7 +150,7 @@ def test_a_torn_file_is_refused(path, kept):
 
 
 def test_a_file_with_a_damaged_beginning_is_refused(path):
-    """A file whose tables cannot be read is refused with a message that it is damaged."""
+    """A file whose tables cannot be read is refused with the message that it is damaged."""
     create_filled_file(path)
     whole = bytearray(path.read_bytes())
     whole[100:4096] = b"\xff" * 3996

@@ -110,7 +110,7 @@ def restart_broker(path, above=0):
 
 
 def test_a_new_folder_is_fine(path):
-    """Without a data file and a mark, nothing is missing, and nothing is created."""
+    """Without a data file and a mark, nothing is lost, and nothing is created."""
     assert check_against_mark(path, accept_loss=False) == 0
     assert list(path.parent.iterdir()) == []
 
@@ -264,7 +264,7 @@ def test_a_log_that_is_gone_is_noticed(working_file, tmp_path):
 
 
 def test_a_log_that_was_changed_is_noticed_without_a_mark(working_file, tmp_path):
-    """Complete transactions after a damaged place of the log were acknowledged, whether they are marked or not."""
+    """Complete transactions after a damaged part of the log were acknowledged, whether they are marked or not."""
     for _ in range(5):
         working_file.publish("order.created", 1)
     path = simulate_crash(working_file, tmp_path)
@@ -297,7 +297,7 @@ def test_pages_of_a_former_round_of_the_log_are_no_loss(working_file, tmp_path):
 
 
 def test_a_damaged_page_is_noticed(working_file):
-    """A small data file is checked, and SQLite's findings are reported."""
+    """A small data file is checked, and the damage that SQLite finds is reported."""
     working_file.close()
     with working_file.path.open("r+b") as file:
         (size,) = struct.unpack_from(">H", working_file.path.read_bytes(), 16)

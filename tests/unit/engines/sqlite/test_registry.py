@@ -78,7 +78,7 @@ def test_what_cannot_be_written_down_changes_nothing(registry):
 
 
 def test_a_file_that_stays_locked_is_reported(path):
-    """When another process locks the file for too long, a write is `Unavailable`, and a read does not wait."""
+    """If another process locks the file for too long, a write raises `Unavailable`, and a read does not wait."""
     registry = SqliteRegistry(path, patience=0.05)
     registry.write(PutDocument("thing", "a", {}))
     other = sqlite3.connect(path)
@@ -92,5 +92,5 @@ def test_a_file_that_stays_locked_is_reported(path):
 
 
 def test_a_change_that_was_refused_says_what_it_met():
-    """The message of a refusal names the document and the revision that was expected."""
+    """The error message names the document and the expected revision."""
     assert "thing 'a' is not at revision 7" in str(ChangedMeanwhile(CheckRevision("thing", "a", 7)))

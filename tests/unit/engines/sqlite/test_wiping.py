@@ -32,7 +32,7 @@ def values_in(path):
 
 
 class BusyLog:
-    """A log in which values come and go: `kept` has the values that can be read, by topic."""
+    """A log whose values change: `kept` has the values that can be read, by topic."""
 
     def __init__(self, path, drawn, largest):
         self.clock = HandMovedClock(A_MOMENT)

@@ -120,7 +120,7 @@ def test_what_this_log_changes_itself_is_noticed(log):
 
 @pytest.mark.parametrize("partitions", [1, 17])
 def test_a_commit_that_failed_is_forgotten(log, path, partitions):
-    """A failed append uses no offset: the next append gets it."""
+    """A failed append uses no offset: the next append gets the same one."""
     with closing(sqlite3.connect(path)) as other:
         other.execute(
             """CREATE TRIGGER small_disk BEFORE INSERT ON frames WHEN NEW.size > 1000 AND NEW.log = 1
@@ -194,7 +194,7 @@ def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
 
 
 def test_commits_that_wait_together_are_one_statement(coordination, commit_statements):
-    """Commits for one partition are judged in order of arrival."""
+    """If commits for one partition share a statement, they are judged in order of arrival."""
     commit(coordination, "a", 0)
     commit_statements.clear()
     with coordination._changing._turn:

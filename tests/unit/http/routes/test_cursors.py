@@ -139,7 +139,7 @@ def test_missing_body_is_malformed(operation):
 
 @OPERATIONS
 def test_body_has_to_be_json_by_its_content_type(operation):
-    """A body of another media type is not read. (C48, C58, C66)"""
+    """A body with another media type is not read. (C48, C58, C66)"""
     assert Api(TimelineWithPast([9])).send(operation, b"[]", "text/plain").status_code == 415
 
 

@@ -122,7 +122,7 @@ def test_the_content_type_does_not_matter(publishing_client, event_type, content
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", "utf-16"])
 def test_the_charset_does_not_matter(publishing_client, event_type, charset):
-    """The body is UTF-8 even where the content type says or implies another charset. (P7)"""
+    """The body is read as UTF-8, even if the content type states or implies another charset. (P7)"""
     answer = publishing_client.post(
         event_type.name, '[{"a":"é"}]'.encode(), content_type=f"text/plain; charset={charset}"
     )

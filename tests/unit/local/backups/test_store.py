@@ -58,7 +58,7 @@ def test_damage_is_found_and_mended_by_the_next_backup(folder, source):
 
 
 def test_a_damaged_list_of_files_is_found(folder):
-    """A backup whose list of files has changed is damaged. (B5)"""
+    """A backup whose list of files has changed is reported as damaged. (B5)"""
     with open_store(folder, writes=True, creates=True) as store:
         add_backup(store, "1")
         path = folder / "backups" / "1.json"

@@ -62,7 +62,7 @@ def test_it_has_all_that_was_acknowledged_before_while_publishers_go_on(busy, ba
 
 
 def test_it_has_the_archived_events_that_the_data_file_refers_to(busy, backups, tmp_path):
-    """The archive objects in a backup are those that its data file names, no more and no less. (B2)"""
+    """The archive objects in a backup are exactly those to which its data file refers. (B2)"""
     busy.publish(5)
     busy.archive()
     busy.publish(3)
@@ -179,7 +179,7 @@ def test_tables_that_change_all_the_time_are_an_error(busy, backups, monkeypatch
 
 
 def test_an_object_that_goes_meanwhile_is_looked_for_in_a_newer_snapshot(busy, backups, monkeypatch):
-    """An object that was replaced while the backup was taken is not missing from it. (B2)"""
+    """If an object is replaced while the backup is taken, the backup is still complete. (B2)"""
     busy.publish(5)
     busy.archive()
     copy_data_file = taking._BackupRun._copy_data_file
@@ -229,7 +229,7 @@ def test_a_data_file_with_a_loss_is_not_backed_up(busy, backups):
 
 
 def test_a_folder_without_a_data_file_is_refused(tmp_path, backups):
-    """A folder without a data file is a mistake, not an empty backup. (B14)"""
+    """A folder without a data file is refused rather than making an empty backup. (B14)"""
     (tmp_path / "data").mkdir()
     with open_store(backups, writes=True, creates=True) as store, pytest.raises(BadDataFile, match="no data file"):
         take_backup(store, DataFolder(tmp_path / "data"), lambda: None, "1.2.3")
@@ -237,7 +237,7 @@ def test_a_folder_without_a_data_file_is_refused(tmp_path, backups):
 
 @pytest.mark.parametrize("inside", ["data/backups", "data", "."])
 def test_backups_are_not_in_what_they_are_of(busy, tmp_path, inside):
-    """The folder for backups is not in the data folder, nor the other way round. (B14)"""
+    """The folder for backups must not be inside the data folder, nor the other way round. (B14)"""
     if inside == "data/backups":
         with pytest.raises(BackupFailed, match="a folder of its own"):
             busy.back_up(tmp_path / inside)

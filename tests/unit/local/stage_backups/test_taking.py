@@ -34,7 +34,7 @@ class LiveStage:
         self.resources.index()
 
     def back_up(self, wait=None, **changed_parts):
-        """Take a backup. `wait` is called while it waits for the index."""
+        """Take a backup. `wait` is called while the backup waits for the index."""
         with closing(self.resources.open(wait)) as stage:
             for name, change in changed_parts.items():
                 setattr(stage, name, change(getattr(stage, name)))

@@ -221,7 +221,7 @@ def test_a_value_of_another_type_does_not_fit(of, value):
     ],
 )
 def test_a_decimal_is_a_number(of, value):
-    """A number that fastavro writes keeps all its digits, and becomes the same bytes again. (P152, S184)"""
+    """A number that fastavro writes keeps all its digits, and is written as the same bytes. (P152, S184)"""
     payload = encode(of, Decimal(value))
     text = orjson.dumps(read(of, payload), default=write_decimal)
 
@@ -322,7 +322,7 @@ def test_the_depth_is_that_of_json(schema, payload_of):
     "of", [INNER, {"type": "array", "items": "int"}, {"type": "map", "values": "int"}, ["null", INNER]]
 )
 def test_siblings_are_not_deep(of):
-    """A long list of records or lists is as deep as one of them. (P152)"""
+    """A long list of records or lists counts as deep as one of them. (P152)"""
     schema = {"type": "array", "items": of}
     value = [{"q": 1.0}] * 500 if "In" in json.dumps(of) else [{}] * 500 if "map" in json.dumps(of) else [[1]] * 500
     assert read(schema, encode(schema, value)) == value

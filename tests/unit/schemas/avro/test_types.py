@@ -1,4 +1,4 @@
-"""How Avro schemas are read."""
+"""How Avro schemas are parsed."""
 
 import json
 

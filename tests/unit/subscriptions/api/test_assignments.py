@@ -76,7 +76,7 @@ class TestJoining:
             "a"
         ]
 
-    def test_reports_of_slots_before_a_reset(self):
+    def test_reports_missing_slots_rather_than_a_reset_in_progress(self):
         """If there is neither a slot nor an end of the reset, the session learns of the missing slots. (S156)"""
         full = an_assignment("a", sessions=[a_session("a")], reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
         with pytest.raises(Conflict, match="No free slots"):
@@ -143,8 +143,8 @@ class TestStandstills:
     """Standstills, where the streams of a subscription make no progress."""
 
     def test_count_streams_at_one_place(self):
-        """Consecutive streams that end at the same position with uncommitted events are counted; a stream that was sent
-        nothing changes nothing. (S340)"""
+        """Consecutive streams that end at the same position with uncommitted events are counted; a stream without sent
+        events does not change the count. (S340)"""
         found = EMPTY_ASSIGNMENT
         for streams in (1, 0, 1):
             found = with_standstills(found, [Standstill(a_place(0), Position(1, 7), streams)])

@@ -131,8 +131,8 @@ class TestReset:
         assert committed_offsets(house.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_does_not_wait_for_the_dead_of_the_future(self, house, threads):
-        """A reset waits for a session whose process died before the clock was set back for the duration of a lease, not
-        for as long as the clock is behind. (S225, S318)"""
+        """If a session's process died before the clock was set back, a reset waits for the duration of a lease, not for
+        as long as the clock is behind. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         house.coordination.renew_lease("another process", house.clock.now() + lease_watch.LEASE_DURATION)
@@ -310,7 +310,7 @@ class TestGoesOn:
         assert committed_offsets(impatient.api, subscription) == {(name, "0"): offset_text(1)}
 
     def test_housekeeping_finds_a_reset_that_was_left(self, impatient):
-        """If no stream comes either, the next round of housekeeping sets the offsets. (S137)"""
+        """If no stream is opened either, the next round of housekeeping sets the offsets. (S137)"""
         name = impatient.event_type(events=5)
         subscription = impatient.subscription(name)
         session = impatient.session(subscription)
@@ -408,7 +408,8 @@ class TestRepartitioning:
         assert len(house.assignment(subscription).sessions) == len(house.assignment(bystander).sessions) == 1
 
     def test_reports_if_streams_do_not_end(self, impatient_house):
-        """If streams do not end in time, the answer says so; the partitions are added nevertheless. (S298)"""
+        """If streams do not end in time, the answer says that they did not; the partitions are added nevertheless.
+        (S298)"""
         name = impatient_house.event_type()
         subscription = impatient_house.subscription(name)
         impatient_house.session(subscription)

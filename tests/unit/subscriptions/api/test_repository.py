@@ -26,7 +26,7 @@ from tests.support.subscriptions import a_request, change_request
 
 
 class SubscribableEventTypes:
-    """Subscriptions and event types in one registry."""
+    """Subscriptions and event types in the same registry."""
 
     def __init__(self) -> None:
         self.registry = MemoryRegistry()
@@ -53,7 +53,7 @@ class SubscribableEventTypes:
         return self.subscriptions.add(subscription, [self.event_types.get(name) for name in names])
 
     def try_to_remove(self, name: str) -> bool:
-        """Whether it is found at this moment that an event type can be removed."""
+        """Whether the check at this moment permits the removal of an event type."""
         event_type = self.event_types.get(name)
         mark = self.subscriptions.no_new_subscription_condition(event_type)
         if self.subscriptions.of_event_type(name) or self.subscriptions.is_being_subscribed(name):
@@ -152,7 +152,8 @@ def test_what_has_only_begun_protects_event_types_for_a_while(registered):
 
 
 def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
-    """An entry without its subscription does not prevent the removal for as long as the clock is behind. (S24)"""
+    """If the clock was set back after an entry was written, the entry without its subscription no longer prevents the
+    removal. (S24)"""
     [name] = registered.names(1)
     registered.registry.write(
         PutDocument(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, f"{name}/unfinished", {"at": registered.clock.now().isoformat()})

@@ -20,7 +20,7 @@ from tests.support.coordination import a_place
 BEGIN = Position(1, -1)
 
 
-class PartitionStartsCase:
+class PartitionStartsSetup:
     """The event type "order" with two partitions and one event in each, and the start positions over it."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class PartitionStartsCase:
             run_blocking(self.log.append(timeline.topic, {partition: [Record(b"{}")] * events}))
 
     def switch_timeline(self):
-        """The event type has a second timeline."""
+        """Move the event type to a second timeline."""
         old = self.order.timeline
         new = a_timeline(order=2, topic="the second", partitions=2)
         self.log.create_topic(new.topic, 2)
@@ -56,60 +56,60 @@ class PartitionStartsCase:
 
 
 @pytest.fixture
-def case():
-    return PartitionStartsCase()
+def setup():
+    return PartitionStartsSetup()
 
 
-def test_one_look_at_the_log_serves_all_partitions(case):
+def test_one_look_at_the_log_serves_all_partitions(setup):
     """If a stream opens many partitions at once, the log is read once."""
     for partition in range(2):
-        case.starts.find(a_place(partition), BEGIN, case.order)
-    assert case.looks == 1
+        setup.starts.find(a_place(partition), BEGIN, setup.order)
+    assert setup.looks == 1
 
 
-def test_an_event_type_that_was_made_again_is_another(case):
+def test_an_event_type_that_was_made_again_is_another(setup):
     """Within the second for which a result is cached, an event type is deleted and created again: a stream that opens
     the new one does not read the old one. (S299)"""
-    case.starts.find(a_place(), BEGIN, case.order)
-    case.event_types.remove(case.order)
-    second = case.make_event_type("second", events=3)
-    assert case.starts.find(a_place(), Position(1, 2), second).event_type.id == "second"
+    setup.starts.find(a_place(), BEGIN, setup.order)
+    setup.event_types.remove(setup.order)
+    second = setup.make_event_type("second", events=3)
+    assert setup.starts.find(a_place(), Position(1, 2), second).event_type.id == "second"
 
 
-def test_an_event_type_that_moved_is_looked_at_anew(case):
+def test_an_event_type_that_moved_is_looked_at_anew(setup):
     """Within the second for which a result is cached, an event type moves to another timeline: a stream that knows the
     new timeline is not sent to the old one. (S299)"""
-    case.starts.find(a_place(), BEGIN, case.order)
-    moved = case.switch_timeline()
-    assert case.starts.find(a_place(), Position(1, 0), moved).event_type.timelines == moved.timelines
+    setup.starts.find(a_place(), BEGIN, setup.order)
+    moved = setup.switch_timeline()
+    assert setup.starts.find(a_place(), Position(1, 0), moved).event_type.timelines == moved.timelines
 
 
-def test_a_stream_with_an_older_event_type_learns_of_the_change(case):
+def test_a_stream_with_an_older_event_type_learns_of_the_change(setup):
     """A stream that knows an older revision of an event type learns of the change with the next partition."""
-    known, moved = case.order, case.switch_timeline()
-    assert case.starts.find(a_place(), BEGIN, known).event_type.revision == moved.revision
+    known, moved = setup.order, setup.switch_timeline()
+    assert setup.starts.find(a_place(), BEGIN, known).event_type.revision == moved.revision
 
 
-def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(case):
+def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(setup):
     """A stream whose event type was deleted does not get the events of another event type with the same name. (S299)"""
-    case.event_types.remove(case.order)
-    case.make_event_type("second")
+    setup.event_types.remove(setup.order)
+    setup.make_event_type("second")
     with pytest.raises(UnusableCursor, match="was deleted"):
-        case.starts.find(a_place(), BEGIN, case.order)
+        setup.starts.find(a_place(), BEGIN, setup.order)
 
 
-def test_a_deleted_event_type_is_missed(case):
+def test_a_deleted_event_type_is_missed(setup):
     """For a deleted event type, there are no start positions."""
-    case.event_types.remove(case.order)
+    setup.event_types.remove(setup.order)
     with pytest.raises(NotFound):
-        case.starts.find(a_place(), BEGIN, case.order)
+        setup.starts.find(a_place(), BEGIN, setup.order)
 
 
-def test_events_that_came_after_the_look_are_found(case):
+def test_events_that_came_after_the_look_are_found(setup):
     """A position that was beyond the end when the log was read may exist by now. (S207)"""
-    case.starts.find(a_place(), BEGIN, case.order)
-    case.append_events(case.order.timeline, 1)
-    assert case.starts.find(a_place(), Position(1, 1), case.order).position == Position(1, 1)
+    setup.starts.find(a_place(), BEGIN, setup.order)
+    setup.append_events(setup.order.timeline, 1)
+    assert setup.starts.find(a_place(), Position(1, 1), setup.order).position == Position(1, 1)
 
 
 def test_the_latest_revision_is_remembered():

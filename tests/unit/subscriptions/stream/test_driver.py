@@ -167,8 +167,8 @@ def test_a_client_that_does_not_read_keeps_no_one_waiting(threads):
 
 
 def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
-    """Another session waits for a partition of a stream whose log does not answer where to continue: the hand-over
-    takes place, and the source is released. (S219, S242)"""
+    """Another session waits for a partition of a stream whose log does not say where to continue: the hand-over takes
+    place, and the source is released. (S219, S242)"""
 
     async def wait_for_end():
         source = ThreeEventSource(stuck=True)

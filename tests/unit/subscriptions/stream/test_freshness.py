@@ -61,7 +61,7 @@ def test_what_was_counted_is_reported_once(house, subscription, recorder):
 
 
 def test_processes_add_to_one_report(house, subscription, recorder):
-    """Several processes may stream a subscription. (O5)"""
+    """Several processes may serve streams of one subscription. (O5)"""
     other = new_recorder(house)
     for each in (recorder, other):
         with follow(each, subscription):

@@ -60,7 +60,7 @@ def coordination(clock):
 
 
 def test_after_a_commit_only_the_offsets_are_read(coordination, clock):
-    """While nothing but offsets changes, the assignment is not read again."""
+    """While only offsets change, the assignment is not read again."""
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
     reader.read({SubscriptionChange.ASSIGNMENT})
     reader.read({SubscriptionChange.OFFSETS})

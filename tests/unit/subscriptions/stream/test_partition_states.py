@@ -50,8 +50,8 @@ def test_what_a_state_does_not_expect_is_an_error():
 
 def test_a_method_refuses_a_state_that_it_does_not_expect():
     """A partition that is not being read sends and receives nothing, whatever its caller expects."""
-    table = SessionHarness(0, opening=False)
-    partition = table.session._partitions[a_place(0)]
+    harness = SessionHarness(0, opening=False)
+    partition = harness.session._partitions[a_place(0)]
     assert partition.state is PartitionState.OPENING
     with pytest.raises(AssertionError):
         partition.take_runs(1, lambda *_: 0)

@@ -28,7 +28,7 @@ def failed_partition(fails, search_end=None):
     return PartitionAssignment(a_place(0), ME, None, fails, None if search_end is None else at(search_end))
 
 
-def a_table(fails, search_end=None, policy=SKIPPING, **limits):
+def a_harness(fails, search_end=None, policy=SKIPPING, **limits):
     return SessionHarness(
         entries=[failed_partition(fails, search_end)],
         policy=policy,
@@ -40,10 +40,10 @@ def make_tracked_session(fails, search_end):
     return f"Auto DLQ failed commits tracking: {{order:0 failedCommitsCount={fails} lastDeadLetterOffset={search_end}}}"
 
 
-def failures_at_the_end(table):
+def failures_at_the_end(harness):
     """The number of failures of each partition when the session leaves."""
     return {
-        int(each.partition.partition): each.failed_streams for each in table.session.departure_record().failure_counts
+        int(each.partition.partition): each.failed_streams for each in harness.session.departure_record().failure_counts
     }
 
 
@@ -53,58 +53,58 @@ def failures_at_the_end(table):
 def test_failures_are_counted_after_an_orderly_end():
     """A stream that ends without a commit of what it sent has failed at every partition with such events. (S254,
     S255)"""
-    table = SessionHarness(0, 1, 2, policy=SKIPPING, max_uncommitted_events=10, commit_seconds=20)
-    table.arrive(1)
-    table.arrive(1, partition=1)
-    table.commit(0, partition=1)
-    table.arrive(1, partition=2)
-    table.wait(60)
-    assert failures_at_the_end(table) == {0: 1, 1: 0, 2: 1}
+    harness = SessionHarness(0, 1, 2, policy=SKIPPING, max_uncommitted_events=10, commit_seconds=20)
+    harness.arrive(1)
+    harness.arrive(1, partition=1)
+    harness.commit(0, partition=1)
+    harness.arrive(1, partition=2)
+    harness.wait(60)
+    assert failures_at_the_end(harness) == {0: 1, 1: 0, 2: 1}
 
 
 @pytest.mark.parametrize("lease_ends", [False, True])
 def test_failures_are_not_counted_after_an_abrupt_end(lease_ends):
     """An end without an opportunity to commit is not a failure. (S254)"""
-    table = SessionHarness(0, policy=SKIPPING)
-    table.arrive(1)
+    harness = SessionHarness(0, policy=SKIPPING)
+    harness.arrive(1)
     if lease_ends:
-        table.lease.valid_until = table.now
-        table.tick()
+        harness.lease.valid_until = harness.now
+        harness.tick()
     else:
-        table.session.handle_shutdown()
-    assert not any(failures_at_the_end(table).values())
+        harness.session.handle_shutdown()
+    assert not any(failures_at_the_end(harness).values())
 
 
 @pytest.mark.parametrize("seconds", [1, 15])
 def test_a_stream_that_is_cut_off_has_failed_at_nothing(seconds):
     """If a process ends in the middle of a stream, or while the stream closes, the client has no opportunity to commit.
     (S254)"""
-    table = SessionHarness(0, policy=SKIPPING, stream_seconds=10, commit_seconds=20)
-    table.arrive(1)
-    table.wait(seconds)
-    assert table.session.end is None
-    departure = table.session.departure_record()
+    harness = SessionHarness(0, policy=SKIPPING, stream_seconds=10, commit_seconds=20)
+    harness.arrive(1)
+    harness.wait(seconds)
+    assert harness.session.end is None
+    departure = harness.session.departure_record()
     assert not any(each.failed_streams for each in departure.failure_counts)
     assert not departure.has_timed_out
 
 
 def test_nothing_is_counted_without_a_policy():
     """Without the annotations, nothing is counted, and an event is sent for ever. (S252)"""
-    table = SessionHarness(entries=[failed_partition(17)], commit_seconds=20)
-    table.arrive(1)
-    assert table.take_messages() == [f"0:0-0 {STARTED}"]
-    table.wait(60)
-    assert (failures_at_the_end(table), table.take_calls()) == ({}, [])
+    harness = SessionHarness(entries=[failed_partition(17)], commit_seconds=20)
+    harness.arrive(1)
+    assert harness.take_messages() == [f"0:0-0 {STARTED}"]
+    harness.wait(60)
+    assert (failures_at_the_end(harness), harness.take_calls()) == ({}, [])
 
 
 def test_a_commit_forgets_failures():
     """Any progress of a partition resets its count. (S256)"""
-    table = a_table(fails=2)
-    table.arrive(5)
-    table.commit(0)
-    assert table.take_calls() == [FailureCountChange(a_place(0), 0, None)]
-    table.commit(1)
-    assert table.take_calls() == []
+    harness = a_harness(fails=2)
+    harness.arrive(5)
+    harness.commit(0)
+    assert harness.take_calls() == [FailureCountChange(a_place(0), 0, None)]
+    harness.commit(1)
+    assert harness.take_calls() == []
 
 
 # Searching
@@ -113,65 +113,65 @@ def test_a_commit_forgets_failures():
 def test_after_so_many_failures_events_come_one_by_one():
     """After a number of failed streams, the failing event is searched for: within the length of a batch, events are
     sent alone, each after the commit of the one before, and other partitions continue normally. (S257, S258)"""
-    table = SessionHarness(
+    harness = SessionHarness(
         1, entries=[failed_partition(3)], policy=SKIPPING, batch_limit=5, max_uncommitted_events=20, flush_seconds=20
     )
-    assert table.take_calls() == [FailureCountChange(a_place(0), 0, at(4))]
-    table.arrive(7)
-    table.arrive(5, partition=1)
-    assert table.take_messages() == [f"0:0-0 {STARTED}; {make_tracked_session(3, 'null')}", "1:0-4"]
-    table.wait(20)
-    assert "0@0" in table.take_messages()
-    table.commit(0)
-    assert table.take_messages() == ["0:1-1"]
+    assert harness.take_calls() == [FailureCountChange(a_place(0), 0, at(4))]
+    harness.arrive(7)
+    harness.arrive(5, partition=1)
+    assert harness.take_messages() == [f"0:0-0 {STARTED}; {make_tracked_session(3, 'null')}", "1:0-4"]
+    harness.wait(20)
+    assert "0@0" in harness.take_messages()
+    harness.commit(0)
+    assert harness.take_messages() == ["0:1-1"]
 
 
 def test_the_search_ends():
     """After the end of the search, batches are normal again, within the same stream. (S261)"""
-    table = a_table(fails=0, search_end=4)
-    table.arrive(12)
+    harness = a_harness(fails=0, search_end=4)
+    harness.arrive(12)
     for offset in range(5):
-        table.commit(offset)
-    assert table.take_messages()[-1] == "0:5-9"
-    assert table.take_calls() == [FailureCountChange(a_place(0), 0, None)]
+        harness.commit(offset)
+    assert harness.take_messages()[-1] == "0:5-9"
+    assert harness.take_calls() == [FailureCountChange(a_place(0), 0, None)]
 
 
 def test_the_search_goes_on_in_the_next_stream():
     """The next reader of the partition knows up to where the search extends. (S262, S264)"""
-    table = a_table(fails=1, search_end=4)
-    table.arrive(3)
-    assert table.take_messages() == [f"0:0-0 {STARTED}; {make_tracked_session(1, at(4))}"]
+    harness = a_harness(fails=1, search_end=4)
+    harness.arrive(3)
+    assert harness.take_messages() == [f"0:0-0 {STARTED}; {make_tracked_session(1, at(4))}"]
 
 
 def test_an_event_is_dropped():
     """An event that was sent alone this many times without a commit is not sent again; the search continues after it.
     (S259, S260)"""
-    table = a_table(fails=3, search_end=4)
-    table.arrive(3)
-    [drop] = table.take_calls()
+    harness = a_harness(fails=3, search_end=4)
+    harness.arrive(3)
+    [drop] = harness.take_calls()
     assert (drop.partition, drop.event.end, drop.failed_streams) == (a_place(0), at(0), 3)
-    table.tick()
-    assert (table.take_messages(), table.take_calls()) == ([], [])
-    table.commit(0)
-    assert table.take_calls() == [FailureCountChange(a_place(0), 0, at(4))]
-    assert table.take_messages() == [f"0:1-1 {STARTED}; {make_tracked_session(3, at(4))}"]
+    harness.tick()
+    assert (harness.take_messages(), harness.take_calls()) == ([], [])
+    harness.commit(0)
+    assert harness.take_calls() == [FailureCountChange(a_place(0), 0, at(4))]
+    assert harness.take_messages() == [f"0:1-1 {STARTED}; {make_tracked_session(3, at(4))}"]
 
 
 def test_partitions_of_the_same_number_are_kept_apart():
     """The state of a partition does not affect a partition of another event type: a deviation from the original.
     (S272)"""
     other = a_place(0, event_type="another")
-    table = SessionHarness(entries=[failed_partition(3), PartitionAssignment(other, ME)], policy=SKIPPING)
-    assert [each.partition for each in table.take_calls()] == [a_place(0)]
+    harness = SessionHarness(entries=[failed_partition(3), PartitionAssignment(other, ME)], policy=SKIPPING)
+    assert [each.partition for each in harness.take_calls()] == [a_place(0)]
 
 
 def test_a_partition_waits_while_its_event_is_dropped():
     """No session gets a partition while one of its events is being parked or dropped. (S316)"""
-    table = a_table(fails=3, search_end=4)
-    table.arrive(1)
-    table.take_calls()
-    table.change(entry(0, f"{ME}>other"))
-    assert table.take_calls() == []
+    harness = a_harness(fails=3, search_end=4)
+    harness.arrive(1)
+    harness.take_calls()
+    harness.change(entry(0, f"{ME}>other"))
+    assert harness.take_calls() == []
 
 
 # Policies and dead letters

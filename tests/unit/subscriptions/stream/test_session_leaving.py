@@ -14,15 +14,15 @@ STARTED = "Stream started"
 SKIPPING = RetryPolicy(UnprocessablePolicy.SKIP_EVENT, 3)
 
 
-def ask(table, **changes):
+def ask(harness, **changes):
     """Write a request into the session's entry in the assignment, and report it to the session."""
-    sessions = tuple(replace(each, **changes) if each.id == ME else each for each in table.assignment.sessions)
-    table.assignment = replace(table.assignment, revision=table.assignment.revision + 1, sessions=sessions)
-    table.pass_shared_state()
+    sessions = tuple(replace(each, **changes) if each.id == ME else each for each in harness.assignment.sessions)
+    harness.assignment = replace(harness.assignment, revision=harness.assignment.revision + 1, sessions=sessions)
+    harness.pass_shared_state()
 
 
-def failures(table):
-    return [each.failed_streams for each in table.session.departure_record().failure_counts]
+def failures(harness):
+    return [each.failed_streams for each in harness.session.departure_record().failure_counts]
 
 
 # Leaving
@@ -30,73 +30,73 @@ def failures(table):
 
 def test_a_client_that_leaves_is_not_waited_for():
     """The session ends at once and without a message, although events are not committed. (S324)"""
-    table = SessionHarness(0, commit_seconds=60)
-    table.arrive(1)
-    assert table.take_messages() == [f"0:0-0 {STARTED}"]
-    ask(table, is_leaving=True)
-    assert (table.session.end, table.take_messages()) == (SessionEnd.LEFT, [])
-    table.arrive(1, start=1)
-    assert table.take_messages() == []
+    harness = SessionHarness(0, commit_seconds=60)
+    harness.arrive(1)
+    assert harness.take_messages() == [f"0:0-0 {STARTED}"]
+    ask(harness, is_leaving=True)
+    assert (harness.session.end, harness.take_messages()) == (SessionEnd.LEFT, [])
+    harness.arrive(1, start=1)
+    assert harness.take_messages() == []
 
 
 def test_a_client_may_leave_while_its_stream_closes():
     """A session that waits for the last commits ends without these. (S324)"""
-    table = SessionHarness(0, stream_seconds=10, commit_seconds=60)
-    table.arrive(1)
-    table.wait(11)
-    assert (table.session.reason, table.session.end) == (SessionEnd.TIMEOUT, None)
-    ask(table, is_leaving=True)
-    assert table.session.end is SessionEnd.LEFT
+    harness = SessionHarness(0, stream_seconds=10, commit_seconds=60)
+    harness.arrive(1)
+    harness.wait(11)
+    assert (harness.session.reason, harness.session.end) == (SessionEnd.TIMEOUT, None)
+    ask(harness, is_leaving=True)
+    assert harness.session.end is SessionEnd.LEFT
 
 
 def test_what_is_not_committed_when_a_client_leaves_has_failed():
     """Every partition with uncommitted events gets one more failure, and no other partition does. (S328, S254)"""
-    table = SessionHarness(0, 1, policy=SKIPPING, max_uncommitted_events=10)
-    table.arrive(1)
-    table.arrive(1, partition=1)
-    table.commit(0, partition=1)
-    ask(table, is_leaving=True)
-    assert failures(table) == [1, 0]
+    harness = SessionHarness(0, 1, policy=SKIPPING, max_uncommitted_events=10)
+    harness.arrive(1)
+    harness.arrive(1, partition=1)
+    harness.commit(0, partition=1)
+    ask(harness, is_leaving=True)
+    assert failures(harness) == [1, 0]
 
 
 def test_a_commit_right_before_leaving_counts():
     """A session that learns of the last commit and of the leaving at the same time records that nothing has failed.
     (S328, S256)"""
     owned = replace(entry(0, ME), failed_streams=2)
-    table = SessionHarness(entries=[owned], policy=SKIPPING)
-    table.arrive(1)
-    table.offsets[a_place(0)] = replace(table.offsets[a_place(0)], position=at(0))
-    ask(table, is_leaving=True)
-    assert table.session.departure_record().failure_counts == (FailureCountChange(a_place(0), 0, None),)
+    harness = SessionHarness(entries=[owned], policy=SKIPPING)
+    harness.arrive(1)
+    harness.offsets[a_place(0)] = replace(harness.offsets[a_place(0)], position=at(0))
+    ask(harness, is_leaving=True)
+    assert harness.session.departure_record().failure_counts == (FailureCountChange(a_place(0), 0, None),)
 
 
 def test_leaving_is_no_timeout():
     """Only a session whose commit timeout has passed is recorded as timed out. (S333)"""
     left, late = SessionHarness(0), SessionHarness(0, commit_seconds=5)
-    for table in (left, late):
-        table.arrive(1)
+    for harness in (left, late):
+        harness.arrive(1)
     ask(left, is_leaving=True)
     late.wait(6)
     assert late.session.end is SessionEnd.COMMIT_TIMEOUT
-    assert [table.session.departure_record().has_timed_out for table in (left, late)] == [False, True]
+    assert [harness.session.departure_record().has_timed_out for harness in (left, late)] == [False, True]
 
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_who_leaves_says_where_partitions_stand(leaves):
     """Each partition counts one more stream if events that were sent are not committed, with or without a policy.
     Skipped events before that position are committed. (S340)"""
-    table = SessionHarness(
+    harness = SessionHarness(
         0, 1, commit_seconds=5, max_uncommitted_events=10, deliverable=lambda record: record.value != b'"skipped"'
     )
-    table.rules.skips_misplaced_events = True
-    table.arrive(a_chunk("skipped", "sent").run_from_offset(0))
-    table.arrive(2, partition=1)
-    table.commit(1, partition=1)
+    harness.rules.skips_misplaced_events = True
+    harness.arrive(a_chunk("skipped", "sent").run_from_offset(0))
+    harness.arrive(2, partition=1)
+    harness.commit(1, partition=1)
     if leaves:
-        ask(table, is_leaving=True)
+        ask(harness, is_leaving=True)
     else:
-        table.wait(6)
-    record = table.session.departure_record()
+        harness.wait(6)
+    record = harness.session.departure_record()
     assert record.standstills == (Standstill(a_place(0), at(0), 1), Standstill(a_place(1), at(1), 0))
     assert record.commit_positions == {a_place(0): at(0)}
 
@@ -107,32 +107,32 @@ def test_who_leaves_says_where_partitions_stand(leaves):
 def test_a_disconnect_releases_if_the_client_wants_it():
     """With `on_disconnect=release`, the session ends with the connection, and its uncommitted events count as failed.
     (S329, S254)"""
-    table = SessionHarness(0, policy=SKIPPING, releases_on_disconnect=True)
-    table.arrive(1)
-    table.tell(table.session.handle_disconnect(table.now))
-    assert table.session.end is SessionEnd.RELEASED
-    assert failures(table) == [1]
-    assert not table.session.departure_record().has_timed_out
+    harness = SessionHarness(0, policy=SKIPPING, releases_on_disconnect=True)
+    harness.arrive(1)
+    harness.tell(harness.session.handle_disconnect(harness.now))
+    assert harness.session.end is SessionEnd.RELEASED
+    assert failures(harness) == [1]
+    assert not harness.session.departure_record().has_timed_out
 
 
 def test_a_disconnect_releases_a_stream_that_closes():
     """A session that waits for the last commits does not wait for a client that has left. (S329)"""
-    table = SessionHarness(0, stream_seconds=10, commit_seconds=60, releases_on_disconnect=True)
-    table.arrive(1)
-    table.wait(11)
-    assert (table.session.reason, table.session.end) == (SessionEnd.TIMEOUT, None)
-    table.tell(table.session.handle_disconnect(table.now))
-    assert table.session.end is SessionEnd.RELEASED
+    harness = SessionHarness(0, stream_seconds=10, commit_seconds=60, releases_on_disconnect=True)
+    harness.arrive(1)
+    harness.wait(11)
+    assert (harness.session.reason, harness.session.end) == (SessionEnd.TIMEOUT, None)
+    harness.tell(harness.session.handle_disconnect(harness.now))
+    assert harness.session.end is SessionEnd.RELEASED
 
 
 def test_skipped_events_are_committed_by_whoever_leaves():
-    """Events that the client never received are committed when it leaves, so they are not read again. (S232)"""
-    table = SessionHarness(0, deliverable=lambda _: False)
-    table.rules.skips_misplaced_events = True
-    table.arrive(3)
-    ask(table, is_leaving=True)
-    assert not any(isinstance(each, AutoCommit) for each in table.take_calls())
-    assert {each.offset for each in table.session.departure_record().commit_positions.values()} == {2}
+    """When a session ends, events that were skipped for its client are committed, so they are not read again. (S232)"""
+    harness = SessionHarness(0, deliverable=lambda _: False)
+    harness.rules.skips_misplaced_events = True
+    harness.arrive(3)
+    ask(harness, is_leaving=True)
+    assert not any(isinstance(each, AutoCommit) for each in harness.take_calls())
+    assert {each.offset for each in harness.session.departure_record().commit_positions.values()} == {2}
 
 
 # Extending
@@ -140,56 +140,56 @@ def test_skipped_events_are_committed_by_whoever_leaves():
 
 def test_an_extension_starts_the_commit_timeout_again():
     """A client that asks for more time gets a whole commit timeout from that moment. (S330)"""
-    table = SessionHarness(0, commit_seconds=20)
-    table.arrive(1)
-    table.wait(15)
-    ask(table, extensions_requested=1)
-    assert table.take_calls() == [GrantExtension(1, 35.0)]
-    table.wait(19)
-    assert table.session.end is None
-    table.wait(2)
-    assert table.session.end is SessionEnd.COMMIT_TIMEOUT
+    harness = SessionHarness(0, commit_seconds=20)
+    harness.arrive(1)
+    harness.wait(15)
+    ask(harness, extensions_requested=1)
+    assert harness.take_calls() == [GrantExtension(1, 35.0)]
+    harness.wait(19)
+    assert harness.session.end is None
+    harness.wait(2)
+    assert harness.session.end is SessionEnd.COMMIT_TIMEOUT
 
 
 def test_an_extension_is_granted_once():
     """The recorded extension does not count as another request, but the next request does. (S330)"""
-    table = SessionHarness(0, commit_seconds=20)
-    ask(table, extensions_requested=1)
-    ask(table, extensions_requested=1, extensions_granted=1)
-    assert table.take_calls() == [GrantExtension(1, 20.0)]
-    table.wait(5)
-    ask(table, extensions_requested=2)
-    assert table.take_calls() == [GrantExtension(2, 25.0)]
+    harness = SessionHarness(0, commit_seconds=20)
+    ask(harness, extensions_requested=1)
+    ask(harness, extensions_requested=1, extensions_granted=1)
+    assert harness.take_calls() == [GrantExtension(1, 20.0)]
+    harness.wait(5)
+    ask(harness, extensions_requested=2)
+    assert harness.take_calls() == [GrantExtension(2, 25.0)]
 
 
 def test_an_extension_does_not_put_off_a_hand_over():
     """If another session waits for a partition, the stream closes in time, and an extension has no effect: so the
     partition moves within two commit timeouts. (S331, S243)"""
-    table = SessionHarness(0, commit_seconds=20)
-    table.arrive(1)
-    table.change(entry(0, f"{ME}>other"))
-    table.wait(15)
-    ask(table, extensions_requested=1)
-    table.wait(6)
-    assert table.session.reason is SessionEnd.RELEASE_TIMEOUT
-    ask(table, extensions_requested=2)
-    assert table.take_calls() == [GrantExtension(1, 35.0), GrantExtension(2, 35.0)]
-    table.wait(15)
-    assert table.session.end is SessionEnd.RELEASE_TIMEOUT
+    harness = SessionHarness(0, commit_seconds=20)
+    harness.arrive(1)
+    harness.change(entry(0, f"{ME}>other"))
+    harness.wait(15)
+    ask(harness, extensions_requested=1)
+    harness.wait(6)
+    assert harness.session.reason is SessionEnd.RELEASE_TIMEOUT
+    ask(harness, extensions_requested=2)
+    assert harness.take_calls() == [GrantExtension(1, 35.0), GrantExtension(2, 35.0)]
+    harness.wait(15)
+    assert harness.session.end is SessionEnd.RELEASE_TIMEOUT
 
 
 @pytest.mark.parametrize("waited", [1, 14])
 def test_an_extension_does_not_put_off_a_close(waited):
     """A closing stream continues to close, and the answer contains the time until which it waits for commits. (S331,
     S210)"""
-    table = SessionHarness(0, stream_seconds=10, commit_seconds=20)
-    table.wait(5)
-    table.arrive(1)
-    table.wait(5 + waited)
-    assert table.session.reason is SessionEnd.TIMEOUT
-    ask(table, extensions_requested=1)
-    assert table.take_calls() == [GrantExtension(1, 25.0)]
-    table.wait(24.9 - table.now)
-    assert table.session.end is None
-    table.wait(0.2)
-    assert table.session.end is SessionEnd.TIMEOUT
+    harness = SessionHarness(0, stream_seconds=10, commit_seconds=20)
+    harness.wait(5)
+    harness.arrive(1)
+    harness.wait(5 + waited)
+    assert harness.session.reason is SessionEnd.TIMEOUT
+    ask(harness, extensions_requested=1)
+    assert harness.take_calls() == [GrantExtension(1, 25.0)]
+    harness.wait(24.9 - harness.now)
+    assert harness.session.end is None
+    harness.wait(0.2)
+    assert harness.session.end is SessionEnd.TIMEOUT
