@@ -72,7 +72,8 @@ def live_broker(data):
 @pytest.mark.long
 def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live_broker):
     """A job that runs late, for the first time or after others, finds all published events; only then does the log
-    forget replaced ones. Statistics count every event."""
+    remove replaced ones. Statistics count every event.
+    """
     live_broker.event_type()
     live_broker.publish(5)
     live_broker.archive_and_follow()
@@ -82,7 +83,7 @@ def test_compaction_leaves_events_alone_until_they_are_in_their_table(jobs, live
 
     live_broker.publish(4)
     live_broker.archive_and_follow()
-    # Events in the table were removed, except for the newest, after which nothing was in the table.
+    # The events that are in the table were removed from the log, except for the newest.
     assert live_broker.offsets() == [4, 5, 6, 7, 8]
     live_broker.publish(1)
     live_broker.archive_and_follow(after=2 * MINUTE)
@@ -114,7 +115,7 @@ def test_compaction_does_not_wait_for_ever(live_broker):
     [({"compaction_wait_hours": 0}, {}), ({}, {"annotations": {MATERIALIZE_ANNOTATION: "off"}})],
 )
 def test_compaction_waits_for_no_table_that_is_not_to_be(data, settings, changes):
-    """If no job makes tables, and for event types that have none, the log is compacted at once."""
+    """If no job makes tables, or an event type has none, the log is compacted at once."""
     live = LiveBroker(data, **settings)
     with closing(live.broker):
         live.event_type(**changes)

@@ -1,11 +1,12 @@
-"""A job that is killed leaves nothing that its next run does not put right; `make kill-jobs` does this at length, at
-random moments."""
+"""The next run repairs everything that a killed job leaves behind; `make kill-jobs` tests this at length, at random
+moments.
+"""
 
 import pytest
 
 from tests.support import kill_jobs
 
-# Rows are written and not committed: to a table, and to its second one while the first has them already.
+# Rows are written but not committed: to a table, and to its second table while the first one already has them.
 MOMENTS = (
     ("follow", "nakadi/customer_changed/data/**/*.parquet"),
     ("compaction", "nakadi/customer_changed__latest/data/**/*.parquet"),

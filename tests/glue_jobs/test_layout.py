@@ -59,8 +59,9 @@ def test_columns_that_no_table_is_partitioned_by(text, reason):
 
 @pytest.mark.long
 def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, tables, monkeypatch):
-    """Annotations hold for files written later, also when small files are merged; existing files stay unchanged, and
-    every engine reads both. A wrong annotation is a warning, and the table continues as before."""
+    """Annotations apply to files that are written later, including merged small files; existing files stay unchanged,
+    and every engine reads both. A wrong annotation is a warning, and the table continues as before.
+    """
     orders = data.event_type("order.placed")
     data.archive_events(orders, [order(1), order(2)])
     jobs.compact()
@@ -104,7 +105,7 @@ def files(jobs):
 
 
 def ids(jobs):
-    """The order of customers in each file that is partitioned by them."""
+    """The order of ids in each file of a table that is partitioned by customer."""
     found = []
     for path, spec, _ in files(jobs):
         if spec == 1:

@@ -71,7 +71,7 @@ class LineageService:
     ],
 )
 def test_a_service_learns_of_the_beginning_and_the_end_of_a_run(monkeypatch, table, dataset):
-    """With the event type that the run read, and the table that it filled. (T12)"""
+    """The events name the event type that the run read, and the table that it filled. (T12)"""
     monkeypatch.setenv("OPENLINEAGE_API_KEY", "secret")
     with LineageService() as service:
         lineage.send_lineage(service.url, "shop", [lineage.FilledTable(RUN, "order.placed", table)])
@@ -91,7 +91,7 @@ def test_a_service_learns_of_the_beginning_and_the_end_of_a_run(monkeypatch, tab
 
 
 def test_a_service_that_refuses_is_an_error(monkeypatch):
-    """The run says so, and is not done any worse for it. (T12)"""
+    """The run reports the refusal, which does not affect its other work. (T12)"""
     monkeypatch.delenv("OPENLINEAGE_API_KEY", raising=False)
     with LineageService(status=400) as service, pytest.raises(Exception, match="400"):
         lineage.send_lineage(service.url, "shop", [lineage.FilledTable(RUN, "order.placed", "s3://events/t")])

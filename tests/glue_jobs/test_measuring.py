@@ -31,7 +31,7 @@ def same_counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
 
 
 def test_rates():
-    """The mean counts every minute of the time; the peak is the busiest minute."""
+    """The mean includes every minute of the period; the peak is the busiest minute."""
     told = traffic_of_period([*same_counts(30), *same_counts(90, minute=3)], NOON, NOON + HOUR, 1)
     assert (told.events, told.per_minute_mean, told.per_minute_peak) == (120, 2.0, 90)
     assert first_minute([*same_counts(90, minute=3), *same_counts(30, minute=1)]) == NOON + timedelta(minutes=1)
@@ -46,7 +46,7 @@ def test_sizes():
 
 
 def test_publishers_are_kept_apart():
-    """Every publishing application counts once; events without one count for none."""
+    """Every publishing application counts once; events without one do not count."""
     found = [
         *same_counts(1),
         *same_counts(1, minute=1),
@@ -59,13 +59,13 @@ def test_publishers_are_kept_apart():
 
 @pytest.mark.parametrize(("spread", "skew"), [([10, 10], 1.0), ([30, 10], 1.5), ([40], 2.0)])
 def test_skew(spread, skew):
-    """The skew is the fullest partition's content, in even shares; empty partitions count."""
+    """The skew is the share of the fullest partition as a multiple of an even share; empty partitions count too."""
     found = [each for number, events in enumerate(spread) for each in same_counts(events, partition=number)]
     assert traffic_of_period(found, NOON, NOON + HOUR, 2).partition_skew == skew
 
 
 def test_no_traffic():
-    """A time without events has measures too."""
+    """A period without events has measurements too."""
     told = traffic_of_period([], NOON, NOON + HOUR, 3)
     assert (told.events, told.size_mean, told.size_p95, told.per_minute_peak, told.partition_skew) == (0, 0, 0, 0, 1.0)
     assert percentile({}, 0.5) == 0
@@ -76,14 +76,14 @@ def test_no_traffic():
     [(3, 1, 1, 3), (1, 5, 8, 5), (20, 1, 4, 8), (0, 0, 2, 1)],
 )
 def test_advice_is_what_a_new_event_type_would_get(readers, writers, partitions, recommended):
-    """The recommended number follows the rule for new event types; the error says how far off it is."""
+    """The recommended number follows the rule for new event types; the error is the difference from the current one."""
     measured = Statistics(messages_per_minute=1, message_size=1, read_parallelism=readers, write_parallelism=writers)
     told = advise_partition_count(measured, partitions, 8)
     assert (told.recommended, told.error) == (recommended, partitions - recommended)
 
 
 def test_the_statistic():
-    """The measured figures are reported in the terms that owners expect."""
+    """The measured figures are reported in the terms of the owner's expectations."""
     told = traffic_of_period(
         [*same_counts(120, size=250), *same_counts(60, size=250, publisher="b")], NOON, NOON + HOUR, 1
     )

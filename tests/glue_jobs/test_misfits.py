@@ -56,5 +56,5 @@ ALL_FIT = (
     ],
 )
 def test_reasons_name_the_type_and_the_path_of_the_column(event, reasons):
-    """Each reason is there once, and says nothing about the value. (T3)"""
+    """Each reason occurs once, and does not reveal the value. (T3)"""
     assert sorted(misfit_reasons(event, COLUMNS)) == reasons

@@ -29,8 +29,9 @@ def broker_with_log(event_log, *storages):
     ],
 )
 def test_a_broker_owns_the_namespaces_that_it_writes_to(event_log, streams):
-    """They are known without a reference: the index's namespace, and those of the streams of the log and of
-    storages."""
+    """Some namespaces are known without a reference: the index's own, and those of the streams of the log and of
+    storages.
+    """
     work = broker_with_log(event_log, ("kinesis", {"stream": "orders"}), ("kafka", {"bootstrap_servers": "k:9092"}))
 
     assert namespaces_of_broker(work) == {work.index.identity(), "orders", *streams}

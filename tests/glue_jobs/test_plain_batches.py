@@ -1,4 +1,4 @@
-"""Plain lines become data files without Spark, with the same content; others are left to it."""
+"""Plain lines become data files without Spark, with the same content; other lines are left to Spark."""
 
 import json
 import random
@@ -58,7 +58,7 @@ VALUES = {
 
 
 def random_events(seed, plain):
-    """Events with random members. The first value is plain, and others rarely are not."""
+    """Events with random members. The first value is plain, and others nearly always are."""
     drawn = random.Random(seed)
     for _ in range(60):
         names = drawn.sample(list(VALUES), drawn.randrange(1, 6))
@@ -118,7 +118,7 @@ def stored_in(jobs, path, *columns):
 
 
 def test_files_are_of_a_day_and_sorted(jobs, data):
-    """Members of several partitions and days come into a file for each day, in the order of the table."""
+    """Members of several partitions and days are written to a file for each day, in the order of the table."""
     orders = data.event_type("order.placed", partitions=2)
     for partition in (1, 0, 1):
         data.archive_events(
@@ -161,7 +161,7 @@ def test_where_most_is_doubtful_all_that_follows_is_left_to_spark(jobs, data, ta
 
 
 def test_a_table_with_a_layout_of_its_own_is_left_to_spark(jobs, data):
-    """Its files are sorted in another way, though they may be by day too."""
+    """Such a table's files are sorted differently, although they may also be partitioned by day."""
     orders = data.annotate(data.event_type("order.placed"), {SORT_BY_ANNOTATION: "order_number desc"})
     data.archive_events(orders, [order(number) for number in range(3)])
 
@@ -188,7 +188,7 @@ def test_tasks_of_spark_make_files_where_they_run_elsewhere(jobs, data, monkeypa
 
 
 def test_owners_and_publishers(jobs, data):
-    """They have their own columns, filled as Spark would fill them."""
+    """Owners and publishers have their own columns, filled as Spark would fill them."""
     orders = data.event_type("order.placed", category=Category.BUSINESS)
     metadata = {"eid": "e", "occurred_at": "2026-11-20T10:00:00Z", "published_by": "shop"}
     data.archive_events(orders, [order(1, metadata=metadata), order(2), None])
@@ -218,7 +218,7 @@ def test_lines_of_other_topics_have_no_row():
 
 
 def test_one_bad_line_leaves_the_others(monkeypatch):
-    """The job searches by halves for lines that Arrow refuses: repeated names, text that is not JSON or not Unicode."""
+    """The job finds lines that Arrow rejects by bisection: repeated names, text that is not JSON or not Unicode."""
     monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
     reader = a_reader(Struct((Field("n", DOUBLE),)))
     bad = [line(1, b'{"n":1,"n":2}'), b"nothing\n", line(7, b'{"n":[]}'), line(9, b'{"t":"\xff"}')]
@@ -262,7 +262,7 @@ def test_decimals_are_as_they_were_written(monkeypatch, scale, plain, doubtful):
     ],
 )
 def test_pairs_of_surrogates_are_plain(monkeypatch, text, found):
-    """Halves are not, wherever they stand, and neither is what might be one."""
+    """Halves of pairs are not plain, wherever they are, and neither is text that might be a half."""
     monkeypatch.setattr("nakadi_jobs.plain_lines.FEW_LINES", 2)
     lines = [line(0, b'{"t":"%b"}' % text.encode()), line(1, b'{"t":"x"}')]
     read = a_reader(Struct((Field("t", STRING),))).read(b"".join(lines), "t", 1)
@@ -282,7 +282,7 @@ def test_pairs_of_surrogates_are_plain(monkeypatch, text, found):
     ],
 )
 def test_numbers_of_15_digits_are_plain(number, is_plain):
-    """Each is another double; longer ones may not be."""
+    """Each such number is a different double; longer numbers may not be."""
     read = a_reader(Struct((Field("n", DOUBLE),))).read(line(0, b'{"n":%b}' % number.encode()), "t", 1)
     assert read.rows["n"].to_pylist() == ([float(number)] if is_plain else [])
     assert len(read.doubtful) == (not is_plain)
@@ -309,7 +309,7 @@ OPENED = Struct(
     ],
 )
 def test_open_objects_are_as_they_were_written(event, found):
-    """Their texts come from the line, whatever is beside them; nothing is lacking then."""
+    """The texts of open objects come from the line, whatever is beside them, and are complete."""
     other = line(1, b'{"a":[{"z":1}]}')
     read = a_reader(OPENED).read(line(0, event.encode()) + other, "t", 1)
     assert (read.doubtful, read.rows["nakadi_event"].to_pylist()) == ([], [None, None])
@@ -332,7 +332,7 @@ def test_open_objects_are_as_they_were_written(event, found):
     ],
 )
 def test_what_no_column_has_is_counted(event):
-    """The row has the text of an event with a member that is in no column: unknown, null or repeated."""
+    """The row includes the event's text if a member is in no column because it is unknown, null or repeated."""
     read = a_reader(OPENED).read(line(0, event.encode()), "t", 1)
     assert (read.doubtful, read.rows["nakadi_event"].to_pylist()) == ([], [event])
 

@@ -50,15 +50,16 @@ def a_range(number, length, until=AT):
     ],
 )
 def test_masters_say_where_tasks_run(master, in_driver, on_this_machine):
-    """A cluster of processes on this machine is a cluster; only on another machine, the driver needs an address that
-    others reach."""
+    """A cluster of processes on this machine counts as a cluster; only executors on other machines need a reachable
+    address of the driver.
+    """
     assert (has_tasks_in_driver(master), is_on_this_machine(master)) == (in_driver, on_this_machine)
 
 
 @pytest.mark.parametrize(
     ("size", "workers", "shares"),
     [
-        (2 * GB, 4, 32),  # one executor that is there: others can come
+        (2 * GB, 4, 32),  # one current executor: others can be added
         (2 * GB, 36, 36),
         (2 * GB, 1, 32),
         (100 * MB, 4, 4),
@@ -67,7 +68,7 @@ def test_masters_say_where_tasks_run(master, in_driver, on_this_machine):
     ],
 )
 def test_shares_follow_the_work(size, workers, shares):
-    """However few workers there are when a batch begins, a share is at most so large; and no file is tiny."""
+    """However few workers there are when a batch begins, no share exceeds the maximum, and no file is tiny."""
     parts = [a_range(number, MB) for number in range(size // MB)]
     found = list(split_into_shares(parts, workers, plain_files.MAX_SHARE_BYTES))
     assert abs(len(found) - shares) <= 1
@@ -79,12 +80,12 @@ def test_shares_follow_the_work(size, workers, shares):
     [(100_000, GB, 4, 500), (2_000, 2 * GB, 4, 64), (100, MB, 4, 4), (3, MB, 4, 3), (2, GB, 4, 2)],
 )
 def test_tasks_follow_the_work(parts, size, workers, tasks):
-    """More work gives more tasks: both those that search the archive, and those that copy it for Spark."""
+    """More work results in more tasks: both those that search the archive, and those that copy it for Spark."""
     assert in_tasks.count_tasks(parts, size, workers) == tasks
 
 
 def test_a_request_reads_so_much_at_most():
-    """Whatever an object holds: members that are larger are read one by one."""
+    """Whatever an object contains, a request reads at most the limit; larger members are read one by one."""
     sizes = [MB] * 30 + [20 * MB] + [MB]
     members, start = [], 0
     for size in sizes:
@@ -147,7 +148,7 @@ def test_files_of_lost_attempts_are_removed():
 
 
 def test_a_batch_that_fails_leaves_no_files(monkeypatch):
-    """One share has its file when another finds damage."""
+    """No files remain if one share has written its file when another one finds damage."""
     tables = MemoryStore()
 
     def share(_archive, tables, target, parts):

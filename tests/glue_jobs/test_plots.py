@@ -29,13 +29,13 @@ def test_one_window_fills_its_plot():
 
 
 def test_all_windows_are_on_the_plot():
-    """From the beginning of the first to the end of the last."""
+    """The plot spans the time from the beginning of the first window to the end of the last."""
     rows = [measured_window(timedelta(hours=hour)) for hour in (0, 5)]
     assert plots._time_range({"order.placed": rows}) == (FIRST, FIRST + timedelta(hours=6))
 
 
 def test_every_plot_is_drawn():
-    """Rates, sizes and skew, of one window as of several."""
+    """Rates, sizes and skew are drawn for one window and for several."""
     for windows in ([measured_window(timedelta(0))], [measured_window(timedelta(hours=hour)) for hour in range(3)]):
         images = plots.draw_plots(windows)
         assert set(images) == {"rate.png", "size.png", "skew.png"}

@@ -19,12 +19,12 @@ BEGUN = datetime(2026, 11, 20, tzinfo=UTC)
     ],
 )
 def test_progress_has_a_pace_and_an_end(done, seconds, line):
-    """The event type, done of all, events a second and seconds left."""
+    """The progress shows the event type, the processed events of all, the rate, and the remaining seconds."""
     assert SubjectProgress("order.placed", 600, 100.0, done).line(100.0 + seconds) == line
 
 
 def test_what_is_done_is_no_longer_under_way():
-    """A subject is under way from its first event to its last."""
+    """A subject is in progress from its first event to its last."""
     report = Report("compaction", BEGUN)
     report.expect("order.placed", 10)
     report.advance("order.placed", 4)
@@ -34,7 +34,7 @@ def test_what_is_done_is_no_longer_under_way():
 
 
 def test_warnings_are_reported_and_change_no_exit_code(capsys):
-    """A warning is in the summary and in the document; only a complaint is a reason to look."""
+    """A warning is in the summary and in the document; only a complaint needs attention."""
     report = Report("compaction", BEGUN)
     report.warn("order.placed", "2 events do not fit")
     report.count("misfits", "order.placed", 2)

@@ -24,7 +24,7 @@ NOW = datetime.now(UTC)
 
 
 def archive_of(data, event_type):
-    """Offset -> event, as readers find them."""
+    """The events by offset, as readers find them."""
     return {
         event.offset: event.record.value
         for part in unread_parts(data.index, event_type, NO_PROGRESS)
@@ -50,7 +50,7 @@ def test_old_events_leave_tables(jobs, data):
 
 
 def test_deleted_event_types(jobs, data):
-    """The table of a deleted event type goes after the grace time; one of the same name is another."""
+    """The table of a deleted event type is removed after the grace time; a recreated event type has another table."""
     gone = data.event_type("order.placed")
     data.archive_events(gone, [order(1)])
     jobs.compact()
@@ -68,7 +68,7 @@ def test_deleted_event_types(jobs, data):
 
 
 class Killed(BaseException):
-    """Raised in a job in place of a kill."""
+    """Raised in a job to simulate a kill."""
 
 
 @pytest.mark.long
@@ -100,7 +100,8 @@ def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, 
     assert jobs.drop_before("--grace-hours", "0").code == 0
     assert sorted(jobs.names()) == [named, f"{named}__latest"]
 
-    # Before the copy of the first table counts, and when it does and the old second table is gone.
+    # The move is interrupted before the copy of the first table counts, and after that, when the old second table is
+    # gone.
     for number, (owner, what, before) in enumerate([(Change, "publish", 1), (Table, "drop", 1)]):
         with monkeypatch.context() as patched, suppress(Killed):
             patched.setattr(owner, what, killed_after(before, getattr(owner, what)))
@@ -188,7 +189,7 @@ def test_many_small_segments_become_one(jobs, data):
 def test_erasing(jobs, data, tmp_path, monkeypatch, how):
     """Events with the value are gone from archive, tables and old snapshots; the others keep their offsets."""
     if how == "remove":
-        # As in a large archive: in tasks of Spark.
+        # Use Spark's tasks, as for a large archive.
         monkeypatch.setattr("nakadi_jobs.in_tasks.MIN_TASK_WORK", (0, 0))
     orders = data.event_type("order.placed", schema={"properties": {"customer": {"type": "object"}}})
     named = [{"customer": {"id": name}} for name in ("ann", "bob", "cid")]
@@ -271,7 +272,7 @@ def test_erasing_from_the_newest(jobs, data):
     ],
 )
 def test_what_cannot_be_asked(jobs, data, wrong):
-    """An erasure that lacks something, or would not erase, is not begun."""
+    """An erasure with missing arguments, or without an effect, is not begun."""
     data.event_type("order.placed")
     told = jobs.drop_before("--do", "erase", *wrong)
     assert told.code == 1

@@ -25,7 +25,7 @@ def a_part(partition, first, end, since=NOON, until=NOON):
 
 
 def a_file(tmp_path, name, rows):
-    """Rows of partition, offset, eid, stored at, and minutes for which it was under way."""
+    """Rows of partition, offset, eid, stored at, and the minutes until it was stored."""
     times = pa.timestamp("us", tz="UTC")
     metadata = pa.struct([("eid", pa.string()), ("occurred_at", pa.string())])
     table = pa.table(
@@ -84,7 +84,7 @@ def test_new_rows_are_compared_with_each_other_and_with_the_hour_before(tmp_path
 
 
 def test_the_time_that_is_read():
-    """It begins an hour before the first new event, and ends with the last one. (T7)"""
+    """The period begins an hour before the first new event, and ends with the last one. (T7)"""
     times = compared_times([a_part(0, 3, 6, NOON, NOON + MINUTE), a_part(0, 0, 1, NOON + MINUTE, NOON + 2 * MINUTE)])
     assert (times.since, times.until) == (NOON - 60 * MINUTE, NOON + 2 * MINUTE + timedelta(microseconds=1))
 
@@ -98,7 +98,9 @@ def test_the_time_that_is_read():
     ],
 )
 def test_times_are_texts(tmp_path, place, occurred_at, late):
-    """They are read with their offset from UTC, however long; a text that is no moment is never late. (T7)"""
+    """Times are read with their offset from UTC, however long they are; an event with an invalid time is never late.
+    (T7)
+    """
     metadata = pa.array([{"eid": "a", "occurred_at": each} for each in occurred_at])
     file = a_plain_file(tmp_path, "texts", metadata=metadata)
     assert count_rows(place, [file], [a_part(0, 0, 2)], MINUTE) == RowCounts(late, 1)

@@ -14,7 +14,7 @@ BUCKET = "arn:aws:s3tables:eu-central-1:123456789012:bucket/nakadi-test"
 
 @pytest.mark.long
 def test_tables_in_a_rest_catalog(jobs, data, tables, tmp_path):
-    """Every job keeps its tables in a catalog over HTTP, with a token that is in no argument."""
+    """Every job keeps its tables in a catalog over HTTP, with a token that is not among the arguments."""
     warehouse = tables / "rest"
     orders = data.event_type("order.placed", retention_time=3_600_000)
     data.archive_events(orders, [order(number) for number in range(5)])
@@ -65,6 +65,6 @@ def test_table_buckets():
     ],
 )
 def test_catalogs_that_lack_something(catalog, properties, reason):
-    """An unreachable catalog is refused before Spark looks for it."""
+    """A catalog without the necessary properties is refused before Spark connects to it."""
     with pytest.raises(BadCatalog, match=f"^{reason}$"):
         catalog_settings_for("data/tables", catalog, properties)

@@ -49,7 +49,7 @@ def test_what_fails_says_so(spans, exporter):
 
 
 def test_without_the_option_there_are_none():
-    """The steps run all the same, and a wrong exporter is refused."""
+    """Without the option, the steps run without spans; a wrong exporter is refused."""
     spans = open_spans("")
     with spans.of_run("compaction"), spans.of_step("update", "order.placed"):
         pass

@@ -74,7 +74,7 @@ def test_windows_are_measured(jobs, data, orders, tmp_path):
 
 
 def test_payloads_that_look_like_metadata(jobs, data):
-    """A publisher is who published, also where a payload has a field that is called the same."""
+    """The publisher is the publishing application, even if a payload has a field with the same name."""
     made = data.event_type("order.placed", **BUSINESS)
     data.archive_events(
         made, [an_event_by("shop", note='"published_by":"b"', more={"published_by": "c"}), an_event_by("app")]
@@ -110,7 +110,7 @@ def test_what_deleted_event_types_had_is_forgotten(jobs, data):
 
 @pytest.mark.long("tests/glue_jobs/test_statistics.py::test_windows_are_measured")
 def test_the_table_is_counted(jobs, data, orders):
-    """Events in the table are counted there, later ones in the archive, and the figures match all lines."""
+    """Events in the table are counted in the table, and later ones in the archive, and the figures match all lines."""
     lines = jobs.measured(*UNTIL)
     first = windows_of(jobs)
     jobs.compact()
@@ -122,7 +122,7 @@ def test_the_table_is_counted(jobs, data, orders):
     assert second[0] == first[0]
     assert second[1][:2] == (first[1][0] + 3, first[1][1] + 1)
 
-    # Events that the log forgets later stay counted.
+    # Events that the log removes later stay counted.
     for segment in list(data.index.segments_from(orders.timeline.topic, 1, 0, 10)):
         data.path(segment).unlink()
     jobs.measured(*UNTIL)
@@ -132,7 +132,7 @@ def test_the_table_is_counted(jobs, data, orders):
 @pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_event_types_are_counted_together(jobs, data, tables):
-    """More event types take no more jobs of Spark, and those without news none."""
+    """More event types take no more Spark jobs, and those without news take none."""
     alone = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
     pages = data.event_type("page.viewed", partitions=2, schema={})
     data.archive_events(pages, [order(1), order(2)])
@@ -140,7 +140,7 @@ def test_event_types_are_counted_together(jobs, data, tables):
         data.event_type("long.ago", **BUSINESS), [an_event_by("shop")], at=STORED_AT - timedelta(days=2)
     )
 
-    # In a separate database, since measuring again has rows to replace.
+    # In a separate database, since measuring again would replace rows.
     jobs = Jobs(data, tables)
     together = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
 

@@ -31,7 +31,9 @@ def counts_of(freshness):
 
 
 def test_a_part_of_the_archive_is_as_old_as_its_oldest_event():
-    """What was stored before the event type stated the objective does not count, nor what is gone. (T14)"""
+    """Events that were stored before the event type had the objective do not count, and neither do removed events.
+    (T14)
+    """
     added = [archived_part(10, 0.5), archived_part(10, 2, events=4), archived_part(10, 4)]
     first = count_freshness(ORDERS, None, added, A_MOMENT, is_new=True)
     assert (first.since, counts_of(first)) == (ORDERS.updated_at, [(10, 4)])
@@ -40,14 +42,16 @@ def test_a_part_of_the_archive_is_as_old_as_its_oldest_event():
 
 
 def test_a_table_that_is_rebuilt_is_not_late():
-    """Its events come into it once more, long after they were stored. (T14)"""
+    """When a table is rebuilt, its events are added again long after they were stored; this does not count as late.
+    (T14)
+    """
     known = count_freshness(ORDERS, None, [archived_part(10, 0.5)], A_MOMENT, is_new=True)
     rebuilt = count_freshness(ORDERS, replace(STATE, freshness=known), [archived_part(10, 2)], A_MOMENT, is_new=True)
     assert (rebuilt.since, counts_of(rebuilt)) == (A_MOMENT, [(0, 0)])
 
 
 def test_without_an_objective_nothing_is_counted():
-    """Neither for an event type that no longer states one. (T14)"""
+    """Nothing is counted without an objective, or for an event type that no longer has one. (T14)"""
     known = count_freshness(ORDERS, None, [archived_part(10, 0.5)], A_MOMENT, is_new=True)
     plain = replace(ORDERS, annotations={})
     assert (

@@ -24,7 +24,7 @@ CONTEXT = {
     "auth_issuer": "https://issuer.example",
     "alarm_email": "somebody@example.org",
     "dedicated_streams": "orders=2",
-    "aws:cdk:bundling-stacks": [],  # layers are not built
+    "aws:cdk:bundling-stacks": [],  # so that layers are not built
 }
 LARGE = {
     "dedicated_streams": ",".join(f"s{number}=1" for number in range(10)),
@@ -56,7 +56,7 @@ CONSOLE_SCRIPT = "document.title = `${1} #`;"
 
 @pytest.fixture(scope="session")
 def deployment(tmp_path_factory):
-    """The output of `cdk synth`; it raises for anything that the review does not pass."""
+    """The output of `cdk synth`; it raises an error for every finding of the review."""
     folder = tmp_path_factory.mktemp("cdk.out")
     from infra.app import create_app  # noqa: PLC0415  # it starts node: not before it is needed
 
@@ -81,7 +81,7 @@ def large_deployment(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def sleeping_deployment(tmp_path_factory):
-    """The same while it sleeps, with its tables in a table bucket."""
+    """The large deployment while it sleeps, with its tables in a table bucket."""
     folder = tmp_path_factory.mktemp("asleep")
     from infra.app import create_app  # noqa: PLC0415  # as above
 
@@ -124,7 +124,7 @@ def data_resources(data):
         ssm = boto3.client("ssm", REGION)
         ssm.put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")
         cloudformation = boto3.client("cloudformation", REGION)
-        with pytest.warns(UserWarning, match="AWS::S3::BucketPolicy"):  # the emulation knows no policies of buckets
+        with pytest.warns(UserWarning, match="AWS::S3::BucketPolicy"):  # the emulation does not support bucket policies
             cloudformation.create_stack(StackName="nakadi-test-data", TemplateBody=data.path.read_text())
         [stack] = cloudformation.describe_stacks(StackName="nakadi-test-data")["Stacks"]
         assert stack["StackStatus"] == "CREATE_COMPLETE"

@@ -50,7 +50,7 @@ def test_a_job_runs_where_it_was_tested(jobs, name):
     """Jobs run Spark 3.5 on Python 3.11, with the functions' versions of modules, for a limited time, and never twice
     at once.
 
-    One run at a time, but for erasures, which begin while retention runs."""
+    Only erasures may begin while retention runs."""
     job, given = jobs[name], arguments(jobs[name])
 
     assert (job["GlueVersion"], job["WorkerType"], job["NumberOfWorkers"]) == ("5.1", "G.1X", 2)
@@ -134,7 +134,7 @@ def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(lar
 
 
 def test_by_news_the_same_job_has_no_schedule():
-    """With `table_minutes` alone, housekeeping starts the job that ends; without analytics it starts none."""
+    """With only `table_minutes`, housekeeping starts the job that ends; without analytics, it starts none."""
     by_news = function_environment("housekeeping", Context(table_minutes=15), PLACES)
     assert by_news["NAKADI_TABLE_JOB"] == "nakadi-dev-compaction"
     assert Settings.from_env(by_news).table_minutes == 15

@@ -1,4 +1,4 @@
-"""The API: every operation of the description answered by who serves it."""
+"""The API: each operation of the description is answered by the part that serves it."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def integration(paths, operation):
 
 
 def test_it_is_made_of_our_description(paths):
-    """Every described operation exists, and beside them only the catch-all."""
+    """The API has every described operation, and beside these only the catch-all."""
     described = gateway_document()["paths"]
 
     assert set(paths) == {*described, "/", "/{proxy+}", "/health/{proxy+}", "/health/streams"}
@@ -61,7 +61,7 @@ def test_an_operation_is_answered_by_who_serves_it(serving, paths, operation):
 
 
 def test_streams_go_through_to_the_service(serving, paths):
-    """Streams are passed on as they come, as long as a gateway allows, to the load balancer inside the network."""
+    """Streams are passed to the load balancer inside the network unchanged, for as long as a gateway allows."""
     streams = [each for each in operations().values() if cdk_api.find_backends()[each.id] == "streaming"]
 
     assert {each.id for each in streams} >= {"stream_events", "stream_subscription_events"}
@@ -82,7 +82,7 @@ def test_streams_go_through_to_the_service(serving, paths):
 
 
 def test_whether_a_stream_could_be_opened_is_asked_of_the_service(paths):
-    """HEAD is answered like GET, by who knows the streams."""
+    """HEAD is answered by the streaming service, like GET."""
     for path in (PUBLISHING, "/subscriptions/{subscription_id}/events"):
         get, head = (paths[path][method]["x-amazon-apigateway-integration"] for method in ("get", "head"))
         assert {**head, "httpMethod": "GET"} == get
@@ -107,7 +107,9 @@ def test_public_pages_take_no_function(paths):
 
 
 def test_a_mock_can_be_read_although_bodies_are_bytes(paths):
-    """Each is converted to text first: bytes have no template, and everything is bytes to this API."""
+    """Each request is converted to text first, because this API treats every body as bytes, for which there is no
+    template.
+    """
     mocks = [
         each["x-amazon-apigateway-integration"]
         for item in paths.values()
@@ -170,7 +172,7 @@ def test_everything_but_the_public_needs_a_token(api):
     ],
 )
 def test_the_authorizer_is_asked_only_about_what_may_be_a_token(api, header, asked):
-    """Rubbish is refused by the gateway itself: it must not take functions from those who have a token."""
+    """The gateway itself refuses anything else, which must not occupy functions that clients with a token need."""
     authorizer = api["Body"]["components"]["securitySchemes"]["token"]["x-amazon-apigateway-authorizer"]
 
     assert bool(re.search(authorizer["identityValidationExpression"], header)) is asked
@@ -184,7 +186,7 @@ def test_a_path_names_its_parameters(paths):
 
 
 def test_an_operation_that_no_one_serves_is_noticed():
-    """A description that runs ahead of the routes is not deployed."""
+    """A description with an operation that no route serves is not deployed."""
     from nakadi_cdk.api import _find_backend  # noqa: PLC0415  # a look inside
 
     with pytest.raises(cdk_api.UnservedOperation, match="fly_away"):
@@ -243,7 +245,7 @@ def test_whatever_the_gateway_refuses_is_a_problem(gateway_answers):
 
 
 def test_a_missing_token_is_reported(gateway_answers):
-    """Without a token it is 401, in the words and the form of the token layer. (R23, R43)"""
+    """Without a token, the answer is 401, in the words and the form of the token layer. (R23, R43)"""
     _, headers, problem = gateway_answers["UNAUTHORIZED"]
 
     assert problem == {
@@ -264,7 +266,7 @@ def test_other_refusals_have_the_type_of_problems(gateway_answers):
 
 
 def test_bodies_go_through_as_they_are(api):
-    """Functions pack and unpack, as everywhere: the gateway would treat a body as text, and mangle any other."""
+    """Functions compress and decompress: the gateway would treat a body as text, and corrupt any other."""
     assert api["BinaryMediaTypes"] == ["*/*"]
     assert "MinimumCompressionSize" not in api
 
@@ -297,7 +299,7 @@ def test_what_needs_no_token_is_throttled_apart(serving):
 
 
 def test_it_is_at_the_root_of_its_host(serving, api):
-    """With a domain there is no prefix, and no other way in."""
+    """With a domain, the path has no prefix, and no other address works."""
     mapping = serving.one("AWS::ApiGateway::BasePathMapping")
     domain = serving.one("AWS::ApiGateway::DomainName")
 

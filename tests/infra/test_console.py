@@ -36,7 +36,7 @@ def fetch(large_deployment):
 
 
 def test_the_address_leads_to_the_page(fetch):
-    """With a slash behind it or not."""
+    """The address works with or without a trailing slash."""
     for path in ("/console", "/console/"):
         answer = fetch("GET", path)
         assert (answer.status, answer.headers["location"]) == (308, "/console/index.html")
@@ -64,7 +64,7 @@ def test_the_page_has_its_strict_policy_in_a_header(fetch):
 
 
 def test_a_template_reads_nothing_in_what_it_shows(paths):
-    """Only the header in front of the page uses the template; nothing in the rest is replaced."""
+    """Only the header in front of the page uses the template; nothing in the page itself is replaced."""
     for path, item in paths.items():
         for operation in item.values() if path.startswith("/console") else ():
             for answer in operation[INTEGRATION]["responses"].values():
@@ -73,7 +73,7 @@ def test_a_template_reads_nothing_in_what_it_shows(paths):
 
 
 def test_its_users_sign_in_where_the_operator_says(fetch):
-    """The file that the page asks for has the addresses of the issuer, the client and the scope."""
+    """The file that the page requests has the address of the issuer, the client and the scope."""
     config = fetch("GET", "/console/config.json")
 
     assert config.headers["content-type"] == "application/json"
@@ -86,7 +86,9 @@ def test_its_users_sign_in_where_the_operator_says(fetch):
 
 
 def test_its_files_are_objects_that_the_gateway_may_read(large_deployment, fetch, paths):
-    """They are kept forever, because their names depend on their content; nothing else of the folder is served."""
+    """Browsers may cache the files forever, because their names depend on their content; nothing else in the folder is
+    served.
+    """
     script = fetch("GET", "/console/assets/index-1a2b.js")
     integration = paths["/console/assets/index-1a2b.js"]["get"][INTEGRATION]
     bucket, key = (integration["uri"]["Fn::Sub"][1][name] for name in ("Bucket", "Key"))
@@ -139,7 +141,7 @@ def test_a_deployment_without_it_has_none_of_its_paths(serving):
 
 
 def test_the_output_leads_to_the_page(large_deployment):
-    """The address of the console is among the outputs of a deployment."""
+    """The outputs of a deployment include the address of the console."""
     assert (
         large_deployment.serving.content["Outputs"]["ConsoleUrl"]["Value"]
         == "https://events.example.org/console/index.html"

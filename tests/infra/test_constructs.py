@@ -1,4 +1,4 @@
-"""The constructs in another app: everything comes out of the wheel, and nothing of this checkout is near it."""
+"""The constructs in another app: everything comes from the wheel, and nothing from this checkout."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def test_a_wheel_serves_the_console_without_a_build(python, site_packages, tmp_p
     ],
 )
 def test_a_build_takes_the_console_from_where_it_is(tmp_path, folder, target, into):
-    """A checkout has it in its cache, a source distribution in a separate folder."""
+    """A checkout has the built console in its cache, and a source distribution in a separate folder."""
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "index.html").touch()
     assert list_added(tmp_path, target) == {str(tmp_path / folder): into}
@@ -144,7 +144,7 @@ def test_another_app_gets_a_whole_broker(foreign_app, deployment):
 
 @pytest.mark.long
 def test_what_is_deployed_comes_out_of_the_wheel(foreign_app):
-    """Functions, layers, jobs and the makings of the image are in it, and no byte code."""
+    """Functions, layers, jobs and the sources of the image are in the wheel, without bytecode."""
     [manifest] = foreign_app.glob("assembly-*Live/*.assets.json")
     assets = json.loads(manifest.read_text())
     paths = [manifest.parent / each["source"]["path"] for each in assets["files"].values()]
@@ -207,8 +207,9 @@ def test_the_broker_waits_for_data_of_its_own(foreign_app):
 
 @pytest.mark.long
 def test_the_example_is_a_pipeline_that_deploys_the_broker(foreign_app):
-    """It publishes the assets of the wheel, waits for a person's approval, deploys, and checks that the broker is
-    up."""
+    """The pipeline publishes the assets of the wheel, waits for a person's approval, deploys, and checks that the
+    broker is up.
+    """
     stages = template(foreign_app, "ShopPipeline.template.json").one("AWS::CodePipeline::Pipeline")["Stages"]
     actions = {stage["Name"]: [action["Name"] for action in stage["Actions"]] for stage in stages}
 

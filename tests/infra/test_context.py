@@ -35,7 +35,7 @@ def test_without_anything_there_are_defaults():
 
 
 def test_what_is_given_is_read_as_what_it_is():
-    """The command line gives texts, a file gives numbers and truth values."""
+    """The command line gives strings; a file gives numbers and booleans."""
     context = Context.of(Node(stage="live", shards="4", keep_data="false", log_days=90, analytics=False))
 
     assert (context.stage, context.shards, context.log_days) == ("live", 4, 90)
@@ -165,7 +165,7 @@ def test_keys_are_at_the_issuers_usual_place():
 
 
 def test_streams_of_their_own_have_names_of_the_stage():
-    """Beside the shared stream there is one for each name, with its shards."""
+    """Beside the shared stream, there is a stream for each name, with its shards."""
     context = Context(stage="live", shards=3, dedicated_streams="orders=4,payments=2")
 
     assert context.streams == {"nakadi-live": 3, "nakadi-live-orders": 4, "nakadi-live-payments": 2}

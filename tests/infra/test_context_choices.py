@@ -117,7 +117,7 @@ def test_tables_can_be_restored_for_as_long_as_chosen(app, days, recovery):
 
 
 def test_by_default_buckets_keep_no_versions(app):
-    """Without the option, buckets are as they were."""
+    """Without the option, buckets are unchanged."""
     template = assertions.Template.from_stack(stacks.DataStack(app, "data", context=Context())).to_json()
 
     assert not any("VersioningConfiguration" in each["Properties"] for each in all_of(template, "AWS::S3::Bucket"))
@@ -186,7 +186,9 @@ def test_an_image_can_be_of_another_registry(app):
     ],
 )
 def test_publishing_cannot_take_every_function(concurrency, shards, kept):
-    """Of the account's concurrency, the authorizer and the indexer have their part, and all others some."""
+    """Parts of the account's concurrency are reserved for the authorizer and the indexer, and the other functions also
+    keep some.
+    """
     assert functions.reserve_concurrency(concurrency, shards) == kept
     assert not concurrency or sum(kept.values()) <= concurrency - 50
 
@@ -283,7 +285,7 @@ def kinds(template):
 
 
 def test_what_comes_from_the_load_balancer_can_be_encrypted(app):
-    """The balancer speaks TLS to tasks, also when it asks whether they are well, and tasks make a certificate."""
+    """The balancer speaks TLS to tasks, including for health checks, and tasks create a certificate."""
     template = streaming_template(app, tls=True)
     [group] = all_of(template, "AWS::ElasticLoadBalancingV2::TargetGroup")
     [task] = all_of(template, "AWS::ECS::TaskDefinition")
@@ -317,7 +319,7 @@ def chosen_deployment(tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["data", "serving", "analytics"])
 def test_templates_with_many_choices_are_sound(chosen_deployment, name):
-    """cfn-lint has nothing to say of them either."""
+    """cfn-lint finds no fault in them either."""
     from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: only for tests that need it
 
     found = lint_file(
@@ -404,7 +406,7 @@ def rules(template):
 
 
 def test_a_stage_that_sleeps_says_so(sleeping_deployment):
-    """Streams are a Problem with status 503 that says when to come again; everything else is served."""
+    """Requests for streams get a Problem with status 503 that says when to retry; everything else is served."""
     paths = sleeping_deployment.serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"]
     for operation in (
         paths["/event-types/{name}/events"]["get"],
@@ -478,7 +480,7 @@ def test_what_people_stored_can_be_encrypted_with_a_key_of_theirs(chosen_deploym
                 ways = [text(way) for way in each["Condition"]["StringEquals"]["kms:ViaService"]]
                 assert ways == [f"{service}.eu-central-1.amazonaws.com" for service in ("dynamodb", "kinesis", "s3")]
     assert all(touches == bool(keyed) for touches, keyed in uses.values()), uses
-    # The authorizer touches nothing, and the job that follows the log is only made where it is chosen.
+    # The authorizer uses no data, and the job that follows the log exists only if it is chosen.
     assert sum(keyed for _, keyed in uses.values()) >= len(set(permissions.PERMISSIONS) - {"authorizer", "follow"})
 
 
@@ -525,8 +527,9 @@ def test_tables_can_be_asked_by_athena(large_deployment, analytics):
 
 
 def test_tables_can_be_in_a_table_bucket(sleeping_deployment, deployment):
-    """With `tables=s3tables` the stack of the data has a table bucket, which stays when the stack goes; jobs have its
-    catalog, may use it, and have nothing to do with Glue's."""
+    """With `tables=s3tables` the stack of the data has a table bucket, which remains when the stack is deleted; jobs
+    have its catalog, may use it, and have nothing to do with Glue's.
+    """
     bucket = sleeping_deployment.data.one("AWS::S3Tables::TableBucket")
     assert bucket["TableBucketName"] == "nakadi-test-tables"
     [job] = [
@@ -550,7 +553,7 @@ def test_tables_can_be_in_a_table_bucket(sleeping_deployment, deployment):
 
 
 def test_lake_formation_lets_readers_read(large_deployment, analytics):
-    """Each reader may see the database, and select from every table in it; none may pass that on."""
+    """Each reader may see the database, and select from every table in it; none may grant these rights to others."""
     grants = large_deployment.analytics.all("AWS::LakeFormation::PrincipalPermissions").values()
     readers = [each.strip() for each in LARGE["table_readers"].split(",")]
     wanted = [(each, what) for each in readers for what in (["DESCRIBE"], ["DESCRIBE", "SELECT"])]

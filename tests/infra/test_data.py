@@ -67,7 +67,7 @@ def test_a_table_can_be_brought_back(data, table):
 
 
 def test_nothing_goes_with_its_stack(data):
-    """Tables, stream and buckets stay when the stack is deleted, and when a change would replace them."""
+    """Tables, streams and buckets remain when the stack is deleted, and when a change would replace them."""
     kept = [
         each
         for each in data.resources.values()
@@ -91,7 +91,7 @@ def test_a_dedicated_stream_can_be_removed_again(data, serving, analytics):
 
 @pytest.mark.parametrize(("name", "shards"), [("nakadi-test", 1), ("nakadi-test-orders", 2)])
 def test_a_stream_is_encrypted(data, name, shards):
-    """Events rest encrypted, for a day in the shared stream and in separate ones."""
+    """Events are encrypted at rest, for a day, in the shared stream and in dedicated ones."""
     streams = {each["Name"]: each for each in data.all("AWS::Kinesis::Stream").values()}
 
     assert set(streams) == {"nakadi-test", "nakadi-test-orders"}

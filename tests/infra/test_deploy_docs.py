@@ -49,7 +49,7 @@ def options_in(words):
 
 @pytest.mark.parametrize("words", [each for each in documented_calls("aws") if len(each) > 1], ids=" ".join)
 def test_a_command_of_aws_is_one(words):
-    """The service has the operation, with these options, and those without which it is refused."""
+    """The service has the operation with these options, and none of its required options is missing."""
     name, operation, *rest = words
     if (name, operation) in OWN_COMMANDS:
         assert options_in(rest) <= OWN_COMMANDS[name, operation] | GLOBAL
@@ -57,7 +57,7 @@ def test_a_command_of_aws_is_one(words):
     shape = aws_operations_of(name)[operation].input_shape
     members = {xform_name(each, "-"): each for each in shape.members} if shape else {}
     assert options_in(rest) - GLOBAL <= set(members)
-    # In a sentence a command may be shortened; in a block it has to work.
+    # A command in a sentence may be shortened; one in a block has to work.
     if len(rest) > 1:
         assert {xform_name(each, "-") for each in shape.required_members} <= options_in(rest) if shape else True
 

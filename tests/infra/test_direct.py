@@ -43,7 +43,7 @@ def test_without_a_host_of_its_own_there_is_none(serving):
 
 
 def test_it_speaks_tls_alone(large_deployment, public_balancer):
-    """Its only listener has the host's certificate, and accepts no outdated version of TLS."""
+    """The balancer's only listener has the host's certificate, and accepts no outdated version of TLS."""
     _, listener = public_balancer
 
     assert (listener["Port"], listener["Protocol"]) == (443, "HTTPS")
@@ -56,7 +56,7 @@ def test_it_speaks_tls_alone(large_deployment, public_balancer):
 
 
 def test_only_events_and_commits_are_let_through(large_deployment, public_balancer):
-    """Three kinds of paths lead to the tasks; any other is a Problem that says where it is served."""
+    """Three kinds of paths lead to the tasks; any other gets a Problem that says where it is served."""
     _, listener = public_balancer
     [default] = listener["DefaultActions"]
     rule = large_deployment.serving.one("AWS::ElasticLoadBalancingV2::ListenerRule")
@@ -86,7 +86,7 @@ def test_what_is_let_through_is_served():
 
 
 def test_it_is_reached_by_tls_and_reaches_the_tasks(large_deployment):
-    """From everywhere by TLS to the balancer, from there to the port of the tasks, and from nowhere else to these."""
+    """Everyone reaches the balancer by TLS; only the balancer reaches the port of the tasks."""
     groups = {
         each["GroupDescription"]: (name, each)
         for name, each in large_deployment.serving.all("AWS::EC2::SecurityGroup").items()
@@ -106,7 +106,7 @@ def test_it_is_reached_by_tls_and_reaches_the_tasks(large_deployment):
 
 
 def test_tasks_serve_it_and_check_tokens_themselves(large_deployment):
-    """The service has both balancers, serves publishing too, and trusts no header on who asks."""
+    """The service has both balancers, serves publishing too, and trusts no header about the caller."""
     [container] = large_deployment.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     variables = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
 
@@ -140,7 +140,7 @@ def test_its_failures_are_reported(large_deployment):
 
 
 def test_its_address_is_reported(large_deployment):
-    """The outputs have its address, and the target of its name."""
+    """The outputs include the balancer's address, and the DNS target for its name."""
     outputs = {name: text(each["Value"]) for name, each in large_deployment.serving.content["Outputs"].items()}
 
     assert outputs["DirectUrl"] == "https://direct.example.org/"

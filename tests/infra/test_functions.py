@@ -32,7 +32,7 @@ def test_a_function_gets_what_it_reads(serving, name):
 
 
 def test_functions_find_what_is_kept(serving):
-    """Registry, index, log and archive are the data stack's."""
+    """Registry, index, log and archive are those of the data stack."""
     settings = Settings.from_env(serving.environment("housekeeping"))
 
     assert settings.registry == settings.log_index == "dynamodb://nakadi-test?region=eu-central-1"
@@ -74,7 +74,7 @@ def test_functions_are_traced_from_within_by_a_layer(serving, large_deployment):
 
 
 def test_the_indexer_counts_every_record_in_order(serving):
-    """One batch of a shard at a time; a failing one is split, retried, and sent to a queue in the end."""
+    """The indexer gets one batch of a shard at a time; a failing batch is split, retried, finally sent to a queue."""
     mappings = serving.all("AWS::Lambda::EventSourceMapping").values()
 
     assert len({text(each["EventSourceArn"]) for each in mappings}) == 2
@@ -104,7 +104,7 @@ def test_the_way_to_the_streams_is_kept_open(serving):
 
 
 def test_the_house_is_kept(serving):
-    """Housekeeping runs every five minutes, and takes longer than that only rarely."""
+    """Housekeeping runs every five minutes, and rarely takes longer than that."""
     [rule] = rules(serving, "rate(5 minutes)")
     [target] = rule["Targets"]
 
@@ -138,7 +138,8 @@ def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
     broker.prepare_for_requests()
     broker.close()
 
-    # A log that has an index and an archive beside it reads them and who archives, and the program reads the memory.
+    # A log with an index and an archive reads their settings and which process archives, and the program reads the
+    # memory.
     assert set(environment) == {f"NAKADI_{name.upper()}" for name in STREAMING_SETTINGS}
     read = settings.read - TELEMETRY_SETTINGS | {"log_index", "archive", "archiver", "max_request_memory_bytes"}
     assert read == STREAMING_SETTINGS

@@ -1,4 +1,4 @@
-"""A deployment with its events in MSK: a cluster, its clients, and the log indexer that the clock starts."""
+"""A deployment with its events in MSK: a cluster, its clients, and the log indexer, which a schedule starts."""
 
 import json
 from datetime import timedelta
@@ -46,7 +46,7 @@ ZONES = {
 @pytest.mark.long
 @pytest.mark.parametrize("stack", ["data", "serving"])
 def test_its_templates_are_sound(msk_deployment, stack):
-    """cfn-lint finds no fault, and neither do the reviewers: otherwise there would be no template."""
+    """cfn-lint finds no fault, and neither does the review, without which there would be no template."""
     from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: only for tests that need it
 
     found = lint_file(
@@ -94,7 +94,9 @@ def test_only_the_broker_reaches_the_servers(msk_deployment):
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_functions_with_events_are_in_the_network(msk_deployment, name):
-    """They have the clients' group and a layer with the library of Kafka; the others stay outside."""
+    """Functions with events have the clients' security group and a layer with the Kafka library; the others stay
+    outside.
+    """
     function = msk_deployment.serving.functions()[name]
     groups = [text(each) for each in function.get("VpcConfig", {}).get("SecurityGroupIds", [])]
 
@@ -159,7 +161,7 @@ def test_the_indexer_is_started_by_the_clock(msk_deployment):
 
 
 def test_the_gateway_is_asked_from_outside(msk_deployment):
-    """The weekly request over the link comes from a function that is in no network, and may do nothing else."""
+    """The weekly request over the link comes from a function outside the network, which may do nothing else."""
     [link] = [
         each
         for each in msk_deployment.serving.all("AWS::Lambda::Function").values()
@@ -189,7 +191,7 @@ def data_stack(**choices):
 
 @pytest.mark.parametrize(("kind", "instance"), [("express", "express.m7g.large"), ("provisioned", "kafka.m7g.large")])
 def test_a_cluster_can_have_brokers(kind, instance):
-    """They are in three zones, accept only TLS and IAM, and a write is on two of three of them."""
+    """The brokers are in three zones, accept only TLS and IAM, and store each write on two of the three."""
     template = data_stack(msk=kind)
     [cluster] = [each["Properties"] for each in template.find_resources("AWS::MSK::Cluster").values()]
     nodes = cluster["BrokerNodeGroupInfo"]

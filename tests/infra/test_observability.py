@@ -58,13 +58,13 @@ def additional_alarms(large_deployment):
 
 
 def test_what_has_to_wake_someone_does(alarms):
-    """These and no others."""
+    """By default, there are these alarms and no others."""
     assert set(alarms) == ALARMS | {f"{name}-orders" for name in OF_A_STREAM}
 
 
 @pytest.mark.parametrize("name", sorted(ALARMS))
 def test_an_alarm_is_sent_to_someone(serving, alarms, name):
-    """An alarm describes the fault in a sentence, and is sent to the topic, also when all is well again."""
+    """An alarm describes the fault in a sentence, and is sent to the topic, also when it ends."""
     [topic] = serving.all("AWS::SNS::Topic")
 
     assert alarms[name]["AlarmDescription"]
@@ -97,15 +97,16 @@ def test_alarms_may_be_sent_to_their_topic(serving):
 
 
 def test_silence_is_bad_only_where_there_should_be_a_sound(alarms):
-    """Missing figures mean that nothing happened, except for figures that are always due: of tasks, and of waiting
-    events."""
+    """Missing values mean that nothing happened, except for metrics that are always reported: of tasks, and of waiting
+    events.
+    """
     breaching = {name for name, each in alarms.items() if each["TreatMissingData"] == "breaching"}
 
     assert breaching == {"NoStreamingTask", "EventsAreNotIndexed"}
 
 
 def test_an_indexer_that_is_not_invoked_raises_an_alarm(alarms):
-    """A disabled mapping has no iterator age: records that come in without an invocation show it."""
+    """A disabled mapping has no iterator age: incoming records without an invocation reveal it."""
     streams = set()
     for suffix in ("", "-orders"):
         metrics = {each["Id"]: each for each in alarms[f"IndexerIsAway{suffix}"]["Metrics"]}
@@ -154,7 +155,9 @@ def test_missed_objectives_raise_an_alarm(additional_alarms):
 
 
 def test_publishers_that_are_refused_raise_an_alarm(additional_alarms):
-    """A tenth of at least twenty requests in five minutes, as the function for publishing counts its answers."""
+    """The alarm is raised if a tenth of at least twenty requests in five minutes are refused, as the publishing
+    function counts them.
+    """
     alarm = additional_alarms["PublishingIsRefused"]
     metrics = {each["Id"]: each for each in alarm["Metrics"]}
     [math] = [each["Expression"] for each in metrics.values() if "Expression" in each]
@@ -203,7 +206,7 @@ def test_a_stage_that_sleeps_has_no_alarms_on_streams(sleeping_deployment):
 
 
 def test_the_dashboard_shows_everything_on_one_page(serving, large_deployment):
-    """The dashboard, if requested, has the alarms, and every function."""
+    """The dashboard, if requested, shows the alarms and every function."""
     assert not serving.all("AWS::CloudWatch::Dashboard")
     [dashboard] = large_deployment.serving.all("AWS::CloudWatch::Dashboard").values()
     body = json.loads(text(dashboard["DashboardBody"]))

@@ -81,7 +81,7 @@ MAY = {
     "AnalyticsRoleretention": JOB | CHANGE | {"dynamodb:Scan"} | OLD_VERSIONS,
 }
 
-# These know no resources.
+# These actions do not support resources.
 NARROWER_IS_NOT_POSSIBLE = [TRACES, {"ecr:GetAuthorizationToken"}, {"cloudwatch:PutMetricData"}]
 
 
@@ -96,7 +96,7 @@ def roles(deployment):
 
 
 def test_every_role_is_looked_at(roles):
-    """These are all the roles."""
+    """The list above has all roles."""
     assert set(roles) == set(MAY)
 
 
@@ -120,7 +120,7 @@ def test_no_one_may_do_it_to_everything(roles, name):
 
 
 def test_no_one_has_a_policy_of_awss_own(roles):
-    """Policies that AWS changes are not used, but for the one role that all gateways of an account share."""
+    """Policies that AWS changes are not used, except for the one role that all gateways of an account share."""
     managed = {
         name: template.resources[role["Ref"]]["Properties"]["ManagedPolicyArns"]
         for name, (template, role) in roles.items()
@@ -144,8 +144,7 @@ EVENTS = "/event-types/kept.thing/events"
 
 
 class RoleGuard:
-    """AWS in the role of one part after another: actions that the role does not allow are noted, and still carried
-    out."""
+    """AWS in the role of one part after another: actions that the role lacks are recorded, but still executed."""
 
     def __init__(self, world, roles, data):
         self.denied = set()
@@ -200,7 +199,7 @@ def part(guarded_broker, serving):
 
 
 def test_every_role_is_enough(guarded_broker, part, serving):
-    """An event type lives its life, from being made to being deleted, and no part wants more than its role has."""
+    """During the life of an event type, from creation to deletion, no part needs more than its role allows."""
     with part("admin") as api:
         assert api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True}).is_success
         assert api.get("/storages").is_success
@@ -271,7 +270,7 @@ def test_the_role_of_every_job_is_enough(guarded_broker, part, serving, analytic
 
 
 def _job_arguments(analytics, job):
-    """The arguments of a job that the deployment gives it, but for its tables: Spark cannot reach an emulation."""
+    """The arguments of a job that the deployment gives it, except for its tables: Spark cannot reach an emulation."""
     [made] = [each for each in analytics.all("AWS::Glue::Job").values() if each["Name"].endswith(f"-{job}")]
     given = made["DefaultArguments"]
     wanted = ("--registry", "--log-index", "--archive", "--report", "--plots", "--event-log")
@@ -335,7 +334,7 @@ def _index_batch(guarded_broker, serving):
 
 
 def _stream_and_commit(guarded_broker, serving, subscription):
-    """The service has an event read without a subscription, and with one, and committed."""
+    """Have an event read through the service without a subscription, and with one, and commit it."""
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     environment = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
     with guarded_broker.assume_role("StreamingRole"):

@@ -42,7 +42,9 @@ def test_nothing_in_the_network_costs_by_the_hour(serving):
 
 
 def test_only_the_gateway_gets_in(serving):
-    """The link may speak to the load balancer, it to the service, and the service only by TLS."""
+    """The link may connect to the load balancer, the load balancer to the service, and the service to others only by
+    TLS.
+    """
     ingress = [
         (text(each["SourceSecurityGroupId"]), text(each["GroupId"]), each["FromPort"], each["ToPort"])
         for each in serving.all("AWS::EC2::SecurityGroupIngress").values()
@@ -81,18 +83,18 @@ def test_a_task_remembers_no_more_than_it_has_room_for(container):
 
 
 def test_streams_end_before_another_ends_them(serving, options):
-    """A stream ends itself, and is never silent for longer, than the gateway and the load balancer bear."""
+    """A stream ends, and sends a keep-alive, before the gateway and the load balancer would cut it."""
     balancer = attributes(serving.one("AWS::ElasticLoadBalancingV2::LoadBalancer"), "LoadBalancerAttributes")
     idle = int(balancer["idle_timeout.timeout_seconds"])
 
     assert GATEWAY_SECONDS > LONGEST_STREAM_SECONDS
     assert min(GATEWAY_SILENCE_SECONDS, idle) > LONGEST_SILENCE_SECONDS
-    # Connections that nobody uses are closed by the load balancer, and not under it.
+    # The load balancer closes idle connections before the service does.
     assert int(options["--keep-alive-seconds"]) > idle
 
 
 def test_a_task_that_goes_cuts_no_stream(serving, container, options):
-    """A leaving task gets no new streams for as long as one may last, and has time to end the rest after SIGTERM."""
+    """A stopping task gets no new streams for as long as one may last, and has time to end the rest after SIGTERM."""
     group = attributes(serving.one("AWS::ElasticLoadBalancingV2::TargetGroup"), "TargetGroupAttributes")
 
     assert int(group["deregistration_delay.timeout_seconds"]) > LONGEST_STREAM_SECONDS
@@ -128,7 +130,7 @@ def test_tasks_come_with_streams_and_with_work(serving):
     [on_cpu] = [each for each in policies if "PredefinedMetricSpecification" in each]
 
     assert (target["MinCapacity"], target["MaxCapacity"]) == (1, 2)
-    # A deployment would reset it.
+    # A deployment would reset the desired count.
     assert "DesiredCount" not in serving.one("AWS::ECS::Service")
     assert on_cpu["PredefinedMetricSpecification"]["PredefinedMetricType"] == "ECSServiceAverageCPUUtilization"
     assert on_streams["TargetValue"] == 2000
@@ -136,7 +138,7 @@ def test_tasks_come_with_streams_and_with_work(serving):
 
 
 def test_it_reports_its_streams_under_the_name_that_is_looked_at(serving, options):
-    """The name that the service reports its metrics under is the one that tasks are counted by."""
+    """The service reports its metrics under the name that scaling uses."""
     metrics = [
         each["TargetTrackingScalingPolicyConfiguration"].get("CustomizedMetricSpecification", {})
         for each in serving.all("AWS::ApplicationAutoScaling::ScalingPolicy").values()
@@ -155,7 +157,7 @@ def test_it_reports_its_streams_under_the_name_that_is_looked_at(serving, option
     ],
 )
 def test_an_image_of_ecr_is_known_by_its_name(image, tag):
-    """Tasks get leave to fetch an image of a repository in ECR, by tag or by digest."""
+    """Tasks may fetch an image of a repository in ECR, by tag or by digest."""
     found = streaming.ECR_IMAGE.fullmatch(image)
 
     assert (found["account"], found["region"], found["tag"]) == ("123456789012", "eu-central-1", tag)

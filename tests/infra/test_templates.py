@@ -33,7 +33,7 @@ def linter_complaints(template):
 
 
 def test_a_template_is_sound(template):
-    """cfn-lint has nothing to say."""
+    """cfn-lint finds no fault."""
     assert linter_complaints(template) == []
 
 
@@ -46,7 +46,7 @@ def test_a_template_is_sound_whatever_was_chosen(request, chosen, name):
 
 
 def test_a_template_is_small_enough(template):
-    """CloudFormation takes 500 resources and a megabyte."""
+    """CloudFormation accepts at most 500 resources and a megabyte."""
     assert len(template.resources) < MOST_RESOURCES
     assert template.path.stat().st_size < MOST_BYTES
 
@@ -83,7 +83,7 @@ def test_rules_that_are_not_followed_have_reasons(review_reports):
 
 
 def test_no_reason_is_left_over(review_reports):
-    """A reason that nothing needs any more is taken out."""
+    """The list has no reason that is no longer needed."""
     used = {each["reason"] for each in review_reports["AwsSolutions"]["suppressedViolations"]}
 
     exceptions = (
@@ -94,7 +94,7 @@ def test_no_reason_is_left_over(review_reports):
 
 
 def test_what_breaks_a_rule_is_not_deployed(tmp_path):
-    """A queue that can be reached without TLS does not get through."""
+    """The review rejects a queue that can be reached without TLS."""
     app = cdk.App(outdir=str(tmp_path), analytics_reporting=False)
     stack = cdk.Stack(app, "careless")
     sqs.Queue(stack, "Queue")

@@ -23,7 +23,7 @@ from tests.support.installed import EXTRAS, PLAIN, build_wheel
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 UV = str(Path(sys.executable).with_name("uv"))
 
-# Spark 3.5 supports no Python behind 3.11, and Glue has this one.
+# Spark 3.5 supports no Python after 3.11, which is also Glue's version.
 NOT_FOR = {"jobs": VERSIONS[1:]}
 
 

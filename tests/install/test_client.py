@@ -1,4 +1,4 @@
-"""The client as its users have it: a separate wheel, without the broker."""
+"""The client as its users get it: a separate wheel, without the broker."""
 
 from __future__ import annotations
 

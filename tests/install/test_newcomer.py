@@ -17,7 +17,7 @@ from tests.support.processes import run_process
 
 NOT_COPIED = ("__pycache__", "node_modules", "cdk.out", "data", "dist", "*.egg-info")
 
-# In the order in which `make` puts them there, so that it takes everything for set up.
+# In the order in which `make` creates them, so that it treats everything as set up.
 SET_UP = (
     ".venv/.venv",
     ".venv/.run",
@@ -64,7 +64,7 @@ def checkout(tmp_path_factory):
 
 
 def bare_environment(checkout, zone):
-    """Neither a language nor an existing home."""
+    """An environment without a language, and without an existing home."""
     return {"PATH": os.environ["PATH"], "HOME": str(checkout.parent / "no home"), "TZ": zone}
 
 
@@ -108,7 +108,7 @@ def test_tests_pass_anywhere(checkout):
 
 
 def test_processes_of_tests_get_an_environment_of_their_own():
-    """No test hands on the machine's whole environment: each start of a process says its environment."""
+    """No test passes on the machine's whole environment: each start of a process names its environment."""
     tests = (each for each in ROOT.glob("tests/**/*.py") if each.name != "__main__.py")
     without = [
         f"{path.relative_to(ROOT)}:{call.lineno}"

@@ -12,7 +12,7 @@ from tests.support.environment import plain_environment
 from tests.support.installed import build_distribution
 from tests.support.pages import ROOT
 
-# Never later than a build, and not the time of a checkout.
+# A time that is never later than a build, and differs from that of a checkout.
 LONG_AGO = 1_000_000_000
 
 
@@ -55,7 +55,7 @@ def test_two_builds_are_the_same(first_build, build_elsewhere, tmp_path, kind):
 
 @pytest.mark.long
 def test_the_wheel_of_a_source_distribution_is_the_same(first_build, tmp_path):
-    """Who builds from the source distribution gets the published wheel."""
+    """A build from the source distribution yields the published wheel."""
     with tarfile.open(first_build["sdist"]) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     [folder] = (tmp_path / "unpacked").iterdir()

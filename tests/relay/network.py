@@ -1,4 +1,4 @@
-"""A network between a relay and its peers, which can be cut, and fall silent."""
+"""A network between a relay and its peers, which can be cut, or stop passing bytes."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def followed_table(server, database, customers, table):
         thread = threading.Thread(target=feed.run)
         thread.start()
         running.append((feed, thread))
-        # From here on, changes are changes.
+        # From here on, the feed reports changes.
         until(lambda: database.execute(f"SELECT count(*) FROM {table}_feeds").fetchone() == (1,))
         return feed
 
@@ -74,7 +74,7 @@ def insert(database, customers, number, name="ann", region="eu"):
 
 
 def test_first_rows_and_changes_are_spelled_alike(database, customers, followed_table, events):
-    """A row that was there and one that is inserted are events of the category `data`, without computed columns."""
+    """An existing row and an inserted one both become events of the category `data`, without computed columns."""
     insert(database, customers, 1)
     followed_table()
     until(lambda: len(events()) == 1)
@@ -100,7 +100,7 @@ def test_first_rows_and_changes_are_spelled_alike(database, customers, followed_
 
 
 def test_updates_and_deletions_are_events(database, customers, followed_table, events):
-    """An update has the new row, with large values that it left alone; a deletion has the row that is gone."""
+    """An update has the new row, with large values that it left alone; a deletion has the deleted row."""
     large = "x" * 100_000
     followed_table()
     insert(database, customers, 1, name=large)
@@ -137,7 +137,7 @@ def test_what_is_rolled_back_is_no_event(database, customers, followed_table, ev
 
 
 def fold_events(events) -> dict[tuple[str, int], dict]:
-    """The table as its events tell it."""
+    """The content of the table, reconstructed from its events."""
     rows: dict[tuple[str, int], dict] = {}
     for event in events:
         data = event["data"]
@@ -152,7 +152,7 @@ def fold_events(events) -> dict[tuple[str, int], dict]:
 
 
 def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, followed_table, events):
-    """While others write, first rows and changes together are the table, however often the feed begins again."""
+    """While others write, first rows and changes together yield the table, however often the feed restarts."""
     done, draw = threading.Event(), random.Random(11)
 
     def keep_changing(region: str) -> None:
@@ -191,7 +191,7 @@ def test_nothing_is_missing_or_twice_at_the_seam(server, database, customers, fo
 
 
 def test_what_commits_amid_the_first_rows_is_a_change(database, customers, followed_table, events, monkeypatch):
-    """The first rows belong to the snapshot beside them, even if transactions commit before they are read."""
+    """The first rows belong to the exported snapshot, even if transactions commit before they are read."""
     prepare_values, number = Feed._values, iter([1])
 
     def insert_first(feed, table):
@@ -207,7 +207,7 @@ def test_what_commits_amid_the_first_rows_is_a_change(database, customers, follo
 
 
 def test_what_the_slot_delivers_again_is_passed_over(database, customers, followed_table, events, monkeypatch):
-    """A feed that dies between its events and the slot's new place writes no event twice."""
+    """A feed that is killed between writing events and advancing the slot writes no event twice."""
     advance, failures = Feed._advance, []
 
     def fail_after_events(feed, connection, position):

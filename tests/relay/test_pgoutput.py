@@ -42,7 +42,7 @@ def test_a_transaction_has_its_changes_and_its_place():
 
 
 def test_what_an_update_left_alone_is_in_the_old_row():
-    """A value that is not sent again is taken from the row before."""
+    """A value that is not sent again is taken from the old row."""
     [updated] = decode_last(encode_change(b"U", b"O", encode_row(b"1", b"[1]"), b"N", encode_row(b"2", b"u"))).changes
     assert updated.row == b'{"id":"2","note":[1]}'
     [short] = decode_last(encode_change(b"U", b"N", encode_row(b"2", b"n"))).changes
@@ -50,7 +50,7 @@ def test_what_an_update_left_alone_is_in_the_old_row():
 
 
 def test_a_deleted_row_is_as_it_was():
-    """A deletion has the old row alone."""
+    """A deletion has only the old row."""
     [deleted] = decode_last(encode_change(b"D", b"O", encode_row(b"1", b"n"))).changes
     assert (deleted.operation, deleted.row) == (Operation.DELETE, b'{"id":"1","note":null}')
 
@@ -69,7 +69,7 @@ def test_places_are_written_as_they_are_read(text):
         ("10:20:11,14", 12, True),
         ("10:20:11,14", 20, False),
         ("10:20:", 21, False),
-        # Numbers in the log have 32 bits, and begin again after the highest one.
+        # Numbers in the log have 32 bits, and wrap around after the highest one.
         (f"{2**32 + 5}:{2**32 + 9}:", 7, True),
         (f"{2**32 + 5}:{2**32 + 9}:", 9, False),
         (f"{2**32 + 5}:{2**32 + 9}:", 2**32 - 3, True),
@@ -82,7 +82,7 @@ def test_a_snapshot_sees_what_was_committed_before(snapshot, xid, seen):
 
 
 def test_progress_is_the_place_and_the_snapshot():
-    """Behind the place of the snapshot, its numbers no longer matter."""
+    """After the snapshot's place in the log, its transaction numbers no longer matter."""
     transaction = decode_last()
     sees = Snapshot.from_text("50:60:")
     assert Progress(position=100, snapshot=sees, snapshot_position=0).has(transaction)

@@ -20,7 +20,7 @@ def relay(server, database, table, broker):  # noqa: ARG001  # it makes the tabl
 
 @pytest.fixture
 def running_relay(relay):
-    """The same, publishing as rows come."""
+    """A relay that publishes rows as they arrive."""
     thread = threading.Thread(target=relay.run)
     thread.start()
     yield relay
@@ -122,7 +122,7 @@ def test_a_refused_row_can_be_tried_again(server, relay, insert_events, event_ty
 
 
 def test_an_unknown_event_type_stops_no_other(relay, insert_events, count_waiting_rows, event_type):
-    """Its rows wait, and nothing is refused."""
+    """The rows of an unknown event type wait, and nothing is refused."""
     name = event_type()
     insert_events("no.such", [{"n": 1}, {"n": 2}], key="A")
     insert_events(name, [{"n": 1}], key="A")
@@ -160,7 +160,7 @@ def test_event_types_are_published_at_the_same_time(server, table, insert_events
         insert_events(name, [{"n": 1}])
     connection = Connection("http://broker.test", transport=httpx.MockTransport(answer))
     with Relay(server.dsn, connection, table=table) as relay:
-        # Its slots are few, so that all of them are in one round.
+        # The relay has few slots, so that all of them are in one round.
         assert relay.run_once().published == 3
 
 
@@ -179,7 +179,7 @@ def test_a_round_reads_no_more_than_it_publishes(relay, database, table, event_t
         query = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables WHERE relname = %s"
         return database.execute(query, [table]).fetchone()[0]
 
-    # They are notified when the connection of the relay has ended. Each row is read once, and deleted.
+    # The statistics arrive when the connection of the relay has ended. Each row is read once, and deleted.
     until(lambda: count_reads() >= 2 * 5000)
     assert count_reads() < 6 * 5000
 
@@ -223,7 +223,7 @@ def test_several_relays_share_the_keys(server, table, broker, insert_events, eve
 def test_nothing_is_lost_when_the_log_fails(
     running_relay, broker, insert_events, count_waiting_rows, event_type, read_stored_events
 ):
-    """Rows that the log did not take are published later."""
+    """Rows that the log did not store are published later."""
     name = event_type()
     broker.faults.refuse(event_type=name, times=2)
     insert_events(name, [{"n": number} for number in range(3)], key="A")

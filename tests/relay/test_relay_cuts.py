@@ -29,7 +29,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def networks(own_server, broker) -> Iterator[tuple[StallingNetwork, StallingNetwork]]:
-    """The ways to the database and to the broker."""
+    """The networks to the database and to the broker."""
     host, port = broker.url.removeprefix("http://").split(":")
     with StallingNetwork(own_server.socket) as to_database, StallingNetwork((host, int(port))) as to_broker:
         yield to_database, to_broker
@@ -59,7 +59,7 @@ def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_
         try:
             for number in range(choose_by_suite(12, 300)):
                 before = relay.status.published
-                # Each fault meets a relay that has got over the last one.
+                # Each fault occurs after the relay has recovered from the previous one.
                 until(lambda: relay.status.published > before, 120)  # noqa: B023
                 done.wait(draw.random() / 20)
                 if number % 6 == 5:
@@ -75,7 +75,8 @@ def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_
             writer.join()
         with psycopg.connect(own_server.dsn, autocommit=True) as connection:
             until(lambda: connection.execute("SELECT count(*) FROM nakadi_outbox").fetchone() == (0,), 120)
-            # The rows that came: the last one may have, although its connection broke before the writer heard of it.
+            # The rows that arrived: the last one may have arrived, although its connection broke before the writer was
+            # told.
             committed = [number for (number,) in connection.execute("SELECT n FROM written ORDER BY n")]
         assert set(written) <= set(committed)
         relay.stop()
@@ -94,7 +95,9 @@ def test_nothing_is_lost_when_networks_are_cut(own_server, networks, api, event_
 
 
 def write_until(server: PostgresServer, done: threading.Event, written: list[int]) -> None:
-    """Write one row after the other, over connections that break; a row may have come although its commit failed."""
+    """Write one row after the other, over connections that break; a row may have been stored although its commit
+    failed.
+    """
     numbers = itertools.count()
     number = next(numbers)
     while not done.is_set():
@@ -125,7 +128,7 @@ def write(connection: psycopg.Connection, number: int) -> None:
 
 
 def test_both_sides_notice_a_connection_that_died(server, database, table):  # noqa: ARG001  # it makes the table
-    """A relay does not wait for hours for a dead database, nor do its keys wait for a dead relay."""
+    """A relay does not wait for hours for a dead database, and its keys do not wait for hours after it died."""
     with closing(Outbox(server.dsn, OutboxNames(table))) as outbox:
         parameters = outbox._connection.info.get_parameters()
         query = "SELECT count(*) FROM pg_settings WHERE name LIKE 'tcp_keepalives%' AND source = 'session'"

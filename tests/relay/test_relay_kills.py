@@ -56,7 +56,7 @@ def test_nothing_is_lost_when_relays_are_killed(
         for _ in range(kills):
             relay = start_relay(*options, NAKADI_RELAY_DSN=server.dsn)
             before = len(written)
-            # It is killed while it works: it has begun when the outbox is nearly empty.
+            # The relay is killed at work, which it has begun when the outbox is nearly empty.
             until(lambda: count_waiting_rows() < 20 and len(written) > before + 20)  # noqa: B023
             done.wait(draw.random() / 20)
             relay.kill()

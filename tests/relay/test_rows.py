@@ -16,7 +16,7 @@ def text(event: str, *, has_metadata: bool = True) -> bytes:
 
 
 def test_an_event_without_metadata_goes_as_it_is():
-    """An event type without metadata gets the application's text, to the letter."""
+    """An event type without metadata gets the application's text unchanged."""
     assert text('{"price": 1.10, "n": 12345678901234567890}', has_metadata=False) == (
         b'{"price": 1.10, "n": 12345678901234567890}'
     )
@@ -41,14 +41,14 @@ def test_missing_metadata_come_from_the_row():
     ],
 )
 def test_every_event_keeps_its_members(event):
-    """The row's metadata are added to an event's own `metadata`, and all else stays."""
+    """The row's metadata are added to an event's own `metadata`, and everything else stays."""
     published = json.loads(text(event))
     assert published.pop("metadata") == {"eid": str(EID), "occurred_at": "2026-11-21T12:00:00+00:00"}
     assert published == json.loads(event)
 
 
 def test_the_application_goes_first():
-    """The application's metadata stay, except for nulls."""
+    """The application's metadata take precedence, except for nulls."""
     event = '{"n": 1, "metadata": {"eid": "mine", "occurred_at": null, "flow_id": "f"}}'
     assert json.loads(text(event))["metadata"] == {
         "eid": "mine",
@@ -59,13 +59,13 @@ def test_the_application_goes_first():
 
 @pytest.mark.parametrize("metadata", ["1", '"x"', "[]", "null"])
 def test_metadata_that_are_none_are_the_brokers_to_refuse(metadata):
-    """Malformed ones are published unchanged, and the broker reports the fault."""
+    """Malformed metadata are published unchanged, and the broker reports the fault."""
     event = f'{{"metadata": {metadata}}}'
     assert text(event) == event.encode()
 
 
 def test_rows_without_a_key_have_no_order():
-    """Each has a separate key."""
+    """Each row without a key gets a separate key."""
     first, second = (Row(number, "t", None, "{}", EID, MOMENT) for number in (1, 2))
     assert first.order_key != second.order_key
     # A key that looks like an id is another key.

@@ -24,7 +24,7 @@ def items(*statuses: str) -> bytes:
 
 
 def test_an_acknowledged_batch_is_stored():
-    """200 means that every row is in the log."""
+    """Status 200 means that every row is in the log."""
     assert judge(ROWS, Answer(200)).stored == ROWS
 
 
@@ -39,12 +39,12 @@ def test_rows_wait_for_a_broker_that_cannot(answer):
 
 
 def test_the_broker_says_how_long_to_wait():
-    """`Retry-After` is the least pause."""
+    """`Retry-After` is the minimum pause."""
     assert judge(ROWS, Answer(429, b"{}", retry_after=7.0)).pause == 7.0
 
 
 def test_refused_events_are_named_and_the_others_go_again():
-    """In a 422, those at fault are refused with the reason, and the rest was only given up."""
+    """In a 422, invalid events are refused with the reason, and the others were only aborted."""
     verdict = judge(ROWS, Answer(422, items("aborted", "failed", "aborted", "aborted")))
     assert verdict.refused == [(ROWS[1], "validating: no")]
     assert verdict.again == [[ROWS[0], ROWS[2], ROWS[3]]]
@@ -61,7 +61,7 @@ def test_a_partial_failure_keeps_what_failed():
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_batch_that_is_refused_as_a_whole_is_halved(status):
-    """Without results for each event, the one at fault is found by halving."""
+    """Without results for each event, the invalid one is found by halving."""
     assert judge(ROWS, Answer(status, b"{}")).again == [ROWS[:2], ROWS[2:]]
     [(refused, reason)] = judge(ROWS[:1], Answer(status, b'{"detail": "too large"}')).refused
     assert refused == ROWS[0]

@@ -51,7 +51,7 @@ def test_a_metric_is_a_line():
 
 
 def test_it_is_reported_again_and_again():
-    """A service reports how many streams it has, whole lines at a time, until it is cancelled, and each damage once."""
+    """A service reports its number of streams in whole lines until it is cancelled, and each damage once."""
     told = []
     metrics = Metrics()
     metrics.open_streams.add(2, "low-level")

@@ -45,7 +45,7 @@ class DeliveryChecks:
         self.wrong = []
 
     def take(self, name, last, batch):
-        """Within a stream offsets grow, and nothing comes that is committed already."""
+        """Check that offsets grow within a stream, and that no committed event comes again."""
         partition, events = batch["cursor"]["partition"], batch["events"]
         offset = batch["cursor"]["offset"]
         with self._lock:
@@ -61,7 +61,7 @@ class DeliveryChecks:
 
 
 class ConsumingThread:
-    """A consumer of a service that commits where all do, until its stream ends."""
+    """A consumer of one service that commits through a common server, until its stream ends."""
 
     def __init__(self, service, api, subscription, delivered):
         # Requests that begin streams go to another server than commits.
@@ -154,7 +154,7 @@ def test_tasks_deliver_to_sinks_and_take_them_over(tmp_path):
             **variables(stores, **sinks),
             **ON_LOOPBACK_VARIABLES,
         }
-        # Without a key, this one has no sinks.
+        # Without a key, this service has no sinks.
         events = stack.enter_context(httpx.Client(base_url=stack.enter_context(Broker(**stores)).url, timeout=PATIENCE))
         one, two = (stack.enter_context(run_service(environment, "--direct")) for _ in range(2))
         first, second = (stack.enter_context(httpx.Client(base_url=each.url, timeout=PATIENCE)) for each in (one, two))

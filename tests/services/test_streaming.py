@@ -1,4 +1,4 @@
-"""The streaming service as its container starts it: a process, its environment, a load balancer's view of it."""
+"""The streaming service as its container starts it: the process, its environment, and a load balancer's view of it."""
 
 import json
 import signal
@@ -31,7 +31,7 @@ FROM_THE_BEGINNING = {"X-Nakadi-Cursors": json.dumps([{"partition": "0", "offset
 
 @pytest.fixture
 def shared_environment(tmp_path):
-    """The place where both the broker and the service find everything."""
+    """The environment with the stores that the broker and the service share."""
     url = f"sqlite:///{tmp_path / 'nakadi.db'}"
     return {"registry": url, "event_log": url}
 
@@ -54,7 +54,7 @@ def numbers_in(line):
 
 
 def test_a_load_balancer_sees_that_it_is_well(shared_environment):
-    """The health endpoint answers without a token, and SIGTERM ends an idle service without a trace."""
+    """The health endpoint answers without a token, and SIGTERM ends an idle service without a traceback."""
     with run_service(variables(shared_environment)) as service:
         answer = http.get(f"{service.url}/health")
 
@@ -116,7 +116,7 @@ def test_events_come_as_they_are_published(broker, shared_environment):
 
 
 def test_streams_are_packed_here(broker, shared_environment):
-    """A gateway does not compress a streamed response: the service does."""
+    """A gateway does not compress a streamed response, so the service does."""
     publish_numbers(broker, 1)
     with (
         run_service(variables(shared_environment)) as service,
@@ -130,7 +130,7 @@ def test_streams_are_packed_here(broker, shared_environment):
 
 @pytest.mark.usefixtures("broker")
 def test_a_stream_ends_before_its_gateway_ends_it(shared_environment):
-    """The setting has the last word on how long a stream takes, and its end is a proper one."""
+    """The setting limits the duration of a stream, which then ends properly."""
     with (
         run_service(variables(shared_environment, longest_stream_seconds="1")) as service,
         OpenStream(service.url, f"/event-types/{NAME}/events?stream_timeout=600&batch_flush_timeout=600") as stream,
@@ -207,13 +207,13 @@ def test_events_and_commits_can_come_directly(shared_environment, broker, tmp_pa
 
 @pytest.mark.usefixtures("broker")
 def test_events_are_not_taken_in_unless_it_is_asked_to(shared_environment):
-    """A service behind the gateway alone serves streams alone."""
+    """A service that is only behind the gateway serves only streams."""
     with run_service(variables(shared_environment)) as service:
         assert http.post(f"{service.url}/event-types/{NAME}/events", json=[{"n": 1}]).status_code == 405
 
 
 def test_nothing_else_is_served(shared_environment):
-    """Event types are the functions' business."""
+    """Event types are served by the functions."""
     with run_service(variables(shared_environment)) as service:
         assert http.get(f"{service.url}/event-types").status_code == 404
 

@@ -1,4 +1,5 @@
-"""The ground of a soak in the shape that the broker has on AWS: gateway, functions, streaming service, on this machine.
+"""The system of a soak test in the form that the broker has on AWS: gateway, functions, streaming service, on this
+machine.
 
 An outage takes all of them down; the tables and the log stay.
 """
@@ -57,5 +58,5 @@ class LaptopGround:
         ]
 
     def close(self) -> None:
-        """With the laptop goes the way in."""
+        """Closing the laptop deployment also closes its front."""
         self._laptop.close()

@@ -1,11 +1,10 @@
 """Whether anything grew that should not have: robust slopes over the samples of a run.
 
 A slope is the median of the slopes between all pairs of samples (Theil and Sen): a third of the samples may be far off,
-such as those taken during a merge of the archive, and it stays the same.
-
-What a process holds begins with less at each restart, so it is judged twice: within a life, by the slope of pairs of
-the same life, and from life to life, by the medians of lives. A run with a restart every ten minutes shows the latter;
-whether a process grows by a little, which a few minutes of a busy machine hide, shows in a run without a restart.
+such as those taken during a merge of the archive, and the slope stays the same.  A process holds less after each
+restart, so its series are judged twice: within a life, by the slope of pairs of the same life, and from life to life,
+by the medians of lives. A run with a restart every ten minutes shows the latter; whether a process grows by a little,
+which a few minutes of a busy machine hide, shows in a run without a restart.
 """
 
 from __future__ import annotations

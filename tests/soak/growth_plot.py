@@ -41,7 +41,7 @@ CHARTS = (
 def draw_samples(samples: Sequence[Sample]) -> bytes:
     """Each life of the broker is a line of its own. Charts of series that never change are left out."""
     charts = [each for each in CHARTS if len({each.value(sample) for sample in samples}) > 1]
-    # Text stays text, and two drawings of the same samples are the same file.
+    # Text stays text, and the same samples always yield the same file.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "nakadi", "path.simplify_threshold": 0.5}):
         figure = mpl_figure.Figure(figsize=(9, 1.1 * len(charts)), layout="constrained")
         for chart, axes in zip(charts, figure.subplots(len(charts), sharex=True, squeeze=False)[:, 0], strict=True):

@@ -22,7 +22,7 @@ class KafkaGround(Server):
 
     def end_a_part(self, how: signal.Signals, chance: random.Random) -> bool:
         """End Kafka, or a worker; the supervisor restarts workers."""
-        if chance.random() < 0.5 and super().end_a_part(how, chance):  # one as often as the other
+        if chance.random() < 0.5 and super().end_a_part(how, chance):  # both equally often
             return True
         if how is signal.SIGKILL:
             self._kafka.kill()

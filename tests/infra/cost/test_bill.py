@@ -38,14 +38,14 @@ def test_a_million_requests_cost_what_they_cost():
 
 
 def test_publishing_once_costs_two_writes_an_event():
-    """A claim and its confirmation are a write unit each; without deduplication there is no such line."""
+    """A claim and its confirmation each cost a write unit; without deduplication, there is no such line."""
     load = flows(events_per_second=MILLION_EVENTS_A_MONTH, deduplicated=0.5)
     assert dollars(bill_lines(load, PRICES), "DynamoDB", "eids, claimed and confirmed") == pytest.approx(0.625)
     assert not any(line.what.startswith("eids") for line in bill_lines(flows(), PRICES))
 
 
 def test_nothing_published_costs_what_stands_there():
-    """Without events they have no line; hourly charges remain."""
+    """Without events, the bill has no line for them; hourly charges remain."""
     lines = bill_lines(flows(events_per_second=0, consumers=0, event_types=1), PRICES)
     assert {line.part for line in lines} == {
         *("Kinesis", "Fargate", "Load balancer and network", "CloudWatch", "Glue", "Lambda", "DynamoDB"),
@@ -56,7 +56,7 @@ def test_nothing_published_costs_what_stands_there():
 
 
 def test_batches_make_events_cheap():
-    """A publisher who sends ten events at once pays a fraction for each."""
+    """A publisher who sends ten events at once pays a fraction of the price for each."""
     alone, ten = (total_dollars(bill_lines(flows(events_per_second=1000, batch=batch), PRICES)) for batch in (1, 10))
     assert ten < alone / 3
 
@@ -90,7 +90,9 @@ def test_consumers_of_tasks_are_paid_by_the_hour_and_by_what_is_pushed():
 
 
 def test_only_metrics_that_are_reported_are_paid_for():
-    """An idle stage reports how late its index is and how many streams are open; an invoked function, four more."""
+    """An idle stage reports how late its index is and how many streams are open; an invoked function reports four more
+    metrics.
+    """
     assert dollars(
         bill_lines(flows(events_per_second=0, consumers=0), PRICES), "CloudWatch", "metrics"
     ) == pytest.approx(0.6)
@@ -120,7 +122,7 @@ def test_direct_requests_are_paid_by_the_byte():
 
 
 def test_tasks_that_are_asked_directly_work_for_it():
-    """The work of functions moves to the processors of tasks."""
+    """The work of the functions moves to the tasks."""
     busy = {"events_per_second": 20_000.0, "batch": 10.0, "event_bytes": 100.0}
     assert flows(Deployment(direct=True), **busy).tasks > flows(**busy).tasks
 
@@ -136,7 +138,9 @@ def test_a_private_network_and_a_key_are_paid_for():
 
 
 def test_sinks_are_paid_for():
-    """A key and a look a second, however many there are, and reports of each; docs/cost.md says how much."""
+    """Sinks cost a key and a read per second, for any number, and reports of each; docs/cost.md has the
+    figures.
+    """
     none, one, hundred = (bill_lines(flows(Deployment(sinks=count)), PRICES) for count in (0, 1, 100))
     assert dollars(one, "DynamoDB", "sinks, looked for") == pytest.approx(0.66, abs=0.01)
     assert dollars(one, "DynamoDB", "sinks, reported") == pytest.approx(0.66, abs=0.01)
@@ -147,7 +151,7 @@ def test_sinks_are_paid_for():
 
 
 def test_versions_and_copies_of_the_archive_are_paid_for():
-    """Removed objects cost for as long as they are kept; a copy costs what the archive does, and the way there."""
+    """Removed objects cost for as long as they are kept; a copy costs as much as the archive, plus the transfer."""
     load = {"events_per_second": 100.0, "retention_days": 10.0}
     plain, kept = (bill_lines(flows(Deployment(version_days=days), **load), PRICES) for days in (0, 5))
     copied = bill_lines(flows(Deployment(version_days=5, archive_replica=True), **load), PRICES)
@@ -160,7 +164,9 @@ def test_versions_and_copies_of_the_archive_are_paid_for():
 
 
 def test_recovery_of_tables_is_paid_for():
-    """Restoring to any second costs by the size of the tables, for any number of days; without it, nothing."""
+    """Restoring to any second costs by the size of the tables, for any number of days; without recovery, it costs
+    nothing.
+    """
     load = {"events_per_second": 100.0, "retention_days": 10.0}
     month, day, none = (bill_lines(flows(Deployment(recovery_days=days), **load), PRICES) for days in (35, 1, 0))
 
@@ -182,7 +188,7 @@ STREAMS_READ = ("DynamoDB", "streams, read")
 
 
 def test_idle_event_types_cost_next_to_nothing():
-    """An event type without events costs a few documents and an occasional read; a separate shard is dear."""
+    """An event type without events costs a few documents and an occasional read; a separate shard is expensive."""
     event_type, streamed, stream, subscribed, shard, on_demand = idle_costs(flows(), PRICES)
     assert event_type.dollars < 0.01
     assert streamed.dollars < 0.01
@@ -191,7 +197,7 @@ def test_idle_event_types_cost_next_to_nothing():
 
 
 def test_streaming_many_idle_event_types_costs_what_one_costs():
-    """A task reads the changes of all its event types together; five hundred in two tasks are cents."""
+    """A task reads the changes of all its event types together; five hundred in two tasks cost cents."""
     one, many = (
         dollars(
             bill_lines(flows(Deployment(min_tasks=2), events_per_second=0, event_types=count), PRICES), *STREAMS_READ
@@ -230,7 +236,7 @@ def test_others_are_reckoned_for_the_same_load():
 
 
 def test_small_requests_are_counted_as_larger_ones_where_that_is_so():
-    """Pub/Sub counts at least a thousand bytes for each request."""
+    """Pub/Sub charges at least a thousand bytes for each request."""
     small, larger = (
         offers_elsewhere(Load(event_bytes=size, batch=1, delivered_batch=1), PRICES)[1].dollars for size in (10, 1000)
     )

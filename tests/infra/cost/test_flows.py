@@ -54,7 +54,7 @@ def test_readers_of_a_shard_share_what_it_gives():
 
 
 def test_the_indexer_runs_once_for_each_window_that_has_records():
-    """Few records make few invocations, many fill batches before the window ends."""
+    """Few records cause few invocations; many records fill batches before the window ends."""
     assert flows(events_per_second=0.05, batch=1).index_batches == pytest.approx(0.05)
     assert flows(events_per_second=100, batch=1, deployment=Deployment(index_seconds=1)).index_batches == 1
     assert flows(events_per_second=100, batch=1, deployment=Deployment(index_seconds=4)).index_batches == 0.25
@@ -73,14 +73,14 @@ def test_a_batch_of_the_indexer_touches_no_more_partitions_than_it_has_records()
 
 
 def test_commits_come_by_number_or_by_time():
-    """A busy stream commits by the batch, a quiet one no oftener than it gets anything."""
+    """A busy stream commits by the batch, a quiet one at most as often as it receives events."""
     assert flows(events_per_second=1000, delivered_batch=100, event_types=1).commits == 10
     assert flows(events_per_second=1, event_types=10).commits == pytest.approx(10 / 30)
     assert flows(events_per_second=0.01, event_types=10).commits == 0.01
 
 
 def test_tasks_grow_with_streams_and_with_events():
-    """The limits of a task: its streams, and the events that it delivers."""
+    """A task has two limits: its streams, and the events that it delivers."""
     assert flows(consumers=1).tasks == 1
     assert flows(consumers=100, streams=100, events_per_second=0).tasks == 5
     assert flows(events_per_second=100_000).tasks > 1
@@ -95,6 +95,6 @@ def test_less_memory_is_less_of_a_processor():
 
 @pytest.mark.parametrize("load", [{"events_per_second": -1}, {"batch": 0}, {"event_types": 0}, {"delivered_batch": 0}])
 def test_a_load_that_cannot_be_is_refused(load):
-    """No one gets a bill for less than nothing."""
+    """A negative load gets no bill."""
     with pytest.raises(BadLoad):
         Load(**load)

@@ -17,7 +17,7 @@ def test_it_prints_every_part(capsys):
 
 @pytest.mark.parametrize("kind", ["serverless", "express", "provisioned"])
 def test_a_bill_has_one_log(capsys, kind):
-    """With events in MSK, it has the cluster and nothing of Kinesis; without, the other way round."""
+    """With events in MSK, the bill has the cluster and nothing of Kinesis; otherwise, the reverse."""
     main(["--storage", "msk", "--msk", kind, "--details"])
     of_msk = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
     main(["--details"])
@@ -28,7 +28,7 @@ def test_a_bill_has_one_log(capsys, kind):
 
 
 def test_what_rests_on_an_assumption_is_marked(capsys):
-    """A part whose price could not be read has a mark, one whose prices were read has none."""
+    """A part with an assumed price has a mark; one whose prices have a source has none."""
     main([])
     lines = {line.rsplit(" ", 1)[0].strip(): line for line in capsys.readouterr().out.splitlines()}
     marked = {part: any(line.startswith(part) and line.endswith("*") for line in lines.values()) for part in PARTS}
@@ -37,7 +37,7 @@ def test_what_rests_on_an_assumption_is_marked(capsys):
 
 
 def test_it_reports_its_prices(capsys):
-    """All prices can be read, with where they come from."""
+    """All prices can be listed, with their sources."""
     assert main(["--prices"]) == 0
     told = capsys.readouterr().out
     assert all(name in told for name in PRICES)

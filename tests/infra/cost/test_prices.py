@@ -7,7 +7,7 @@ from infra.cost.prices import PRICES, UnknownPrice, override_prices
 
 @pytest.mark.parametrize("price", PRICES.values(), ids=PRICES)
 def test_every_price_says_where_it_was_read(price):
-    """A price has a unit and a source, and one that was read nowhere is marked as assumed."""
+    """A price has a unit and a source, and one without a source is marked as assumed."""
     assert price.dollars > 0
     assert price.unit
     assert price.source
@@ -23,6 +23,6 @@ def test_a_price_that_is_given_is_no_assumption():
 
 
 def test_an_unknown_price_is_refused():
-    """A slip of the pen does not go unseen."""
+    """A typing error is noticed."""
     with pytest.raises(UnknownPrice, match="s3-moth"):
         override_prices(["s3-moth=1"])

@@ -17,7 +17,8 @@ def test_what_stands_there_is_what_the_templates_make(data, serving):
     """Everything with an hourly or monthly charge is counted: tables, shards, tasks, balancers, alarms, keys, …"""
     counted = count_standing_resources(Counted(kinesis_streams=2, shards=3))
     alarms = serving.all("AWS::CloudWatch::Alarm").values()
-    # An alarm on a sum has the sum itself among its metrics; of a target, AWS makes one alarm above and one below it.
+    # An alarm on a sum has the sum itself among its metrics; for each target, AWS creates one alarm above and one below
+    # it.
     looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
     scaled = 2 * len(serving.all("AWS::ApplicationAutoScaling::ScalingPolicy"))
     streams = data.all("AWS::Kinesis::Stream").values()
@@ -44,7 +45,7 @@ def test_what_stands_there_is_what_the_templates_make(data, serving):
 
 
 def test_what_is_added_is_counted_too(large_deployment):
-    """A public balancer with its addresses and its alarm, a dashboard, canaries, and streams for themselves."""
+    """A public balancer with its addresses and its alarm, a dashboard, canaries, and dedicated streams are counted."""
     counted = count_standing_resources(
         Counted(
             kinesis_streams=11,
@@ -72,7 +73,7 @@ def test_what_is_added_is_counted_too(large_deployment):
 
 
 def test_a_private_network_is_counted_with_its_endpoints():
-    """Tasks have no addresses there, and reach AWS by an endpoint for each service and zone."""
+    """In a private network, tasks have no public addresses, and reach AWS by an endpoint for each service and zone."""
     counted = count_standing_resources(Counted(private_network=True))
 
     assert (counted.addresses, counted.endpoints) == (0, ZONES * len(network.ENDPOINTS))

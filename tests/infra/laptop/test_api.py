@@ -1,4 +1,4 @@
-"""A REST API as API Gateway reads it."""
+"""Reading a REST API as API Gateway does."""
 
 import json
 
@@ -101,12 +101,12 @@ def make_request(method="GET", raw_path="/types", query="", body=b"", **headers)
     ],
 )
 def test_the_most_particular_resource_decides(api, method, path, function):
-    """Words come before parameters, and both before the catch-all."""
+    """Literal segments take precedence over parameters, and both over the catch-all."""
     assert api.find_operation(method, path).operation.function == function
 
 
 def test_a_resource_without_the_method_has_nothing(api):
-    """A better fit of another resource no longer matters."""
+    """If the most specific resource lacks the method, no other resource answers."""
     assert api.find_operation("POST", "/types/a") is None
 
 
@@ -120,21 +120,21 @@ def test_parameters_are_decoded(api):
 
 
 def test_values_that_come_several_times_are_all_there(api):
-    """In the plain members the last one stands."""
+    """The single-value members have the last value."""
     event = api.event(make_request(query="a=1&a=%202&b="), api.find_operation("GET", "/types"), None)
     assert event["multiValueQueryStringParameters"] == {"a": ["1", " 2"], "b": [""]}
     assert event["queryStringParameters"] == {"a": " 2", "b": ""}
 
 
 def test_what_is_not_there_is_null(api):
-    """As in the events that functions get."""
+    """Missing members are null, as in the events that functions get."""
     event = api.event(make_request(), api.find_operation("GET", "/types"), None)
     assert [event[name] for name in ("headers", "queryStringParameters", "pathParameters", "body")] == [None] * 4
     assert "authorizer" not in event["requestContext"]
 
 
 def test_bodies_are_text_or_binary_as_the_api_says(api, build_api):
-    """Without binary media types, bodies that are no text are lost."""
+    """Without binary media types, bodies that are not text are corrupted."""
     sent = make_request("POST", body=b"\xff", content_type="application/json")
     found = api.find_operation("POST", "/types")
     assert api.event(sent, found, None)["body"] == "\N{REPLACEMENT CHARACTER}"
@@ -158,7 +158,7 @@ def test_the_functions_that_it_needs(api):
 
 
 def test_streams_lead_to_the_service(api):
-    """The name of the stage is in front of the path, and the headers that the integration sets are known."""
+    """The path begins with the name of the stage, and the headers that the integration sets are known."""
     operation = api.find_operation("GET", "/types/a/events").operation
     assert operation.function == ""
     assert operation.timeout == 900
@@ -198,7 +198,7 @@ def test_what_it_was_not_given_it_says_in_its_own_way(api):
     ],
 )
 def test_resource_policies_decide(statements, allowed):
-    """Something has to allow, and nothing to deny."""
+    """A statement has to allow the request, and none may deny it."""
     policy = {"policyDocument": {"Statement": [{"Effect": effect, "Resource": each} for effect, each in statements]}}
     assert allows(policy, "arn:api/stage/GET/types") is allowed
 
@@ -224,7 +224,7 @@ def mock_integration(status, text, **integration):
 
 @pytest.fixture
 def build_mocked_api(build_api):
-    """An API, with or without its author's knowledge of bytes and templates."""
+    """An API, with or without templates that handle bytes correctly."""
 
     def build(**integration):
         body = {
@@ -237,7 +237,7 @@ def build_mocked_api(build_api):
 
 
 def test_a_mock_answers_by_itself(build_mocked_api):
-    """It is passed on with its headers, the request's id, and its method."""
+    """The mock's answer has its headers, the request's id, and its method."""
     api = build_mocked_api(contentHandling="CONVERT_TO_TEXT")
     request = make_request(raw_path="/page")
     response = api.fixed(api.find_operation("GET", "/page").operation.fixed, request)
@@ -254,7 +254,7 @@ def test_a_mock_answers_by_itself(build_mocked_api):
     ],
 )
 def test_a_template_that_is_not_used_is_no_answer(build_mocked_api, integration, headers, kind):
-    """Bytes have no template, and neither has a type that the API does not name."""
+    """There is no template for bytes, or for a content type that the API does not name."""
     api = build_mocked_api(**integration)
 
     with pytest.raises(NoMockResponse, match=kind):

@@ -35,7 +35,7 @@ def test_what_lies_before_the_first_failure_is_done():
 
 
 def test_failures_are_only_heard_of_where_they_are_reported():
-    """Without the response type an answer is as good as any."""
+    """Without the response type, any answer counts as a success."""
     rules = MappingRules.of({**USUAL, "FunctionResponseTypes": []})
     assert plan_after_answer(Batch(records(1, 2)), failure_report(1), rules) == Plan()
 
@@ -48,7 +48,7 @@ def test_a_failure_that_is_not_in_the_batch_fails_all_of_it():
 
 
 def test_an_error_splits_a_batch():
-    """The halves come in their order, and splitting is not counted as another try."""
+    """The halves come in their order, and splitting does not count as another attempt."""
     batch = Batch(records(1, 2, 3), failures=1)
     assert plan_after_failure(batch, RULES) == Plan((Batch(records(1), 1), Batch(records(2, 3), 1)))
 
@@ -63,7 +63,7 @@ def test_a_single_record_is_tried_as_often_as_it_may_be():
 
 
 def test_where_nothing_is_split_the_whole_batch_is_set_aside():
-    """At the end, the whole batch is set aside."""
+    """After the last attempt, the whole batch is set aside."""
     rules = MappingRules.of({**USUAL, "BisectBatchOnFunctionError": False, "MaximumRetryAttempts": 0})
     assert plan_after_failure(Batch(records(1, 2)), rules) == Plan(abandoned=Batch(records(1, 2), 1))
 
@@ -75,7 +75,7 @@ def test_without_a_limit_nothing_is_ever_set_aside():
 
 
 def test_old_records_are_set_aside():
-    """A record beyond its maximum age is not retried, and later ones are."""
+    """A record beyond its maximum age is not retried, but later ones are."""
     rules = MappingRules.of({**USUAL, "MaximumRecordAgeInSeconds": 60})
     due = drop_expired(Batch(records(10, 50)), rules, now=100.0)
     assert due == Plan((Batch(records(50)),), Batch(records(10)))

@@ -66,7 +66,7 @@ def test_a_process_is_kept_for_the_next_invocation(function):
 
 
 def test_it_has_its_own_environment_and_no_other(function, monkeypatch):
-    """The template's variables, those that Lambda adds, and the addresses of the services."""
+    """A function gets the template's variables, those that Lambda adds, and the addresses of the services."""
     monkeypatch.setenv("NAKADI_REGISTRY", "memory:")
     environment = function.invoke("environment")
     assert environment["NAKADI_AUTH"] == "gateway"
@@ -83,21 +83,21 @@ def test_it_sees_its_folder_and_its_layers(function, tmp_path):
 
 
 def test_its_context(function):
-    """A handler can ask who it is, and how long it has."""
+    """A handler can read its name and its remaining time."""
     name, memory, remaining = function.invoke("context")
     assert (name, memory) == ("laptop-one", 512)
     assert 0 < remaining <= 1000 * PATIENCE
 
 
 def test_a_process_that_ends_is_replaced(function):
-    """The invocation fails, and the next one finds a new process."""
+    """If a process ends, its invocation fails, and the next one gets a new process."""
     with pytest.raises(InvocationFailed, match="ended"):
         function.invoke("exit")
     assert function.invoke("a") == 1
 
 
 def test_an_invocation_may_not_take_for_ever(tmp_path):
-    """It ends at its timeout, with its process."""
+    """An invocation ends at its timeout, together with its process."""
     with a_function(tmp_path, timeout=2) as function:
         assert function.invoke("a") == 1
         with pytest.raises(TimedOut, match="after 2 seconds"):
@@ -106,7 +106,7 @@ def test_an_invocation_may_not_take_for_ever(tmp_path):
 
 
 def test_a_process_that_takes_too_much_memory_is_ended(tmp_path):
-    """With limits, and at the end of the invocation that took it; the next one finds a new process."""
+    """With limits, a process that took too much memory ends after the invocation, the next one gets a new process."""
     with a_function(tmp_path, memory=128, limits=True) as function:
         assert function.invoke("a") == 1
         with pytest.raises(InvocationFailed, match=r"signal: killed.* of 128 MB"):

@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE
 
 
 class AnsweringFunction:
-    """In the place of a function."""
+    """A replacement for a function."""
 
     def __init__(self, answer):
         self.definition = FunctionDefinition(name="f", folder=None, handler="", timeout=1, memory=1, environment={})
@@ -46,7 +46,7 @@ POLICY = {
 
 
 def throttled_operation(path, method, *, burst):
-    """Next to nothing comes back in the time of a test."""
+    """Almost no tokens are added during a test."""
     rates = {"ThrottlingRateLimit": 0.001, "ThrottlingBurstLimit": burst}
     return {"ResourcePath": path, "HttpMethod": method, **rates}
 
@@ -112,7 +112,7 @@ def client(functions, service, tmp_path):
 
 
 def test_without_authorization_the_names_of_the_machine_are_served(tmp_path, functions, service):
-    """As the embedded broker: another name is 421, and a page of another host 403. (R290, R291)"""
+    """As the embedded broker: another name gets 421, and a page of another host gets 403. (R290, R291)"""
     (tmp_path / "stack.template.json").write_text(json.dumps(STACK))
     api = Api(Template(tmp_path / "stack.template.json"))
     hosts = choose_served_hosts("127.0.0.1", is_authenticated=False, names=())
@@ -126,7 +126,7 @@ def test_without_authorization_the_names_of_the_machine_are_served(tmp_path, fun
 
 
 def test_a_function_answers(client, functions):
-    """With status, headers and body, and no statement about the connection."""
+    """The answer has the function's status, headers and body, and no headers about the connection."""
     functions["types"].answer = lambda_response("[]", 201, etag="x", connection="close")
     answer = client.get("/types")
     assert (answer.status_code, answer.text, answer.headers["etag"]) == (201, "[]", "x")
@@ -135,20 +135,20 @@ def test_a_function_answers(client, functions):
 
 
 def test_bodies_in_base64_become_bytes(client, functions):
-    """The API takes everything for binary."""
+    """The API treats every body as binary."""
     functions["types"].answer = {**lambda_response("/w=="), "isBase64Encoded": True}
     assert client.get("/types").content == b"\xff"
 
 
 def test_without_a_token_no_authentication(client, functions):
-    """The answer is the one that the API wants to have given."""
+    """The answer is the one that the API defines."""
     answer = client.get("/types/a")
     assert (answer.status_code, answer.json()) == (401, {"detail": "Unauthorized"})
     assert functions["authorizer"].events == []
 
 
 def test_the_authorizers_word_is_kept(client, functions):
-    """It is called once for a token, and its statements about the subject reach the function as texts."""
+    """The authorizer is called once for a token, and its statements about the subject reach the function as strings."""
     for _ in range(2):
         assert client.get("/types/a", headers={"Authorization": "Bearer x"}).text == "one"
     [asked] = functions["authorizer"].events
@@ -167,7 +167,7 @@ def test_the_authorizers_word_is_kept(client, functions):
     ],
 )
 def test_a_token_that_is_not_good(client, functions, answer, status):
-    """By the very word it is not good; other errors are the authorizer's; a policy can refuse."""
+    """Only the exact word means 401; other errors are faults of the authorizer; a policy can refuse too."""
     functions["authorizer"].answer = answer
     assert client.get("/types/a", headers={"Authorization": "Bearer x"}).status_code == status
     assert functions["one"].events == []
@@ -178,7 +178,7 @@ def test_a_token_that_is_not_good(client, functions, answer, status):
     [(InvocationFailed("ValueError", "x"), 502), (TimedOut("Sandbox.Timedout", "x"), 504), ({"no": 1}, 502)],
 )
 def test_a_function_that_fails(client, functions, answer, status):
-    """The gateway answers for it."""
+    """If a function fails, the gateway answers in its place."""
     functions["types"].answer = answer
     assert client.get("/types").status_code == status
 
@@ -191,7 +191,7 @@ def test_a_method_takes_as_many_requests_as_the_stage_lets_it(client, functions)
 
 
 def test_too_large_a_body(client):
-    """The gateway takes 10 MB."""
+    """The gateway accepts at most 10 MB."""
     assert client.post("/types", content=b"x" * (10 * 1024 * 1024 + 1)).status_code == 400
 
 
@@ -234,7 +234,7 @@ def test_streams_are_passed_through(client, service):
 
 @pytest.mark.parametrize("framing", ["Transfer-Encoding: chunked", "Content-Length: 100"])
 def test_a_stream_that_breaks_off_breaks_off_for_the_client(client, service, caplog, framing):
-    """The client sees that something is missing, and the log says of which request, and why."""
+    """The client sees that something is missing, and the log names the request and the reason."""
 
     def break_off():
         connection, _ = service.accept_connection()
@@ -255,7 +255,7 @@ def test_a_stream_that_breaks_off_breaks_off_for_the_client(client, service, cap
 
 
 def test_a_service_that_does_not_answer_in_time(client, service, caplog):
-    """The gateway answers for it, logs so, and closes its connection to the service."""
+    """The gateway answers in place of the service, logs this, and closes its connection to the service."""
 
     def never_answer():
         connection, _ = service.accept_connection()
@@ -270,14 +270,16 @@ def test_a_service_that_does_not_answer_in_time(client, service, caplog):
 
 
 def test_a_service_that_is_not_there(client, service, caplog):
-    """The gateway answers for it, and logs why."""
+    """The gateway answers in place of the service, and logs the reason."""
     service.close()
     assert client.get("/types/a/events", headers={"Authorization": "Bearer x"}).status_code == 504
     assert "GET /types/a/events: the service did not answer: ConnectError(" in caplog.text
 
 
 def test_a_path_may_begin_with_the_stage(client, functions):
-    """As at the gateway's own address; a path that only begins like it is another one."""
+    """The stage is removed from the path, as at the gateway's own address; a path that only begins with the same
+    letters is different.
+    """
     assert client.get("/api/types").status_code == client.get("/types").status_code == 200
     assert [each["path"] for each in functions["types"].events] == ["/types", "/types"]
     assert client.get("/apitypes").text == "rest"

@@ -1,4 +1,4 @@
-"""A Kafka on this machine: its needs, and when it counts as started. No server of Kafka takes part."""
+"""A Kafka on this machine: its needs, and when it counts as started. These tests start no Kafka server."""
 
 import socket
 import threading
@@ -46,7 +46,7 @@ def listening_port(answer):
 @pytest.mark.parametrize(
     ("answer", "is_kafka"),
     [
-        # A size, the number of the request, and more.
+        # The answer has a size, the number of the request, and more.
         (lambda request: b"\0\0\1\0" + request[8:12] + b"\0\0", True),
         (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", False),
         (lambda _: b"", False),
@@ -61,7 +61,7 @@ def test_only_what_answers_as_kafka_does_is_a_server(answer, is_kafka):
 
 @pytest.fixture
 def attempts(monkeypatch, tmp_path):
-    """Let this number of starts fail; `started` are the servers that have started."""
+    """Make this number of starts fail; `started` are the servers that have started."""
     found = SimpleNamespace(failing=0, started=[], stopped=[])
     (tmp_path / "log").write_text("Address already in use")
 
@@ -100,7 +100,7 @@ def test_a_kafka_that_was_not_fetched_whole_is_missing(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("version", "is_missing"), [("1.8.0_412", True), ("11.0.2", True), ("17", False)])
 def test_an_old_java_is_as_good_as_none(monkeypatch, tmp_path, version, is_missing):
-    """A server on it would end at once."""
+    """A server on an old Java would end at once."""
     java = tmp_path / "java"
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
     java.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The gate in front of a simulated Kinesis, by a clock that the test moves."""
+"""The gate in front of a simulated Kinesis, with a clock that the test moves."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ HALF = 2**127
 
 
 class Kinesis:
-    """A Kinesis behind the gate: it notes its requests, and knows the given number of open shards."""
+    """A Kinesis behind the gate: it records its requests, and knows the given number of open shards."""
 
     def __init__(self):
         self.asked = []
@@ -116,7 +116,7 @@ def test_iterators_are_given_five_times_a_second(ask):
 
 
 def test_what_a_shard_does_not_take_is_refused_record_by_record(ask):
-    """Only the rest is passed on; if nothing is left, the service is not called."""
+    """Only the accepted records are passed on; if there are none, the service is not called."""
     assert ask.put(MEGABYTE // 2, MEGABYTE, 100) == [None, TOO_MUCH, None]
     assert ask.put(MEGABYTE) == [TOO_MUCH]
     assert [len(body["Records"]) for operation, body in ask.kinesis.asked if operation == "PutRecords"] == [2]

@@ -6,7 +6,7 @@ from infra.laptop import kinesis_local
 
 
 def test_a_port_is_given_once(monkeypatch):
-    """A port that was given is given to no one else, though its server does not listen yet."""
+    """A port is given only once, even before its server listens."""
     given = kinesis_local.free_port()
     numbers = iter([(given - 10_000) // 2] * 3)
     chance = kinesis_local.secrets.randbelow

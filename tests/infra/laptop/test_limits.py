@@ -10,7 +10,7 @@ KB = 1024
 
 
 def test_a_bucket_fills_as_time_goes_by():
-    """It holds one second's inflow, or its capacity; taking more makes others wait."""
+    """A bucket holds one second's inflow, or its capacity; taking more makes later requests wait."""
     bucket = TokenBucket(10, 20)
     assert bucket.has(20, 5.0)
     assert not bucket.has(21, 5.0)
@@ -36,7 +36,7 @@ def test_a_shard_takes_more_a_second_later():
 
 
 def test_a_shard_is_read_five_times_a_second():
-    """By all readers together, and iterators are counted for themselves."""
+    """The limit applies to all readers together; requests for iterators are counted separately."""
     shard = Shard()
     assert [shard.allow_read(1.0) for _ in range(7)].count(True) == 5
     assert [shard.allow_iterator(1.0) for _ in range(7)].count(True) == 5
@@ -45,7 +45,7 @@ def test_a_shard_is_read_five_times_a_second():
 
 
 def test_a_large_answer_closes_a_shard_for_seconds():
-    """Ten megabytes are its output of five seconds."""
+    """Ten megabytes are the output of a shard for five seconds."""
     shard = Shard()
     assert shard.allow_read(1.0)
     shard.record_read(10 * KB * KB)
@@ -72,7 +72,7 @@ LISTED = [
     ],
 )
 def test_records_go_to_the_open_shard_that_takes_their_hash(record, shard):
-    """Or to the one that takes the hash they say; those that were split take nothing more."""
+    """A record may also name its hash; shards that were split accept nothing more."""
     assert HashKeyRanges.of(LISTED).find_shard(record) == shard
 
 

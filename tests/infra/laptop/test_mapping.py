@@ -82,7 +82,7 @@ def put(kinesis, stream, *names):
 
 
 def test_records_come_in_order_also_across_a_split(kinesis, stream, source):
-    """Children are read after their parents, and nothing comes twice."""
+    """Child shards are read after their parents, and no record comes twice."""
     invoked, told = RecordingFunction(), []
     put(kinesis, stream, *map(str, range(25)))
     kinesis.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=HALF)
@@ -113,7 +113,7 @@ def test_a_poisonous_record_is_set_aside_and_blocks_no_one(kinesis, stream, sour
 
 
 def test_it_ends_when_it_is_closed(kinesis, stream, source):
-    """Also when it would try again for a long time."""
+    """The mapping ends even if it would otherwise retry for a long time."""
     invoked = RecordingFunction()
     invoked.poison = {"0"}
     put(kinesis, stream, "0")

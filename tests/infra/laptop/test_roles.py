@@ -59,7 +59,7 @@ OWN = statement_allowing(
     ],
 )
 def test_a_policy_is_read_as_iam_reads_it(statements, permission, allowed):
-    """Something has to allow an action, nothing may deny it, and a condition that is not understood allows nothing."""
+    """A statement has to allow an action, none may deny it, and an unknown condition allows nothing."""
     assert Policy(statements).allows(permission) is allowed
 
 
@@ -203,7 +203,7 @@ ROLES = {
 
 
 def test_roles_have_what_is_written_with_them_and_beside_them(tmp_path):
-    """Both kinds of policies count."""
+    """Inline policies and separate policies both count."""
     (tmp_path / "template.json").write_text(json.dumps(ROLES))
     roles = Template(tmp_path / "template.json").roles()
     assert roles["Reader"] == [OWN]
@@ -252,7 +252,7 @@ def test_a_table_is_changed_only_under_the_keys_of_a_role(cloud):
 
 
 def test_who_may_not_list_a_bucket_does_not_learn_that_an_object_is_missing(cloud, monkeypatch):
-    """S3 says that access is denied, which the archive takes for being out of reach."""
+    """S3 answers "access denied", which the archive treats as unavailable."""
     cloud.client("s3").create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
 
     def archive(role):
@@ -270,7 +270,7 @@ def test_who_may_not_list_a_bucket_does_not_learn_that_an_object_is_missing(clou
 
 
 def test_an_iterator_is_for_those_who_may_read_its_stream(cloud):
-    """Though an iterator does not say where it leads to."""
+    """This holds although an iterator does not name its stream."""
     client = cloud.client("kinesis", "Iterates")
     make_aws_request = {
         "StreamName": cloud.stream,

@@ -60,7 +60,7 @@ def test_rates(expression, seconds):
 
 
 def test_other_schedules_are_refused():
-    """Better than never running."""
+    """Refusing a schedule is better than never running it."""
     with pytest.raises(UnsupportedSchedule, match="cron"):
         parse_rate("cron(0 12 * * ? *)")
 
