@@ -31,8 +31,8 @@ _SLOW_SECONDS = 2.0
 _MOST_SUBSCRIPTIONS = 200
 _SHARE_OF_FULL_DISK = 0.02
 _CHECK_SECONDS, _MOST_CHECKS = 0.2, 5
-# The broker retries a failed operation within minutes.
-_RECENT_SECONDS = 900.0
+# The broker retries a failed operation within minutes. What failed less than five minutes ago probably still fails.
+_RECENT_SECONDS, _CURRENT_SECONDS = 900.0, 300.0
 _FAULTS = {
     "nakadi_sqlite_commit_failures_total": "commits to the event log failed",
     "nakadi_archive_failures_total": "attempts to archive failed",
@@ -45,6 +45,11 @@ _REPAIR = (
     "Streams wait there. Repair: nakadi restore BACKUP --data /tmp/restored, and copy the object from"
     " /tmp/restored/archive to the same place in the archive. Without a backup, see NakadiArchiveIsDamaged in"
     " docs/operations.md"
+)
+
+_NOT_MOUNTED = (
+    "Streams wait there, and nothing is lost. Check that the file system or bucket of the archive is there, and that"
+    " the broker may read it; the log names the cause"
 )
 
 
@@ -216,9 +221,13 @@ def check_processes(api: Api) -> Finding:
     )
 
 
-def check_archive(api: Api) -> Finding:
-    """Look for damaged parts of the archive that streams have reached."""
+def check_archive(api: Api, now: Callable[[], float] = time.time) -> Finding:
+    """Check whether reads reach the archive, and look for damaged parts that streams have reached."""
     try:
+        metrics = _read_metrics(api)
+        failing = _find_fault(metrics, "nakadi_archive_read_failures_total", "reads of the archive failed", now())
+        if failing is not None and failing.is_current:
+            return Finding("archive", "ill", f"{failing}. {_NOT_MOUNTED}")
         damaged = _damaged_parts(api)
         for _ in range(_MOST_CHECKS if damaged else 0):
             # Each reading of the metrics makes the broker check damaged parts again, which takes a moment.
@@ -255,16 +264,23 @@ class _Fault:
     def is_recent(self) -> bool:
         return self.age is None or self.age < _RECENT_SECONDS
 
+    @property
+    def is_current(self) -> bool:
+        return self.age is not None and self.age < _CURRENT_SECONDS
+
     def __str__(self) -> str:
         last = "" if self.age is None else f", the last one {max(self.age, 0) / 60:,.0f} minutes ago"
         return f"{self.count:,.0f} {self.what} since the start{last}"
 
 
 def _faults(metrics: Mapping[str, float], now: float) -> Iterator[_Fault]:
-    for name, what in _FAULTS.items():
-        if count := _sum_of_metric(metrics, name):
-            last_at = metrics.get(f'nakadi_last_fault_timestamp_seconds{{metric="{name}"}}')
-            yield _Fault(what, count, None if last_at is None else now - last_at)
+    return (found for name, what in _FAULTS.items() if (found := _find_fault(metrics, name, what, now)) is not None)
+
+
+def _find_fault(metrics: Mapping[str, float], name: str, what: str, now: float) -> _Fault | None:
+    count = _sum_of_metric(metrics, name)
+    last_at = metrics.get(f'nakadi_last_fault_timestamp_seconds{{metric="{name}"}}')
+    return _Fault(what, count, None if last_at is None else now - last_at) if count else None
 
 
 def _read_metrics(api: Api) -> Mapping[str, float]:

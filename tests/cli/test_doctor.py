@@ -79,6 +79,19 @@ def test_a_damaged_archive_is_ill():
         assert each in found.why
 
 
+@pytest.mark.parametrize(("minutes_ago", "state"), [(2, "ill"), (6, "well")])
+def test_an_archive_that_reads_do_not_reach_is_ill(minutes_ago, state):
+    """The finding says what to check, and offers no backup. A while after the last failed read, it is well."""
+    name = "nakadi_archive_read_failures_total"
+    last_fault = f'nakadi_last_fault_timestamp_seconds{{metric="{name}"}} {NOW - 60 * minutes_ago}\n'
+
+    found = check_archive(ScriptedBroker(f"{ROOM}{name} 7.0\n{last_fault}"), lambda: NOW)
+
+    assert found.state == state
+    assert ("file system" in found.why) == (state == "ill")
+    assert "nakadi restore" not in found.why
+
+
 def test_an_archive_without_damage_is_well():
     """Repaired damage is no longer reported."""
     assert check_archive(ScriptedBroker(f"{ROOM}nakadi_archive_unreadable_total 75.0\n")).state == "well"

@@ -21,7 +21,7 @@ from nakadi.common.work import LongWorkQueue
 from nakadi.engines.archive.archive_worker import ArchiveWorker
 from nakadi.engines.archive.policy import ArchivePolicy
 from nakadi.engines.archive.segment_cache import SegmentCache, UnreadableSegment
-from nakadi.engines.archive.stores import MemoryStore
+from nakadi.engines.archive.stores import FolderStore, MemoryStore
 from nakadi.engines.memory.coordination import MemoryCoordination
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.log_index import MemoryLogIndex
@@ -268,27 +268,38 @@ class OneTopicCatalog:
         return True
 
 
+MISSING_SEGMENT = IndexSegment(
+    state_before=IndexingState(next_offset=0),
+    offset_count=1,
+    first_stored_at=0,
+    last_stored_at=0,
+    location=ArchiveLocation("gone", 0, 10),
+    event_count=1,
+)
+
+
 def test_segments_that_cannot_be_read_are_counted():
     """A read of a missing segment counts as a cache miss and as the last fault of its kind, and its location is
     named."""
     metrics = Metrics(now=lambda: 1000.0)
-    location = ArchiveLocation("gone", 0, 10)
-    segment = IndexSegment(
-        state_before=IndexingState(next_offset=0),
-        offset_count=1,
-        first_stored_at=0,
-        last_stored_at=0,
-        location=location,
-        event_count=1,
-    )
     with closing(SegmentCache(MemoryStore(), metrics=metrics)) as segment_cache, pytest.raises(UnreadableSegment):
-        segment_cache.read_segment("t", 0, segment)
+        segment_cache.read_segment("t", 0, MISSING_SEGMENT)
 
     assert read_sample(metrics, "nakadi_archive_unreadable_total") == 1
     place = {"event_type": "t", "partition": "0", "offsets": "0-0", "object": "gone"}
     assert read_sample(metrics, "nakadi_archive_damaged_offsets", **place) == 1
     assert read_sample(metrics, "nakadi_last_fault_timestamp_seconds", metric="nakadi_archive_unreadable_total") == 1000
     assert read_sample(metrics, "nakadi_cache_misses_total", cache="archive") == 1
+
+
+def test_reads_that_do_not_reach_the_archive_are_counted(metrics, tmp_path):
+    """A read of an archive whose file system is not mounted fails, and finds no damage."""
+    store = FolderStore(tmp_path / "archive")
+    with closing(SegmentCache(store, metrics=metrics)) as segment_cache, pytest.raises(Unavailable):
+        segment_cache.read_segment("t", 0, MISSING_SEGMENT)
+
+    assert read_sample(metrics, "nakadi_archive_read_failures_total") == 1
+    assert metrics.archive_damaged_offsets.rows() == {}
 
 
 def test_renewals_that_fail_are_counted(metrics):

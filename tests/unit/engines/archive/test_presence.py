@@ -1,12 +1,16 @@
 """The marker in an archive's folder, and archives that are missing."""
 
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from nakadi.common.metrics import Metrics
 from nakadi.common.waiting import run_blocking
 from nakadi.engines.archive.presence import check_mounted
+from nakadi.engines.archive.segment_cache import SegmentCache, UnreadableSegment, read_segment
 from nakadi.engines.archive.stores import MARKER_FILE, FolderStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.log_index import MemoryLogIndex
@@ -50,6 +54,44 @@ def test_a_folder_that_is_not_mounted_gets_nothing(log: TieredLog, tmp_path: Pat
     elsewhere.rename(archive)
     log.archive()
     assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1]
+
+
+@pytest.mark.parametrize("has_mount_point", [True, False])
+def test_a_folder_that_is_not_mounted_is_not_damaged(
+    log: TieredLog, parts: TieredLogParts, tmp_path: Path, *, has_mount_point: bool
+):
+    """If the file system of an archive is not mounted, readers learn that, and no part counts as damaged. They continue
+    once the file system is mounted. (L80a)"""
+    archive, elsewhere = tmp_path / "archive", tmp_path / "unmounted"
+    archive_an_event(log)
+    archive.rename(elsewhere)
+    if has_mount_point:
+        archive.mkdir()
+    metrics = Metrics()
+    segment = parts.index.segment_at_or_before("t", 0, 0)
+    assert segment is not None
+
+    with closing(SegmentCache(FolderStore(archive), metrics=metrics)) as segment_cache:
+        with pytest.raises(Unavailable, match=f"The archive {archive} is not there: is its file system mounted") as no:
+            segment_cache.read_segment("t", 0, segment)
+        assert no.value.public == "The archive is not there: is its file system mounted?"
+        assert metrics.archive_damaged_offsets.rows() == {}
+
+        shutil.rmtree(archive, ignore_errors=True)
+        elsewhere.rename(archive)
+        assert [event.offset for event in segment_cache.read_segment("t", 0, segment)] == [0]
+
+
+def test_an_object_that_is_missing_in_the_archive_is_damage(log: TieredLog, parts: TieredLogParts, tmp_path: Path):
+    """An archive that has its marker is there, even without any object: then the missing object is damage. (L80a)"""
+    archive_an_event(log)
+    for each in (tmp_path / "archive").rglob("*.gz"):
+        each.unlink()
+    segment = parts.index.segment_at_or_before("t", 0, 0)
+    assert segment is not None
+
+    with pytest.raises(UnreadableSegment, match="is not there"):
+        read_segment(FolderStore(tmp_path / "archive"), "t", 0, segment)
 
 
 def test_an_archive_without_a_marker_gets_one(log: TieredLog, tmp_path: Path):

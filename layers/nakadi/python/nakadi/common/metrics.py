@@ -325,6 +325,9 @@ class Metrics:
             "Failed steps of work on the archive, which the broker retries.",
             ("operation",),
         )
+        self.archive_read_failures = self._add_fault_counter(
+            "nakadi_archive_read_failures_total", "Reads that failed because the archive could not be reached."
+        )
         self.archive_unreadable = self._add_fault_counter(
             "nakadi_archive_unreadable_total", "Reads that found an archived segment damaged or missing."
         )

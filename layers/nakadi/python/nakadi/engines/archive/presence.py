@@ -28,5 +28,21 @@ def check_mounted(index: LogIndex, store: ArchiveStore) -> None:
     if not isinstance(store, FolderStore) or store.is_marked():
         return
     if not is_archive_of(index, store):
-        raise Unavailable(f"The archive {store.marker.parent} is not there: is its file system mounted?")
+        raise _not_there(store)
     store.put(store.marker.name, f"The folder of an archive of Nakadi: {index.identity()}\n".encode())
+
+
+def check_mounted_after_failed_read(store: ArchiveStore) -> None:
+    """Raise `Unavailable` if an object is missing because the folder is not the archive: it has neither the marker nor
+    any object.
+    """
+    if isinstance(store, FolderStore) and not store.is_marked() and not any(True for _ in store.list_objects("")):
+        raise _not_there(store)
+
+
+def _not_there(store: FolderStore) -> Unavailable:
+    """The failure for a folder that is not the archive. Only operators read its path."""
+    return Unavailable(
+        f"The archive {store.marker.parent} is not there: is its file system mounted?",
+        public="The archive is not there: is its file system mounted?",
+    )

@@ -14,6 +14,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import gzip_format, member_format
 from nakadi.engines.archive.damage import ArchiveDamage, DamagedPart
 from nakadi.engines.archive.policy import EmptyTopicCatalog, TopicCatalog, describe_partition
+from nakadi.engines.archive.presence import check_mounted_after_failed_read
 from nakadi.engines.archive.segments import count_events_from
 from nakadi.model.events import StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
@@ -241,6 +242,9 @@ class SegmentCache:
             self._metrics.archive_unreadable.add()
             self._damage.add(topic, partition, segment)
             raise
+        except Unavailable:
+            self._metrics.archive_read_failures.add()
+            raise
         self._damage.remove(location)
         self._add_to_cache(location, events)
         return events
@@ -261,7 +265,9 @@ def _archived_location(segment: IndexSegment) -> ArchiveLocation:
 
 
 def read_segment(store: ArchiveStore, topic: str, partition: int, segment: IndexSegment) -> Sequence[StoredEvent]:
-    """The events of a segment in the store, which must be unchanged."""
+    """The events of a segment in the store, which must be unchanged. Raises `UnreadableSegment`, and `Unavailable` if
+    the archive is not there.
+    """
     location = segment.location
     assert location is not None
     try:
@@ -270,6 +276,7 @@ def read_segment(store: ArchiveStore, topic: str, partition: int, segment: Index
     except gzip_format.BadArchive as error:
         raise UnreadableSegment(topic, partition, segment, f"is damaged: {error}") from error
     except ArchiveObjectGone as error:
+        check_mounted_after_failed_read(store)
         raise UnreadableSegment(topic, partition, segment, "is not there") from error
     return events
 
