@@ -140,7 +140,9 @@ LOG_INDEX_OPENERS: Mapping[str, Callable[[str], LogIndex]] = {
 
 
 def log_index_url(settings: Settings) -> str:
-    """The URL of the log index: the setting, else the store of the event log or of its registry, else memory."""
+    """The URL of the log index: the setting, otherwise the store of the event log or of its registry, otherwise
+    memory.
+    """
     if settings.log_index:
         return settings.log_index
     if _scheme_of(settings.event_log) in LOG_INDEX_OPENERS:

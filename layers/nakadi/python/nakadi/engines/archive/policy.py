@@ -18,8 +18,8 @@ class ArchivePolicy(Struct, frozen=True, kw_only=True):
     `unreferenced_grace`: how long archive objects without references stay: longer than the time from writing an object
     to writing its index entry.
 
-    `new_share_to_compact`: the cold part of a compacted partition is rewritten once this share of it is new.
-    `another_process_archives`: another process archives the events that are appended here.
+    `new_share_to_compact`: the cold part of a compacted partition is rewritten once the newer events amount to this
+    share of it. `another_process_archives`: another process archives the events that are appended here.
     """
 
     archive_after: float = 60.0
