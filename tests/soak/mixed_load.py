@@ -189,7 +189,7 @@ class MixedLoad:
         self._call("DELETE", f"{path}/{rehearsal}")
 
     def _watch(self, _: random.Random) -> None:
-        """What a console, an operator and a scraper ask for."""
+        """Send the requests of a console, an operator and a scraper."""
         request_bytes(self._host, "GET", "/metrics")
         self._call("GET", "/event-types")
         self._call("GET", "/subscriptions?show_status=true")
@@ -289,5 +289,5 @@ def _make_event(chance: random.Random) -> dict[str, Any]:
 
 
 def fail_now_and_then(chance: random.Random) -> Callable[[list[Any]], int]:
-    """How a sink answers that fails four times in a hundred."""
+    """The answer of a sink that fails four times in a hundred."""
     return lambda _events: chance.choices((204, 500, 503), (96, 2, 2))[0]

@@ -81,7 +81,7 @@ class _Held:
 
 
 def _measure_processes(processes: Iterable[psutil.Process]) -> _Held:
-    """Sums over processes. One that ends meanwhile counts for nothing."""
+    """Sums over processes. A process that ends meanwhile is not counted."""
     held = _Held()
     for each in processes:
         with suppress(psutil.NoSuchProcess), each.oneshot():

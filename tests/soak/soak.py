@@ -92,7 +92,7 @@ class Server:
         self._process.communicate(timeout=PATIENCE_SECONDS)
 
     def end_a_part(self, how: signal.Signals, chance: random.Random) -> bool:
-        """Whether there was one."""
+        """End a part, and return whether there was one."""
         assert self._process is not None
         running = find_children(self._process.pid) if self._workers > 1 else []
         with suppress(ProcessLookupError):
@@ -122,7 +122,7 @@ class Ground(Protocol):
 
 
 class Refused(http.client.HTTPException):
-    """An answer that is no success. `retry_after` has the seconds that it asks for, if it does."""
+    """Raised for an answer that is not a success. `retry_after` has the seconds that it asks for, if it does."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         super().__init__(f"{answer.status} {answer.read()[:300]!r}")
@@ -178,7 +178,7 @@ def count_uncommitted(host: str, subscription: str) -> int | None:
 
 
 def count_stored(host: str) -> int:
-    """How many events were ever stored: offsets are dense."""
+    """The number of events that were ever stored: offsets have no gaps."""
     partitions = request_json(host, "GET", f"/event-types/{EVENT_TYPE}/partitions")
     return sum(int(each["newest_available_offset"].split("-", 2)[2]) + 1 for each in partitions)
 
@@ -218,7 +218,7 @@ class Publisher:
 
 
 class Consumers:
-    """Processes that are killed after a while, and others take their places."""
+    """Consumer processes, each of which is killed after a while and replaced."""
 
     def __init__(self, plan: Plan, host: str, subscription: str, folder: Path) -> None:
         self._chance = random.Random(plan.seed)
@@ -302,7 +302,7 @@ def publishing(plan: Plan, host: str) -> Iterator[list[Publisher]]:
 
 
 def run_soak(plan: Plan, folder: Path, say: Say = print, new_ground: Callable[[Path], Ground] = Server) -> Verdict:
-    """Live through a plan, and judge it."""
+    """Carry out a plan, and judge the result."""
     with ExitStack() as around:
         server = new_ground(folder)
         around.callback(server.close)

@@ -1,4 +1,4 @@
-"""The findings in the diaries of consumers: whether everything came, in order, and how often."""
+"""The findings in the diaries of consumers: whether every event arrived, in order, and how often."""
 
 from __future__ import annotations
 

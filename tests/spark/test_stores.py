@@ -68,7 +68,7 @@ def test_a_time_limits_what_is_read_of_stores(orders):
 
 
 def test_lost_events_are_not_left_out(orders):
-    """If events are not there that were there when the read was planned, it fails. (K2, K12)"""
+    """If events that existed when the read was planned are missing, the read fails. (K2, K12)"""
     with Stores.in_folder(orders.folder).open() as opened:
         found = opened.find(orders.name)
         with pytest.raises(BadRead, match="ends before offset"):

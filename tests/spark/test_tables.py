@@ -23,12 +23,12 @@ def test_the_seam_is_that_of_the_state_of_the_table():
 
 
 def test_a_progress_without_timelines_gives_no_seam():
-    """Older versions stored it so. (K1)"""
+    """Older versions stored progress without timelines. (K1)"""
     assert table_seam(Progress({("a", 0): 10}, {}), {0: {1: 10}}) is None
 
 
 def test_a_table_that_has_too_few_events_is_refused():
-    """It is another one, or was put back. (K1)"""
+    """The table is a different one, or was restored to an earlier state. (K1)"""
     with pytest.raises(BadRead, match="fewer events"):
         table_seam(PROGRESS, {0: {2: 5}})
 

@@ -1,4 +1,4 @@
-"""A query in a process of its own, as a broker starts it: what it answers, and how it ends."""
+"""A query in its own process, as a broker starts it: what it answers, and how it ends."""
 
 import json
 import subprocess
@@ -105,7 +105,7 @@ def test_an_endless_query_is_stopped(answer, sql):
 
 
 def test_a_broker_that_is_not_there_is_no_fault_of_the_query():
-    """The caller may try again."""
+    """If the broker is unreachable, the caller may try again."""
     kind, _ = answer_order(Order(sql="from order_placed", url="http://127.0.0.1:1", **LIMITS))
     assert kind == "no_answer"
 

@@ -74,7 +74,7 @@ def test_keys_are_those_of_the_log(api, query):
 
 
 def test_two_event_types_are_joined(api, query):
-    """A query names as many event types as it likes."""
+    """A query may name any number of event types."""
     schema = {"properties": {"n": {"type": "integer"}}}
     one, other = (create_event_type(api, schema=schema)["name"] for _ in range(2))
     publish(api, one, [{"n": n} for n in range(10)])
@@ -104,7 +104,7 @@ def test_all_versions_of_a_schema_have_columns(api, query):
 
 
 def test_deleted_events_are_no_rows(api, query):
-    """A tombstone is no row, as it is nothing that a stream of the event type delivers. (Q4)"""
+    """A tombstone is not a row, because no stream of the event type delivers it. (Q4)"""
     name = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     publish(api, name, [an_event(1, partition_compaction_key="k")])
     gone = {"metadata": an_event(2, partition_compaction_key="k")["metadata"]}
@@ -115,7 +115,7 @@ def test_deleted_events_are_no_rows(api, query):
 
 @pytest.fixture
 def guarded_broker(tmp_path):
-    """A broker that wants tokens, and `client(name)` for one that has a token."""
+    """A broker that requires tokens, and `client(name)` for one that has a token."""
     issuer = Issuer(tmp_path)
     with ServedBroker(**issuer.settings) as broker:
         yield broker, issuer
@@ -148,7 +148,7 @@ def test_rights_are_those_of_streams(guarded_broker):
 
 
 class PlayedBroker(httpx.BaseTransport):
-    """A broker with one event type of a single partition, whose streams are these lines, one after the other."""
+    """A broker with one event type of a single partition, whose successive streams send these lines."""
 
     def __init__(self, newest, *streams):
         self._newest, self._streams = newest, list(streams)

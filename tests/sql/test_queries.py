@@ -1,4 +1,4 @@
-"""A database for one query: what it can reach, and what it may take."""
+"""A database for one query: what it can access, and which resources it may use."""
 
 import random
 import threading
@@ -152,13 +152,13 @@ def test_a_query_that_begins_after_its_time_ends():
 
 
 def test_a_query_has_its_memory():
-    """A query that needs more memory and disk than it may ends with a sentence, and the process goes on. (Q7)"""
+    """A query that needs more memory and disk than it may ends with a sentence, and the process continues. (Q7)"""
     with pytest.raises(QueryStopped, match="64 MB"):
         rows("select list(range) from range(100000000)", Limits(megabytes=64, seconds=60))
 
 
 def test_a_result_has_its_rows():
-    """Of a longer result, the first rows come, and the answer says that there are more. (Q7)"""
+    """A longer result is cut after the first rows, and the answer says that there are more. (Q7)"""
     for found, cut in ((10, False), (11, True), (5000, True)):
         with ask(f"from range({found})", NoEvents(), None, Limits(rows=10)) as answer:
             assert [row[0] for row in answer.rows()] == [*range(10)]

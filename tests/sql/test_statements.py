@@ -1,4 +1,4 @@
-"""What a query may say."""
+"""The statements that a query may contain."""
 
 import duckdb
 import pytest
@@ -91,7 +91,7 @@ def test_what_is_no_single_select_is_refused(database, query):
     ],
 )
 def test_functions_that_read_something_are_refused(database, function):
-    """FROM may name event types, and functions that make rows of values; also in nested queries and definitions.
+    """FROM may name only event types, and functions that make rows of values, even in nested queries and definitions.
     (Q6)"""
     for query in (
         f"from {function}",

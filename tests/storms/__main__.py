@@ -1,4 +1,4 @@
-"""`python -m tests.storms [STEPS] [FIRST SEED] [SEEDS]`: the effects of a storm of faults. Nothing, it should print.
+"""`python -m tests.storms [STEPS] [FIRST SEED] [SEEDS]`: prints the effects of a storm of faults, which should be none.
 
 Then it runs the same number of seeds, with a tenth of the steps, through days on which indexing stops for hours.
 """

@@ -201,7 +201,7 @@ class OutageSimulation:
             self.world.an_indexer().index(shard.id, records[first : first + self.chance.randint(1, 20)])
 
     def let_hours_pass(self) -> None:
-        """Hours go by, and those who are here do their work."""
+        """Let hours pass, in which the participants that are present do their work."""
         left = self.chance.choice(LASTS)
         while left > 0:
             self.world.pass_by(min(left, CHUNK))
@@ -239,7 +239,7 @@ class OutageSimulation:
             self.figures.unavailable += 1
 
     def toggle_participant(self) -> None:
-        """Someone goes away, or comes back."""
+        """Let a participant leave or return."""
         if self.chance.random() < 0.7:
             self.indexer_is_here = not self.indexer_is_here
         else:

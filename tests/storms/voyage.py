@@ -182,7 +182,7 @@ class StormSimulation:
             self._documents[key] = (revision + 1, [revision + 1])
 
     def restart(self) -> None:
-        """A process ends, and another one begins."""
+        """End a process, and begin another one."""
         self._logs[self.chance.randrange(len(self._logs))] = self._a_log()
         self._indexer = self._an_indexer()
 
