@@ -68,8 +68,13 @@ def consume(
     import msgspec
 
     from nakadi_cli.patience import PATIENCE, client_failures, show_trouble
-    from nakadi_client import Consumer, StreamOptions
+    from nakadi_client import Consumer, Rebalance, StreamOptions
 
+    def show_end_of_stream(change: Rebalance) -> None:
+        if not change.assigned and not stop.is_asked:
+            print_note("The stream has ended, and this consumer opens another.")
+
+    follows = limit is None and not no_follow
     consumer = Consumer[msgspec.Raw](
         connect().connection.of_client,
         subscription,
@@ -84,6 +89,8 @@ def consume(
         follow=not no_follow,
         patience=PATIENCE,
         on_trouble=show_trouble,
+        # With a limit, the broker ends the stream as requested.
+        on_rebalance=show_end_of_stream if follows else None,
         stop_on_signals=False,
     )
     with _handling_signals(consumer) as stop, noticing_signals(), client_failures(), consumer:

@@ -154,6 +154,27 @@ def test_a_command_gets_more_time_while_it_works(run, subscription_to_20_events,
     assert set(answers) == {200}
 
 
+def test_a_consumer_says_that_its_stream_was_ended(broker, api, subscription_to_20_events, caplog):
+    """If a request ends the stream of a consumer, the log says so, and the consumer says that it opens another."""
+    caplog.set_level("INFO", "nakadi.subscriptions.stream.streams")
+    with start_consumer(subscription_to_20_events, url=broker.url) as process:
+        for _ in range(20):
+            process.stdout.readline()
+        [item] = api.get(f"/subscriptions/{subscription_to_20_events}/stats").json()["items"]
+        first = item["partitions"][0]["stream_id"]
+        assert api.delete(f"/subscriptions/{subscription_to_20_events}/streams/{first}").status_code == 204
+        # The consumer speaks before it writes the first event of its next stream.
+        assert api.post(f"/event-types/{item['event_type']}/events", json=[{"n": 20}]).status_code == 200
+        while '"n":20' not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+
+    assert errors.count("The stream has ended, and this consumer opens another.") == 1
+    assert f"The stream {first} of" in caplog.text
+    assert "ended: a request ended it, from its client or an operator" in caplog.text
+
+
 def test_an_unknown_subscription_is_exit_code_5(run):
     """A subscription that does not exist ends consuming at once."""
     assert run("consume", "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11").code == 5

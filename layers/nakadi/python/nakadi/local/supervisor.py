@@ -363,7 +363,12 @@ class Supervisor:
                 log.error("Worker %s could not start, the broker exits", number)
                 self._stop_as_failed()
             elif not self._restarts.allows_restart(self._clock.monotonic()):
-                log.error("Worker %s ended with %s, and workers have ended too often: the broker exits", number, code)
+                log.error(
+                    "Worker %s ended with %s, and workers have ended too often: the broker exits. "
+                    "Start it with --workers 1 until you know why",
+                    number,
+                    code,
+                )
                 self._stop_as_failed()
             else:
                 log.warning("Worker %s ended with %s and is being restarted", number, code)

@@ -282,7 +282,7 @@ class SessionEnd(Enum):
     BLOCKED = "the application or an event type is blocked"
     GONE = "its client is gone"
     # The reasons to end at once because the client will commit nothing further.
-    LEFT = "its client has left"
+    LEFT = "a request ended it, from its client or an operator"
     RELEASED = "its client is gone, and wanted its partitions to be released then"
     # Reasons to end at once, without a chance to commit.
     DRAINED = "this process is stopping"
