@@ -185,7 +185,7 @@ def test_what_cannot_be_read_or_written_is_refused(run, tmp_path, monkeypatch, a
 @pytest.mark.parametrize(
     "text",
     [
-        "The stream 5 of subscription 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 ended: a request ended it, from its client or an operator",
+        "The stream 5 of subscription 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 ended: its sink failed at an event",
         'nakadi_http_requests_total{operation="publish_events",status="200"} 5.0',
         "GET http://localhost:8080/event-types/order.placed?limit=5",
         '{"partition_key_fields": ["order_id"], "partition": "0"}',
