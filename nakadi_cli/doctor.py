@@ -33,8 +33,13 @@ _SHARE_OF_FULL_DISK = 0.02
 _CHECK_SECONDS, _MOST_CHECKS = 0.2, 5
 # The broker retries a failed operation within minutes. What failed less than five minutes ago probably still fails.
 _RECENT_SECONDS, _CURRENT_SECONDS = 900.0, 300.0
+_FAILED_COMMITS = "commits to the event log failed"
+_LOST_COMMITS = (
+    "events may not be stored: the log has the cause, such as a locked data file, after `Append to`;"
+    " see NakadiCannotStoreEvents in docs/operations.md"
+)
 _FAULTS = {
-    "nakadi_sqlite_commit_failures_total": "commits to the event log failed",
+    "nakadi_sqlite_commit_failures_total": _FAILED_COMMITS,
     "nakadi_archive_failures_total": "attempts to archive failed",
     "nakadi_worker_restarts_total": "workers were restarted",
 }
@@ -204,8 +209,9 @@ def check_machine(api: Api, now: Callable[[], float] = time.time) -> Finding:
         if free < _SHARE_OF_FULL_DISK * size
     ]
     faults = list(_faults(metrics, now()))
-    found = [*full, *(str(each) for each in faults)]
-    state: State = "ill" if full else "notice" if any(each.is_recent for each in faults) else "well"
+    lost = any(each.what == _FAILED_COMMITS and each.is_current for each in faults)
+    found = [*full, *(str(each) for each in faults), *([_LOST_COMMITS] if lost else [])]
+    state: State = "ill" if full or lost else "notice" if any(each.is_recent for each in faults) else "well"
     return Finding("machine", state, "; ".join(found) or "disks have room, and nothing has failed")
 
 

@@ -21,6 +21,12 @@ def failed_attempts(minutes_ago):
     return ROOM + f'nakadi_archive_failures_total{{operation="cut"}} 28.0\n{last_fault} {NOW - 60 * minutes_ago}\n'
 
 
+def failed_commits(minutes_ago):
+    """A broker's metrics after commits of events that failed, the last of them this long ago."""
+    last_fault = 'nakadi_last_fault_timestamp_seconds{metric="nakadi_sqlite_commit_failures_total"}'
+    return ROOM.replace("failures_total 0.0", f"failures_total 3.0\n{last_fault} {NOW - 60 * minutes_ago}")
+
+
 class ScriptedBroker:
     """A broker with these metrics, or with none."""
 
@@ -39,6 +45,8 @@ class ScriptedBroker:
         (ROOM, "well", "disks have room"),
         (ROOM.replace("50000000000.0", "0.0"), "ill", "the disk of data has 0 MB left"),
         (ROOM.replace("failures_total 0.0", "failures_total 3.0"), "notice", "3 commits to the event log failed since"),
+        (failed_commits(2), "ill", "see NakadiCannotStoreEvents"),
+        (failed_commits(6), "notice", "the last one 6 minutes ago"),
         (failed_attempts(2), "notice", "28 attempts to archive failed since the start, the last one 2 minutes ago"),
         (failed_attempts(40), "well", "28 attempts to archive failed since the start, the last one 40 minutes ago"),
         (failed_attempts(40).replace("failures_total 0", "failures_total 3"), "notice", "3 commits"),
@@ -49,6 +57,8 @@ class ScriptedBroker:
         "room",
         "full disk",
         "failed commits",
+        "commits fail",
+        "commits failed lately",
         "failed now",
         "failed before",
         "another",
@@ -57,8 +67,8 @@ class ScriptedBroker:
     ],
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
-    """A full disk is ill; a fault is reported until it has not happened for a while, if the broker says when it last
-    happened.
+    """A full disk is ill, and so are commits that failed lately. Another fault is reported until it has not happened for
+    a while, if the broker says when it last happened.
     """
     found = check_machine(ScriptedBroker(metrics), lambda: NOW)
 
