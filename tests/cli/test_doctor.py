@@ -67,8 +67,8 @@ class ScriptedBroker:
     ],
 )
 def test_the_machine_is_checked_by_its_metrics(metrics, state, why):
-    """A full disk is ill, and so are commits that failed lately. Another fault is reported until it has not happened for
-    a while, if the broker says when it last happened.
+    """A full disk is ill, and so are commits that failed lately. Other faults are reported until they have not happened
+    for a while, if the broker says when they last did.
     """
     found = check_machine(ScriptedBroker(metrics), lambda: NOW)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -68,6 +67,10 @@ FRAMES_AND_EIDS = f"{FRAMES_AND_EIDS_VIEW} (eid_row, a, b, c, d, e, f)"
 """Takes rows of both tables, so that one statement inserts them; rows of frames have no number in front."""
 ROWS_PER_INSERT = 16
 """Rows of one statement. SQLite keeps each statement prepared, so there must not be many of them."""
+
+SLOW_COMMIT_SECONDS = 1.0
+SLOW_COMMIT_LOG_INTERVAL_SECONDS = 60.0
+"""A commit that takes longer than the first is logged, unless another one was logged so recently."""
 
 MAX_KNOWN_ENDS = 10_000
 """Partitions whose ends are remembered."""
@@ -188,6 +191,7 @@ class LogWriter:
         self._ends = PartitionEnds()
         self._eids = EidMemory()
         self._checkpointer = Checkpointer(file)
+        self._slow_commit_logged_at: float | None = None
         self._waiting_bytes = 0
         self._closing = False
         # Read in other threads without the lock: each is one step, and a moment later it would be another value anyway.
@@ -296,7 +300,7 @@ class LogWriter:
             self._eids.stop_making_room()
 
     def _commit_appends(self, appends: Sequence[_PendingAppend]) -> None:
-        began = time.perf_counter()
+        began = self._clock.monotonic()
         try:
             outcomes, arrivals, row_bytes = _store_appends(
                 self._file, self._ends, self._eids, appends, microseconds_since_epoch(self._clock.now())
@@ -305,12 +309,12 @@ class LogWriter:
             # The offsets were advanced for rows that were not stored.
             self._ends.forget_all()
             self._eids.forget_all()
-            self._metrics.log_commit_seconds.observe(time.perf_counter() - began)
+            self._note_duration(began)
             self._metrics.log_commit_failures.add()
             for append in appends:
                 append.finish(error)
             return
-        self._metrics.log_commit_seconds.observe(time.perf_counter() - began)
+        self._note_duration(began)
         self._metrics.log_commit_appends.observe(len(appends))
         # After the commit, so that woken readers find the events; and outside it, so that neither they nor the waiting
         # publishers delay other writers of the file.
@@ -318,6 +322,23 @@ class LogWriter:
         for append, outcome in zip(appends, outcomes, strict=True):
             append.finish(outcome)
         self._checkpointer.note_commit(row_bytes)
+
+    def _note_duration(self, began: float) -> None:
+        """Count how long a commit took. If it was slow, tell the operator where to look, because no caller learns of
+        it.
+        """
+        ended = self._clock.monotonic()
+        self._metrics.log_commit_seconds.observe(ended - began)
+        logged_at = self._slow_commit_logged_at
+        if ended - began > SLOW_COMMIT_SECONDS and (
+            logged_at is None or ended - logged_at >= SLOW_COMMIT_LOG_INTERVAL_SECONDS
+        ):
+            self._slow_commit_logged_at = ended
+            log.warning(
+                "A commit to the event log took %.1f s: another program may hold the data file, or its disk is busy;"
+                " see NakadiRegistryIsSlow in docs/operations.md",
+                ended - began,
+            )
 
 
 class PartitionEnds:
