@@ -5,8 +5,10 @@ import logging
 
 import pytest
 
-from nakadi.app.logs import JsonFormatter, TextFormatter, without_secrets
+from nakadi.app.logs import JsonFormatter, RepeatedCauseFilter, TextFormatter, without_secrets
 from nakadi.http.application import current_flow_id
+from nakadi.model.outcomes import Unavailable
+from tests.support.clock import HandMovedClock
 
 TOKEN = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl-_x"
 
@@ -77,3 +79,40 @@ def test_what_is_no_secret_stays():
     """Words that only resemble the context of a secret stay."""
     for text in ("the bearer of bad news", "Basic rules", "authorizations changed", "GET /event-types 200"):
         assert without_secrets(text) == text
+
+
+FULL = Unavailable("/data/nakadi.db: database or disk is full")
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_a_known_cause_is_a_line_without_a_traceback(formatter):
+    """A store that does not work needs one line with its cause; other handlers still have the traceback."""
+    record = log_record("Append to %s failed", "order.placed", exc_info=(Unavailable, FULL, None))
+
+    line = formatter.format(record)
+
+    assert "Append to order.placed failed: /data/nakadi.db: database or disk is full" in line
+    assert "Unavailable" not in line
+    assert record.exc_info is not None
+
+
+def test_a_known_cause_is_logged_once_a_minute():
+    """A warning with the same cause passes again after a minute. Another cause, an error with its ticket and an unknown
+    fault always pass.
+    """
+    clock = HandMovedClock()
+    lines = RepeatedCauseFilter(clock.monotonic)
+
+    def passes(level, cause):
+        record = logging.LogRecord("nakadi.test", level, __file__, 1, "A call of %s failed: %s", ("s", cause), None)
+        return lines.filter(record)
+
+    assert passes(logging.WARNING, FULL)
+    clock.move(59)
+    assert not passes(logging.WARNING, FULL)
+    assert passes(logging.WARNING, Unavailable("database is locked"))
+    assert passes(logging.ERROR, FULL)
+    assert passes(logging.WARNING, "another")
+    assert passes(logging.WARNING, "another")
+    clock.move(1)
+    assert passes(logging.WARNING, FULL)

@@ -7,9 +7,15 @@ import logging
 import os
 import re
 import sys
+import time
+from collections.abc import Callable
+from copy import copy
 from datetime import UTC, datetime
 
 from nakadi.http.application import current_flow_id
+from nakadi.model.outcomes import Unavailable
+
+REPEATED_CAUSE_INTERVAL_SECONDS = 60.0
 
 # Functions write their metrics as log lines, which CloudWatch turns into metrics.
 METRIC_NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
@@ -30,8 +36,48 @@ def without_secrets(text: str) -> str:
 def set_up_logging(*, json_lines: bool, level: str, access_log: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if json_lines else TextFormatter())
+    handler.addFilter(RepeatedCauseFilter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("nakadi.access").setLevel(logging.INFO if access_log else logging.WARNING)
+
+
+class RepeatedCauseFilter(logging.Filter):
+    """Lets a warning about a store that did not work through once a minute, as long as its cause is the same.
+
+    A full disk fails many things several times a second. Errors pass, because each has a ticket that its client knows.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._logged_at: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        cause = _known_cause(record)
+        if cause is None or record.levelno >= logging.ERROR:
+            return True
+        now, line = self._monotonic(), (str(record.msg), str(cause))
+        recent = {each: at for each, at in self._logged_at.items() if now - at < REPEATED_CAUSE_INTERVAL_SECONDS}
+        self._logged_at = {line: now} | recent
+        return line not in recent
+
+
+def _known_cause(record: logging.LogRecord) -> Unavailable | None:
+    """The failure of a store or another service that a line reports."""
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    found = (each for each in (record.exc_info and record.exc_info[1], *arguments) if isinstance(each, Unavailable))
+    return next(found, None)
+
+
+def _without_known_trace(record: logging.LogRecord) -> logging.LogRecord:
+    """The record without the traceback of a known cause, for which a line is enough. Other handlers keep theirs."""
+    cause = _known_cause(record)
+    if cause is None or not record.exc_info:
+        return record
+    short, text = copy(record), record.getMessage()
+    short.msg, short.args = text if str(cause) in text else f"{text}: {cause}", ()
+    short.exc_info = short.exc_text = None
+    return short
 
 
 class TextFormatter(logging.Formatter):
@@ -39,13 +85,14 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        line, newline, trace = without_secrets(super().format(record)).partition("\n")
+        line, newline, trace = without_secrets(super().format(_without_known_trace(record))).partition("\n")
         flow_id = current_flow_id.get()
         return line + (f"  [{flow_id}]" if flow_id else "") + newline + trace
 
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
+        record = _without_known_trace(record)
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
