@@ -15,7 +15,7 @@ import click
 from nakadi_cli.api import Api, path
 from nakadi_cli.commands import chosen_format, command, connect, print_note, print_result
 from nakadi_cli.failures import BadInput, CheckFoundProblems, Failed, NotAnswered, NotFound, NotPermitted
-from nakadi_cli.output import harmless
+from nakadi_cli.output import format_count, harmless
 
 State = Literal["well", "notice", "ill"]
 
@@ -33,15 +33,15 @@ _SHARE_OF_FULL_DISK = 0.02
 _CHECK_SECONDS, _MOST_CHECKS = 0.2, 5
 # The broker retries a failed operation within minutes. What failed less than five minutes ago probably still fails.
 _RECENT_SECONDS, _CURRENT_SECONDS = 900.0, 300.0
-_FAILED_COMMITS = "commits to the event log failed"
+_FAILED_COMMITS = "commit to the event log failed"
 _LOST_COMMITS = (
     "events may not be stored: the log has the cause, such as a locked data file, after `Append to`;"
     " see NakadiCannotStoreEvents in docs/operations.md"
 )
 _FAULTS = {
     "nakadi_sqlite_commit_failures_total": _FAILED_COMMITS,
-    "nakadi_archive_failures_total": "attempts to archive failed",
-    "nakadi_worker_restarts_total": "workers were restarted",
+    "nakadi_archive_failures_total": "attempt to archive failed",
+    "nakadi_worker_restarts_total": "restart of workers",
 }
 
 
@@ -60,7 +60,7 @@ _NOT_MOUNTED = (
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check."""
+    """The result of one check. `why` may have several lines, and begins with the most important one."""
 
     what: str
     state: State
@@ -95,7 +95,10 @@ def doctor(folder: Path | None) -> None:
     if chosen_format("table") == "table":
         for each in findings:
             click.secho(f"{each.state:6} ", fg=_COLORS[each.state], nl=False)
-            click.echo(harmless(f"{each.what}: {each.why}"))
+            first, *others = each.why.split("\n")
+            click.echo(harmless(f"{each.what}: {first}"))
+            for line in others:
+                click.echo(harmless(f"{'':7}{line}"))
     else:
         print_result([vars(each) for each in findings])
     if ill := sum(each.state == "ill" for each in findings):
@@ -190,9 +193,12 @@ def _check_subscriptions(api: Api) -> Finding:
         if "PARK_KEY" in (subscription.get("annotations") or {}).values():
             where = path("subscriptions", identity, "parked-events")
             parked += [identity] if api.get(where, limit=1)["items"] else []
-    found = [
-        f"{what}: {', '.join(names)}" for what, names in (("stalled", stalled), ("with parked events", parked)) if names
-    ]
+    found = []
+    if stalled:
+        commands = ", ".join(f"nakadi subscriptions lag {identity}" for identity in stalled)
+        found.append(f"stalled: {', '.join(stalled)} (see {commands})")
+    if parked:
+        found.append(f"with parked events: {', '.join(parked)}")
     looked = f"checked {seen}" if seen < _MOST_SUBSCRIPTIONS else f"checked the newest {seen}"
     return Finding("subscriptions", "ill" if stalled else "notice" if parked else "well", "; ".join([looked, *found]))
 
@@ -231,7 +237,7 @@ def check_archive(api: Api, now: Callable[[], float] = time.time) -> Finding:
     """Check whether reads reach the archive, and look for damaged parts that streams have reached."""
     try:
         metrics = _read_metrics(api)
-        failing = _find_fault(metrics, "nakadi_archive_read_failures_total", "reads of the archive failed", now())
+        failing = _find_fault(metrics, "nakadi_archive_read_failures_total", "read of the archive failed", now())
         if failing is not None and failing.is_current:
             return Finding("archive", "ill", f"{failing}. {_NOT_MOUNTED}")
         damaged = _damaged_parts(api)
@@ -243,12 +249,12 @@ def check_archive(api: Api, now: Callable[[], float] = time.time) -> Finding:
         return Finding("archive", "well", "this broker shows no metrics; CloudWatch has them")
     if not damaged:
         return Finding("archive", "well", "no stream has found a part of the archive damaged")
-    places = [
-        f"offsets {each['offsets']} of partition {each['partition']} of {each['event_type']} cannot be read, because"
-        f" the object {each['object']} is damaged or missing"
-        for each in damaged
-    ]
-    return Finding("archive", "ill", f"{'; '.join(places)}. {_REPAIR}")
+    places: dict[str, list[str]] = {}
+    for each in damaged:
+        place = f"offsets {each['offsets']} of partition {each['partition']} of {each['event_type']}"
+        places.setdefault(each["object"], []).append(place)
+    lines = [f"{name} is damaged or missing: {', '.join(lost)}" for name, lost in places.items()]
+    return Finding("archive", "ill", "\n".join([f"{format_count(len(places), 'object')}. {_REPAIR}", *lines]))
 
 
 def _damaged_parts(api: Api) -> list[dict[str, str]]:
@@ -258,8 +264,8 @@ def _damaged_parts(api: Api) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class _Fault:
-    """A fault that a broker counts. `age` is the time since it last happened; brokers of earlier versions do not report
-    it.
+    """A fault that a broker counts. `what` begins with its noun, in the singular. `age` is the time since it last
+    happened; brokers of earlier versions do not report it.
     """
 
     what: str
@@ -276,7 +282,8 @@ class _Fault:
 
     def __str__(self) -> str:
         last = "" if self.age is None else f", the last one {max(self.age, 0) / 60:,.0f} minutes ago"
-        return f"{self.count:,.0f} {self.what} since the start{last}"
+        noun, _, rest = self.what.partition(" ")
+        return f"{format_count(int(self.count), noun)} {rest} since the start{last}"
 
 
 def _faults(metrics: Mapping[str, float], now: float) -> Iterator[_Fault]:

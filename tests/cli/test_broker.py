@@ -141,7 +141,7 @@ def test_a_consumer_that_fails_at_an_event_is_found(run, own_broker):
     doctor = run("doctor", "-o", "json", url=own_broker.url)
     assert found == ["well"] * 3
     assert doctor.code == 1
-    assert identity in found_by_doctor(doctor)["subscriptions"]["why"]
+    assert f"nakadi subscriptions lag {identity}" in found_by_doctor(doctor)["subscriptions"]["why"]
     assert "stalled" in run("subscriptions", "lag", identity, url=own_broker.url).out
 
 

@@ -47,6 +47,9 @@ class ScriptedBroker:
         (ROOM.replace("failures_total 0.0", "failures_total 3.0"), "notice", "3 commits to the event log failed since"),
         (failed_commits(2), "ill", "see NakadiCannotStoreEvents"),
         (failed_commits(6), "notice", "the last one 6 minutes ago"),
+        (ROOM.replace("failures_total 0.0", "failures_total 1.0"), "notice", "1 commit to the event log failed since"),
+        (ROOM + "nakadi_worker_restarts_total 1.0\n", "notice", "1 restart of workers since"),
+        (ROOM + "nakadi_worker_restarts_total 2.0\n", "notice", "2 restarts of workers since"),
         (failed_attempts(2), "notice", "28 attempts to archive failed since the start, the last one 2 minutes ago"),
         (failed_attempts(40), "well", "28 attempts to archive failed since the start, the last one 40 minutes ago"),
         (failed_attempts(40).replace("failures_total 0", "failures_total 3"), "notice", "3 commits"),
@@ -57,6 +60,9 @@ class ScriptedBroker:
         "room",
         "full disk",
         "failed commits",
+        "one failed commit",
+        "one restart",
+        "restarts",
         "commits fail",
         "commits failed lately",
         "failed now",
@@ -87,6 +93,22 @@ def test_a_damaged_archive_is_ill():
     assert found.state == "ill"
     for each in ("400-1399", "partition 2 of order.placed", "log/a/b.gz", "nakadi restore"):
         assert each in found.why
+
+
+def test_each_damaged_object_has_one_line():
+    """Below the repair, one line for each object names its offsets in all partitions."""
+    damage = "".join(
+        f'nakadi_archive_damaged_offsets{{event_type="order.placed",partition="{partition}",offsets="0-9",'
+        f'object="{name}"}} 10.0\n'
+        for name in ("log/a.gz", "log/b.gz")
+        for partition in range(3)
+    )
+
+    first, *others = check_archive(ScriptedBroker(ROOM + damage)).why.split("\n")
+
+    assert first.startswith("2 objects. Streams wait there. Repair:")
+    assert [each.split()[0] for each in others] == ["log/a.gz", "log/b.gz"]
+    assert all(each.count("offsets 0-9") == 3 for each in others)
 
 
 @pytest.mark.parametrize(("minutes_ago", "state"), [(2, "ill"), (6, "well")])
