@@ -354,7 +354,8 @@ def _skip_damaged(
         tell = work.report.info if table_states.is_missing_acknowledged(work, event_type, events) else work.report.warn
         tell(
             event_type.name,
-            f"{events} events are missing, in {len(left_out)} damaged parts of the archive; --read-damaged reads them",
+            f"{events} events are missing, in {len(left_out)} damaged parts of the archive. "
+            "If the archive was repaired, or was the wrong one, --read-damaged reads them",
         )
     return [part for part in found if part.name not in progress.damaged]
 

@@ -215,6 +215,7 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
     assert sorted(reads) == sorted(set(reads))
     assert alone.location.key in reads
     assert [len(jobs.rows(f"type_{name}")) for name in "abc"] == [7, 6, 4]
+    assert "If the archive was repaired, or was the wrong one, --read-damaged reads them" in jobs.compact().told
 
     data.path(together[2]).write_bytes(whole)
     for event_type in event_types[:2]:
