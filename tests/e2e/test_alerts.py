@@ -262,6 +262,29 @@ def test_on_a_disk_without_any_room_readers_go_on(small_disk):
         assert not after.fires("NakadiCannotStoreEvents")
 
 
+def test_an_archive_that_is_not_mounted_is_not_damaged(api, breakable_broker, start_alert_watch):
+    """Reads of archived events wait until the file system is mounted; no alert asks for a backup. (L80a)"""
+    name = create_event_type(api)["name"]
+    for _ in range(20):
+        publish(api, name, 1)
+    topic = breakable_broker.broker.services.event_types.get(name).timeline.topic
+    log = breakable_broker.broker.log
+    until(lambda: log.archive() or log._hot.bounds(topic, [0])[0].oldest > 0)
+    before = start_alert_watch()
+    aside = breakable_broker.archive.with_name("unmounted")
+    breakable_broker.archive.rename(aside)
+    breakable_broker.archive.mkdir()
+    try:
+        target = f"/event-types/{name}/events?batch_flush_timeout=1"
+        with OpenStream(breakable_broker.broker.url, target, BEGIN):
+            until(lambda: sample_value(scrape(api), "nakadi_archive_read_failures_total") > 0)
+        assert not before.fires("NakadiArchiveIsDamaged")
+    finally:
+        breakable_broker.archive.rmdir()
+        aside.rename(breakable_broker.archive)
+    assert log.read(topic, 0, 0).events
+
+
 def test_a_damaged_archive_is_found(api, breakable_broker, start_alert_watch):
     """Streams say where the archive is damaged, and the alert fires; once the object is restored from a backup, they
     continue. (L79, S341)
