@@ -295,8 +295,8 @@ class Marker:
         """
         try:
             self._mark_if_changed()
-        except (sqlite3.Error, OSError):
-            log.warning("Marking the data file %s failed", self._path, exc_info=True)
+        except (sqlite3.Error, OSError) as error:
+            log.warning("Marking the data file %s failed, trying again later: %s", self._path, error)
 
     def close(self) -> None:
         """Mark the state at the end. A repeated call changes nothing."""
