@@ -83,15 +83,15 @@ def encode_length_prefixed(message: Struct) -> bytes:
 
 def take_whole_messages(received: bytearray) -> Iterator[bytes]:
     """Take every whole message out of the received bytes."""
-    partition = 0
-    while len(received) - partition >= MESSAGE_LENGTH_FORMAT.size:
-        (length,) = MESSAGE_LENGTH_FORMAT.unpack_from(received, partition)
-        end = partition + MESSAGE_LENGTH_FORMAT.size + length
+    start = 0
+    while len(received) - start >= MESSAGE_LENGTH_FORMAT.size:
+        (length,) = MESSAGE_LENGTH_FORMAT.unpack_from(received, start)
+        end = start + MESSAGE_LENGTH_FORMAT.size + length
         if end > len(received):
             break
-        yield bytes(received[partition + MESSAGE_LENGTH_FORMAT.size : end])
-        partition = end
-    del received[:partition]
+        yield bytes(received[start + MESSAGE_LENGTH_FORMAT.size : end])
+        start = end
+    del received[:start]
 
 
 class RemoteWriter:
