@@ -49,7 +49,7 @@ EVENT_TYPE = "shop.order-placed"
 
 @dataclass
 class UnitMeter:
-    """Counts units by table."""
+    """Counts read and write units by table, and calls by operation."""
 
     reads: Counter[str] = field(default_factory=Counter)
     writes: Counter[str] = field(default_factory=Counter)

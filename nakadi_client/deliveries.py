@@ -17,7 +17,9 @@ _LOGGER = logging.getLogger("nakadi_client")
 
 
 class Lane(Enum):
-    """A separate kind of key: unordered events have the key `NONE`, and no other event waits for them."""
+    """A separate kind of key: unordered events have the key `NONE`. They hold back no key, but a retry of one pauses
+    the whole producer.
+    """
 
     NONE = auto()
 

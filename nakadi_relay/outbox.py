@@ -50,8 +50,8 @@ class RefusedRow(msgspec.Struct, frozen=True):
 
 
 def check_dsn(dsn: str) -> None:
-    """Raise `ValueError` for a text that names no database. The library's own message would show it, password
-    included."""
+    """Raise `ValueError` for a text that is not in the form of a DSN. The library's own message would show it,
+    password included."""
     try:
         conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:

@@ -31,7 +31,9 @@ Offsets = Mapping[str, str]
 
 
 class Batch(Struct, frozen=True):
-    """A batch with its number: the events between two sets of offsets. `done` says that it was handled."""
+    """A numbered batch: for each partition, the events after `start` and up to `end`. `done` says whether it has been
+    handled.
+    """
 
     number: int
     start: Offsets

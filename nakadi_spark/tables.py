@@ -41,9 +41,9 @@ class TableRows(Struct, frozen=True):
 def open_table(
     spark: SparkSession, path: str, said: Seam, since: datetime | None = None, until: datetime | None = None
 ) -> TableRows:
-    """The rows of a table, at least those of a time. Raises `BadRead`.
+    """The rows of a table, at least those from `since` until `until`. Raises `BadRead`.
 
-    `said` is the seam that the source said before: the table may have more by now.
+    `said` is the seam that the source stated earlier; by now, the table may have more events.
     """
     jvm: Any = spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
     java = _load(spark, path)
@@ -99,7 +99,7 @@ def table_seam(progress: Progress, said: Seam) -> Seam | None:
 
 
 def _undelivered(jvm: Any) -> Any:
-    """The rows that streams do not deliver, as a condition of Iceberg."""
+    """Iceberg's condition for the rows that streams do not deliver."""
     expressions = jvm.org.apache.iceberg.expressions.Expressions
     is_tombstone, is_directed = expressions.equal("nakadi_tombstone", True), expressions.notNull("nakadi_directed_to")
     return getattr(expressions, "or")(is_tombstone, is_directed)

@@ -103,8 +103,8 @@ def ranges_between(start: Mapping[str, str], end: Mapping[str, str]) -> Sequence
 class HttpSource:
     """The event types of a broker. `note` gets sentences about what a result may lack.
 
-    A partition of a broker that does not know `until` ends early after `silences` seconds without an event: its last
-    ones may be of those that nobody gets.
+    If a broker does not know `until`, reading a partition ends early after `silences` seconds without an event: its
+    last events may be ones that streams do not deliver.
     """
 
     def __init__(self, connection: Connection, note: Callable[[str], None], *, silences: int = MAX_SILENCES) -> None:
@@ -221,9 +221,9 @@ class HttpSource:
     def _read_partition(self, where: str, start: _Cursor, last: _Place) -> Iterator[tuple[_Place, bytes]]:
         """The events of a partition from a cursor to a place, each with its place: a batch has an event and its offset.
 
-        The last events may be of those that nobody gets, such as tombstones. Then the broker says when it has read up
-        to the place. Other brokers do not know `until`, and only say again and again that there is nothing; once does
-        not suffice, because they say so too if their log is slow.
+        The last events may be ones that streams do not deliver, such as tombstones. A broker that knows `until` then
+        says when it has read up to the place. Other brokers only send empty batches. One empty batch does not suffice,
+        because they also send it if their log is slow.
         """
         bounds = {**start, "until": _offset_text(*last)}
         cursor, silences, failures = bounds, 0, 0

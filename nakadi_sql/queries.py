@@ -46,8 +46,10 @@ UNUSUAL_TYPE = re.compile(r"\b(?:BIT|INTERVAL|TIME WITH TIME ZONE|TIMESTAMP_(?:N
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a query may take: seconds in all, memory in megabytes, and megabytes of the disk for what does not fit into
-    memory, ten times as many if there is no number. A result has this many rows at most.
+    """What a query may take. `seconds` limits the whole query, `megabytes` its memory, and `rows` its result's length.
+
+    `disk_megabytes` limits what the query writes to disk because it does not fit into memory; None means ten times
+    `megabytes`.
     """
 
     seconds: float = 60.0
@@ -309,8 +311,8 @@ def _unique_names(names: Sequence[str]) -> list[str]:
 
 
 def _find_newest(tables: Tables, event_type: EventTypeInfo) -> TableFiles | None:
-    """The table of the newest events. The job creates it after the table of all events, which contains the same events
-    until then."""
+    """The table of the newest events. The job creates it after the table of all events; until then, that table supplies
+    the newest events."""
     with suppress(BadQuery):
         return tables.find(event_type.table + LATEST_SUFFIX)
     return None

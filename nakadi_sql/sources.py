@@ -26,8 +26,8 @@ class EventTypeInfo(Struct, frozen=True, kw_only=True):
 
     The key of an event consists of the values at `key_paths`; without paths, events have none.
 
-    With `has_owners`, single events may have an owner, whom alone the broker lets read them. With `has_current_state`,
-    the newest event of a key is its current state.
+    With `has_owners`, single events may have an owner, and the broker lets only this owner read them. With
+    `has_current_state`, the newest event of a key is its current state.
     """
 
     name: str

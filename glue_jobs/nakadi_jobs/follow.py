@@ -44,7 +44,9 @@ Marker = tuple[tuple[str, int, int], ...]
 
 
 class HandledNews(Struct, frozen=True):
-    """The state of the log index when a table was last brought up to date, and the time of that update."""
+    """The state of the log index at the last attempt to update a table, the time of that attempt, and whether it
+    failed.
+    """
 
     marker: Marker
     at: float

@@ -252,7 +252,7 @@ def test_a_broker_that_is_not_there_is_exit_code_6(run):
 
 
 def test_an_event_type_that_does_not_exist_is_exit_code_5(run):
-    """An error that a retry cannot fix is not retried."""
+    """An event type that does not exist ends the command with exit code 5."""
     assert run("publish", a_name(), stdin=json_lines(1)).code == 5
 
 

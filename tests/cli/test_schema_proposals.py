@@ -210,7 +210,7 @@ number = 1
 '''
 
 
-def test_schemas_of_other_models(run, tmp_path, monkeypatch):
+def test_schemas_of_recursive_and_constrained_models(run, tmp_path, monkeypatch):
     """Recursive models, tuples, bounds and literals become schemas that the broker understands."""
     (tmp_path / "shop_models.py").write_text(MODELS)
     monkeypatch.chdir(tmp_path)

@@ -37,7 +37,7 @@ SECONDS = 600
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Generate one test for every sentence of the script."""
+    """Generate one test for each `test("…")` in the module's script; its name is the sentence."""
     if "sentence" in metafunc.fixturenames:
         script = Path(metafunc.module.__file__).with_suffix(".mjs").read_text("utf-8")
         metafunc.parametrize("sentence", re.findall(r'^test\("([^"]+)"', script, re.MULTILINE))

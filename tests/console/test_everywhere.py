@@ -1,4 +1,4 @@
-"""All pages of the console: by keyboard, on a phone, and by axe."""
+"""All pages of the console on a phone, checked with axe; and some tasks by keyboard alone."""
 
 import pytest
 

@@ -197,7 +197,8 @@ SUBNETS = {"subnet-1": "eu-central-1a", "subnet-2": "eu-central-1b"}
 
 
 def test_streams_can_be_served_in_a_network_that_exists(app):
-    """The deployment creates no network; tasks, balancer and link are in private subnets without a public address."""
+    """The deployment creates no network; tasks, balancer and link are in private subnets, and tasks have no public
+    addresses."""
     template = streaming_template(app, network=lambda stack: network.existing_network(stack, "vpc-0a1b", SUBNETS))
     [service] = all_of(template, "AWS::ECS::Service")
     [balancer] = all_of(template, "AWS::ElasticLoadBalancingV2::LoadBalancer")

@@ -35,7 +35,7 @@ def public_balancer(large_deployment):
 
 
 def test_without_a_host_of_its_own_there_is_none(serving):
-    """Only the gateway is reachable from outside, and the service serves streams alone."""
+    """Only the gateway is reachable from outside, and the service serves neither publishing nor subscriptions."""
     [container] = serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
 
     assert [each["Scheme"] for each in serving.all(BALANCER).values()] == ["internal"]

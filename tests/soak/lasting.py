@@ -7,8 +7,8 @@ enough to show a leak. Here the broker lives for ten minutes at a time, under ev
 (`mixed_load.py`), and its memory, descriptors, threads and files are sampled every few seconds (`samples.py`). At the
 end, `growth.py` judges each series, and `growth_plot.py` draws all of them.
 
-Retention times are short, so that the archive fills and then stays as it is within the run. A series that has not
-settled when the run ends is drawn, and not judged.
+Retention times are short, so that the archive stops growing before the run ends. A series that has not settled when
+the run ends is drawn, and not judged.
 """
 
 from __future__ import annotations

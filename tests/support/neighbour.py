@@ -2,7 +2,7 @@
 
     python neighbour.py URL
 
-It reads JSON arrays, a command and its arguments, and answers `null` or what it found.
+It reads JSON arrays, each of which is a command followed by its arguments, and answers `null` or what it found.
 """
 
 import json

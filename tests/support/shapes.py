@@ -172,7 +172,7 @@ class Shapes:
             Shape({"type": "string", "enum": ["x", "1.5", ""]}, partial(choose, ('"x"', '"1.5"', '""'))),
             Shape({"enum": ["x", "y"]}, partial(choose, ('"x"', '"y"'))),
             Shape({"type": "null"}, lambda: "null"),
-            Shape({"type": "object"}, partial(self._anything_in_object, 0)),
+            Shape({"type": "object"}, partial(self._object_of_anything, 0)),
             Shape({}, self._anything),
         ]
         if self._restricted:
@@ -182,10 +182,10 @@ class Shapes:
             Shape({"type": ["string", "null"]}, lambda: choose((choose(self._texts), "null"))),
             Shape({"type": ["integer", "string"]}, lambda: choose((choose(INTEGERS), choose(self._texts)))),
             Shape({"type": ["integer", "number"]}, number),
-            Shape({"type": ["object", "array", "null"]}, lambda: choose((self._anything_in_object(0), "[]", "null"))),
+            Shape({"type": ["object", "array", "null"]}, lambda: choose((self._object_of_anything(0), "[]", "null"))),
             Shape({"enum": ["x", 1, 2.5, None, True, {"a": 1}, [1]]}, partial(choose, _ENUMERATED)),
             Shape({"enum": [1, 2.5]}, partial(choose, ("1", "2.5", "1.0"))),
-            Shape({"type": "array"}, partial(self._anything_in_array, 0)),
+            Shape({"type": "array"}, partial(self._array_of_anything, 0)),
             Shape({"anyOf": [{"type": "string"}, {"type": "null"}]}, lambda: choose((choose(self._texts), "null"))),
             Shape({"not": {"type": "string"}}, number),
         ]
@@ -317,19 +317,19 @@ class Shapes:
     def _anything(self, depth: int = 0) -> str:
         kind = self._drawn.random()
         if depth < 3 and kind < 0.2:
-            return self._anything_in_object(depth)
+            return self._object_of_anything(depth)
         if depth < 3 and kind < 0.35:
-            return self._anything_in_array(depth)
+            return self._array_of_anything(depth)
         if not depth and kind < 0.37:
             return "[" * 60 + "1" + "]" * 60
         return self._drawn.choice((self._drawn.choice(self._texts), self._drawn.choice(self._numbers), "null", "true"))
 
-    def _anything_in_object(self, depth: int) -> str:
+    def _object_of_anything(self, depth: int) -> str:
         if self._restricted:
             return "{}"
         return self._object_text({}, Shape({}, partial(self._anything, depth + 1)))
 
-    def _anything_in_array(self, depth: int) -> str:
+    def _array_of_anything(self, depth: int) -> str:
         return self._array_text([partial(self._anything, depth + 1)] * self._drawn.randrange(3))
 
 

@@ -139,7 +139,9 @@ class SinkWorld:
             self.end_stream()
 
     def end_process(self) -> None:
-        """The process is killed, and another begins where the commits are; or it ends in order, and settles first."""
+        """Either the process is killed, and another continues after the last commits; or it shuts down cleanly, and
+        settles first.
+        """
         if self.rng.random() < 0.5:
             self.kills += 1
             for each in self.commits:

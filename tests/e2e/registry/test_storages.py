@@ -162,7 +162,7 @@ def test_there_is_one_default(api, a_storage):
 
 
 @pytest.mark.usefixtures("default_again")
-def test_a_storage_may_be_born_the_default(api, a_storage):
+def test_a_new_storage_can_be_the_default(api, a_storage):
     """A new storage can become the default at once. (R235)"""
     storage = a_storage(default=True)
     api.post("/storages", json=storage)

@@ -773,7 +773,7 @@ def test_who_may_register_a_sink(tmp_path, receiver):
             each.close()
 
 
-def test_a_restart_goes_on_where_it_was(tmp_path, receiver):
+def test_delivery_continues_after_a_restart(tmp_path, receiver):
     """A broker that ends lets deliveries in progress finish: nothing is delivered twice. (X30)"""
     url = f"sqlite:///{tmp_path}/nakadi.db"
     settings = {"registry": url, "event_log": url, **ON_LOOPBACK}

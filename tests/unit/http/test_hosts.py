@@ -17,7 +17,7 @@ def broker():
 
 
 class HostWire(Wire):
-    """A connection without a `Host` header."""
+    """A connection that sends only the given lines, and adds no `Host` header of its own."""
 
     def ask(self, *lines, body=b""):
         self.socket.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)

@@ -158,7 +158,7 @@ def test_a_delivery_is_repeated_from_the_beginning_at_most(log, faults):
     assert values(log) == ["a", "b"]
 
 
-def test_a_stopped_log_does_nothing(log, faults):
+def test_every_call_fails_while_the_log_is_stopped(log, faults):
     """Every call fails while the log is stopped, and works as before when it is resumed."""
     faults.stop()
     for attempt in (

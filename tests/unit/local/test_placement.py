@@ -21,7 +21,8 @@ def test_the_process_that_commits_serves_the_first_and_few_of_many(processes, co
 
 
 def test_the_process_that_commits_serves_the_publishers_of_few_events():
-    """Its load counts again when enough clients publish to share commits, and for all other connections."""
+    """Its load counts once enough such clients publish that they share commits; for all other connections it always
+    counts."""
     for connections in range(MAX_PUBLISHERS_OF_FEW_EVENTS):
         assert load_of_supervisor(connections, 2, few_events=True) == 0
     assert load_of_supervisor(MAX_PUBLISHERS_OF_FEW_EVENTS, 2, few_events=True) == 1.5 * MAX_PUBLISHERS_OF_FEW_EVENTS

@@ -359,7 +359,8 @@ def doubling_schema(levels):
 
 
 def test_a_change_is_reported_wherever_it_is_used():
-    """A change in a shared part is reported for each part that uses it, and for the parts around them. (R196)"""
+    """A change in a shared part is reported once for each path that leads to it, also through other shared parts.
+    (R196)"""
 
     def schema_with_shared_part(leaf):
         return {

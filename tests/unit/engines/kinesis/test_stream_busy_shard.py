@@ -174,8 +174,9 @@ def test_a_read_serves_who_came_while_it_waited_for_its_turn(faulty_kinesis, clo
 
 
 def test_who_waits_for_a_read_that_is_refused_is_refused_with_it(faulty_kinesis, clock):
-    """While Kinesis refuses a shard's reads, many waiting callers cause no more calls than one, and are refused at
-    once, with the time after which to retry. A caller that comes before that time is refused without a call."""
+    """While Kinesis refuses a shard's reads, many waiting callers cause no more calls than a single caller
+    would, and are refused at once, with the time after which to retry. A caller that comes before that time is refused
+    without a call."""
     client = HeldClient(faulty_kinesis.client, refuses=True)
     log = a_log(faulty_kinesis, client)
 
@@ -237,7 +238,7 @@ def test_who_has_begun_may_wait_longer_than_who_begins(faulty_kinesis, clock):
 
 def test_iterators_that_are_refused_are_asked_for_less_often(faulty_kinesis, clock):
     """A refusal delays the next calls for iterators of this shard, as it does for reads."""
-    refusing = RefusingClient(faulty_kinesis.client)
+    refusing = FirstIteratorRefused(faulty_kinesis.client)
     stream = Stream(refusing, faulty_kinesis.name, READS_PER_SECOND)
     [shard] = [each.id for each in stream.list_shards()]
     with pytest.raises(Unavailable):
@@ -249,7 +250,7 @@ def test_iterators_that_are_refused_are_asked_for_less_often(faulty_kinesis, clo
     assert clock.now - before > 1.5 / READS_PER_SECOND
 
 
-class RefusingClient:
+class FirstIteratorRefused:
     """A client that refuses the first iterator."""
 
     def __init__(self, client: Any) -> None:

@@ -31,7 +31,7 @@ def values_in(path):
     return {int(piece.partition(b">>")[0]) for piece in content.split(b"<<")[1:] if piece[:8].partition(b">>")[1]}
 
 
-class BusyLog:
+class RandomlyChangedLog:
     """A log whose values change: `kept` has the values that can be read, by topic."""
 
     def __init__(self, path, drawn, largest):
@@ -53,7 +53,7 @@ class BusyLog:
             self.kept[topic][self._count] = self.clock.now()
             self._count += 1
 
-    def trim_some(self):
+    def trim_random_prefix(self):
         topic = self._drawn.choice(TOPICS)
         if self.kept[topic]:
             first = self._drawn.choice(list(self.kept[topic]))
@@ -73,11 +73,11 @@ class BusyLog:
 def test_no_byte_of_deleted_rows_is_left(path, largest):
     """After any appends and deletions, in rows that share pages and in rows of many pages, the file and SQLite's log
     contain only the values that can be read."""
-    busy = BusyLog(path, random.Random(everything.SEED), largest)
+    busy = RandomlyChangedLog(path, random.Random(everything.SEED), largest)
     with closing(busy.log):
         for _ in range(15):
             busy.append_some()
-            busy.trim_some()
+            busy.trim_random_prefix()
         kept = {value for values in busy.kept.values() for value in values}
         assert values_in(path) > kept
 

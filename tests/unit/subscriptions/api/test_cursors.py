@@ -174,7 +174,7 @@ class TestOwnership:
         assert house.coordination.committed_offsets(subscription["id"]) == {}
 
     def test_is_lost_between_looking_and_writing(self, house, name, subscription, session):
-        """If a partition changes hands while a commit is in progress, the commit is refused. (S119, S312)"""
+        """If a session ends while its commit is in progress, the commit is refused. (S119, S312)"""
         real = house.coordination.commit
 
         def meanwhile(subscription_id, session_id, *rest):

@@ -194,7 +194,7 @@ def test_a_commit_of_what_was_not_sent():
     assert harness.take_messages() == []
 
 
-def test_an_offset_that_goes_back():
+def test_reading_restarts_where_an_offset_goes_back_to():
     """If an offset goes back, waiting events are dropped, and reading starts at the new offset. (S208)"""
     harness = SessionHarness(0, batch_limit=1, max_uncommitted_events=10)
     harness.arrive(3)
@@ -206,7 +206,8 @@ def test_an_offset_that_goes_back():
 
 
 def test_a_partition_whose_offset_follows_later_is_opened():
-    """A partition is opened once its offset is the session's own, even if the assignment was reported before. (S208)"""
+    """A partition is opened once its offset is recorded as belonging to this session, even if the assignment was
+    reported earlier. (S208)"""
     harness = SessionHarness(0, batch_limit=1)
     harness.opening = False
     harness.offsets[a_place(1)] = CommittedOffset(at(4), "other", A_MOMENT)

@@ -49,7 +49,8 @@ class Permissions:
                 self.require(operation, resource, subject)
 
     def require_administrator(self, operation: Operation, resource: Resource, subject: Subject) -> None:
-        """Raise unless the subject is an administrator of the broker. The resource's `admins` are not enough."""
+        """Raise unless the subject is an administrator of the broker. Being one of the resource's `admins` is not
+        enough."""
         if not self.is_administrator(subject):
             raise permission_denied_error(operation, resource)
 

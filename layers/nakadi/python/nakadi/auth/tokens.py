@@ -111,7 +111,7 @@ class TokenVerifier:
         return _VerifiedToken(key_id, key, times, subject)
 
     def _signed_claims(self, token: str) -> tuple[str | None, jwt.PyJWK, Mapping[str, Any]]:
-        """The claims of a token, the key that its signature fits, and the id by which it names that key."""
+        """The claims of a token, the key that verifies its signature, and the id by which it names that key."""
         try:
             header = jwt.get_unverified_header(token)
             if header.get("alg") not in self._rules.algorithms:

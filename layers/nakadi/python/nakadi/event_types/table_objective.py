@@ -52,7 +52,7 @@ class TableObjective(Struct, frozen=True):
 
 
 class TableFreshness(Struct, frozen=True):
-    """What jobs have counted against an objective with this time. Events stored before `since` do not count."""
+    """What jobs have counted for an objective with this time. Events stored before `since` do not count."""
 
     within_seconds: int
     since: datetime
@@ -121,6 +121,6 @@ def count_commit(
 
 
 def table_windows(objective: TableObjective, known: TableFreshness | None, now: datetime) -> Sequence[Window]:
-    """The windows of an objective; empty ones if nothing was counted against it."""
+    """The windows of an objective; empty ones if nothing has been counted for it."""
     counts = known.counts if known is not None and known.within_seconds == objective.within_seconds else ()
     return windows_of(objective.percent, counts, now, TABLE_WINDOWS_IN_MINUTES)

@@ -351,7 +351,9 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def serve_next_after(self, exchange: Exchange) -> None:
-        """Continue with the next request, now that this one is answered."""
+        """Continue with the next request, now that this one is answered, or close the connection if it is not kept
+        alive.
+        """
         if not exchange.keep_alive:
             self.transport.close()
         if not self.transport.is_closing():

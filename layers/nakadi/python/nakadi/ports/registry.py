@@ -106,7 +106,7 @@ class Registry(Protocol):
         """Make all changes, or none and raise `ChangedMeanwhile`."""
 
     def change_counters(self) -> ChangeCounters:
-        """Numbers that grow in the same atomic step as documents of the kinds in `CACHED_KINDS` change.
+        """Numbers that grow in the same atomic step in which a document of a kind in `CACHED_KINDS` changes.
 
         If a document was read after one answer, and a later answer has the same number for it, then the document was
         unchanged when that later answer was requested. Documents that begin to be are counted where their absence is

@@ -72,7 +72,7 @@ class Evacuation(Struct, frozen=True):
     def claimed(self) -> Iterator[Callable[[], None]]:
         """Be the only process that moves members. The yielded function renews this claim.
 
-        Raises `EvacuationBusy`, then or later.
+        Entering the context and every renewal raise `EvacuationBusy` if another process has the claim.
         """
         owner = uuid4().hex
 
@@ -176,7 +176,7 @@ class Evacuation(Struct, frozen=True):
         """Move the living members of an object to a new one. Call this while holding the claim.
 
         Raises `PartitionBusy` if another process keeps rewriting one of the partitions beyond this call's patience;
-        events moved until then stay moved. Raises `ArchiveObjectGone` and `BadArchive` for an object that cannot be
+        events moved until then stay moved. Raises `ArchiveObjectGone` or `BadArchive` for an object that cannot be
         read.
         """
         new_key, content, locations = object_keys.new_key_beside(key), bytearray(), []

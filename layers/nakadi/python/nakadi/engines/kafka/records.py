@@ -48,7 +48,7 @@ def record_headers(record: Record) -> list[tuple[str, bytes]]:
 
 
 def events_from_messages(messages: Sequence[Any]) -> Sequence[StoredEvent]:
-    """The events of messages of one partition in order, without the seal. There is at least one message.
+    """The events of messages of one partition in order, without the seal. Needs at least one message.
 
     Plain events come as text: streams send it unchanged, and creating an object for each would take longer than all
     the rest.

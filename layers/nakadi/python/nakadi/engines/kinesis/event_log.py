@@ -29,7 +29,7 @@ from nakadi.engines.common.callbacks import PartitionListeners
 from nakadi.engines.kinesis.compaction import StreamCompactor
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.fan_out import FanOut
-from nakadi.engines.kinesis.gaps import GapSkipper
+from nakadi.engines.kinesis.gaps import GapCloser
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.partition_keys import MAX_TOPIC_CHARACTERS
 from nakadi.engines.kinesis.reading import StreamReader
@@ -112,9 +112,7 @@ class KinesisLog:
         self._watcher = SharedShardWatch(partial(ShardWatch, self._reader, self._shard_trees, options.poll, fan_out))
         self._indexer = Indexer(stream, self._shard_trees, index, archive)
         self._lag_of_round: timedelta | None = None
-        self._gap_skipper = GapSkipper(
-            index=index, archive=archive, shard_trees=self._shard_trees, indexer=self._indexer
-        )
+        self._gap_closer = GapCloser(index=index, archive=archive, shard_trees=self._shard_trees, indexer=self._indexer)
 
     def _new_stream_reader(self, last_written: LastWrittenRecords) -> StreamReader:
         return StreamReader(
@@ -331,13 +329,13 @@ class KinesisLog:
 
     def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         self._refuse_if_closed()
-        found = self._gap_skipper.ensure_continuations(topic, gaps)
+        found = self._gap_closer.ensure_continuations(topic, gaps)
         self._topics.forget_topic(topic)
         return found
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         self._refuse_if_closed()
-        self._gap_skipper.close_gaps(gaps, topics)
+        self._gap_closer.close_gaps(gaps, topics)
 
     def close(self) -> None:
         self._closed = True

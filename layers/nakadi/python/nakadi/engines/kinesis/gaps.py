@@ -81,7 +81,9 @@ class RemainingRecords(Struct, frozen=True):
     shard_ended: bool
 
 
-class GapSkipper(Struct, frozen=True, kw_only=True):
+class GapCloser(Struct, frozen=True, kw_only=True):
+    """Closes gaps: ends partitions, creates the topics that continue them, and records each gap as passed."""
+
     index: LogIndex
     archive: ArchiveStore | None
     shard_trees: ShardTreeCache

@@ -166,11 +166,11 @@ class SqliteLog:
         self._appends_by_others.add_watcher()
         end = self._announcements.add_change_listener(on_change)
 
-        def ended() -> None:
+        def end_listening() -> None:
             end()
             self._appends_by_others.remove_watcher()
 
-        return ended
+        return end_listening
 
     def close(self) -> None:
         """Stop cleaning, write waiting events, and notify the threads that wait."""

@@ -1,9 +1,10 @@
 """Offsets that no commit sets: the first ones, the offsets of later partitions, and the ones that clients set.
 
-Clients request resets, and repeated deliveries of parked events. Both are possible only while no stream is open. The
-task is written into the assignment with the reset. The reset ends streams and keeps new ones away. Once the last
-session is gone, any process may carry out the task, and several may try at once: each step is written only over the
-assignment on which it was decided, and the last step removes the reset, so the other processes find it done.
+Clients request resets, and repeated deliveries of parked events. Both are possible only while no stream is open. Either
+request is recorded in the assignment as a reset with a task: what to do once no stream is open. The reset ends streams
+and keeps new ones away. Once the last session is gone, any process may carry out the task, and several may try at once:
+each step is written only over the assignment on which it was decided, and the last step removes the reset, so the other
+processes find it done.
 
 So a reset does not depend on its request: the process whose stream ended last carries it out, or else the next process
 that opens a stream, repeats the request, or runs housekeeping.

@@ -395,7 +395,7 @@ class _WatchedSubscription:
 
 
 def _end_watch(watching: asyncio.Future[Callable[[], None]]) -> None:
-    """End a watch whose last listener left while it began."""
+    """End a watch whose last listener left while it was starting."""
     if not watching.cancelled() and watching.exception() is None:
         watching.result()()
 
