@@ -1,7 +1,6 @@
-"""The system of a soak test in the form that the broker has on AWS: gateway, functions, streaming service, on this
-machine.
+"""The system of a soak test, deployed as on AWS, but on this machine: gateway, functions and streaming service.
 
-An outage takes all of them down; the tables and the log stay.
+`stop` takes all of them down; the tables and the log stay.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ PATIENCE_SECONDS = 120
 
 
 class LaptopGround:
-    # Its functions and its service have no sinks yet.
+    # The deployment on this machine does not deliver to sinks.
     delivers_to_sinks = False
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
@@ -39,7 +38,7 @@ class LaptopGround:
 
     def stop(self, how: signal.Signals) -> None:
         assert self._front is not None
-        # As when a task is replaced: its streams end, or break off, before the gateway knows.
+        # As when ECS replaces a task: its streams end, or break off, before the gateway notices.
         self._front.streaming._process.send_signal(how)
         self._front.streaming._process.wait(PATIENCE_SECONDS)
         self._front.close()

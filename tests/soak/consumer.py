@@ -1,7 +1,7 @@
 """A consumer in its own process: `python consumer.py HOST SUBSCRIPTION DIARY`.
 
-It writes events into its diary before it commits them, so that all committed events can be found there, however the
-process ends. It comes back whenever its stream ends, and imports next to nothing, since it begins often.
+It writes events into its diary before it commits them, so the diary has all committed events, however the process ends.
+It reconnects whenever its stream ends. It imports little, because the soak starts it often.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 PARAMETERS = "batch_limit=50&batch_flush_timeout=1&max_uncommitted_events=500&commit_timeout=5"
 PAUSE = 0.2
 
-# The time of work on a batch, before it is committed.
+# The longest time in seconds that the consumer works on a batch before it commits.
 MOST_WORK = 0.1
 
 

@@ -1,10 +1,10 @@
-"""Whether anything grew that should not have: robust slopes over the samples of a run.
+"""Decides whether anything grew that should not have, from robust slopes over the samples of a run.
 
-A slope is the median of the slopes between all pairs of samples (Theil and Sen): a third of the samples may be far off,
-such as those taken during a merge of the archive, and the slope stays the same.  A process holds less after each
-restart, so its series are judged twice: within a life, by the slope of pairs of the same life, and from life to life,
-by the medians of lives. A run with a restart every ten minutes shows the latter; whether a process grows by a little,
-which a few minutes of a busy machine hide, shows in a run without a restart.
+A slope is the median of the slopes between all pairs of samples (Theil and Sen): a quarter of the samples may be far
+off, such as those taken during a merge of the archive, and the slope hardly changes. A process holds less after each
+restart, so its series are judged twice: within lives, by the slopes between samples of the same life, and from life to
+life, by the medians of the lives. A run with a restart every ten minutes shows growth from life to life. Slow growth
+within a life, which the noise of a busy machine hides for some minutes, shows only in a run without restarts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing import NamedTuple
 from tests.soak.samples import Sample
 
 MAX_JUDGED_SAMPLES = 400
-"""Of longer series, every n-th sample is judged: there are as many pairs as the square of the samples."""
+"""Of longer series, only every n-th sample is judged, because the number of pairs grows with the square of the samples.
+"""
 
 MIN_JUDGED_SAMPLES = 10
 
 MIN_JUDGED_SECONDS_OF_A_LIFE = 180
-"""A broker returns memory to the system each minute: within fewer minutes, most pairs of samples are on the rising side
-of a sawtooth."""
+"""A broker returns memory to the system each minute: in a shorter time, most pairs of samples are on the rising side of
+a sawtooth.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,9 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """`gained` is the slope times the `judged_seconds`; `is_excessive` if it is more than `allowed`.
+    """`gained` is the slope times the `judged_seconds`; the growth is excessive if it is more than `allowed`.
 
-    Within lives, `judged_seconds` are those of the longest one: no process gains for longer.
+    Within lives, `judged_seconds` is the length of the longest life: no process grows for longer.
     """
 
     series: str
@@ -74,7 +76,9 @@ class _Point(NamedTuple):
 
 
 def measure_growths(samples: Sequence[Sample], limit: Limit) -> Sequence[Growth]:
-    """Empty if the run was too short for the series to settle."""
+    """Measure the growth within the run or its lives, and from life to life; empty if the series had no time to
+    settle.
+    """
     parts = _settled_parts(samples, limit)
     if not parts:
         return []
@@ -87,7 +91,7 @@ def measure_growths(samples: Sequence[Sample], limit: Limit) -> Sequence[Growth]
 
 
 def _settled_parts(samples: Sequence[Sample], limit: Limit) -> Sequence[Sequence[_Point]]:
-    """The values that can be compared with one another, without the time before they settle."""
+    """The values of the run, or of each of its lives, from when they have settled."""
     by_life = limit.settles_in_life is not None
     lives = [list(life) for _, life in itertools.groupby(samples, key=lambda each: each.life if by_life else None)]
     parts = [

@@ -1,4 +1,4 @@
-"""Draws the samples of a run as SVG: a small chart for each series, one below the other, on the same axis of time."""
+"""Draws the samples of a run as SVG: a small chart for each series, one below the other, with the same time axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ mpl = LazyModule("matplotlib")
 mpl_figure = LazyModule("matplotlib.figure")
 
 MAX_POINTS = 180
-"""Beyond that, a chart of this width shows no more, and the file would be large."""
+"""With more points, a chart of this width would show no more detail, and the file would be large."""
 
 
 class Chart(NamedTuple):
@@ -39,9 +39,9 @@ CHARTS = (
 
 
 def draw_samples(samples: Sequence[Sample]) -> bytes:
-    """Each life of the broker is a line of its own. Charts of series that never change are left out."""
+    """Draw each life of the broker as a separate line, and leave out the charts of series that never change."""
     charts = [each for each in CHARTS if len({each.value(sample) for sample in samples}) > 1]
-    # Text stays text, and the same samples always yield the same file.
+    # Text stays text instead of outlines, and the same samples always yield the same file.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "nakadi", "path.simplify_threshold": 0.5}):
         figure = mpl_figure.Figure(figsize=(9, 1.1 * len(charts)), layout="constrained")
         for chart, axes in zip(charts, figure.subplots(len(charts), sharex=True, squeeze=False)[:, 0], strict=True):
@@ -49,7 +49,7 @@ def draw_samples(samples: Sequence[Sample]) -> bytes:
         axes.set_xlabel("minutes since the start of the load; each line is a life of the broker", fontsize=8)
         content = BytesIO()
         figure.savefig(content, format="svg", metadata={"Date": None})
-    # A tenth of a point is finer than a line is wide; matplotlib's six decimals are half of the file.
+    # A tenth of a point is less than the width of a line; the six decimals that matplotlib writes are half of the file.
     return re.sub(rb"(\d\.\d)\d+", rb"\1", content.getvalue())
 
 

@@ -21,8 +21,8 @@ class KafkaGround(Server):
         return {**super().environment(), "NAKADI_EVENT_LOG": f"kafka://{self._kafka.address}"}
 
     def end_a_part(self, how: signal.Signals, chance: random.Random) -> bool:
-        """End Kafka, or a worker; the supervisor restarts workers."""
-        if chance.random() < 0.5 and super().end_a_part(how, chance):  # both equally often
+        """Restart Kafka, or end a worker, which the supervisor restarts."""
+        if chance.random() < 0.5 and super().end_a_part(how, chance):  # if there are workers, both are equally likely
             return True
         if how is signal.SIGKILL:
             self._kafka.kill()

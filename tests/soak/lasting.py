@@ -2,10 +2,10 @@
 
     python -m tests.soak.lasting MINUTES [--engine kafka|aws-local] [--jobs] [--output FOLDER]
 
-The soak beside this module kills processes every few seconds, and asks whether an event is lost: no process lives long
-enough to show a leak. Here the broker lives for ten minutes at a time, under everything that clients do
-(`mixed_load.py`), and its memory, descriptors, threads and files are sampled every few seconds (`samples.py`). At the
-end, `growth.py` judges each series, and `growth_plot.py` draws all of them.
+The soak in `soak.py` kills processes every few seconds, to find lost events: no process lives long enough to show a
+leak. Here the broker lives for ten minutes at a time, under everything that clients do (`mixed_load.py`), and the run
+samples its memory, descriptors, threads and files every few seconds (`samples.py`). At the end, `growth.py` judges each
+series, and `growth_plot.py` draws all of them.
 
 Retention times are short, so that the archive stops growing before the run ends. A series that has not settled when
 the run ends is drawn, and not judged.
@@ -47,18 +47,18 @@ ARCHIVE_AFTER_SECONDS = 10
 ARCHIVE_GRACE_SECONDS = 600
 
 # At 100 events a second, a merged object has the events of about ten minutes. It stays until the last of them has
-# expired and the grace time is over. Then the archive has been full for the first time.
+# expired and the grace time is over. After that, the archive grows no more.
 MERGED_OBJECT_SECONDS = 600
 ARCHIVE_FULL_AFTER_SECONDS = RETENTION_MS / 1000 + MERGED_OBJECT_SECONDS + ARCHIVE_GRACE_SECONDS + 120
 
-# With the events in Kafka, the data file has the ids of events of an hour, beside the index of the archive.
+# With the events in Kafka, the data file has the ids of the events of the last hour, and the index of the archive.
 DATA_FILE_WITHOUT_EVENTS_FULL_AFTER_SECONDS = 3600 + 180
 
 MEMORY, DESCRIPTORS, THREADS, DATA_FILE = "memory", "descriptors", "threads", "data file"
 
 
 def limit_on(series: str, *, share: float, amount: float, settles_after: float) -> Limit:
-    """A limit on the figure of samples that has the name of the series."""
+    """A limit on the field of the samples that has the name of the series."""
     value = attrgetter(series.replace(" ", "_").replace("-", "_"))
     return Limit(series=series, value=value, share=share, amount=amount, settles_after=settles_after)
 
@@ -66,8 +66,8 @@ def limit_on(series: str, *, share: float, amount: float, settles_after: float) 
 def limit_of_a_process(
     series: str, *, share: float, amount: float, settles_in_life: float, settles_after: float = 0
 ) -> Limit:
-    """A limit on what a process holds within its life, on average of all processes: Lambda adds some when requests
-    come at the same time.
+    """A limit on the average of what each process holds within its life. The sum would say little, because Lambda adds
+    processes when requests come at the same time.
     """
     of_all = attrgetter(series)
     return Limit(
@@ -81,18 +81,19 @@ def limit_of_a_process(
 
 
 LIMITS = (
-    # Caches fill for minutes, such as that of 500 schemas; then the collector finds what they have dropped. Work on the
-    # archive takes more memory until its first events expire, because there is more and more of it to merge.
+    # Caches fill for minutes, such as the one of 500 schemas; then the garbage collector finds what they have dropped.
+    # Work on the archive takes more memory until its first events expire, because there is more and more of it to
+    # merge.
     limit_of_a_process(
         MEMORY, share=0.05, amount=5 * MEGABYTE, settles_in_life=480, settles_after=RETENTION_MS / 1000 + 180
     ),
     # Each thread has its own descriptors of the data file, and the last of the threads begins after minutes.
     limit_of_a_process(DESCRIPTORS, share=0.1, amount=5, settles_in_life=360),
     limit_of_a_process(THREADS, share=0.1, amount=3, settles_in_life=360),
-    # The hot part of the log is full after its retention time, and two rounds of the worker that trims it.
+    # The hot log is full after its retention time and two rounds of the worker that trims it.
     limit_on(DATA_FILE, share=0.1, amount=5 * MEGABYTE, settles_after=HOT_RETENTION_SECONDS + 180),
     limit_on("write-ahead log", share=0.1, amount=5 * MEGABYTE, settles_after=60),
-    # A sawtooth of ten minutes, at the end of which merged objects, a third of the archive, are removed together.
+    # A sawtooth of ten minutes: at its end, the broker removes merged objects, a third of the archive, together.
     limit_on("archive", share=0.3, amount=5 * MEGABYTE, settles_after=ARCHIVE_FULL_AFTER_SECONDS),
     limit_on("archive objects", share=0.3, amount=100, settles_after=ARCHIVE_FULL_AFTER_SECONDS),
     limit_on("temporary files", share=0, amount=5, settles_after=60),
@@ -120,7 +121,9 @@ class Plan:
 
 @dataclass(slots=True)
 class Run:
-    """`idle` has the activities of the load that never succeeded, or failed more often, each with its last failure."""
+    """`idle` has the activities that never succeeded, or failed more often than they succeeded, each with its last
+    failure.
+    """
 
     samples: list[Sample] = field(default_factory=list)
     growths: list[Growth] = field(default_factory=list)

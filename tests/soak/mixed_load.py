@@ -1,4 +1,4 @@
-"""Everything that clients of a broker do, at the same time and all the time: the load of a run that looks for growth.
+"""Everything that clients of a broker do, at the same time and continuously: the load of a run that looks for growth.
 
 Each activity is a function that does one thing from beginning to end, such as creating an event type, using it and
 deleting it. Threads repeat them until the load ends. A failure ends one repetition: when the broker goes down, each
@@ -41,7 +41,7 @@ CLICK_SCHEMAS = (
 
 
 class Activity(NamedTuple):
-    """`pause`: the seconds between two repetitions of a thread, about."""
+    """`pause` is about how many seconds a thread waits between two repetitions."""
 
     work: Callable[[random.Random], None]
     threads: int
@@ -100,7 +100,7 @@ class MixedLoad:
             try:
                 activity.work(chance)
             except ConnectionRefusedError:
-                # The broker is down for a moment, which says nothing about the activity.
+                # The broker is down for a moment, so this is no failure of the activity.
                 self._ending.wait(PAUSE_AFTER_FAILURE)
             except (OSError, http.client.HTTPException) as error:
                 with self._counting:
@@ -134,7 +134,7 @@ class MixedLoad:
             self.events += size
 
     def _consume(self, chance: random.Random) -> None:
-        """One of the streams that share a subscription; it ends by its timeout, or as if its client had died."""
+        """Read one of the streams that share a subscription. It ends by its timeout, or as if its client had died."""
         self._read_and_commit(self._subscription, chance.uniform(2, 40), stream_timeout=chance.choice([0, 10]))
 
     def _read(self, chance: random.Random) -> None:
@@ -155,7 +155,7 @@ class MixedLoad:
         self._call("POST", f"/event-types/{CLICKS}/timelines", {"storage_id": "default"})
 
     def _use_event_type(self, chance: random.Random) -> None:
-        """Create an event type, publish to it, change it, consume it, and delete it."""
+        """Create an event type, publish to it, change it, read it through a subscription, and delete both."""
         name = f"lasting.temporary.{uuid.UUID(int=chance.getrandbits(128))}"
         path = f"/event-types/{name}"
         self._call("POST", "/event-types", _define_event_type(name, CLICK_SCHEMAS[0], 1))
@@ -169,7 +169,7 @@ class MixedLoad:
         self._call("DELETE", path)
 
     def _use_subscription(self, chance: random.Random) -> None:
-        """Create a subscription of both event types, consume it, set it back, and delete it."""
+        """Create a subscription to one of the event types, read it, reset its cursors, and delete it."""
         subscription = self._subscribe(chance.choice([ORDERS, CLICKS]), str(uuid.uuid4()), read_from="end")
         self._read_and_commit(subscription, chance.uniform(1, 5))
         path = f"/subscriptions/{subscription}"
@@ -189,7 +189,7 @@ class MixedLoad:
         self._call("DELETE", f"{path}/{rehearsal}")
 
     def _watch(self, _: random.Random) -> None:
-        """Send the requests of a console, an operator and a scraper."""
+        """Send the requests of a console, an operator and a scraper of metrics."""
         request_bytes(self._host, "GET", "/metrics")
         self._call("GET", "/event-types")
         self._call("GET", "/subscriptions?show_status=true")
@@ -212,7 +212,9 @@ class MixedLoad:
                 self._call("POST", f"{path}/cursors", commit, {"X-Nakadi-StreamId": stream_id})
 
     def _lines(self, path: str, seconds: float, headers: Mapping[str, str] | None = None) -> Iterator[_Line]:
-        """The lines of a stream; after these seconds, the connection is closed, however the stream goes on."""
+        """The lines of a stream. After these seconds, the reader closes the connection, even if the stream would
+        continue.
+        """
         try:
             connection, answer = self._repeat_while_refused(lambda: self._open_stream(path, headers or {}))
         except Refused as refused:
@@ -244,7 +246,9 @@ class MixedLoad:
         return self._repeat_while_refused(lambda: request_json(self._host, method, path, body, headers))
 
     def _repeat_while_refused(self, request: Callable[[], T]) -> T:
-        """Raises the last refusal if it names no time to wait, or when patience or the load has ended."""
+        """Repeat the request while the broker asks for time. Raise the refusal if it names no time, or when the
+        patience or the load has ended.
+        """
         end = time.monotonic() + PATIENCE_WITH_REFUSALS
         while True:
             try:
@@ -289,5 +293,5 @@ def _make_event(chance: random.Random) -> dict[str, Any]:
 
 
 def fail_now_and_then(chance: random.Random) -> Callable[[list[Any]], int]:
-    """The answer of a sink that fails four times in a hundred."""
+    """A sink's choice of its answer: four in a hundred are failures."""
     return lambda _events: chance.choices((204, 500, 503), (96, 2, 2))[0]

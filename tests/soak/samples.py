@@ -1,4 +1,4 @@
-"""What a broker holds at a moment: memory, descriptors and threads of its processes, and its files."""
+"""Measures what a broker holds at a moment: the memory, descriptors and threads of its processes, and its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """`life` counts the starts of the broker; `events` were published until now. Sizes are in bytes.
+    """`life` counts the restarts of the broker, and `events` the events published so far. Sizes are in bytes.
 
     `memory`, `descriptors`, `threads` and `cpu_seconds` are those of all processes of the broker together.
     """
@@ -81,7 +81,7 @@ class _Held:
 
 
 def _measure_processes(processes: Iterable[psutil.Process]) -> _Held:
-    """Sums over processes. A process that ends meanwhile is not counted."""
+    """Add up what the processes hold, without a process that ends meanwhile."""
     held = _Held()
     for each in processes:
         with suppress(psutil.NoSuchProcess), each.oneshot():
@@ -106,7 +106,7 @@ def _kind_of(path: Path) -> str:
 
 
 def _list_files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Files that the broker removes meanwhile are left out."""
+    """Yield the files of a folder and their sizes, without files that the broker removes meanwhile."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent) / name
@@ -116,8 +116,7 @@ def _list_files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 @contextmanager
 def recording(path: Path) -> Iterator[Callable[[Sample], None]]:
-    """The yielded function writes a sample as a line of CSV at once, so a run that is interrupted leaves its
-    samples."""
+    """Yield a function that writes a sample at once as a line of CSV, so an interrupted run keeps its samples."""
     with path.open("w", newline="") as file:
         rows = csv.DictWriter(file, [each.name for each in fields(Sample)])
         rows.writeheader()

@@ -1,5 +1,5 @@
-"""A soak: publishers, consumers of one subscription, and the sink of another, while consumers are killed and the server
-goes down.
+"""A soak runs publishers, consumers of one subscription and the sink of another, while it kills consumers and ends the
+server.
 
 Nothing may be lost, come out of order, or come again after it was committed; duplicates are counted.
 """
@@ -35,7 +35,8 @@ EVENT_TYPE = "soak"
 PARTITIONS = 8
 KEYS = 50
 
-# How long the rest may take when publishers have stopped: leases of servers that were killed run out meanwhile.
+# How long consumers may take for the remaining events after the publishers have stopped: the leases of killed servers
+# first have to expire.
 PATIENCE_SECONDS = 180.0
 
 Say = Callable[[str], None]
@@ -47,11 +48,11 @@ class Plan:
     consumers: int = 4
     publishers: int = 2
     events_a_second: float = 500.0
-    # How long a consumer lives, about.
+    # About how long a consumer lives.
     life_seconds: float = 15.0
-    # When the server goes down, as parts of the time, and how.
+    # When the server goes down, as fractions of the run, and by which signal.
     goes_down: tuple[tuple[float, signal.Signals], ...] = ((0.3, signal.SIGKILL), (0.6, signal.SIGTERM))
-    # About how long it is from the end of one part to the next one, where there are some: workers, or Kafka.
+    # About how many seconds pass before the next part (a worker, or Kafka) is ended.
     part_life_seconds: float = 20.0
     seed: int = 0
 
@@ -92,7 +93,7 @@ class Server:
         self._process.communicate(timeout=PATIENCE_SECONDS)
 
     def end_a_part(self, how: signal.Signals, chance: random.Random) -> bool:
-        """End a part, and return whether there was one."""
+        """End a worker, and return whether there was one."""
         assert self._process is not None
         running = find_children(self._process.pid) if self._workers > 1 else []
         with suppress(ProcessLookupError):
@@ -122,7 +123,9 @@ class Ground(Protocol):
 
 
 class Refused(http.client.HTTPException):
-    """Raised for an answer that is not a success. `retry_after` has the seconds that it asks for, if it does."""
+    """Raised for an answer that is not a success. `retry_after` has the seconds that the answer asks the client to
+    wait, or None.
+    """
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         super().__init__(f"{answer.status} {answer.read()[:300]!r}")
@@ -143,7 +146,7 @@ def request_bytes(
     try:
         connection.request(method, path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
         answer = connection.getresponse()
-        # An answer of 207 says that some or all of the events are not stored.
+        # 207 says that some or all of the events are not stored.
         if answer.status >= 300 or answer.status == http.HTTPStatus.MULTI_STATUS:
             raise Refused(answer)
         return answer.read()
@@ -152,7 +155,7 @@ def request_bytes(
 
 
 def create_subscription(host: str) -> str:
-    """The id of a subscription to a new event type."""
+    """Create the event type and a subscription to it, and return the subscription's id."""
     statistic = {"messages_per_minute": 1, "message_size": 1}
     definition = {
         "name": EVENT_TYPE,
@@ -185,7 +188,7 @@ def count_stored(host: str) -> int:
 
 @dataclass(slots=True)
 class Publisher:
-    """Publishes batch after batch, each until it was acknowledged."""
+    """Publishes batch after batch, and repeats each until the broker acknowledges it."""
 
     name: str
     host: str
@@ -218,7 +221,7 @@ class Publisher:
 
 
 class Consumers:
-    """Consumer processes, each of which is killed after a while and replaced."""
+    """Consumer processes. `kill_some` kills those that have lived long enough, and replaces them."""
 
     def __init__(self, plan: Plan, host: str, subscription: str, folder: Path) -> None:
         self._chance = random.Random(plan.seed)
@@ -271,7 +274,7 @@ class SoakedSink:
         return self._chance.choices((204, 500, 503), (96, 2, 2))[0]
 
     def _entries(self) -> Iterator[Entry]:
-        """Each delivery is a session: it may repeat earlier events, and may leave nothing out."""
+        """Each delivery counts as a session: it may repeat earlier events, and may leave nothing out."""
         for number, each in enumerate(self._receiver.received):
             if each.status < 300:
                 body = json.loads(each.body)

@@ -1,4 +1,4 @@
-"""What the judgement of a lasting run finds, and what it overlooks on purpose."""
+"""Which growth the judgement of a lasting run reports, and which changes it ignores on purpose."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def an_hour(memory_at) -> list[Sample]:
 
 
 def test_a_slow_leak_is_found():
-    """A tenth more in an hour, under noise that is larger than that at any moment."""
+    """Memory that grows by a tenth in an hour is found, although the noise is larger than that at any moment."""
     chance = random.Random(0)
     growth = measure_within(an_hour(lambda at: 100 * MB + at * 3_000 + chance.uniform(-15, 15) * MB), LIMIT)
     assert growth.gained == pytest.approx(0.1 * 100 * MB, rel=0.3)
@@ -60,7 +60,7 @@ def test_a_slow_leak_is_found():
     [
         lambda _: 100 * MB,
         lambda at: 100 * MB + at % 300 * 0.05 * MB,  # a sawtooth
-        lambda at: (300 if at % 60 < 15 else 100) * MB,  # a quarter of the samples, far off
+        lambda at: (300 if at % 60 < 15 else 100) * MB,  # a quarter of the samples is far off
         lambda at: min(at, 60) * MB,  # a start
     ],
     ids=["even", "sawtooth", "peaks", "warm-up"],
@@ -71,7 +71,9 @@ def test_what_stays_the_same_is_no_growth(memory_at):
 
 
 def test_a_process_is_judged_within_its_lives_and_from_life_to_life():
-    """A later life may not hold more than an earlier one, nor may a life grow; a restart is no shrinking."""
+    """A later life may not hold more than an earlier one, and no life may grow. The fall at a restart does not hide
+    growth.
+    """
     limit = replace(LIMIT, settles_in_life=60)
     higher = [a_sample(at, (100 + 50 * (at // 600)) * MB, life=at // 600) for at in range(0, 3600, 5)]
     growing = [a_sample(at, int((100 + at % 600 * 0.05) * MB), life=at // 600) for at in range(0, 3600, 5)]
@@ -81,7 +83,7 @@ def test_a_process_is_judged_within_its_lives_and_from_life_to_life():
 
 
 def test_a_life_that_settles_shortly_before_its_end_is_judged_by_life_alone():
-    """Two minutes of a sawtooth of a minute look like growth."""
+    """In two minutes, a sawtooth of one minute would look like growth."""
     limit = replace(LIMIT, settles_in_life=480)
     sawtooth = [a_sample(at, int((100 + at % 60) * MB), life=at // 600) for at in range(0, 3600, 5)]
     assert [each.series for each in measure_growths(sawtooth, limit)] == ["memory by life"]
@@ -89,7 +91,7 @@ def test_a_life_that_settles_shortly_before_its_end_is_judged_by_life_alone():
 
 
 def test_a_life_is_judged_from_when_both_the_run_and_the_life_have_settled():
-    """What fills for the first quarter of an hour does not count, although each life begins anew."""
+    """What fills in the first quarter of an hour of the run does not count, although new lives begin meanwhile."""
     limit = replace(LIMIT, settles_after=900, settles_in_life=120)
     filling = [a_sample(at, min(at, 900) * MB, life=at // 600) for at in range(0, 1800, 5)]
     [within, by_life] = measure_growths(filling, limit)
@@ -99,13 +101,12 @@ def test_a_life_is_judged_from_when_both_the_run_and_the_life_have_settled():
 
 
 def test_what_has_not_settled_is_not_judged():
-    """A run that ends too early says nothing."""
+    """A run that ends before a series has settled yields no growth."""
     assert not measure_growths([a_sample(at, at * MB) for at in range(0, 70, 5)], LIMIT)
 
 
 def test_samples_are_taken_written_read_and_drawn(tmp_path):
-    """The files of a broker are counted by what they are for, and the plot has a chart for each series
-    that changes."""
+    """A sample sorts the broker's files by purpose, and the plot has a chart for each series that changes."""
     folders = Folders(data=tmp_path / "data", temporary=tmp_path / "temporary")
     for name, size in {"nakadi.db": 10, "nakadi.db-wal": 5, "archive/a/b": 3, "archive/c": 1, "server.log": 2}.items():
         (folders.data / name).parent.mkdir(parents=True, exist_ok=True)

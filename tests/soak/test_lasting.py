@@ -1,4 +1,4 @@
-"""A short run of the load that lasts; `make lasting MINUTES=60` is a long one."""
+"""A short run of the lasting load; `make lasting MINUTES=60` is a long one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.soak.lasting import DESCRIPTORS, THREADS, Plan, limit_on, run_load
 
-# Half a minute is too short for memory and files to settle; what is not closed grows from the first second.
+# Half a minute is too short for memory and files to settle; what nobody closes grows from the first second.
 LIMITS = (
     limit_on(DESCRIPTORS, share=0.4, amount=0, settles_after=10),
     limit_on(THREADS, share=0.4, amount=0, settles_after=10),

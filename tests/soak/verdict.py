@@ -1,4 +1,4 @@
-"""The findings in the diaries of consumers: whether every event arrived, in order, and how often."""
+"""Judges the diaries of consumers: whether every event arrived, in order, and how often."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Entry = Sequence[Any]
 
 @dataclass(slots=True)
 class Verdict:
-    """`again` counts events that came to a stream although they were committed before it was opened; `stored_again`
-    those that were published until they were acknowledged, and are in the log more than once. `of_sink` covers the
-    events that the broker delivered to a sink meanwhile."""
+    """`again` counts events that came to a stream although they were committed before the stream was requested.
+    `stored_again` counts the copies of events that publishers repeated and the log has more than once. `of_sink` is the
+    verdict on the deliveries to a sink.
+    """
 
     acknowledged: int = 0
     delivered: int = 0
@@ -42,23 +43,23 @@ class Verdict:
 
 
 def entries(diary: Path) -> Iterator[Entry]:
-    """The lines that a consumer has written; its death may have cut off the last one."""
+    """The whole lines that a consumer has written; its end may have cut off the last one."""
     lines = diary.read_bytes().splitlines(keepends=True)
     return (json.loads(line) for line in lines if line.endswith(b"\n"))
 
 
 @dataclass(slots=True)
 class Judge:
-    """Reads entries in the order of time."""
+    """Reads the entries of diaries in the order of time, and counts in its verdict what is wrong."""
 
     ids: set[str] = field(default_factory=set)
     verdict: Verdict = field(default_factory=Verdict)
-    # How far each partition has come, and how far each session has in it.
+    # The last offset that anybody got of each partition, and the last one that each session got of it.
     _reached: dict[str, int] = field(default_factory=dict)
     _sent: dict[tuple[str, str], int] = field(default_factory=dict)
     _of_key: dict[str, int] = field(default_factory=dict)
     _opened: dict[str, float] = field(default_factory=dict)
-    # By when each partition was committed how far, and when streams were asked for.
+    # The commits of each partition: when, and up to which offset.
     _commits: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
 
     def read(self, entries: Iterable[Entry]) -> None:
@@ -80,7 +81,8 @@ class Judge:
         reached = self._reached.get(partition, -1)
         verdict.delivered += len(ids)
         verdict.duplicates += max(0, min(reached, last) - first + 1)
-        # A session continues where it was. Another one begins after the committed events, which somebody has got.
+        # A session continues where it was. A new one begins behind the committed events, so it leaves no gap behind
+        # `reached`.
         if first > reached + 1 or first <= self._sent.get(key, -1):
             verdict.out_of_order += 1
         committed = self._committed_before(self._opened[session], partition)
@@ -91,8 +93,9 @@ class Judge:
             self._note_event(each)
 
     def _note_event(self, event: str) -> None:
-        """For the first time, or once more. The events of each publisher's key come in the order of their
-        publication."""
+        """Note an event, and count it as out of order if it comes for the first time, but after a later event of its
+        key.
+        """
         if event not in self.ids:
             key, _, number = event.rpartition(":")
             if int(number) <= self._of_key.get(key, -1):

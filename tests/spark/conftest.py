@@ -1,4 +1,4 @@
-"""A broker in this process, with tables that a job has made of its first events."""
+"""A broker in this process, and a table that a job has made of its first events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.patience import PATIENCE, until
 from tests.support.served import ServedBroker
 from tests.support.spark import quick_spark
 
-__all__ = ["quick_spark"]  # a fixture that all use
+__all__ = ["quick_spark"]  # the fixture for all tests of this folder
 
 TWO = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": 2, "write_parallelism": 2}
 
@@ -49,7 +49,7 @@ def an_order(number):
 
 
 class Orders:
-    """An event type, half of whose events a job has put into a table: `first` of them."""
+    """An event type. A job has put its `first` events into a table, and the others are only in the log."""
 
     first = 12
 

@@ -19,8 +19,8 @@ def numbers(rows):
 
 
 def test_a_batch_that_fails_comes_again_as_it_was(orders, tmp_path):
-    """The bounds of a batch are stored before it is handled: after a failure, it comes with its number and its events,
-    and the next one has what was published since then. (K11)
+    """The bounds of a batch are stored before it is handled: after a failure, it comes again with the same number and
+    events, and the next batch has what was published since then. (K11)
     """
     seen = []
 
@@ -44,7 +44,7 @@ def test_a_batch_that_fails_comes_again_as_it_was(orders, tmp_path):
 
 
 def test_a_batch_may_come_from_stores(orders, tmp_path):
-    """The source of batches may be the stores of a broker. (K11, K12)"""
+    """Batches may be read from the stores of a broker. (K11, K12)"""
     seen = []
     stores = nakadi_spark.Stores.in_folder(orders.folder)
     nakadi_spark.for_each_batch(
@@ -60,7 +60,7 @@ def test_an_event_type_that_does_not_exist_has_no_batches(orders, tmp_path):
 
 
 def test_the_example_runs(orders, tmp_path, monkeypatch):
-    """docs/examples/spark_source.py reads the published events, and writes them once. (K11)"""
+    """The example docs/examples/spark_source.py reads the published events, and writes them once. (K11)"""
     definition = json.loads((ROOT / "events/event_types/order.placed.json").read_text())
     batch = json.loads((ROOT / "events/batches/order.placed/three-orders.json").read_text())
     assert orders.api.post("/event-types", json=definition | {"name": "example.placed"}).status_code == 201

@@ -1,4 +1,4 @@
-"""Events of brokers whose log is in Kafka or Kinesis: written, read and joined by Spark."""
+"""Spark writes, reads and joins the events of brokers whose log is in Kafka or Kinesis."""
 
 import os
 from contextlib import closing
@@ -56,8 +56,8 @@ def numbers(frame):
 
 
 def test_events_are_written_read_and_joined(places, tmp_path):
-    """Rows that were written come back, from one event type, from several by a pattern, and from the stores; two event
-    types are joined. (K1, K5, K7, K12)
+    """Spark reads the rows that it wrote: from one event type, from several by a pattern, and from the stores; and it
+    joins two event types. (K1, K5, K7, K12)
     """
     url, stores = places
     spark = open_reading_session(f"file://{tmp_path}/tables")

@@ -1,4 +1,4 @@
-"""Events as DataFrames: from tables, and from the log if only the log has them."""
+"""DataFrames of events: from tables, and from the log if only the log has them."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -44,13 +44,13 @@ def test_each_event_is_there_once(orders):
 
 
 def test_a_table_of_jobs_says_that_streams_deliver_all_rows(orders):
-    """Its files have bounds of `nakadi_tombstone`, so Spark does not look at this column. (K1)"""
+    """The table's files have bounds of `nakadi_tombstone`, so Spark does not look at this column. (K1)"""
     rows = open_table(orders.spark, "nakadi.nakadi.order_placed", {}).rows
     assert "nakadi_tombstone" not in rows._jdf.queryExecution().optimizedPlan().toString().partition("Relation")[0]
 
 
 def test_each_event_is_there_once_wherever_the_table_ends(orders, monkeypatch):
-    """A table may have more than the broker says: another job may have just added it. (K1)"""
+    """A table may have more events than the broker says, because another job has just added them. (K1)"""
     find = HttpSource.find
 
     def find_shifted_seam(self, name):
@@ -68,8 +68,8 @@ def test_each_event_is_there_once_wherever_the_table_ends(orders, monkeypatch):
 
 
 def test_an_event_is_read_as_soon_as_it_is_published(orders):
-    """A DataFrame has the events that existed when it was created, with each action; a later one also has later events.
-    (K1, K2)
+    """In each action, a DataFrame has the events that existed when it was created; a later DataFrame also has later
+    events. (K1, K2)
     """
     frame = nakadi_spark.read(orders.spark, orders.broker, orders.name, columns=["n"])
     before = numbers(frame)
@@ -106,8 +106,9 @@ def test_only_events_of_a_time_are_read(orders):
 
 
 def test_a_time_limits_what_is_read_of_the_log(orders):
-    """Reading begins in the log at the start of the time span, and does not go to the log's end if the span ended long
-    before. (K4)"""
+    """Reading of the log begins at the start of the time span, and does not go to the log's end if the span ended long
+    before. (K4)
+    """
     with Broker(orders.url).open() as source:
         found = replace(source.find(orders.name), table="", seam={})
         tomorrow, long_ago = datetime.now(UTC) + timedelta(days=1), datetime(2020, 1, 1, tzinfo=UTC)
@@ -117,8 +118,8 @@ def test_a_time_limits_what_is_read_of_the_log(orders):
 
 
 def test_a_range_begins_at_a_place(orders):
-    """A later read begins where the plan said. If the log has lost that place, reading fails, rather than begin at the
-    oldest event left. (K2)
+    """A read begins where its plan says. If the log no longer has that offset, the read fails instead of beginning at
+    the oldest remaining event. (K2)
     """
     with Broker(orders.url).open() as source:
         found = replace(source.find(orders.name), table="", seam={})
@@ -131,8 +132,8 @@ def test_a_range_begins_at_a_place(orders):
 
 
 def test_several_event_types_are_read_together(orders):
-    """A pattern or a list means several event types, and their name is a column; a column that one lacks is null.
-    (K5)
+    """A pattern or a list names several event types; a column has the name of each event's type, and a column that a
+    type lacks is null. (K5)
     """
     schema = {"properties": {"n": {"type": "integer"}, "carrier": {"type": "string"}}}
     definition = a_business_definition(name="order.shipped", schema=schema, default_statistic=TWO)
@@ -210,7 +211,7 @@ def test_an_event_type_that_does_not_exist_is_named(orders):
 
 def test_rights_are_those_of_streams(orders, tmp_path):
     """A client that may not read an event type gets the broker's Problem before anything is read; a token with the
-    permission goes to the tasks. (K6)
+    permission reaches the tasks. (K6)
     """
     issuer = Issuer(tmp_path)
     with ServedBroker(**issuer.settings) as broker:

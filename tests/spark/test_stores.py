@@ -24,8 +24,8 @@ def numbers(frame):
 
 
 def test_stores_have_the_events_of_the_broker(orders):
-    """The stores yield the broker's events, with a table and without one; without it, archived events come from the
-    archive. Times come from the table. (K12)
+    """The stores yield the broker's events, with a table and without one: without a table, archived events come from
+    the archive. (K12)
     """
     with_table = nakadi_spark.read(orders.spark, Stores.in_folder(orders.folder, tables="nakadi.nakadi"), orders.name)
     alone = nakadi_spark.read(orders.spark, Stores.in_folder(orders.folder), orders.name)
@@ -43,7 +43,7 @@ def test_several_tasks_read_a_long_partition(orders, monkeypatch):
 
 
 def test_archived_events_are_read_from_the_archive(orders, monkeypatch):
-    """Reading history does not burden the log. (K12)"""
+    """Archived events are read from the archive, so reading history does not burden the log. (K12)"""
     with Stores.in_folder(orders.folder).open() as opened:
         found = opened.find(orders.name)
         archived = found.seam[0][1]

@@ -1,4 +1,4 @@
-"""The rows of a table, read as Parquet where that is the same, and the seam behind them."""
+"""The rows of a table, read as Parquet files if those have the same rows, and the seam between table and log."""
 
 import re
 from datetime import UTC, datetime
@@ -14,8 +14,8 @@ PROGRESS = Progress({("a", 0): 10, ("b", 0): 4, ("b", 1): 6}, {}, timelines={"a"
 
 
 def test_the_seam_is_that_of_the_state_of_the_table():
-    """The table may have more than the source says, also of a timeline and a partition that are new. Of older timelines
-    that the source does not name, the table has everything. (K1)
+    """The seam follows the state of the table, which may have more than the source says, even of a new timeline or
+    partition. The table has all events of older timelines that the source does not name. (K1)
     """
     assert table_seam(PROGRESS, {0: {2: 3}, 1: {2: 6}}) == {0: {2: 4}, 1: {2: 6}}
     assert table_seam(PROGRESS, {0: {1: 8}}) == {0: {1: 10, 2: 4}, 1: {2: 6}}
@@ -23,12 +23,12 @@ def test_the_seam_is_that_of_the_state_of_the_table():
 
 
 def test_a_progress_without_timelines_gives_no_seam():
-    """Older versions stored progress without timelines. (K1)"""
+    """A progress without timelines, which older versions stored, gives no seam. (K1)"""
     assert table_seam(Progress({("a", 0): 10}, {}), {0: {1: 10}}) is None
 
 
 def test_a_table_that_has_too_few_events_is_refused():
-    """The table is a different one, or was restored to an earlier state. (K1)"""
+    """A table with fewer events than the source says is a different one, or was restored to an earlier state. (K1)"""
     with pytest.raises(BadRead, match="fewer events"):
         table_seam(PROGRESS, {0: {2: 5}})
 
@@ -40,7 +40,7 @@ def spark(tmp_path_factory):
 
 @pytest.fixture
 def table(spark, request):
-    """A table with two events of two days, a tombstone, and an event for a single subscription."""
+    """A table with two events from two days, a tombstone, and an event for a single subscription."""
     path = f"nakadi.t.{re.sub(r'[^a-z]+', '_', request.node.name)}"
     spark.sql("CREATE NAMESPACE IF NOT EXISTS nakadi.t")
     spark.sql(
@@ -67,7 +67,7 @@ def values(rows, *columns):
 
 
 def test_spark_reads_the_files_of_a_plain_table(spark, table):
-    """The rows are those that streams deliver. (K1)"""
+    """Read from its files, a plain table has the rows that streams deliver. (K1)"""
     rows = open_table(spark, table, {}).rows
     assert is_parquet(rows)
     assert values(rows, "n", "customer.id") == [(1, "a"), (2, "b")]
@@ -78,7 +78,7 @@ def has_filter(rows):
 
 
 def test_only_rows_that_may_not_be_delivered_are_filtered(spark, table):
-    """If the statistics of all files say that streams deliver every row, Spark does not look at the columns that say
+    """If the statistics of all files say that streams deliver every row, Spark does not read the columns that would say
     so. (K1)
     """
     for values_of_row in ("true, null, null, null", "false, 'subscription', 3, struct('c')"):
@@ -121,12 +121,12 @@ def test_a_column_that_older_files_lack_is_null(spark, table):
     ids=["renamed", "widened", "deleted"],
 )
 def test_iceberg_reads_a_table_that_is_more_than_its_files(spark, table, change):
-    """If a column was renamed or has another type, or rows are merely marked as deleted, the files do not say all.
-    (K3)
+    """If a column was renamed or has another type, or rows are only marked as deleted, the files alone are not enough,
+    and Iceberg reads the table. (K3)
     """
     assert is_parquet(open_table(spark, table, {}).rows)
     spark.sql(change.format(table))
     rows = open_table(spark, table, {}).rows
     assert not is_parquet(rows)
-    # The state of the table is from before a column was renamed.
+    # This state of the table is older than the renaming of a column.
     assert values(rows, "n", "customer.id") == [(1, "a"), (2, "b")]

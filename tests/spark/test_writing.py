@@ -1,4 +1,4 @@
-"""Rows of DataFrames, published as events."""
+"""Spark publishes the rows of DataFrames as events."""
 
 import json
 from datetime import UTC, datetime
@@ -75,7 +75,9 @@ def test_each_row_becomes_an_event(orders, target):
 
 
 def test_what_is_written_again_is_stored_once(orders, target):
-    """Where the event type says so, events of the same run are stored once; without a run, they are others. (K8)"""
+    """If the event type deduplicates, events that are written again with the same run are stored once; without a run,
+    they are new events. (K8)
+    """
     name = target(deduplication={"window_seconds": 300})
     frame = orders.spark.range(0, 10, 1, 2).selectExpr("id % 5 AS n", "named_struct('id', 'c') AS customer")
     for _ in range(2):
@@ -86,7 +88,7 @@ def test_what_is_written_again_is_stored_once(orders, target):
 
 
 def test_an_event_that_is_refused_ends_the_job(orders, target):
-    """The error of the task has the broker's reason. (K7)"""
+    """The error of the task contains the broker's reason. (K7)"""
     name = target()
     frame = orders.spark.range(0, 3, 1, 1).selectExpr("'a text' AS n", "named_struct('id', 'c') AS customer")
     with pytest.raises(Exception, match="expected type: Number, found: String"):
@@ -96,7 +98,7 @@ def test_an_event_that_is_refused_ends_the_job(orders, target):
 
 
 def test_equal_rows_are_different_events():
-    """The `eid` follows from the run, the partition and the row; one in the column `metadata` stays. (K8)"""
+    """The `eid` is derived from the run, the partition and the row; an `eid` in the column `metadata` stays. (K8)"""
     rows = [Row(n=1, metadata=None), Row(n=1, metadata=None), Row(n=2, metadata=Row(eid="given", flow_id=None))]
 
     def eids(run, partition):
@@ -111,7 +113,7 @@ def test_equal_rows_are_different_events():
 
 
 def test_values_are_those_of_json():
-    """Moments are in UTC, decimals are numbers with all their digits, and bytes are in Base64. (K7)"""
+    """Timestamps are in UTC, decimals are numbers with all their digits, and bytes are in Base64. (K7)"""
     target = Target(Broker("http://localhost"), "a", False, (), "")
     moment = datetime(2026, 11, 20, 10, tzinfo=UTC).astimezone().replace(tzinfo=None)
     rows = [Row(at=moment, inner=Row(a=None, b=[Row(c=moment)]))]

@@ -1,4 +1,4 @@
-"""Events as a source and a target of Spark 4, by its own interface: `make test-spark`."""
+"""The data source `nakadi` of Spark 4, which reads and writes events: `make test-spark`."""
 
 import json
 import os
@@ -68,7 +68,7 @@ class Orders:
         assert self._api.post(f"/event-types/{self.name}/events", json=events).status_code == 200
 
     def read_events(self):
-        """The events that the broker has."""
+        """Return all events of the event type."""
         return [event for batch in read(self.url, self.name, start="begin", follow=False) for event in batch.events]
 
 
@@ -105,7 +105,9 @@ def test_a_dataframe_has_each_event_once(spark, make_orders):
 
 
 def test_bad_options_are_named(spark, make_orders):
-    """A missing option, a time that is none, an unknown column and an unknown event type are refused. (K9)"""
+    """A missing option, an invalid time, an unknown column and an unknown event type are refused, and the message names
+    them. (K9)
+    """
     orders = make_orders()
     for options, message in (
         ({}, "The option event_type is missing"),
@@ -118,7 +120,7 @@ def test_bad_options_are_named(spark, make_orders):
 
 
 def test_rows_are_published(spark, make_orders):
-    """`format("nakadi")` is a target of DataFrames: each row is an event. Existing events are not replaced. (K7)"""
+    """`format("nakadi")` writes DataFrames: each row becomes an event. Existing events are not replaced. (K7)"""
     orders = make_orders()
     frame = spark.range(10).selectExpr("id AS n", "named_struct('id', 'c') AS customer")
     frame.write.format("nakadi").options(url=orders.url, event_type=orders.name, key="customer.id").mode(
@@ -150,8 +152,8 @@ def test_a_property_of_several_types_has_a_column_for_each(spark, make_orders, t
 
 
 def test_a_batch_of_a_stream_is_published_once(spark, make_orders, tmp_path):
-    """If Spark repeats a batch, because it was killed before it noted the end, its events have the same `eid`: where
-    the event type says so, each is stored once. (K8)
+    """If Spark repeats a batch, because it was killed before it noted the end, its events have the same `eid`s: if the
+    event type deduplicates, each is stored once. (K8)
     """
     orders, copies = make_orders(), make_orders(deduplication={"window_seconds": 300})
     orders.publish(10)
@@ -186,8 +188,8 @@ def stream(orders, folder, *more):
 
 
 def test_a_killed_stream_goes_on_at_its_checkpoint(make_orders, tmp_path, record_property):
-    """A stream that is killed again and again, at any moment of a batch, has each event once in an Iceberg table: its
-    offsets are cursors, and Iceberg takes a repeated batch once. (K10)
+    """A stream that is killed again and again, at any moment of a batch, writes each event once to an Iceberg table:
+    its offsets are cursors, and Iceberg takes a repeated batch once. (K10)
     """
     from tests.support.spark_stream import ICEBERG  # noqa: PLC0415  # it needs Spark 4
 
@@ -197,7 +199,7 @@ def test_a_killed_stream_goes_on_at_its_checkpoint(make_orders, tmp_path, record
     orders = make_orders()
 
     def notes():
-        """How many beginnings and ends of batches Spark has noted."""
+        """The numbers of batches whose beginning and whose end Spark has noted."""
         return sum(each.name.isdecimal() for each in (tmp_path / "checkpoint").glob("*/*"))
 
     for _ in range(KILLS):
@@ -207,7 +209,7 @@ def test_a_killed_stream_goes_on_at_its_checkpoint(make_orders, tmp_path, record
             until(lambda process=process, before=before: notes() > before or process.poll() is not None, 5 * PATIENCE)
             assert process.poll() is None, (tmp_path / "log").read_text()[-5000:]
             orders.publish(5)
-            # The end of a batch takes less: a kill finds any moment of it, or of the next.
+            # A batch ends in less time, so a kill can come at any moment of this batch or the next.
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(drawn.uniform(0, 1))
     with stream(orders, tmp_path, "finish") as process:

@@ -29,7 +29,7 @@ def api(broker) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def notes() -> list[str]:
-    """What a source has said beside the results."""
+    """The notes that a source has added to the results."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""A query in its own process, as a broker starts it: what it answers, and how it ends."""
+"""A query in its own process, as a broker starts it: its answers, and how it ends."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ LIMITS = {"seconds": PATIENCE, "megabytes": 256, "rows": 1000, "bytes": 100_000}
 
 @pytest.fixture
 def answer(broker):
-    """The kind of the answer to a query, and the body or the sentence, found in this process."""
+    """Run a query in this process, and return the kind of the answer and its body or sentence."""
 
     def answer(sql, **changes):
         kind, text = answer_order(Order(sql=sql, url=broker.url, **{**LIMITS, **changes}))
@@ -49,7 +49,9 @@ def test_a_result_has_columns_rows_and_exact_numbers(api, answer):
 
 
 def test_a_result_has_its_rows_and_bytes(answer):
-    """A longer result ends after its rows or its bytes, and says so; a row that is too long alone is refused. (Q13)"""
+    """A result that exceeds its limit of rows or bytes ends there, and says so; a single row that is too long is
+    refused. (Q13)
+    """
     _, found = answer("select range from range(5) order by 1", rows=2)
     assert (found["rows"], found["cut"]) == ([[0], [1]], True)
     _, found = answer("select repeat('x', 40000) from range(5)")
@@ -83,7 +85,9 @@ def test_a_result_has_its_rows_and_bytes(answer):
     ],
 )
 def test_a_hostile_query_is_refused_or_stopped(answer, sql, kind):
-    """No query reads a file, reaches the network, runs code, changes a setting, or takes more than it may. (Q6, Q13)"""
+    """No query reads a file, reaches the network, runs code, changes a setting, or takes more memory than it may. (Q6,
+    Q13)
+    """
     assert answer(sql)[0] == kind
     assert not Path("/tmp/nakadi-query-stolen.csv").exists()
     assert not Path("/tmp/nakadi-query-stolen.db").exists()
@@ -98,21 +102,21 @@ def test_a_hostile_query_is_refused_or_stopped(answer, sql, kind):
     ],
 )
 def test_an_endless_query_is_stopped(answer, sql):
-    """A join of a trillion rows and an endless recursion end with their time. (Q13)"""
+    """A join of a trillion rows and an endless recursion are stopped when their time is over. (Q13)"""
     kind, sentence = answer(sql, seconds=0.5)
     assert kind == "stopped"
     assert "0.5 seconds" in sentence
 
 
 def test_a_broker_that_is_not_there_is_no_fault_of_the_query():
-    """If the broker is unreachable, the caller may try again."""
+    """If the broker is unreachable, the answer says that the caller may try again."""
     kind, _ = answer_order(Order(sql="from order_placed", url="http://127.0.0.1:1", **LIMITS))
     assert kind == "no_answer"
 
 
 def test_a_child_ends_with_its_parent(broker):
-    """When its standard input closes, as when the broker has been killed, the process ends in the middle of a query.
-    (Q13)
+    """When the standard input of the process closes, as when the broker has been killed, the process ends even in the
+    middle of a query. (Q13)
     """
     order = {"sql": ENDLESS, "url": broker.url, **LIMITS}
     command = [sys.executable, "-m", "nakadi_sql"]

@@ -1,4 +1,4 @@
-"""Queries over the log of a broker, by HTTP."""
+"""Queries over the log of a broker, which the source reads by HTTP."""
 
 import json
 from datetime import UTC, datetime
@@ -31,7 +31,9 @@ def publish(api, name, events):
 
 
 def test_an_event_is_found_as_soon_as_it_is_published(api, query):
-    """Without any table, a query reads the log: each event once, with its place, its time and its columns. (Q1, Q4)"""
+    """Without any table, a query reads the log: each event once, with its position, its time and its columns. (Q1,
+    Q4)
+    """
     schema = {"properties": {"n": {"type": "integer"}}}
     name = create_event_type(api, a_business_definition(schema=schema, default_statistic=FOUR))["name"]
     before = datetime.now(UTC)
@@ -49,7 +51,7 @@ def test_an_event_is_found_as_soon_as_it_is_published(api, query):
 
 
 def test_events_without_metadata_have_the_time_when_they_were_stored(api, query, notes):
-    """A condition on `nakadi_time` finds events of the category `undefined`, too, also those with a time of their own.
+    """A condition on `nakadi_time` also finds events of the category `undefined`, even those with a time of their own.
     (Q4)
     """
     name = create_event_type(api, default_statistic=FOUR, partition_strategy="hash", partition_key_fields=["k"])["name"]
@@ -64,7 +66,7 @@ def test_events_without_metadata_have_the_time_when_they_were_stored(api, query,
 
 
 def test_keys_are_those_of_the_log(api, query):
-    """The key is the one by which events are compacted, or else partitioned. (Q4)"""
+    """The key of a row is the event's compaction key, or else its partition key. (Q4)"""
     compacted = create_event_type(api, a_business_definition(cleanup_policy="compact"))["name"]
     publish(api, compacted, [an_event(1, partition_compaction_key="k")])
     hashed = create_event_type(api, partition_strategy="hash", partition_key_fields=["a", "b.c"])["name"]
@@ -83,7 +85,9 @@ def test_two_event_types_are_joined(api, query):
 
 
 def test_an_ambiguous_name_is_refused(api, query):
-    """If several event types have a table of this name, the answer names them; in quotes each can be meant. (Q3)"""
+    """If several event types have a table of this name, the answer lists them; a query can name each of them in quotes.
+    (Q3)
+    """
     for name in ("sql.twin-one", "sql-twin.one"):
         create_event_type(api, a_definition(name=name))
     with pytest.raises(BadQuery, match=r'"sql-twin.one", "sql.twin-one"'):
@@ -92,7 +96,7 @@ def test_an_ambiguous_name_is_refused(api, query):
 
 
 def test_all_versions_of_a_schema_have_columns(api, query):
-    """There are columns for all versions, so older and newer events stand in one table. (Q5)"""
+    """There are columns for all versions of the schema, so one table has older and newer events. (Q5)"""
     definition = a_definition(schema={"properties": {"a": {"type": "integer"}}}, compatibility_mode="none")
     name = create_event_type(api, definition)["name"]
     publish(api, name, [{"a": 1}])
@@ -190,18 +194,20 @@ def offsets_from(broker):
 
 
 def test_a_slow_log_is_read_to_its_end():
-    """A line without events may come before the events, and does not end the reading of a partition. (Q4)"""
+    """A line without events that comes before the events does not end the reading of a partition. (Q4)"""
     broker = PlayedBroker(2, SILENCE + line(0, {}) + SILENCE + SILENCE + line(1, {}) + line(2, {}))
     assert offsets_from(broker) == [0, 1, 2]
 
 
 def test_a_partition_ends_if_nothing_comes_any_more():
-    """The last offsets may belong to events that nobody gets: then reading ends after some silence. (Q4)"""
+    """The last offsets may belong to events that streams do not deliver; then reading ends after some silent lines.
+    (Q4)
+    """
     assert offsets_from(PlayedBroker(9, line(0, {}) + SILENCE * 3)) == [0]
 
 
 def test_a_broker_may_say_that_the_last_events_are_passed():
-    """One line at the end of the range suffices, and nobody waits for a silence. (Q4)"""
+    """If a line of the broker has reached the end of the range, reading ends without waiting for silence. (Q4)"""
     at_end = line(9).replace(b', "events": []', b"")
     broker = PlayedBroker(9, line(0, {}) + at_end + line(10, {}))
     assert offsets_from(broker) == [0]
@@ -215,14 +221,14 @@ def test_deleted_events_at_the_end_cost_no_wait(api, broker):
     gone = {"metadata": an_event(2, partition_compaction_key="k")["metadata"]}
     for _ in range(3):
         assert api.post(f"/event-types/{name}/deleted-events", json=[gone]).status_code == 200
-    # A silence that never ends: only the broker's own word ends the reading.
+    # With so many silent lines to wait for, only the broker's cursor can end the reading.
     with HttpSource(Connection(broker.url), print, silences=1_000_000) as source:
         pieces = [*source.events(source.find(name))]
     assert [event.offset for piece in pieces for event in piece] == [0]
 
 
 def test_a_torn_stream_goes_on_behind_its_last_whole_line():
-    """Each event comes once, whatever the connection does. (Q4)"""
+    """Each event comes once, even if connections break in the middle of a line. (Q4)"""
     broker = PlayedBroker(2, line(0, {}) + line(1, {})[:30], line(1, {}), line(2, {}))
     assert offsets_from(broker) == [0, 1, 2]
     assert broker.cursors == ["BEGIN", offset(0), offset(1)]
@@ -237,7 +243,7 @@ def test_a_stream_that_is_none_ends_the_query(monkeypatch):
 
 
 def test_events_that_left_the_log_too_early_are_counted():
-    """If the log begins after the end of the table, a note says how many offsets no table has. (Q4)"""
+    """If the log begins after the end of the table, a note says how many offsets neither of them has. (Q4)"""
     notes = []
 
     class WithTable(PlayedBroker):
@@ -258,7 +264,7 @@ def test_events_that_left_the_log_too_early_are_counted():
 
 
 def test_events_of_two_timelines_are_found_once(api, source):
-    """A table may end in an older timeline, or in the newer one: reading continues there in the log. (Q1, Q4)"""
+    """A table may end in the older timeline or in the newer one; reading continues there in the log. (Q1, Q4)"""
     name = create_event_type(api, a_business_definition())["name"]
     publish(api, name, [an_event(n) for n in range(3)])
     assert api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"}).status_code == 201

@@ -1,4 +1,4 @@
-"""A database for one query: what it can access, and which resources it may use."""
+"""The database of a query: what it can access, and which resources it may use."""
 
 import random
 import threading
@@ -40,7 +40,7 @@ def rows(query, limits=LIMITS):
 
 @pytest.fixture
 def run():
-    """Run a statement in a locked database, past the check of what it says."""
+    """Run a statement in a locked database, without the check of the statement."""
     opened = []
 
     def run(statement, folders=()):
@@ -83,8 +83,8 @@ def run():
     ],
 )
 def test_a_locked_database_reaches_nothing(run, statement):
-    """Behind the check of what a query says, the database itself refuses files, the network, extensions, settings and
-    the environment. (Q6)
+    """Even if the check of statements overlooks one, the database itself refuses files, the network, extensions,
+    settings and the environment. (Q6)
     """
     with pytest.raises(BadQuery):
         run(statement)
@@ -92,7 +92,9 @@ def test_a_locked_database_reaches_nothing(run, statement):
 
 
 def test_only_the_folders_of_tables_are_open(run, tmp_path):
-    """With the folder of a table open, its neighbours stay closed, by a link or by a path that leads out, too. (Q6)"""
+    """When the folder of a table is open, its neighbours stay closed, even to a link or a path that leads out of the
+    folder. (Q6)
+    """
     table, other = tmp_path / "table", tmp_path / "table_2"
     for folder in (table, other):
         folder.mkdir()
@@ -104,7 +106,7 @@ def test_only_the_folders_of_tables_are_open(run, tmp_path):
 
 
 def test_a_query_may_name_the_event_type_or_its_table():
-    """Both names stand for the event type, whatever the case of the second. (Q3)"""
+    """A query may use the name of the event type, or of its table in any case of letters. (Q3)"""
     for name in ("order_placed", "Order_Placed", '"order.placed"'):
         assert rows(f"select count(*), max(n) from {name}") == [(0, None)]
     with pytest.raises(BadQuery, match="no event type"):
@@ -112,7 +114,9 @@ def test_a_query_may_name_the_event_type_or_its_table():
 
 
 def test_with_may_define_the_name_of_an_event_type():
-    """In its own definition, such a name is the event type; a name that is none is only what WITH defines. (Q2)"""
+    """Within its own definition, such a name means the event type. Otherwise, a name that WITH defines is no event
+    type. (Q2)
+    """
     assert rows("with order_placed as (select n from order_placed) select count(*) from order_placed") == [(0,)]
     assert rows("with nothing as (select 1) select count(*) from nothing") == [(1,)]
     assert rows("with a as (from order_placed), Order_Placed as (select 1) select count(*) from a, order_placed") == [
@@ -121,7 +125,7 @@ def test_with_may_define_the_name_of_an_event_type():
 
 
 def test_a_query_that_makes_no_sense_is_refused():
-    """The message of DuckDB says what is wrong."""
+    """The error has the message of DuckDB, which says what is wrong."""
     with pytest.raises(BadQuery, match="x"):
         rows("select x from order_placed")
     with pytest.raises(BadQuery, match="abc"):
@@ -129,7 +133,7 @@ def test_a_query_that_makes_no_sense_is_refused():
 
 
 def test_a_query_has_its_time():
-    """A query ends with its time: while it sorts, and while its rows are read. (Q7)"""
+    """A query is stopped when its time is over: while it sorts, and while its rows are read. (Q7)"""
     for query in (
         ENDLESS,
         "select hash(a) from range(100000000000) t(a) where hash(a) = 1",
@@ -139,7 +143,9 @@ def test_a_query_has_its_time():
 
 
 def test_a_query_that_begins_after_its_time_ends():
-    """A source may take all the time, so that nothing runs when the time ends: the query ends nevertheless. (Q7)"""
+    """If the source takes all the time, the time ends before the statement runs; the query is refused nevertheless.
+    (Q7)
+    """
 
     class SlowSource(NoEvents):
         def events(self, _event_type):
@@ -152,7 +158,9 @@ def test_a_query_that_begins_after_its_time_ends():
 
 
 def test_a_query_has_its_memory():
-    """A query that needs more memory and disk than it may ends with a sentence, and the process continues. (Q7)"""
+    """A query that needs more memory and disk than it may use ends with an explanation, and the process continues.
+    (Q7)
+    """
     with pytest.raises(QueryStopped, match="64 MB"):
         rows("select list(range) from range(100000000)", Limits(megabytes=64, seconds=60))
 
@@ -166,14 +174,16 @@ def test_a_result_has_its_rows():
 
 
 def test_columns_with_the_same_name_are_told_apart():
-    """The second of a name has a number behind it."""
+    """The second column with the same name gets a number at its end."""
     with ask("select 1 as a, 2 as a, 3 as a_1", NoEvents(), None, LIMITS) as answer:
         assert answer.names == ["a", "a_1", "a_1_1"]
         assert [*answer.rows()] == [(1, 2, 3)]
 
 
 def test_the_seam_is_the_same_in_sql():
-    """Whatever timelines a table has begun, its rows are taken where the events of the log are not. (Q4)"""
+    """For any timelines that a table has begun, SQL takes exactly those rows of the table that are before the seam.
+    (Q4)
+    """
     drawn = random.Random(7)
     places = [(t, p, o) for t in range(1, 5) for p in range(4) for o in range(4)]
     listed = ", ".join(map(str, places))

@@ -1,4 +1,4 @@
-"""Rows of events: what columns hold, and what they do not."""
+"""The rows of events: which values columns hold, and which they do not."""
 
 import json
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from tests.support.builders import an_event_type
 
 
 def make_row(event, *schemas):
-    """The row of an event, without the columns for its place."""
+    """The row of an event, without the columns for its position."""
     text = event if isinstance(event, bytes) else json.dumps(event).encode()
     columns = derive_columns(an_event_type(category=Category.UNDEFINED), schemas)
     [row] = RowMaker(columns).make_rows([LoggedEvent(1, 0, 7, None, None, None, text)]).to_pylist()
@@ -26,7 +26,7 @@ def schema_of(**properties):
 
 
 def read_value(kind, text):
-    """The value of a property with this schema, and whether the whole event is kept beside it."""
+    """The value in the column of a property with this schema, and whether the row also keeps the whole event."""
     row = make_row(b'{"a":%b}' % text.encode(), schema_of(a=kind))
     return row["a"], row["nakadi_event"] is not None
 
@@ -55,7 +55,7 @@ def read_value(kind, text):
     ],
 )
 def test_a_column_has_the_value_as_it_was_published(kind, text, value):
-    """A value that fits is in its column, and nothing is kept beside it. (Q5)"""
+    """A value that fits is in its column, and the row does not also keep the event. (Q5)"""
     assert read_value(kind, text) == (value, False)
 
 
@@ -102,7 +102,7 @@ def test_what_has_no_column_is_in_the_text():
 
 
 def test_a_property_of_several_types_has_several_columns():
-    """Each column has the values that fit its type, and a text column has all. (Q5)"""
+    """Each column has the values that fit its type, and a text column has all values. (Q5)"""
     versions = (schema_of(a={"type": "integer"}), schema_of(a={"type": "string"}), schema_of(a={"type": "boolean"}))
     found = [make_row({"a": value}, *versions) for value in (7, "x", True, {"b": 1}, None)]
     assert [(row["a"], row["a__string"], row["a__boolean"]) for row in found] == [

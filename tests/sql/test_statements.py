@@ -29,7 +29,7 @@ def database():
     ],
 )
 def test_the_tables_of_a_query_are_found(database, query, names):
-    """A query names event types anywhere; what WITH defines is none. (Q2)"""
+    """A query may name event types anywhere; a name that WITH defines is no event type. (Q2)"""
     assert table_names(database, query).needed == names
 
 
@@ -62,7 +62,7 @@ def test_the_tables_of_a_query_are_found(database, query, names):
     ],
 )
 def test_what_is_no_single_select_is_refused(database, query):
-    """A query is one SELECT; nothing that writes, opens or sets is. (Q6)"""
+    """A query is one SELECT; statements that write, open or set anything are refused. (Q6)"""
     with pytest.raises(BadQuery):
         table_names(database, query)
 
@@ -91,8 +91,9 @@ def test_what_is_no_single_select_is_refused(database, query):
     ],
 )
 def test_functions_that_read_something_are_refused(database, function):
-    """FROM may name only event types, and functions that make rows of values, even in nested queries and definitions.
-    (Q6)"""
+    """FROM may name only event types and functions that make rows from values; this holds in nested queries and
+    definitions, too. (Q6)
+    """
     for query in (
         f"from {function}",
         f"select 1 where exists (select 1 from a, lateral (select * from {function}))",
@@ -105,7 +106,7 @@ def test_functions_that_read_something_are_refused(database, function):
 
 @pytest.mark.parametrize("name", ["main.a", "memory.main.a", "information_schema.tables", "pg_catalog.pg_settings"])
 def test_names_with_dots_need_quotes(database, name):
-    """A name with dots is no path to something else: the answer says how it is written. (Q3)"""
+    """A name with dots does not mean a schema or a catalog; the answer says how to quote it. (Q3)"""
     with pytest.raises(BadQuery, match="in quotes"):
         table_names(database, f"from {name}")
 
@@ -117,7 +118,7 @@ def test_earlier_states_are_no_part_of_queries(database):
 
 
 def test_a_query_has_a_length_and_a_depth(database):
-    """A long or deep query is refused with a sentence, and costs little. (Q6)"""
+    """A long or deeply nested query is refused with an explanation, and costs little. (Q6)"""
     with pytest.raises(BadQuery, match="longer"):
         table_names(database, "select " + " " * MAX_QUERY_LENGTH + "1")
     with pytest.raises(BadQuery):

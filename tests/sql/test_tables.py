@@ -1,4 +1,4 @@
-"""Queries over tables that Spark has made, and over what the log has beyond them."""
+"""Queries over tables that Spark has made, and over the newer events in the log."""
 
 import json
 from contextlib import closing, redirect_stderr, redirect_stdout
@@ -25,7 +25,7 @@ from tests.support.rest_catalog import rest_catalog
 from tests.support.served import ServedBroker
 from tests.support.spark import quick_spark
 
-__all__ = ["quick_spark"]  # a fixture that all use
+__all__ = ["quick_spark"]  # the fixture for all tests of this module
 
 NAME = "order.placed"
 SCHEMA = {
@@ -77,11 +77,11 @@ KEYED = {
         "schema": {"type": "object", "properties": {"key": {"type": "string"}, "n": {"type": "integer"}}},
     },
 }
-"""Event types of which the newest event of a key is its current state."""
+"""Event types whose newest event for a key is the key's current state."""
 
 
 def publish_changes(api, name, changes):
-    """Publish changes of keys, such as `a:1` and, for what deletes, `a:-`."""
+    """Publish changes of keys: `a:1` sets the key `a` to 1, and `a:-` deletes it."""
     for key, value in (change.split(":") for change in changes.split()):
         metadata = {"eid": str(uuid4()), "occurred_at": "2026-11-20T10:00:00Z"}
         where, number = "events", {} if value == "-" else {"n": int(value)}
@@ -145,7 +145,7 @@ class OtherSeam:
 
 
 def test_rows_are_the_same_before_and_after_a_job(broker_with_tables):
-    """What the log gives and what the table gives are the same rows, value by value, but for the microseconds of
+    """The rows from the log and from the table are the same, value by value, except for the microseconds of
     `nakadi_time`. (Q4, Q5)
     """
     _, source, tables, before = broker_with_tables
@@ -157,8 +157,8 @@ def test_rows_are_the_same_before_and_after_a_job(broker_with_tables):
 
 
 def test_each_event_is_there_once_wherever_the_table_ends(broker_with_tables):
-    """Events behind the table come from the log at once, and none is doubled, also if the table already has more than
-    its state says: another job may have just added it. (Q4)
+    """Events that are newer than the table come from the log at once. None is doubled, even if the table has more than
+    its state says, because another job has just added it. (Q4)
     """
     api, source, tables, _ = broker_with_tables
     publish(api, range(20, 25))
@@ -179,8 +179,8 @@ def test_each_event_is_there_once_wherever_the_table_ends(broker_with_tables):
 
 @pytest.mark.parametrize(("name", "number"), [("state.compacted", "n"), ("state.data", "data.n")])
 def test_the_newest_event_of_a_key_is_found_at_once(broker_with_tables, name, number):
-    """`…__latest` has the newest event of each key, wherever it is, and no key that is deleted. Deletions of a
-    compacted event type count once a job has seen them. (Q10)
+    """`…__latest` has the newest event of each key, wherever it is, and no deleted key. Deletions in a compacted event
+    type count once a job has seen them. (Q10)
     """
     api, source, tables, _ = broker_with_tables
     query = f"select nakadi_key as k, {number} as n from {name.replace('.', '_')}__latest order by 1"
@@ -194,14 +194,14 @@ def test_the_newest_event_of_a_key_is_found_at_once(broker_with_tables, name, nu
 
 
 def test_only_keys_have_a_newest_event(broker_with_tables):
-    """An event type without a current state has no `…__latest`. (Q10)"""
+    """An event type whose events are not the state of a key has no `…__latest`. (Q10)"""
     _, source, tables, _ = broker_with_tables
     with pytest.raises(BadQuery, match=f"{NAME} is neither compacted nor data by key"):
         rows("from order_placed__latest", source, tables)
 
 
 def test_a_newer_schema_has_its_columns_over_an_older_table(broker_with_tables):
-    """Columns that the table lacks are NULL in its rows; those within objects and lists, too. (Q5)"""
+    """Columns that the table lacks are NULL in its rows, as are new members of objects and lists. (Q5)"""
     api, source, tables, _ = broker_with_tables
     definition = api.get(f"/event-types/{NAME}").json()
     schema = json.loads(definition["schema"]["schema"])
@@ -216,14 +216,18 @@ def test_a_newer_schema_has_its_columns_over_an_older_table(broker_with_tables):
 
 
 def test_a_table_that_is_elsewhere_is_named(broker_with_tables, tmp_path):
-    """If the broker knows a table that is not where the query looks for it, the answer names the folder. (Q4)"""
+    """If the broker knows a table, but the query does not find it, the answer names the folder in which it looked.
+    (Q4)
+    """
     _, source, _, _ = broker_with_tables
     with pytest.raises(BadQuery, match=str(tmp_path)):
         rows("from order_placed", source, FolderTables(str(tmp_path)))
 
 
 def test_a_table_with_owners_is_not_read(broker_with_tables):
-    """Whether somebody may read an event with an owner, only the broker decides: then all events come from it. (Q8)"""
+    """Only the broker decides whether somebody may read an event with an owner, so all events of such an event type
+    come from the log. (Q8)
+    """
     _, source, tables, _ = broker_with_tables
 
     class WithOwners(OtherSeam):
@@ -236,7 +240,9 @@ def test_a_table_with_owners_is_not_read(broker_with_tables):
 
 
 def test_tables_are_found_in_a_rest_catalog(broker_with_tables):
-    """With the URL of a REST catalog, its database and its token, the same rows come. (Q4)"""
+    """A query finds the tables with the URL, the database and the token of a REST catalog, and yields the same rows.
+    (Q4)
+    """
     _, source, tables, _ = broker_with_tables
     spark = open_reading_session(f"file://{tables.folder}")
     with rest_catalog(spark, Path(tables.folder), "secret") as (_, url):
@@ -253,7 +259,7 @@ def test_tables_are_found_in_a_rest_catalog(broker_with_tables):
 
 
 def test_tables_are_found_in_glues_catalog(broker_with_tables, monkeypatch):
-    """`glue` is Glue's catalog, which names the file that describes a table. (Q4)"""
+    """With `glue`, a query finds the tables in Glue's catalog, which names the file that describes a table. (Q4)"""
     _, _, tables, _ = broker_with_tables
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")

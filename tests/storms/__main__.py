@@ -1,6 +1,6 @@
-"""`python -m tests.storms [STEPS] [FIRST SEED] [SEEDS]`: prints the effects of a storm of faults, which should be none.
-
-Then it runs the same number of seeds, with a tenth of the steps, through days on which indexing stops for hours.
+"""`python -m tests.storms [STEPS] [FIRST SEED] [SEEDS]`: runs storms of faults, and prints what they damaged, which
+should be nothing. Then it runs the same seeds, with a tenth of the steps, through days on which indexing stops for
+hours.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""Outages: days in which the indexer and housekeeping come and go, and the stream forgets events that were not indexed.
-
-Publishers, tasks and consumers continue meanwhile, shards split and merge, timelines are switched, and others
-interrupt work between two steps. The events that consumers got are compared with the acknowledged ones.
+"""Simulated days on which the indexer and housekeeping come and go, and the stream forgets events that were not
+indexed. Meanwhile, publishers, tasks and consumers continue, shards split and merge, timelines are switched, and other
+processes interrupt between two calls of the index. At the end, the events that consumers got are compared with the
+acknowledged ones.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tests.support.kinesis_hours import HoursOfKinesis, run_in_hours
 
 BEGIN = Position(1, -1)
 CHUNK = 0.9
-"""Hours. A task that reads less often than every hour starts over where the index ends."""
+"""In hours: a task that reads less often than every hour starts over where the index ends."""
 
 LASTS = (0.02, 0.5, 1, 4, 9, 20, 22.5, 24, 27)
-"""Hours that something lasts."""
+"""How many hours may pass in one step."""
 
 Place = tuple[str, int]
 
 
 @dataclass
 class Figures:
-    """The results. Nothing may be in `doubled`, `skipped`, `missed`, `lost`, `left` or `unclear`."""
+    """The counts of a run. `doubled`, `skipped`, `missed`, `lost`, `left` and `unclear` must stay empty."""
 
     steps: int = 0
     acknowledged: int = 0
@@ -85,7 +85,7 @@ class Consumer:
 
 
 class InterruptedIndex:
-    """The log index, with others working between two calls."""
+    """The log index, which lets other processes work before each call."""
 
     def __init__(self, index: Any, between: Callable[[], None]) -> None:
         self._index = index
@@ -130,9 +130,9 @@ class OutageSimulation:
             for partition in range(self._get_event_type(name).timeline.partitions)
         ]
         self._consumers += [Consumer(each.place) for each in self._consumers]
-        self._keeper.lost_events_recovery.run()  # the deployment reads its stream at once
+        self._keeper.lost_events_recovery.run()  # a new deployment reads its stream at once
 
-    # Days
+    # Steps of the simulated days
 
     def step(self) -> None:
         self.figures.steps += 1
@@ -159,13 +159,13 @@ class OutageSimulation:
             self.figures.unclear.append(f"{act.__name__}: {error!r}")
 
     def publish(self) -> None:
-        """Publish to where the event type was not long ago, as those do who remember it for a moment."""
+        """Publish to a timeline that may no longer be the newest, as processes do that cache the event type."""
         name = self.chance.choice(self._names)
         event_type = self._cached.get(name) or self._get_event_type(name)
         partition = self.chance.randrange(event_type.timeline.partitions)
         values = [self._next() for _ in range(self.chance.randint(1, 3))]
         batches = {partition: [Record(b"%d" % value) for value in values]}
-        # Values are compared in the order in which they were published: one publisher at a time.
+        # The checks compare values in the order of publication, so only one publisher may be at work.
         self._publishing = True
         try:
             fates = run_blocking(self._publisher.append(event_type.timeline.topic, batches))
@@ -188,7 +188,7 @@ class OutageSimulation:
         self._go_on(consumer, self.chance.choice(self._tasks), at_once=self.chance.choice((1, 5, 1000)))
 
     def index(self) -> None:
-        """Some records of a shard, as Lambda would deliver them: again, too early, or cut in two."""
+        """Give the indexer some records of a shard, as Lambda may deliver them: again, too early, or cut in two."""
         if not self.indexer_is_here:
             return
         shard = self.chance.choice(self.world.kinesis.listed())
@@ -213,7 +213,7 @@ class OutageSimulation:
             if self.chance.random() < 0.3:
                 self._attempt(self.publish)
             for task in self._tasks[:-1]:
-                # Streams that are open ask all the time. Metrics of the last task are seldom read.
+                # Open streams ask continuously. The last task has no streams, and reads seldom.
                 self._attempt(lambda task=task: self._look(task))  # type: ignore[misc]
             if self.chance.random() < 0.3:
                 self._attempt(self.consume)
@@ -283,10 +283,10 @@ class OutageSimulation:
         finally:
             self._publisher = log
 
-    # Afterwards
+    # Checks after the steps
 
     def finish(self) -> Figures:
-        """The state when all are back and have done their work."""
+        """Let all participants return and do their work, and count what is wrong then."""
         self._interrupting = 0.0
         self.indexer_is_here = self.keeper_is_here = True
         for _ in range(6):
@@ -317,8 +317,9 @@ class OutageSimulation:
     def _judge_skipped_events(
         self, consumer: Consumer, position: Position, before: int, after: int, found: set[int]
     ) -> None:
-        """Within a timeline, only events that are nowhere any more may be left out, and only if the timeline is
-        closed."""
+        """Count events that a consumer skipped: it may skip only events that are stored nowhere any more, in a closed
+        timeline.
+        """
         passed = [value for value in self._acknowledged[consumer.place] if before < value < after]
         timeline = positions.timeline_with_order(self._get_event_type(consumer.place[0]), position.timeline)
         if timeline is None or not timeline.closed or found & set(passed) or not set(passed) <= self._forgotten:
@@ -326,7 +327,7 @@ class OutageSimulation:
         else:
             self.figures.left_out += len(passed)
 
-    # Their tools
+    # Helpers of the steps and checks
 
     def _go_on(self, consumer: Consumer, log: KinesisLog, at_once: int = 1000) -> None:
         name, partition = consumer.place
@@ -342,7 +343,7 @@ class OutageSimulation:
                 self._deliver(consumer, timeline.topic, Position(timeline.order, event.offset), event.record)
             if piece.next_offset == offset or at_once < 1000:
                 return
-            # Events left out at the end of a timeline are skipped.
+            # The timeline may end in events that nobody can read any more; continue behind them.
             consumer.position = Position(timeline.order, piece.next_offset - 1)
 
     def _deliver(self, consumer: Consumer, topic: str, position: Position, record: Record) -> None:
@@ -389,7 +390,7 @@ def start_outages(seed: int) -> Iterator[OutageSimulation]:
 
 
 def days_of(seed: int, steps: int) -> Figures:
-    """In the middle of the steps the indexer is away for more than a day, for any seed."""
+    """Run these steps. Halfway, for any seed, the indexer is away for more than a day."""
     with start_outages(seed) as made:
         for number in range(steps):
             if number == steps // 2:

@@ -1,4 +1,4 @@
-"""While the indexer and housekeeping come and go, no event that is left is skipped, and no offset is given twice."""
+"""While the indexer and housekeeping come and go, no remaining event is skipped, and no offset is given twice."""
 
 import logging
 
@@ -11,9 +11,9 @@ STEPS = 40
 
 @pytest.mark.parametrize("seed", range(4))
 def test_outages_of_every_length_skip_nothing_that_is_left(seed, caplog):
-    """Days with outages of minutes to more than the stream remembers, several tasks, splits, merges, new timelines,
-    and others at work between any two steps: each consumer gets the remaining events, in their order, and a new
-    timeline announced each loss.
+    """Whether an outage takes minutes or longer than the stream keeps events, with several tasks, splits, merges, new
+    timelines and interruptions: each consumer gets the remaining events in order, and a new timeline begins after each
+    loss.
     """
     caplog.set_level(logging.CRITICAL)
     figures = days_of(seed, STEPS)
@@ -26,7 +26,7 @@ def test_outages_of_every_length_skip_nothing_that_is_left(seed, caplog):
 
 
 def test_no_timeline_is_begun_while_someone_looks(caplog):
-    """Shards that are idle for days, split and merge are no gap, as long as the indexer and housekeeping run."""
+    """Shards that are idle for days, split or merge count as no gap, as long as the indexer and housekeeping run."""
     caplog.set_level(logging.CRITICAL)
     with start_outages(11) as days:
         for _ in range(STEPS):

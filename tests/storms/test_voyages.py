@@ -1,4 +1,4 @@
-"""In a storm of faults of Kinesis, DynamoDB and S3 nothing acknowledged is lost, and no offset changes."""
+"""While calls to Kinesis, DynamoDB and S3 fail, no acknowledged event is lost, and no offset changes."""
 
 import logging
 
@@ -12,7 +12,7 @@ STEPS = 90
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_nothing_is_lost_in_a_storm(seed, caplog):
     """Throttling, 500s, timeouts before and after the effect, expired iterators and credentials, a slow archive:
-    acknowledged events are there once, whole, in order and at their offsets, and each failure was reported clearly.
+    each acknowledged event is there once, complete, in order and at its offset, and each failure was reported clearly.
     """
     caplog.set_level(logging.CRITICAL)
     figures = run_storm(seed, STEPS)
@@ -26,5 +26,5 @@ def test_nothing_is_lost_in_a_storm(seed, caplog):
 
 @pytest.mark.long
 def test_a_storm_comes_again():
-    """The same seed is the same storm: findings can be investigated."""
+    """The same seed repeats the same storm, so findings can be investigated."""
     assert run_storm(3, 25) == run_storm(3, 25)

@@ -1,4 +1,6 @@
-"""A voyage: publishers, readers, an indexer and a writer of documents among faults, and the findings afterwards."""
+"""Simulates publishers, readers, an indexer and a writer of documents while calls fail, and checks what is stored
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ Place = tuple[int, int]
 
 @dataclass
 class Figures:
-    """The results. Nothing may be in `lost`, `doubled`, `changed`, `torn`, `misled` or `unclear`."""
+    """The counts of a run. `lost`, `doubled`, `changed`, `torn`, `misled` and `unclear` must stay empty."""
 
     steps: int = 0
     faults: int = 0
@@ -75,7 +77,7 @@ class Figures:
 
 
 class RefusingClient:
-    """A Kinesis client that refuses some records of a call by the weather."""
+    """A Kinesis client that refuses those records of a call that the weather chooses."""
 
     def __init__(self, client: Any, weather: AwsFaults) -> None:
         self._client = client
@@ -93,7 +95,7 @@ class RefusingClient:
         }
 
     def close(self) -> None:
-        """Several logs share it."""
+        """Do nothing, because several logs share the client."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -118,7 +120,7 @@ class StormSimulation:
         self._seen: dict[Place, bytes | None] = {}
         self._documents: dict[str, tuple[int, list[int]]] = dict.fromkeys(KEYS, (ABSENT_REVISION, [ABSENT_REVISION]))
 
-    # At sea
+    # Steps of the storm
 
     def step(self) -> None:
         self.figures.steps += 1
@@ -151,7 +153,7 @@ class StormSimulation:
             self._check_unchanged(place, event.offset, event.record.value)
 
     def index(self) -> None:
-        """Some of the shard's records, as Lambda would deliver them: again, too early, or cut in two."""
+        """Give the indexer some of the shard's records, as Lambda may deliver them: again, too early, or cut in two."""
         records = self._calm_records()
         first = self.chance.randint(0, len(records))
         self._indexer.index(self._shard, records[first : first + self.chance.randint(1, 20)])
@@ -170,7 +172,7 @@ class StormSimulation:
         try:
             self._registry.write(*puts)
         except ChangedMeanwhile:
-            # Nobody else writes: any conflict that is reported is with our own write.
+            # Nobody else writes, so any reported conflict is with our own write.
             self.figures.misled += 1
             self._documents[key] = (revision, [revision, revision + 1])
         except Unavailable:
@@ -186,10 +188,10 @@ class StormSimulation:
         self._logs[self.chance.randrange(len(self._logs))] = self._a_log()
         self._indexer = self._an_indexer()
 
-    # Ashore
+    # Checks after the storm
 
     def check_after_storm(self) -> Figures:
-        """The state when the storm is over."""
+        """Let all calls succeed again, and count what is wrong in the stores."""
         self.weather.badness = 0.0
         self._indexer.catch_up(self._shard)
         for key, (_, possible) in self._documents.items():
@@ -226,7 +228,7 @@ class StormSimulation:
         self.figures.changed += firsts != sorted(firsts)
 
     def _archived_values(self, place: int) -> list[bytes]:
-        """The values of the archived events to which the index refers; there are no other events by then."""
+        """The values of the archived events to which the index refers; by then, the log has no other events."""
         values: list[bytes] = []
         for segment in self._index.segments_from(TOPIC, place, 0, 10_000):
             assert segment.location
@@ -235,7 +237,7 @@ class StormSimulation:
                 values.append(event.record.value or b"")
         return values
 
-    # Their tools
+    # Helpers of the steps and checks
 
     def _check_unchanged(self, place: int, offset: int, value: bytes | None) -> None:
         self.figures.changed += self._seen.setdefault((place, offset), value) != value

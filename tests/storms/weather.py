@@ -1,4 +1,4 @@
-"""Faults that come by chance, the same ones for the same seed, and a time that passes only when a caller waits."""
+"""Random faults, the same ones for the same seed, and a clock that moves only when a caller waits or looks at it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import aws
 from tests.support.aws import Effect, EmulatedAws, Fault
 
 LITTLE = 0.001
-"""Seconds that pass whenever somebody looks at the clock: nothing takes no time at all."""
+"""Seconds that pass whenever somebody looks at the clock, because nothing takes no time at all."""
 
 THROTTLED, EXPIRED = "throttled", "expired credentials"
 
@@ -82,7 +82,9 @@ def _in_this_thread(ours: Callable[..., Any], elsewhere: Callable[..., Any]) -> 
 
 
 class AwsFaults:
-    """The faults of requests: none, or one of its service's faults. `met` counts them."""
+    """Chooses a fault for each request, or none. `badness` is the probability of a fault, and `met` counts the
+    faults.
+    """
 
     def __init__(self, chance: random.Random, clock: ReplacedTime) -> None:
         self._chance = chance
@@ -92,7 +94,7 @@ class AwsFaults:
         self.met: Counter[tuple[str, str]] = Counter()
 
     def inject_into(self, world: EmulatedAws) -> Any:
-        """Every request of this world meets the weather."""
+        """Let every request to these emulated services get its fault, if the weather chooses one."""
         usual = world.answer
 
         def answer(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:

@@ -1,4 +1,4 @@
-"""For each alert, series of metrics with which it fires, and series with which it does not.
+"""For each alert, series of metrics that make it fire, and series that do not.
 
 The values are in the notation of `promtool test rules`: `0+60x40` begins at 0, and grows by 60 in each of 40 minutes.
 """

@@ -1,4 +1,4 @@
-"""Whether an alert would fire for a broker that runs."""
+"""Finds out whether an alert would fire for a running broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _EXPRESSIONS = {each.name: each.expression for each in ALERTS}
 
 
 class AlertWatch:
-    """Compares a broker as it was when the watch began with how it is now, as if that had been a minute ago."""
+    """Evaluates alerts on two scrapes of a broker: one when the watch begins and one now, as if a minute had passed
+    between them.
+    """
 
     def __init__(self, api: httpx.Client) -> None:
         self.api = api

@@ -1,4 +1,4 @@
-"""Calls that tests make to a broker repeatedly."""
+"""Calls to a broker that many tests make."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.builders import a_name
 
 
 def a_definition(**changes: Any) -> dict[str, Any]:
-    """The body of a request for an event type, with the mandatory fields alone; `schema` may be a dict."""
+    """The body of a request that creates an event type, with only the mandatory fields; `schema` may be a dict."""
     schema = changes.pop("schema", {})
     definition = {
         "name": a_name(),
@@ -31,7 +31,7 @@ def attributes(*names: str) -> list[dict[str, str]]:
 
 
 def an_authorization(admins: str = "ann", readers: str = "ann", writers: str = "ann") -> dict[str, Any]:
-    """An authorization section; each list one name, or several separated by spaces."""
+    """An authorization section; each argument has one name, or several separated by spaces."""
     return {
         "admins": attributes(*admins.split()),
         "readers": attributes(*readers.split()),
@@ -40,7 +40,7 @@ def an_authorization(admins: str = "ann", readers: str = "ann", writers: str = "
 
 
 def create_event_type(api: httpx.Client, definition: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """Create an event type and say how it was registered."""
+    """Create an event type, and return the registered definition."""
     definition = definition or a_definition(**changes)
     answer = api.post("/event-types", json=definition)
     assert answer.status_code == 201, answer.text
@@ -48,7 +48,7 @@ def create_event_type(api: httpx.Client, definition: dict[str, Any] | None = Non
 
 
 def problem(answer: httpx.Response, status: int) -> str:
-    """Look at a Problem's form, and give its detail."""
+    """Check the form of a Problem, and return its detail."""
     body = answer.json()
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
@@ -59,7 +59,7 @@ def problem(answer: httpx.Response, status: int) -> str:
 
 
 def violations(answer: httpx.Response) -> set[str]:
-    """The lines of a field-by-field refusal."""
+    """The lines of a refusal that lists what is wrong, field by field."""
     detail = problem(answer, 422)
     assert answer.json()["type"] == "http://httpstatus.es/422"
     assert detail.endswith("\n")

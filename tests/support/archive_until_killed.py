@@ -1,9 +1,9 @@
-"""A program that publishes and archives at the same time, and prints acknowledged events, until it is killed.
+"""A program that publishes and archives at the same time, and prints the acknowledged events, until a test kills it.
 
     python archive_until_killed.py FOLDER RUN
 
-It prints `ready`, then a line per acknowledged append: partition and the events' names. A line is printed by one call,
-so that a killed process leaves whole lines, or one half at the end.
+It prints `ready`, and then a line for each acknowledged append: the partition and the events' names. One call prints a
+line, so a killed process leaves whole lines, and perhaps half of one at the end.
 """
 
 import itertools

@@ -33,7 +33,9 @@ def an_application(handler, method="GET"):
 
 
 class Client:
-    """Plays the server's part: provides the body in pieces, and notes the sent messages."""
+    """Plays the ASGI server: provides the body of a request in pieces, and notes the messages that the application
+    sends.
+    """
 
     def __init__(self, *pieces, leaves_after_body=False):
         self.sent = []
@@ -73,7 +75,7 @@ class Client:
 
 
 def get_response(handler, scope=None, client=None, limits=NO_HEAD_START):
-    """A client's view of the response to one request."""
+    """Send one request to a handler, and return the response."""
 
     async def run():
         seen = client or Client()
@@ -88,7 +90,7 @@ def get_response(handler, scope=None, client=None, limits=NO_HEAD_START):
 
 
 def get_application_response(application, scope, client):
-    """A client's view of the response to one request, to another application."""
+    """Send one request to an ASGI application, and return the response."""
 
     async def run():
         edge = AsgiApplication(

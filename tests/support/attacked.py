@@ -1,4 +1,4 @@
-"""A broker in a separate process, under a limit of memory, for tests that attack it.
+"""A broker in a separate process, with limited memory, for tests that attack it.
 
 `make test` runs short attacks. `make attacks` sets `ATTACKS=long`, and runs long ones.
 """
@@ -25,7 +25,7 @@ MEGABYTE = 1_000_000
 
 
 def choose_repetitions(short: int, long: int) -> int:
-    """How often to do something: in `make test`, and in `make attacks`."""
+    """The number of repetitions: `short` in `make test`, `long` in `make attacks`."""
     return long if LONG else short
 
 
@@ -53,11 +53,13 @@ class AttackedBroker:
         return self.process.poll() is None
 
     def memory(self) -> int:
-        """The bytes of memory that it holds now (RSS)."""
+        """The bytes of memory that the broker holds now (RSS)."""
         return self._read_measure("VmRSS", "rss")
 
     def peak_memory(self) -> int:
-        """The most that it has held since `forget_peak`, or since its start; on Linux. Elsewhere its present memory."""
+        """On Linux, the most memory that the broker has held since `forget_peak` or its start; elsewhere, its present
+        memory.
+        """
         return self._read_measure("VmHWM", "rss")
 
     def forget_peak(self) -> None:
@@ -65,7 +67,7 @@ class AttackedBroker:
             (self._status.parent / "clear_refs").write_text("5")
 
     def read_log(self) -> str:
-        """Its log up to now."""
+        """The broker's log so far."""
         return self._log.read_text(errors="replace")
 
     def tracebacks(self) -> list[str]:
@@ -76,7 +78,7 @@ class AttackedBroker:
         ]
 
     def end(self, how: int = signal.SIGTERM, within: float = 60) -> int:
-        """Send a signal, and return the exit code."""
+        """End the broker by a signal, and return its exit code."""
         self.process.send_signal(how)
         return self.process.wait(timeout=within)
 
@@ -100,12 +102,12 @@ class AttackedBroker:
 def start_attacked_broker(
     *arguments: str, address_limit: int = ADDRESS_LIMIT, **environment: str
 ) -> Iterator[AttackedBroker]:
-    """Start a broker in memory that may have at most this number of bytes of address space, and end it afterwards.
+    """Start a broker with memory engines and a limit on its address space in bytes, and end it afterwards.
 
     `arguments` are further ones of the program, and `environment` is added to its own: `NAKADI_AUTH="jwt"`.
     """
     program = [sys.executable, "-m", "nakadi.local", "--port=0", "--engine=memory", *arguments]
-    # Not every system can limit it; there the attack only measures.
+    # Not every system can limit the address space; without the limit, the attack only measures.
     limited = ["sh", "-c", f'ulimit -v {address_limit // 1024} 2>/dev/null; exec "$@"', "sh", *program]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"

@@ -30,7 +30,7 @@ ORDER = a_record(a_field("id"), a_field("lines", {"type": "array", "items": "int
 
 
 def schema_draft(schema: Any = ORDER) -> dict[str, str]:
-    """A schema as it is sent."""
+    """A schema as a request contains it."""
     return {"type": "avro_schema", "schema": schema if isinstance(schema, str) else json.dumps(schema)}
 
 
@@ -39,14 +39,14 @@ AN_ORDER = {"id": 'bär"\n', "lines": [1, -2]}
 
 
 def encode(schema: Any, value: Any) -> bytes:
-    """The binary form of a value, as fastavro writes it."""
+    """The binary form of a value, written by fastavro."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(copy.deepcopy(schema)), value)
     return out.getvalue()
 
 
 PAYLOAD = encode(ORDER, AN_ORDER)
-"""The order in the form of a publisher."""
+"""The order in the binary form that a publisher sends."""
 
 
 def decode(schema: Any, payload: bytes) -> Any:

@@ -1,6 +1,5 @@
 """AWS as far as the tests need it: moto in this process, with parts of DynamoDB that moto lacks, and faults on demand.
-
-Nothing leaves the process: a request is answered where it would be sent.
+No request leaves the process: moto answers it at the point where it would be sent.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Fault = Callable[[AWSPreparedRequest, Effect], AWSResponse | None]
 
 
 class EmulatedAws:
-    """Calls are counted; `goes_wrong` lets the next calls of an operation meet these faults, one each."""
+    """Counts calls. `goes_wrong` gives each of the next calls of an operation one of these faults."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -42,7 +41,7 @@ class EmulatedAws:
         self._faults.setdefault(operation, deque()).extend(faults)
 
     def goes_right(self) -> None:
-        """Nothing goes wrong any more."""
+        """Forget the remaining faults."""
         self._faults.clear()
 
     def awaits_fault(self, operation: str) -> bool:
@@ -54,7 +53,7 @@ class EmulatedAws:
             _tables_client().create_table(**table.create_request(prefix))
 
     def answer(self, request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
-        """To the service a request is one step; moto leaves that to its callers."""
+        """Carry out one request at a time: each is atomic in the real service, but moto leaves that to its callers."""
         operation = _operation(request)
         with self._one_at_a_time:
             self.calls[operation] += 1
@@ -64,7 +63,7 @@ class EmulatedAws:
 
 @contextmanager
 def aws_with_tables() -> Iterator[EmulatedAws]:
-    """With the tables of a deployment that is called `test`."""
+    """An emulated AWS with the tables of a deployment that is called `test`."""
     with aws() as world:
         world.made_tables("test")
         yield world
@@ -77,7 +76,7 @@ def aws() -> Iterator[EmulatedAws]:
 
     def answered(stubber: BotocoreStubber, event_name: str, request: AWSPreparedRequest, **more: Any) -> Any:
         if urlsplit(request.url).hostname == "127.0.0.1":
-            return None  # Somebody else's service, which listens on this machine.
+            return None  # moto does not answer for services that listen on this machine
         return world.answer(request, lambda: stubbed(stubber, event_name, request, **more))
 
     with (
@@ -91,13 +90,15 @@ def aws() -> Iterator[EmulatedAws]:
 
 @cache
 def _session() -> Session:
-    """The same session for all tests, because each new one reads long descriptions of every service."""
+    """All tests share a session, because each new one reads long descriptions of every service."""
     return Session()
 
 
 @cache
 def _tables_client() -> Any:
-    """One for all, because creating a client takes as long as creating its tables; moto answers wherever it is used."""
+    """All tests share a client, because creating one takes as long as creating the tables; it works with every emulated
+    AWS.
+    """
     return _session().create_client("dynamodb", REGION)
 
 
@@ -105,12 +106,12 @@ def _tables_client() -> Any:
 
 
 def refusal_fault(code: str) -> Fault:
-    """The service answers this error, and has done nothing."""
+    """A fault: the service answers with this error, and has done nothing."""
     return lambda request, _: _error(request, 400, {"__type": f"com.amazonaws.dynamodb#{code}"})
 
 
 def cancellation_fault(code: str) -> Fault:
-    """The service cancels a transaction for the sake of its last change, or refuses a single one."""
+    """A fault: the service cancels a transaction because of its last change, or refuses a single change."""
 
     def fault(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
         changes = json.loads(request.body or "{}").get("TransactItems")
@@ -133,14 +134,14 @@ def error_after_effect(request: AWSPreparedRequest, effect: Effect) -> AWSRespon
 
 
 def unreadable_answer_after_effect(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
-    """The request has its effect, and something in between answers in the place of the service."""
+    """A fault: the request has its effect, but a proxy answers in place of the service."""
     effect()
     page: Any = MockRawResponse("<html>Welcome</html>")
     return AWSResponse(request.url, 200, {"content-type": "text/html"}, page)
 
 
 def small_page_fault(limit: int) -> Fault:
-    """The service answers a query with at most this number of items, and the beginning of the next page."""
+    """A fault: the service answers a query with at most this number of items, and says where the next page begins."""
 
     def answered(request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
         request.body = json.dumps({**json.loads(request.body), "Limit": limit}).encode()
@@ -168,7 +169,7 @@ def truncated_answer_after_effect(request: AWSPreparedRequest, effect: Effect) -
 
 
 def timeout_fault_with(meanwhile: Callable[[], None]) -> Fault:
-    """The request has its effect, another process does something, and no answer comes."""
+    """A fault: the request has its effect, `meanwhile` does the work of another process, and no answer comes."""
 
     def fault(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
         effect()
@@ -190,7 +191,7 @@ PASSING_FAULTS = {
     "cut off after": truncated_answer_after_effect,
     "no connection": no_connection,
 }
-"""Faults of DynamoDB after which another attempt may succeed, by what a test is called that meets them."""
+"""Faults of DynamoDB after which another attempt may succeed, by their names in the ids of tests."""
 
 
 def _error(request: AWSPreparedRequest, status: int, body: Mapping[str, Any]) -> AWSResponse:

@@ -1,4 +1,6 @@
-"""Queues, topics, buses and functions of AWS for tests, over HTTP: moto on a port of this machine, in this process."""
+"""SQS queues, SNS topics, event buses and Lambda functions for tests, over HTTP: moto in this process, on a port of
+this machine.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ Handler = Callable[[Any, Any], Any]
 
 @contextmanager
 def aws_over_http() -> Iterator[str]:
-    """The endpoint, which is also in the environment."""
+    """Yield the endpoint, to which the environment also points."""
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(Services(None), port=port, lifespan="off", log_config=None))
     with aws():
@@ -52,7 +54,7 @@ def a_client(service: str, endpoint: str) -> Iterator[Any]:
 
 
 def receive_all(sqs: Any, url: str) -> list[dict[str, Any]]:
-    """The messages of a queue, in order; they are taken out of it."""
+    """Take all messages out of a queue, and return them in order."""
     found: list[dict[str, Any]] = []
     while messages := sqs.receive_message(
         QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["All"], MessageAttributeNames=["All"]
@@ -65,7 +67,7 @@ def receive_all(sqs: Any, url: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def a_function(handler: Handler) -> Iterator[str]:
-    """The ARN of a function that runs here. Its address is in the environment."""
+    """Yield the ARN of a function that `handler` plays in this process. The environment points to its endpoint."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _invocations_of(handler))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -81,7 +83,9 @@ def a_function(handler: Handler) -> Iterator[str]:
 
 def _invocations_of(handler: Handler) -> type[BaseHTTPRequestHandler]:
     class Invocations(BaseHTTPRequestHandler):
-        """Lambda's answers to synchronous invocations. A handler that raises a `LambdaError` plays the service."""
+        """Answers synchronous invocations as Lambda does. If the handler raises a `LambdaError`, that is the service's
+        own answer.
+        """
 
         def do_POST(self) -> None:
             event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -98,7 +102,7 @@ def _invocations_of(handler: Handler) -> type[BaseHTTPRequestHandler]:
             for name, value in {**headers, "Content-Length": str(len(result))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            with suppress(OSError):  # the client waits no longer
+            with suppress(OSError):  # the client has closed the connection
                 self.wfile.write(result)
 
         def log_message(self, *_: Any) -> None:

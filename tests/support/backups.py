@@ -1,4 +1,4 @@
-"""A data folder with everything that one can hold, and the backups of it."""
+"""A data folder with one of everything that data folders can hold, and backups of it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class BusyFolder:
 
 
 def count_in(folder: Path) -> int:
-    """The number of events in a data folder, after reading all of them."""
+    """Read all events in a data folder, and count them."""
     log = TieredLogParts("sqlite", folder, HandMovedClock()).log(QUIET, TopicNames())
     try:
         count = 0

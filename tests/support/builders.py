@@ -1,4 +1,4 @@
-"""Values with good defaults, so a test shows only the relevant ones."""
+"""Builds values with good defaults, so a test states only what matters to it."""
 
 import itertools
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Looks for a text in every byte of every file, in a folder or in a bucket, with and without compression."""
+"""Searches every byte of every file in a folder or bucket for a text, with and without compression."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def list_files_in(folder: Path) -> Mapping[str, bytes]:
 
 
 def objects_in(client: Any, bucket: str) -> Mapping[str, bytes]:
-    """The objects of a bucket, also those versions that nothing shows any more. No upload may be unfinished."""
+    """The objects of a bucket, with all their versions, even deleted ones. Fails if an upload is unfinished."""
     assert not client.list_multipart_uploads(Bucket=bucket).get("Uploads")
     found = {}
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket):
@@ -36,14 +36,15 @@ def find_files_with_text(text: str, files: Mapping[str, bytes]) -> list[str]:
 
 
 def decompress_all(content: bytes) -> bytes:
-    """The bytes of a file, with and without compression. Its beginning shows the format."""
+    """The bytes of a file, as they are and decompressed. The first bytes show the format."""
     if content.startswith(b"\x1f\x8b"):
         return content + gzip.decompress(content)
     if content.startswith(b"PAR1"):
-        # Every value of every page, in any encoding; statistics of columns are plain in the rest.
+        # Parquet: the values of all pages, in any encoding; the statistics of columns are uncompressed in the file
+        # itself.
         return content + repr(pq.ParquetFile(BytesIO(content)).read().to_pylist()).encode()
     if content.startswith(b"Obj\x01"):
-        # Blocks end with the mark that the header ends with; each has two numbers in front.
+        # Avro: each block ends with the same sync mark as the header, and begins with two numbers.
         header, *blocks = content.split(content[-SYNC_BYTES:])
         return header + b"".join(_decompress(block) for block in blocks if block)
     return content
@@ -62,5 +63,5 @@ def _decompress(block: bytes) -> bytes:
 
 
 def list_file_kinds(files: Mapping[str, bytes]) -> Iterator[str]:
-    """The endings of names."""
+    """The extensions of the files' names."""
     return (Path(name.partition("@")[0]).suffix for name in files)

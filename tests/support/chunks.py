@@ -10,7 +10,7 @@ STORED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 class ReadingRules:
-    """The rules for reading that sessions ask for."""
+    """The rules for reading that a session needs."""
 
     skips_misplaced_events = False
 
@@ -20,14 +20,14 @@ def a_record(text: str) -> Record:
 
 
 def a_chunk(*records: Record | str, start: int = 0, order: int = 1) -> EventChunk:
-    """Events, beginning at offset `start`; a text means an event with this value."""
+    """A chunk of events that begins at offset `start`; a text stands for an event with this value."""
     made = [each if isinstance(each, Record) else a_record(each) for each in records]
     events = tuple(StoredEvent(start + index, record, STORED_AT) for index, record in enumerate(made))
     return EventChunk(order, start, EventSlice(events, start + len(events)))
 
 
 def some_events(count: int, start: int = 0, size: int = 1) -> EventRun:
-    """Consecutive events whose values are their offsets, filled up to `size` bytes."""
+    """Consecutive events; the value of each is its offset, padded to `size` bytes."""
     records = [Record(str(offset).rjust(size, "0").encode()) for offset in range(start, start + count)]
     return a_chunk(*records, start=start).run_from_offset(start)
 

@@ -1,4 +1,4 @@
-"""The commands of the command line, and whether an example of one can be parsed."""
+"""Lists the commands of the command line, and checks whether examples of them can be parsed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPERATORS = {"|", "||", "&&", ";", "&", ">", ">>", "<", "2>"}
 
 
 def every_command() -> list[tuple[str, click.Command]]:
-    """All commands, each with its words."""
+    """All commands, each as the list of its words."""
     return list(_commands(nakadi, ""))
 
 

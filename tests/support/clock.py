@@ -6,7 +6,7 @@ from nakadi.ports.clock import SystemClock
 
 
 class MovableClock(SystemClock):
-    """The clock of the system, which a test can put forward."""
+    """The system's clock, which a test can move forward."""
 
     def __init__(self) -> None:
         self._moved = 0.0
@@ -34,16 +34,16 @@ class HandMovedClock:
         return self._passed
 
     def sleep(self, seconds: float) -> None:
-        """Waiting returns at once, as if the time had passed."""
+        """Return at once, as if the time had passed."""
         self.move(seconds)
 
     def move(self, seconds: float) -> None:
         self._passed += seconds
 
     def stand_still(self, seconds: float) -> None:
-        """The machine stands still, and its steady clock with it; the time of day continues."""
+        """Stop the steady clock for these seconds, as when a machine is suspended; the time of day continues."""
         self._behind -= seconds
 
     def set_back(self, seconds: float) -> None:
-        """The time of day is set back; the steady clock does not notice."""
+        """Set back the time of day; the steady clock continues."""
         self._behind += seconds

@@ -1,4 +1,4 @@
-"""Compares a row of a table with the text of the event that was published, value by value."""
+"""Compares a row of a table with the text of the published event, value by value."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BROKER_FIELDS = {
     "parent_eids",
     "span_ctx",
 }
-"""What the broker puts into the metadata of an event beside what its publisher has there."""
+"""The fields that the broker may add to the metadata of an event."""
 
 
 def assert_row_is_as_published(row: Row, text: str | None, *, has_metadata: bool) -> None:
-    """Raise `AssertionError` unless a row has the published values, in columns or in the text, and nothing else.
+    """Raise `AssertionError` unless a row has all published values, in columns or in the text, and no others.
 
     The broker adds to the metadata of an event that has some.
     """
@@ -36,14 +36,14 @@ def assert_row_is_as_published(row: Row, text: str | None, *, has_metadata: bool
     published = _read(text)
     kept = None if row["nakadi_event"] is None else _read(row["nakadi_event"])
     for event in (columns, kept) if has_metadata else ():
-        # The published event has it too, so that everything in it is compared.
+        # What remains of the metadata is compared like the other members.
         _check_stamps(event, published)
     assert _agrees_with_object(columns, published), (text, row)
     assert kept == published if kept is not None else _is_complete(columns, published), (text, row)
 
 
 def _check_stamps(event: dict[str, Any] | None, published: Mapping[str, Any]) -> None:
-    """Remove the broker's own members from the metadata."""
+    """Remove from the metadata the fields that the broker has added."""
     if event is None or event.get("metadata") is None:
         return
     metadata = event["metadata"].asDict() if isinstance(event["metadata"], Row) else dict(event["metadata"])
@@ -54,7 +54,7 @@ def _check_stamps(event: dict[str, Any] | None, published: Mapping[str, Any]) ->
 
 
 class _Number(Decimal):
-    """A number that knows how it is written."""
+    """A number that remembers its text."""
 
     def __new__(cls, text: str) -> Self:
         made = super().__new__(cls, text)
@@ -65,7 +65,7 @@ class _Number(Decimal):
 
 
 class _Object(dict[str, Any]):
-    """An object that knows its members as written: their order, and repeated names."""
+    """An object that remembers its members as written: their order, and repeated names."""
 
     def __init__(self, members: list[tuple[str, Any]]) -> None:
         super().__init__(members)
@@ -77,7 +77,7 @@ def _read(text: str) -> Any:
 
 
 def _spelling(value: Any) -> Any:
-    """What a JSON text says, and how: the digits of numbers, and members in their order."""
+    """The value of a JSON text with its spelling: the digits of numbers, and the order of members."""
     match value:
         case _Object():
             return "object", [(name, _spelling(each)) for name, each in value.members]
@@ -89,14 +89,14 @@ def _spelling(value: Any) -> Any:
 
 
 def _is_as_published(found: Any, published: Any) -> bool:  # noqa: PLR0911  # one for each type of value
-    """Whether each existing value is the published one, in another notation perhaps."""
+    """Whether each value that is not null is the published one, perhaps in another notation."""
     match found:
         case None:
             return True
         case Row():
             return isinstance(published, dict) and _agrees_with_object(found.asDict(), published)
         case dict():
-            # A column of names with texts has all of them.
+            # A column of the type map has all members.
             return isinstance(published, dict) and (found == published or _agrees_with_object(found, published))
         case list():
             return (
@@ -122,7 +122,9 @@ def _agrees_with_object(found: Mapping[str, Any], published: Mapping[str, Any]) 
 
 
 def _agrees_at(name: str, value: Any, published: Mapping[str, Any]) -> bool:
-    """The column a__string has texts of the property a, unless a property has that name."""
+    """Whether a column agrees with its property. The column `a__string` has texts of the property `a`, unless there is
+    a property `a__string`.
+    """
     source = name.rpartition("__")[0]
     return any(each in published and _is_as_published(value, published[each]) for each in (name, source))
 
@@ -135,7 +137,7 @@ def _moment(text: str) -> datetime | None:
 
 
 def _is_text_of(text: str, published: Any) -> bool:
-    """Whether a text is the JSON of a value. Of an object or a list, it has every digit and every member."""
+    """Whether a text is the JSON of a value. For an object or a list, even the spelling has to match."""
     try:
         found = _read(text)
     except json.JSONDecodeError:
@@ -144,7 +146,7 @@ def _is_text_of(text: str, published: Any) -> bool:
 
 
 def _is_complete(found: Any, published: Any) -> bool:
-    """Whether nothing that was published is missing. Existing members agree with it."""
+    """Whether no published value is missing, for values that agree as far as they are there."""
     match found, published:
         case None, _:
             return published is None

@@ -12,7 +12,7 @@ from tests.support.patience import until
 
 
 class Consumer(OpenStream):
-    """`api` is the client for its commits. Parameters go into the query, or into the body if there are `partitions`."""
+    """Commits through the client `api`. Parameters go into the query, or into the body if there are `partitions`."""
 
     def __init__(
         self, api: httpx.Client, subscription: dict[str, Any], headers: dict[str, str] | None = None, **parameters: Any
@@ -33,7 +33,7 @@ class Consumer(OpenStream):
         return self.headers["x-nakadi-streamid"]
 
     def batch(self) -> Any:
-        """The next line that has events; at the end of the stream None."""
+        """The next line with events, or None at the end of the stream."""
         while line := self.line():
             batch = json.loads(line)
             if "events" in batch:
@@ -41,7 +41,7 @@ class Consumer(OpenStream):
         return None
 
     def keep_alive(self) -> Any:
-        """The next line that has none."""
+        """The next line without events, or None at the end of the stream."""
         while line := self.line():
             batch = json.loads(line)
             if "events" not in batch:
@@ -58,7 +58,7 @@ class Consumer(OpenStream):
         )
 
     def consumed(self, count: int) -> list[Any]:
-        """This number of events, each batch committed."""
+        """Read this number of events, and commit each batch."""
         events: list[Any] = []
         while len(events) < count:
             batch = self.batch()
@@ -68,13 +68,13 @@ class Consumer(OpenStream):
         return events
 
     def debug_at_the_end(self) -> list[str]:
-        """The rest of the stream, up to its end."""
+        """Read the stream to its end, and return the debug messages in it."""
         lines = [json.loads(line) for line in self.rest().splitlines()]
         return [line["info"]["debug"] for line in lines if "info" in line]
 
 
 def owners(api: httpx.Client, subscription: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """The owner of each partition; "" for none, and "a>" while it is being taken from a."""
+    """The owner of each partition: "" if there is none, and "a>" while `a` hands it over."""
     answer = api.get(f"/subscriptions/{subscription['id']}/stats")
     assert answer.status_code == 200, answer.text
     return {

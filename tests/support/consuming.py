@@ -1,4 +1,4 @@
-"""A session on a table: a test is its clock, its store and its client."""
+"""A subscription session without a broker: a test plays its clock, its store and its client."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def distance(_place: EventTypePartition, first: Position, last: Position) -> int
 
 
 class SessionHarness:
-    """`SessionHarness(0, 1)` has a session that owns partitions 0 and 1 without commits, and reads both.
+    """`SessionHarness(0, 1)` has a session that owns partitions 0 and 1, of which nothing is committed, and reads both.
 
-    `lines` are the client's lines: "0:0-4" is a batch with events 0 to 4 of partition 0, "0@4" a keep-alive behind
-    event 4, and the text behind a blank is the debug info. `calls` are its other requests.
+    `lines` are the client's lines: "0:0-4" is a batch with events 0 to 4 of partition 0, "0@4" a keep-alive line after
+    event 4, and the text after a space is the debug info. `calls` are the session's calls to its environment.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SessionHarness:
         self._take(self.session.handle_state(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
 
     def change(self, *entries: PartitionAssignment) -> None:
-        """These entries become like this, with their owners in the offsets, and the session hears of it."""
+        """Replace these entries, set their owners in the offsets, and tell the session."""
         new = {each.partition: each for each in entries}
         there = tuple(new.pop(each.partition, each) for each in self.assignment.entries)
         self.assignment = replace(
@@ -109,14 +109,13 @@ class SessionHarness:
         self.pass_shared_state()
 
     def arrive(self, events: EventRun | int, start: int = 0, partition: int = 0) -> None:
-        """Pass events of a partition to the session: this number, beginning at an offset, or these."""
+        """Pass events of a partition to the session: a number of events from offset `start`, or a given run."""
         run = some_events(events, start) if isinstance(events, int) else events
         self._take(self.session.handle_events(a_place(partition), run, self.now))
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and the session is woken whenever it wanted to be.
-
-        A session that wants to be woken for the same deadline again would spin in a broker, and forever here.
+        """Let time pass, and wake the session at each of its deadlines. Fail if waking changes nothing and the session
+        keeps the deadline: in a broker, it would spin.
         """
         until = self.now + seconds
         while not self.session.end and (deadline := self.session.next_tick_at()) <= until:
@@ -136,12 +135,12 @@ class SessionHarness:
     # Results
 
     def take_messages(self) -> list[str]:
-        """The lines since the last time."""
+        """The lines since the last call of this method."""
         lines, self.lines = self.lines, []
         return lines
 
     def take_calls(self) -> list[SessionAction]:
-        """The calls since the last time, except openings that were answered."""
+        """The session's calls since the last call of this method, without openings that were answered."""
         calls, self.calls = self.calls, []
         return calls
 

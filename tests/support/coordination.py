@@ -1,4 +1,4 @@
-"""Sessions, entries and assignments with good defaults, and every engine that keeps them."""
+"""Sessions, entries and assignments with good defaults, and calls to a coordination."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def places(*partitions: int) -> tuple[EventTypePartition, ...]:
 
 
 def a_session(session_id: str, *requested: int, **changes: Any) -> Session:
-    """A session that shares the partitions, or one that claims these by name."""
+    """A session that shares all partitions, or one that requests these by name."""
     defaults: dict[str, Any] = {
         "process_id": "this process",
         "started_at": A_MOMENT,
@@ -47,18 +47,18 @@ def a_session(session_id: str, *requested: int, **changes: Any) -> Session:
 
 
 def entry(partition: int, told: str = "") -> PartitionAssignment:
-    """The entry of a partition: "" has no owner, "a" is a's, "a>b" is a's until b gets it."""
+    """The entry of a partition: "" has no owner, "a" belongs to a, and "a>b" belongs to a until it passes to b."""
     owner, _, following = told.partition(">")
     return PartitionAssignment(a_place(partition), owner or None, following or None)
 
 
 def entries(*told: str) -> tuple[PartitionAssignment, ...]:
-    """The entries of partitions 0, 1, 2, …"""
+    """The entries of partitions 0, 1, 2, …, in the notation of `entry`."""
     return tuple(entry(partition, each) for partition, each in enumerate(told))
 
 
 def format_partitions(them: Iterable[PartitionAssignment]) -> list[str]:
-    """The other way round."""
+    """The notation of these entries, as `entry` reads it."""
     return [f"{each.owner or ''}{'>' + each.next_owner if each.next_owner else ''}" for each in them]
 
 
@@ -68,7 +68,7 @@ def an_assignment(*told: str, sessions: Iterable[Session] = (), **changes: Any) 
 
 
 def a_parked_event(offset: int, value: bytes = b"{}", timeline: int = 1, **changes: Any) -> ParkedEvent:
-    """An event, of partition 0 by default."""
+    """A parked event, in partition 0 by default."""
     defaults: dict[str, Any] = {
         "partition": a_place(),
         "position": Position(timeline, offset),
@@ -87,7 +87,7 @@ def at(offset: int, timeline: int = 1) -> Position:
 def begin_assignment(
     coordination: Coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION
 ) -> Assignment:
-    """An assignment whose partitions are all before their first event."""
+    """Store an assignment whose partitions are all before their first event."""
     new = an_assignment(*told, sessions=sessions)
     positions = {each.partition: at(-1) for each in new.entries}
     return coordination.replace_assignment(subscription, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
@@ -103,7 +103,7 @@ def commit(
 def commit_ahead(
     coordination: Coordination, session: str, offset: int, *done: OffsetRange, partition: int = 0
 ) -> CommitResult:
-    """Commit, with positions done ahead."""
+    """Commit an offset, and ranges behind it that are done ahead."""
     place = a_place(partition)
     committing = coordination.commit(SUBSCRIPTION, session, {place: at(offset)}, LATER, {place: done})
     return run_blocking(committing)[place]
@@ -112,7 +112,7 @@ def commit_ahead(
 def commit_async(
     coordination: Coordination, session: str, positions: Mapping[EventTypePartition, Position]
 ) -> Future[CommitResultByPartition]:
-    """The outcome of a commit that is not waited for; a second one would be an error."""
+    """Begin a commit, and return a future of its result; a second result would be an error."""
     outcome: Future[CommitResultByPartition] = Future()
 
     def done(found: CommitResultByPartition | Exception) -> None:

@@ -1,4 +1,4 @@
-"""The operations on partitions and cursors of one event type, without a broker behind them."""
+"""The operations on partitions and cursors of one event type, without a broker."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""DynamoDB and S3 for several processes: a port of this machine, with the tables that a deployment makes."""
+"""DynamoDB and S3 for several processes: moto on a port of this machine, with the tables that a deployment creates."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ CREDENTIALS = {
 
 @contextmanager
 def a_dynamodb() -> Iterator[str]:
-    """The URL of its tables. Inside, this process and those that it starts have the credentials."""
+    """Yield the URL of the tables. Inside the block, this process and those that it starts have the credentials."""
     with aws_service() as endpoint, tables(endpoint, PREFIX) as url:
         yield url
 
 
 @contextmanager
 def a_bucket() -> Iterator[tuple[str, Any]]:
-    """The URL of a bucket as an archive, and a client of the S3 that it is in."""
+    """Yield the URL of a bucket as an archive, and a client of its S3."""
     with aws_service() as endpoint, closing(Session().create_client("s3", REGION, endpoint_url=endpoint)) as client:
         client.create_bucket(Bucket=PREFIX, CreateBucketConfiguration={"LocationConstraint": REGION})
         yield f"s3://{PREFIX}/?region={REGION}&endpoint={endpoint}", client
@@ -49,7 +49,7 @@ def a_bucket() -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def aws_service() -> Iterator[str]:
-    """The endpoint of a separate AWS, on a port of this machine."""
+    """Yield the endpoint of an emulated AWS, on a port of this machine."""
     port = free_port()
     with (
         patch.dict(os.environ, CREDENTIALS),
@@ -66,7 +66,9 @@ def aws_service() -> Iterator[str]:
 
 @contextmanager
 def start_dynamodb_local() -> Iterator[str]:
-    """The URL of tables on DynamoDB Local, which no other test uses. Inside, processes have credentials."""
+    """Yield the URL of tables on DynamoDB Local that no other test uses. Inside the block, processes have
+    credentials.
+    """
     with patch.dict(os.environ, CREDENTIALS), tables(dynamodb_local(), f"contract-{next(_numbers)}") as url:
         yield url
 

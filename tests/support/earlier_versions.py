@@ -13,7 +13,7 @@ from tests.support.environment import plain_environment
 from tests.support.pages import ROOT
 
 COMMIT_BY_FORMAT = {1: "671c7368^", 3: "0c277473^", 4: "83e06c1b^", 5: "104225cb^"}
-"""The last commit with each format of the data file. Format 2 was never committed."""
+"""For each format of the data file, the last commit that wrote it. Format 2 was never committed."""
 
 VERSION_BEFORE = COMMIT_BY_FORMAT[5]
 

@@ -36,13 +36,15 @@ SQLITE = "sqlite:///{folder}/nakadi.db"
 
 DYNAMODB = "dynamodb://contract?region=eu-central-1"
 
-# Without a choice: each test gets its own tables or stream.
+# These URLs have no options, because each test gets its own tables or stream.
 DYNAMODB_LOCAL: Mapping[str, str] = {"dynamodb-local": "dynamodb:local"} if OTHER_ENGINES_WANTED else {}
 KINESALITE: Mapping[str, str] = {"kinesalite": "kinesis:kinesalite"} if OTHER_ENGINES_WANTED else {}
 KAFKA: Mapping[str, str] = {"kafka": "kafka:", **({"kafka-tiered": "tiered:kafka"} if kafka.ALL else {})}
 
 STORES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB, **DYNAMODB_LOCAL}
-"""Engines that serve each of the next four ports. An engine that serves some of them has a line in their tables."""
+"""Engines that implement all of the next four ports. An engine that implements only some of them has a line in their
+tables.
+"""
 
 REGISTRIES: Mapping[str, str] = {
     **STORES,
@@ -69,16 +71,18 @@ EVENT_LOGS: Mapping[str, str] = {
     **KAFKA,
 }
 COMPACT_LATER = frozenset(KAFKA)
-"""Event logs that are compacted by their store, at a time that the store chooses."""
+"""Event logs whose store compacts them at a time of its own choice."""
 LONG = frozenset({"kinesis-local", "kinesis-pushed"})
-"""Event logs that `make test` leaves out: an engine that has its tests on another emulation, or without fan-out."""
+"""Event logs that `make test` leaves out, because it tests their engine on another emulation, or without fan-out."""
 
 DEDUPLICATING_LOGS = {**{name: url for name, url in EVENT_LOGS.items() if name not in LONG}, "claims": "memory:"}
-"""All event logs, and one that does not use its own memory of ids. Ids of events are claimed for logs without one."""
+"""The event logs of `make test`, and a memory log that has the ids of its events claimed, as logs do that cannot
+remember ids themselves.
+"""
 
 
 def event_log_params(*left_out: str) -> Sequence[object]:
-    """The event logs but for some, as parameters of a fixture."""
+    """The event logs without those left out, as parameters of a fixture."""
     names = [name for name in EVENT_LOGS if name not in left_out]
     return [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in names]
 
@@ -105,7 +109,7 @@ def a_registry(url: str, folder: Path) -> Iterator[Registry]:
 
 @contextmanager
 def prepare_engine(url: str, folder: Path) -> Iterator[str]:
-    """An engine's resources before it is opened, and its whole URL: in AWS, tables that the deployment has made."""
+    """Create the resources of an engine, such as the tables that a deployment creates, and yield its complete URL."""
     if not url.startswith("dynamodb:"):
         yield url.format(folder=folder)
         return
@@ -123,7 +127,7 @@ def prepare_engine(url: str, folder: Path) -> Iterator[str]:
 
 
 def claiming_log(log: EventLog, claims: EidClaims, clock: Clock) -> ClaimingLog:
-    """A store that deduplicates events in a log, with claims on their ids."""
+    """A store that deduplicates the events of a log by claims on their ids."""
     return ClaimingLog(
         logs=OneStorage(log),
         claims=claims,
@@ -135,7 +139,7 @@ def claiming_log(log: EventLog, claims: EidClaims, clock: Clock) -> ClaimingLog:
 
 
 class OneStorage:
-    """The log of every storage."""
+    """Uses one log for every storage."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -145,7 +149,7 @@ class OneStorage:
 
 
 class LogUnderTest:
-    """An event log, the hours that pass for it, and topics that no other test uses."""
+    """An event log with a clock that the test moves, and with topics that no other test uses."""
 
     def __init__(self, log: EventLog, clock: HandMovedClock) -> None:
         self.log = log
@@ -162,7 +166,7 @@ class LogUnderTest:
 
     @property
     def deduplicating(self) -> DeduplicatingLog:
-        """The store that deduplicates events: the log itself, or one that claims them."""
+        """The store that deduplicates events: the log itself, or one that claims their ids."""
         if isinstance(self.log, DeduplicatingLog) and not self.has_claims:
             return self.log
         return claiming_log(self.log, self._claims, self._clock)
@@ -171,7 +175,7 @@ class LogUnderTest:
         self._clock.move(time.total_seconds())
 
     def an_hour_is_lost(self) -> None:
-        """Someone puts the clock back."""
+        """Set the clock back by an hour."""
         self._clock.move(-3600)
 
     def a_topic(self, partitions: int = 1) -> str:
@@ -188,12 +192,12 @@ class LogUnderTest:
         return [text for _, text in self.events(topic, partition)]
 
     def found(self, topic: str, start: int) -> tuple[list[StoredEvent], int]:
-        """The result of one read, and where to read on."""
+        """The events of one read, and the offset at which the next read begins."""
         piece = self.log.read(topic, 0, start)
         return list(piece.events), piece.next_offset
 
     def events(self, topic: str, partition: int = 0, **how: int) -> list[tuple[int, str | None]]:
-        """Offset and text of every event."""
+        """The offset and text of every event."""
         oldest = self.log.bounds(topic, [partition])[partition].oldest
         return [
             (event.offset, record_text(event.record))
@@ -202,8 +206,9 @@ class LogUnderTest:
 
 
 def read_everything(log: EventLog, topic: str, partition: int, start: int, **how: int) -> list[StoredEvent]:
-    """Every event, beginning at an offset. One read may answer with fewer than there are, so it is read slice by
-    slice."""
+    """Read all events from an offset on. One read may return fewer events than there are, so repeat it slice by
+    slice.
+    """
     found: list[StoredEvent] = []
     end = log.bounds(topic, [partition])[partition].next_offset
     while start < end:
@@ -219,7 +224,7 @@ def append_and_wait(log: EventLog, topic: str, batches: Mapping[int, Sequence[Re
 
 
 def append_async(log: EventLog, topic: str, batches: Mapping[int, Sequence[Record]]) -> Future[AppendResultByPartition]:
-    """The outcome of an append that is not waited for; a second one would be an error."""
+    """Begin an append, and return a future of its result; a second result would be an error."""
     outcome: Future[AppendResultByPartition] = Future()
 
     def done(found: AppendResultByPartition | Exception) -> None:
@@ -253,7 +258,7 @@ def a_log(url: str, folder: Path) -> Iterator[LogUnderTest]:
 
 @contextmanager
 def a_tiered_log(hot: str, folder: Path, clock: HandMovedClock) -> Iterator[EventLog]:
-    """A log that archives all the time, and lets the hot half keep as little as it can."""
+    """A log that archives continuously, and whose hot half keeps as little as possible."""
     from tests.support.tiers import ColdLog, open_tiered_log  # noqa: PLC0415  # not everybody asks for it
 
     log = open_tiered_log(hot, folder, clock)
@@ -265,7 +270,7 @@ def a_tiered_log(hot: str, folder: Path, clock: HandMovedClock) -> Iterator[Even
 
 @contextmanager
 def make_log_dependencies(url: str, folder: Path) -> Iterator[tuple[str, LogDependencies]]:
-    """A log's whole URL, and the resources beside it."""
+    """Yield the complete URL of a log, and the resources that it needs."""
     if url.startswith("kafka:"):
         yield kafka.url(), NO_DEPENDENCIES
         return

@@ -1,11 +1,11 @@
-"""The environment of a process of the tests: a newcomer's, and variables that are passed on by name."""
+"""The environment of a process that tests start: only the variables that it needs."""
 
 import os
 from collections.abc import Mapping
 
-# The places of programs, settings and temporary files, and the encoding of text. Java and Spark, pyenv's Python and
-# Node are found by their own variables on machines that have them in unusual places. Certificates and the cache of
-# the CDK are set by tests/conftest.py.
+# These variables name the places of programs, settings and temporary files, and the encoding of text. Java, Spark,
+# pyenv's Python and Node may be in unusual places, to which their own variables point. tests/conftest.py sets
+# certificates and the cache of the CDK.
 PASSED_VARIABLES = (
     "PATH",
     "HOME",
@@ -23,9 +23,9 @@ PASSED_VARIABLES = (
 
 
 def plain_environment(**more: str) -> dict[str, str]:
-    """The variables of `HANDED_ON` that are set here, and `more`.
+    """The variables of `PASSED_VARIABLES` that are set here, and `more`.
 
-    Other variables of a machine, such as `PYTHONUNBUFFERED` or `MAKEFLAGS`, would affect tests elsewhere.
+    Other variables of a machine, such as `PYTHONUNBUFFERED` or `MAKEFLAGS`, would change the results of tests.
     """
     return {**select_plain(os.environ), **more}
 

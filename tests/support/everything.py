@@ -1,11 +1,11 @@
-"""The selection of tests, and the seeds that they begin with.
+"""Selects tests, and the seeds that random tests begin with.
 
     @pytest.mark.long("tests/unit/room/test_module.py::test_quickly")
     def test_at_length(): ...
 
-`make test` leaves out a test with this mark, `make test-long` runs the rest, and `make test-all` runs everything, on
-every engine and with new seeds. The mark names the tests in `make test` that show the same behaviour. A mark without
-a name means behaviour that takes long to show.
+`make test` leaves out tests with this mark, `make test-long` runs these, and `make test-all` runs everything, on every
+engine and with new seeds. The mark names the tests in `make test` that show the same behaviour. A mark without a name
+means that no shorter test shows the behaviour.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import pytest
 WANTED = os.environ.get("TEST_ALL") == "1"
 
 SEED = int(os.environ.get("SEED", "0"))
-"""Where random tests begin: 0 in `make test`, and a new number in each `make test-all`."""
+"""The seed with which random tests begin: 0 in `make test`, and a new number in each `make test-all`."""
 
 
 def choose_by_suite(few: int, many: int) -> int:
-    """How many examples a test tries: a few in every run, and many if all tests run."""
+    """How many examples a test tries: `few` in most runs, and `many` in `make test-all`."""
     return many if WANTED else few
 
 
 def seeds(few: int, many: int) -> range:
-    """The seeds that a test tries."""
+    """The seeds that a test tries, `few` or `many` of them."""
     return range(SEED, SEED + choose_by_suite(few, many))
 
 

@@ -1,4 +1,6 @@
-"""Lambda functions as Lambda runs them: a handler loaded from its folder, the environment, an invocation's context."""
+"""Runs Lambda functions as Lambda does: with a handler loaded from its folder, an environment, and an invocation's
+context.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class Context:
 
 
 def load_handler(name: str) -> ModuleType:
-    """A function's module as a new execution environment has it."""
+    """Load a function's module, as a new execution environment does."""
     spec = spec_from_file_location(f"functions_{name}_handler", ROOT / "functions" / name / "handler.py")
     assert spec
     assert spec.loader
@@ -39,7 +41,7 @@ def load_handler(name: str) -> ModuleType:
 
 
 def load_recorded_event(path: str) -> dict[str, Any]:
-    """An invocation from the folder of events, `apigateway/publish_batch`."""
+    """A recorded invocation from the folder `events`, such as `apigateway/publish_batch`."""
     event: dict[str, Any] = json.loads((EVENTS / f"{path}.json").read_text())
     return event
 
@@ -66,7 +68,9 @@ print(*sys.modules)
 
 @cache
 def import_handler(name: str) -> frozenset[str]:
-    """The modules that a process has loaded once it has imported a function's handler. Raises if that does any work."""
+    """Import a function's handler in a new process, and return the modules that it has loaded then. Raises if the
+    import does any work.
+    """
     folders = (ROOT / "layers/nakadi/python", ROOT / "functions" / name)
     done = subprocess.run(
         [sys.executable, "-c", PROBE, *map(str, folders)],

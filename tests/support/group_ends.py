@@ -1,5 +1,6 @@
-"""Resources that tests share beyond fixtures, such as a server of this process, end with the group of tests that
-shares them."""
+"""Ends resources that tests share without a fixture, such as a server of this process, when the group of tests that
+shares them ends.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ def pytest_fixture_setup(
 
 @atexit.register
 def end_shared() -> None:
-    """End it now. The last registered one ends first."""
+    """End all shared resources now, in the reverse order of registration."""
     while _endings:
         _endings.pop()()
 
 
 def finish_fixtures() -> None:
-    """Finish every fixture that lives as long as the session. It is set up again if a later test needs it."""
+    """Finish all fixtures that live as long as the session. pytest sets them up again if a later test needs them."""
     while _fixtures:
         fixture, request = _fixtures.pop()
         fixture.finish(request)

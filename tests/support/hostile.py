@@ -1,4 +1,4 @@
-"""Requests of every kind to every operation: nearly as described, and hostile in one place or in several."""
+"""Draws requests to every operation that follow the description, except in one or two hostile places."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CURSORS = (
 
 @dataclass(frozen=True)
 class RawJson:
-    """JSON that is written down as it stands."""
+    """A text that goes into a request's JSON unchanged."""
 
     text: str
 
@@ -132,7 +132,7 @@ some_cursors = some.sampled_from(CURSORS).map(str.encode) | some.deferred(
 )
 
 
-# Schemas are JSON in a text: a reader of the body does not see faults in there.
+# A schema is JSON within a string, so a parser of the body does not notice errors in it.
 schema_texts = some.deferred(lambda: bodies(SCHEMAS).map(lambda text: text.decode("utf-8", "replace")))
 SCHEMAS = (
     {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a", "maxLength": 5}}, "required": ["a"]},
@@ -148,7 +148,7 @@ SCHEMAS = (
 
 @dataclass(frozen=True)
 class HostileRequest:
-    """A request as it is sent. The target is escaped already."""
+    """A request as it is sent, with its target already escaped."""
 
     method: str
     target: str
@@ -166,7 +166,7 @@ class HostileRequest:
 
 @dataclass
 class BrokerContent:
-    """Existing names: values of parameters in paths and queries, and good bodies of operations."""
+    """What a broker has: values of parameters in paths and queries, and good bodies of operations."""
 
     names: Mapping[str, Sequence[str]]
     bodies: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -212,7 +212,7 @@ def _headers(
 
 
 def encode_json(value: Any) -> bytes:
-    """JSON, with literals as they stand."""
+    """Write JSON, with each `RawJson` unchanged."""
     return _encode_value(value).encode("utf-8", "surrogatepass")
 
 
@@ -229,7 +229,7 @@ def _encode_value(value: Any) -> str:
 
 @some.composite
 def bodies(draw: some.DrawFn, good: Sequence[Any], *, hostile: bool = True) -> bytes:
-    """A good body; if it is hostile, then with hostile values here and there, or cut, or something else."""
+    """Draw a good body or, if `hostile`, one with hostile values, one that is cut or damaged, or random bytes."""
     if hostile and (not good or draw(some.integers(0, 9)) == 0):
         return draw(some.binary(max_size=30) | values.map(encode_json))
     body = draw(some.sampled_from(good))
@@ -291,13 +291,13 @@ def _query(draw: some.DrawFn, operation: ApiOperation, world: BrokerContent, hos
 
 
 def _remove_newlines(value: bytes) -> bytes:
-    """A value that ends where the line ends, so that the request stays one request."""
+    """Remove control characters, so the value stays within its line and the request stays one request."""
     return bytes(each for each in value if each >= 32 and each != 127)
 
 
 @cache
 def _by_what_they_read() -> list[str]:
-    """Operations, the more often the more there is in their requests to go wrong."""
+    """The operations; an operation with more parameters, or with a body, occurs more often."""
     return [
         name
         for name, each in openapi.operations().items()

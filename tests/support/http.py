@@ -1,4 +1,4 @@
-"""Talking to a broker: one client interface, with a socket or without."""
+"""Clients of a broker without a socket, with the same interface as those with one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ post = partial(httpx.post, timeout=PATIENCE)
 
 
 class ApplicationTransport(httpx.BaseTransport):
-    """Hands requests to an application in this process. For buffered answers; streams need a socket."""
+    """Passes requests to an application in this process. It buffers answers, so streams need a socket."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -40,14 +40,14 @@ class ApplicationTransport(httpx.BaseTransport):
 
 
 def make_client(application: Application, **headers: str) -> httpx.Client:
-    """A client without a socket."""
+    """A client of an application in this process, without a socket."""
     return check_against_description(
         httpx.Client(transport=ApplicationTransport(application), base_url="http://broker", headers=headers)
     )
 
 
 def check_against_description(client: httpx.Client) -> httpx.Client:
-    """The client, failing whenever an answer does not match the description of the API."""
+    """Let the client fail whenever an answer does not match the description of the API."""
     client.event_hooks = {"response": [_hold_against_the_description]}
     return client
 

@@ -12,7 +12,7 @@ JSON = "Content-Type: application/json"
 
 
 class StreamHandlers:
-    """Streams for tests: their calls, and how to feed them."""
+    """Streams that tests feed, and whose calls tests can see."""
 
     def __init__(self):
         self.open = 0
@@ -57,7 +57,7 @@ def echo(request):
 
 
 class SlowHandler:
-    """A handler that has requests wait until they are freed."""
+    """A handler that lets requests wait until a test frees them."""
 
     def __init__(self):
         self.entered = threading.Event()

@@ -1,4 +1,4 @@
-"""The imports between modules of the package, by their sources."""
+"""Finds the imports between modules of the package in their sources."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ PYTHON = Path(__file__).parents[2] / "layers/nakadi/python"
 
 
 def imports_by_module() -> Mapping[str, set[str]]:
-    """The package's modules that each module imports: at its top, inside functions, and for types alone."""
+    """For each module, the package's modules that it imports at its top, inside functions, or only for types."""
     modules = {_module_name(path): path for path in sorted((PYTHON / "nakadi").rglob("*.py"))}
     return {
         name: {each for each in _imported_names(path, modules) if each != name and each in modules}
@@ -53,7 +53,7 @@ def _names_in(node: ast.AST) -> Iterator[str]:
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
-    """A way from each module back to itself, for those that have one."""
+    """For each module in a circle of imports, a path from it back to itself."""
     return [way for module in imports if (way := _way_back(module, imports))]
 
 

@@ -10,7 +10,7 @@ from tests.support.environment import plain_environment
 from tests.support.installed import PROMISES, find_unpromised_modules
 from tests.support.patience import PATIENCE
 
-# Programs are skipped: others import their content.
+# This skips programs, because importing one may run it.
 IMPORTS = """
 import importlib, json, pkgutil, sys
 
@@ -83,7 +83,7 @@ def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def failed_imports(python: Path, extra: str) -> list[str]:
-    """The modules that the extra promises and that cannot be imported, with the reasons."""
+    """The modules of the extra that cannot be imported, with the reasons."""
     done = run(python, "-c", IMPORTS, json.dumps([PROMISES[extra], find_unpromised_modules(extra)]))
     if done.returncode:
         return [done.stderr]
@@ -99,7 +99,7 @@ def newest_offset(python: Path) -> str:
 
 
 def fixture_outcome(python: Path) -> str:
-    """Run a test that uses the fixture; return the last lines of pytest."""
+    """Run a test that uses the fixture, and return the last lines of pytest."""
     file = python.parents[1] / "test_it.py"
     file.write_text(FIXTURE)
     done = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file))

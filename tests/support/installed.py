@@ -1,6 +1,5 @@
-"""The wheel as users have it: built, and installed into environments with only the requirements of its metadata.
-
-`lean_environment` links the distributions from the environment of the tests: nothing is downloaded, and a forgotten
+"""Builds the wheel, and installs it as users do: into environments with only the requirements of its metadata.
+`lean_environment` links distributions from the environment of the tests, so it downloads nothing, and a forgotten
 requirement is missing.
 """
 
@@ -27,7 +26,7 @@ NAME = "nakadi-serverless"
 PLAIN = ""
 EXTRAS = ("local", "aws", "cdk", "kafka", "jobs", "cli", "lineage", "otel", "relay", "spark", "sql")
 
-# Each is imported with all of its modules.
+# The packages of each extra; tests import all of their modules.
 PROMISES = {
     PLAIN: ("nakadi",),
     "local": ("nakadi.local",),
@@ -55,17 +54,17 @@ NEEDS_AWS = (
     "nakadi.local.stage_backups",
 )
 NEEDS_KAFKA = ("nakadi.engines.kafka",)
-# It stands on the jobs, whose packages another extra brings.
+# It imports the jobs, whose packages come with another extra.
 NEEDS_LINEAGE = ("nakadi_jobs.lineage",)
 NEEDS_OTEL = ("nakadi.app.open_telemetry",)
 # Python data sources came with Spark 4.
 NEEDS_SPARK_4 = ("nakadi_spark.data_source",)
-# It is a module for pytest, which finds it by the metadata.
+# Only pytest imports this module; it finds the module in the metadata.
 NEEDS_PYTEST = ("nakadi.local.pytest_plugin",)
 
 
 def find_unpromised_modules(extra: str) -> tuple[str, ...]:
-    """Prefixes of modules that another extra brings the packages for."""
+    """Prefixes of the modules whose packages come with another extra."""
     needs = {"aws": NEEDS_AWS, "kafka": NEEDS_KAFKA, "lineage": NEEDS_LINEAGE, "otel": NEEDS_OTEL}
     return (
         *NEEDS_PYTEST,
@@ -75,7 +74,7 @@ def find_unpromised_modules(extra: str) -> tuple[str, ...]:
 
 
 def build_distribution(kind: str, of: Path, into: Path) -> Path:
-    """Build the `wheel` or the `sdist` of a checkout or a source distribution."""
+    """Build the `wheel` or `sdist` of a checkout or of a source distribution."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(into)]
     subprocess.run(command, cwd=of, env=plain_environment(), check=True, capture_output=True)
     [built] = into.glob("*.whl" if kind == "wheel" else "*.tar.gz")
@@ -110,7 +109,7 @@ def read_requirements(found: Distribution, *extras: str) -> Iterator[Requirement
 
 
 def required_distributions(requirements: Iterable[Requirement]) -> Iterator[Distribution]:
-    """The distributions that are installed here and required, directly or by others."""
+    """The installed distributions that these requirements need, directly or through others."""
     waiting = list(requirements)
     seen: set[tuple[str, frozenset[str]]] = set()
     named: set[str] = set()
@@ -129,7 +128,9 @@ def required_distributions(requirements: Iterable[Requirement]) -> Iterator[Dist
 
 
 def link_distribution(found: Distribution, site: Path) -> None:
-    """Put a distribution into another environment; of a folder that several share, such as `aws_cdk`, its own parts."""
+    """Link a distribution into another environment. If several share a folder, such as `aws_cdk`, link only its own
+    parts of it.
+    """
     for entry in top_level_paths(found):
         parts = (
             entry.parts[:2] if count_shared_files()[entry.parts[0]] > 1 and len(entry.parts) > 1 else entry.parts[:1]
@@ -142,14 +143,14 @@ def link_distribution(found: Distribution, site: Path) -> None:
 
 @cache
 def count_shared_files() -> Counter[str]:
-    """How many distributions have files in each folder."""
+    """For each folder, the number of distributions with files in it."""
     return Counter(top for each in distributions() for top in {entry.parts[0] for entry in top_level_paths(each)})
 
 
 def top_level_paths(found: Distribution) -> Iterator[PurePosixPath]:
     """The first two parts of the path of each file, without programs and compiled modules."""
     if found.read_text("RECORD") is None:
-        # Without `wheel`, older versions of pip install pyspark in a way that keeps no list of its files.
+        # Without `wheel`, older versions of pip install pyspark without a list of its files.
         assert isinstance(found, PathDistribution)
         names = [Path(str(found._path)).name, *(found.read_text("top_level.txt") or "").split()]
         paths = {PurePosixPath(each) for each in names if Path(str(found.locate_file(each))).exists()}

@@ -1,4 +1,4 @@
-"""A data folder with event types and an archive, and the jobs run on it, with one Spark for all tests."""
+"""A data folder with event types and an archive, and a runner of jobs on it, with one Spark for all tests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class DataFolder:
     """The files that a broker would have left in its data folder."""
 
     def __init__(self, folder: Path, archive: str = "") -> None:
-        """`archive` is the URL of an archive elsewhere."""
+        """`archive` is the URL of an archive outside the folder."""
         self.folder = folder
         self.archive = archive or f"file://{folder / 'archive'}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class DataFolder:
         return self.event_types.replace(old, new)
 
     def annotate(self, event_type: EventType, annotations: Mapping[str, str]) -> EventType:
-        """The event type with these annotations, and no others."""
+        """Give the event type these annotations, and no others."""
         old = self.event_types.get(event_type.name)
         return self.event_types.replace(old, replace(old, annotations=annotations))
 
@@ -123,10 +123,8 @@ class DataFolder:
         apart: timedelta = timedelta(seconds=1),
         other_topics: Iterable[EventType] = (),
     ) -> IndexSegment:
-        """Archive events after the existing ones, as one member of an object. None is a tombstone, bytes are taken
-        as such.
-
-        `other_topics` have their part in the object too.
+        """Archive events after the existing ones, as one member of an object. None means a tombstone, and bytes are an
+        event's exact text. The object also gets a member for each of `other_topics`.
         """
         first = self._head(event_type, partition).state.next_offset
         stored = _make_stored_events(events, first, keys, at, apart)
@@ -181,7 +179,7 @@ class DataFolder:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The reports of a job's run."""
+    """The exit code and the reports of a job's run."""
 
     code: int
     told: str
@@ -190,7 +188,9 @@ class JobResult:
 
 @cache
 def open_reading_session(tables: str) -> SparkSession:
-    """A session to look at tables with. A new one for each look would have to learn everything again."""
+    """A session in which tests look at tables. They share it, because a new session would have to load all metadata
+    again.
+    """
     return open_spark("look", tables, "hadoop", "local[2]", "1g")
 
 
@@ -213,7 +213,7 @@ class Jobs:
         return JobResult(code, told.getvalue(), shown.getvalue())
 
     def compact(self, *arguments: str) -> JobResult:
-        """Run `compaction` without what most tests do not look at, and what takes a second."""
+        """Run `compaction` without its tidying, which takes a second and matters to few tests."""
         return self.run(compaction.main, "--no-tidying", "--no-quality", *arguments)
 
     def measured(self, *arguments: str) -> JobResult:
@@ -235,14 +235,14 @@ class Jobs:
         return [tuple(row) for row in found.collect()]
 
     def spark_jobs(self, run: Callable[[], object]) -> int:
-        """How many jobs of Spark something takes."""
+        """How many Spark jobs `run` takes."""
         tracker = self.spark().sparkContext.statusTracker()
         before = set(tracker.getJobIdsForGroup())
         run()
         return len(set(tracker.getJobIdsForGroup()) - before)
 
     def names(self) -> list[str]:
-        """The tables there are."""
+        """The names of the tables."""
         return [row["tableName"] for row in self.spark().sql(f"SHOW TABLES IN nakadi.{self.database}").collect()]
 
     def snapshots(self, name: str) -> int:

@@ -1,8 +1,7 @@
-"""A Kafka for the tests of a process: its own, or the one at `KAFKA=host:9092`.
-
-`make test` puts it there where it can, and runs a part of the tests that need it: the contract of the event log, a
-restart, and the end-to-end tests that are chosen here. They go to one process, so there is one Kafka for all of them.
-Without Kafka, they are skipped, and say why. `make test-engines` runs all.
+"""A Kafka for the tests of a process: its own, or the one at `KAFKA=host:9092`. `make test` installs Kafka if it can,
+and runs a part of the tests that need it: the contract of the event log, a restart, and the end-to-end tests that are
+selected here. They all run in one process, so one Kafka serves them. Without Kafka, these tests are skipped, and say
+why. `make test-engines` runs all.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ missing_requirement = cache(kafka_local.missing_requirement)
 
 NOT_IN_EVERY_RUN = pytest.mark.skipif(not ALL, reason="`make test-engines` runs all that is tested on Kafka")
 
-# Publishing, streaming, subscribing and committing, where logs may differ: where partitions begin and end, when their
-# events are seen, and how batches and timelines come to them.
+# These test publishing, streaming, subscribing and committing where logs may differ: where partitions begin and end,
+# when readers see their events, and how batches and timelines reach them.
 SELECTED_TESTS = frozenset(
     {
         "test_a_batch_follows_a_new_timeline",
@@ -64,12 +63,12 @@ SELECTED_TESTS = frozenset(
 
 
 def url() -> str:
-    """An event log with no topics yet: others' topics have other names."""
+    """The URL of an event log with no topics yet: its prefix sets its topics apart from all others."""
     return f"kafka://{servers()}?prefix={uuid4().hex[:12]}-"
 
 
 def servers() -> str:
-    """Without a Kafka, the test is skipped, unless somebody requested it."""
+    """The address of the Kafka. Without one, skip the test, unless all tests with Kafka were requested."""
     if OWN_ADDRESS:
         return OWN_ADDRESS
     if (missing := missing_requirement()) and not ALL:
@@ -87,7 +86,7 @@ def _start_server() -> str:
     return broker.address
 
 
-# Until it is missed, a server that was killed may not come back.
+# A killed server may not come back before the cluster misses it, so the cluster misses it soon.
 FAST_FAILURE_SETTINGS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
@@ -119,14 +118,14 @@ class OwnServer:
         self._server.process.wait()
 
     def pause(self) -> None:
-        """Leave its connections open, and answer nothing."""
+        """Stop the process: its connections stay open, but it answers nothing."""
         self._server.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._server.process.send_signal(signal.SIGCONT)
 
     def start(self) -> None:
-        """Start it at its earlier place, with the data on its disk."""
+        """Start it at its earlier address, with its earlier data."""
         port = int(self.address.rpartition(":")[2])
         settings = {**(self._settings or {}), **FAST_FAILURE_SETTINGS}
         self._server = kafka_local.start(self._folder, port=port, settings=settings)
@@ -153,7 +152,7 @@ def a_server(folder: Path, prefix: Sequence[str] = ()) -> Iterator[OwnServer]:
 
 @contextmanager
 def three_servers(folder: Path) -> Iterator[Mapping[int, OwnServer]]:
-    """A cluster, in which two of three copies make a write durable. The first server is its controller."""
+    """A cluster in which a write is durable when two of three copies have it. The first server is the controller."""
     controller, servers = free_port(), {}
     try:
         for node in (1, 2, 3):

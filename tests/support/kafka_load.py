@@ -1,4 +1,4 @@
-"""Events that are appended to a Kafka and read from it during a failure, and their fates."""
+"""Appends events to a Kafka and reads them during a failure, and records their fates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_log(servers, timeout=2, prefix=""):
 
 
 class NumberedLoad:
-    """Writers that append numbered events one by one, never the same one again, and a reader that follows them.
+    """Writers that append numbered events one by one, without repeating any, and readers that follow them.
 
     `record` is pytest's `record_property`: the summary of the run shows the fates of the events.
     """
@@ -77,7 +77,7 @@ class NumberedLoad:
             place = piece.next_offset
 
     def goes_on(self):
-        """Wait until more events of every writer were acknowledged and read."""
+        """Wait until every writer has got further acknowledgements, and the readers have read more events."""
         stored, seen = len(self.acknowledged), self._count_read()
         until(
             lambda: (
@@ -88,12 +88,12 @@ class NumberedLoad:
         until(lambda: self._has_ended() or self._count_read() > seen + SOME)
 
     def is_refused(self):
-        """Wait until an event of every writer was refused."""
+        """Wait until the log has refused an event of every writer."""
         before = len(self.refused)
         until(lambda: self._has_ended() or _writers_of(self.refused[before:]) == WRITERS)
 
     def figures(self):
-        """End, let the reader come to the end, and compare its events with the acknowledged ones."""
+        """Stop the writers, let the readers reach the end, and compare the events read with the acknowledged ones."""
         self._writing.set()
         for each in self._writers:
             each.result(PATIENCE)
@@ -120,7 +120,7 @@ class NumberedLoad:
         return figures
 
     def _has_ended(self):
-        """No writer and no reader may end by itself; its error is raised here."""
+        """Raise the error of a writer or reader that has ended: none may end by itself."""
         return any(each.result() for each in (*self._writers, *self._readers) if each.done())
 
     def _count_read(self):
@@ -132,7 +132,7 @@ def _writers_of(names):
 
 
 def retry_until_available(ask):
-    """The result, once there is one."""
+    """Repeat the call until it does not raise `Unavailable`, and return its result."""
     found = []
 
     def ask_unless_unavailable():

@@ -1,8 +1,7 @@
-"""A proxy in front of a server of Kafka that spoils some of its answers: errors that a real one gives seldom, answers
-that never arrive, and answers that arrive late.
-
-Of Kafka's protocol it knows the frames, and for requests to produce, to fetch, and for metadata, the values that an
-answer to them has to repeat. It makes client and server agree on versions of these whose format is known here.
+"""A proxy in front of a Kafka server that spoils some of its answers: it answers with errors that a real server seldom
+gives, drops answers, and delays them. The proxy knows the frames of Kafka's protocol and, for produce, fetch and
+metadata requests, the values that an answer has to repeat. It makes client and server agree on versions of these
+requests whose format it knows.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ NEWEST = {PRODUCE: 7, FETCH: 11, METADATA: 8}
 
 @dataclass(eq=False)
 class ProxyFault:
-    """The fault of requests of one kind, `times` of them, or all while it lasts.
-
-    They are answered with the error `code`; without one, the connection is cut in place of the answer, or the answer
-    is held back for as long as the fault lasts. `reaches_server` says whether the server carries them out.
+    """A fault of requests of one kind: of the first `times`, or of all while the fault lasts. The proxy answers them
+    with the error `code`. Without a code, it cuts the connection instead of answering or, if `held_back`, holds the
+    answer back for as long as the fault lasts. `reaches_server` says whether the server carries out the requests.
     """
 
     kind: int
@@ -60,7 +58,7 @@ class KafkaProxy:
         self._accepting.start()
 
     def close(self) -> None:
-        # A thread that waits for a connection keeps waiting when its socket is closed, unless that is shut down.
+        # Closing a listening socket does not wake the thread that waits for a connection; shutting it down does.
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         if self._accepting.ident is not None:
@@ -71,7 +69,7 @@ class KafkaProxy:
 
     @contextmanager
     def spoiling(self, *faults: ProxyFault) -> Iterator[ProxyFault]:
-        """The answer that is passed on is the first of them."""
+        """Let these faults happen inside the block, and yield the first."""
         with self._lock:
             self._faults = faults
         try:
@@ -162,7 +160,7 @@ class _Connection:
         if fault.code is not None:
             self._answer(_refusal(request, fault.code))
         elif fault.held_back:
-            # Later answers wait as well, as they would after a slow one.
+            # Later answers on the connection wait, too, as they would after a slow one.
             fault.ended.wait()
             self._answer(answer)
         else:
@@ -184,7 +182,7 @@ def _send(connection: socket.socket, frame: bytes) -> None:
 
 
 def _limit_versions(frame: bytes) -> bytes:
-    """The answer that says which versions the server knows, without those that are not known here."""
+    """Remove from the answer about versions those that this proxy does not know."""
     changed = bytearray(frame)
     at, (code,) = 6, struct.unpack_from(">h", frame, 4)
     if code:
@@ -203,7 +201,7 @@ def _limit_versions(frame: bytes) -> bytes:
 
 
 class _Request:
-    """The fields of a request, read in order."""
+    """Reads the fields of a request in order."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame, self._at = frame, 0
@@ -250,7 +248,7 @@ def _refused_produce(request: _Request, code: int) -> bytes:
 
 def _refused_fetch(request: _Request, code: int) -> bytes:
     *_, topics = request.take(">iiiibiii")
-    # Without a session, so that each request names all partitions.
+    # The answer opens no fetch session, so each request names all partitions.
     answer = [struct.pack(">iihii", request.number, 0, 0, 0, topics)]
     for _ in range(topics):
         name = request.text()
@@ -263,7 +261,7 @@ def _refused_fetch(request: _Request, code: int) -> bytes:
 
 
 def _refused_metadata(request: _Request, code: int) -> bytes:
-    """The answer of a server that has just started, and knows no servers yet."""
+    """The answer of a server that has just started and does not know the other servers yet."""
     (topics,) = request.take(">i")
     answer = [struct.pack(">iiihii", request.number, 0, 0, -1, -1, max(topics, 0))]
     for _ in range(topics):

@@ -1,4 +1,5 @@
-"""Kill jobs at random moments, repeatedly, then let them finish: tables are as if none had been killed.
+"""Kills jobs at random moments, repeatedly, and then lets them finish: the tables have to be as if no job had been
+killed.
 
 python -m tests.support.kill_jobs [KILLS] [compaction|follow|statistics|retention ...]
 """
@@ -51,7 +52,7 @@ class KilledJobs:
         self.lasts = 1.0
 
     def archive(self) -> None:
-        """A few more events; now and then a tombstone."""
+        """Archive a few more events, sometimes with a tombstone."""
         names = [None if self.drawn.random() < 0.2 else f"name {self.drawn.randrange(6)}" for _ in range(5)]
         keys = [f"k{self.drawn.randrange(8)}" for _ in names]
         at = STORED_AT + timedelta(seconds=len(self.expected))
@@ -63,8 +64,10 @@ class KilledJobs:
         self.expected += zip(keys, names, strict=True)
 
     def run(self, job: str, *arguments: str, kill: bool | str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Run a job in a separate process, to its end, to a random moment, or until it has written another of the files
-        of a pattern in the folder of its tables. Until a random moment, other things happen meanwhile."""
+        """Run a job in a separate process. With `kill`, kill it at a random moment, before which `meanwhile` is called
+        repeatedly; or, if `kill` is a pattern, as soon as it has written a further file that matches the pattern in the
+        folder of its tables.
+        """
         there = self._files(kill)
         command = [
             sys.executable,
@@ -110,7 +113,7 @@ class KilledJobs:
             process.stderr.close()
 
     def finish(self) -> None:
-        """Run compaction to its end, in this process, which has a Spark anyway: it looks at tables later."""
+        """Run compaction to its end in this process, whose Spark reads the tables later anyway."""
         with redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
             code = finishing.main(["--data", str(self.data.folder), "--master", "local[2]", "--memory", "1g"])
         assert code == 0, told.getvalue()
@@ -129,14 +132,16 @@ class KilledJobs:
 
 
 def kill_compaction(killed: KilledJobs, kills: int) -> None:
-    """Every event is there once, and the newest of each key; the progress of tables matches their content."""
+    """Kill compaction, and check that every event is there once, that `latest` has the newest event of each key, and
+    that the progress matches the tables.
+    """
     killed.archive()
     killed.run("compaction", kill=False)
     kill_compaction_at(killed, [("compaction", True)] * kills)
 
 
 def kill_compaction_at(killed: KilledJobs, moments: Sequence[tuple[str, bool | str]]) -> None:
-    """The same, with jobs that are killed at these moments, beginning with the first run."""
+    """The same, but kill the runs, from the first on, at these moments."""
     for job, moment in moments:
         killed.archive()
         killed.run(job, kill=moment)
@@ -145,10 +150,10 @@ def kill_compaction_at(killed: KilledJobs, moments: Sequence[tuple[str, bool | s
 
 
 def kill_follow(killed: KilledJobs, kills: int) -> None:
-    """The same for tables that follow: events archived while the job runs are also there once."""
+    """The same for the following job: events archived while it runs are also there once."""
     killed.archive()
     killed.run("follow", *UNTIL_IDLE, kill=False)
-    # It would run forever: this is long enough for some rounds.
+    # The job never ends by itself, so let it run long enough for some rounds.
     killed.lasts += 10
     for _ in range(kills):
         killed.run("follow", *OFTEN, kill=True, meanwhile=killed.archive)
@@ -163,7 +168,7 @@ def check_tables(killed: KilledJobs) -> None:
 
 
 def kill_statistics(killed: KilledJobs, kills: int) -> None:
-    """Windows are there once, with every event counted."""
+    """Kill statistics, and check that each window is there once and counts every event."""
     killed.archive()
     killed.run("statistics", *UNTIL, kill=False)
     for _ in range(kills):
@@ -174,7 +179,7 @@ def kill_statistics(killed: KilledJobs, kills: int) -> None:
 
 
 def kill_retention(killed: KilledJobs, kills: int) -> None:
-    """No byte of an erased value is left, and everything else is where it was."""
+    """Kill retention, and check that no byte of an erased value is left, and that all other data is unchanged."""
     for _ in range(6):
         killed.archive()
     killed.run("compaction", kill=False)

@@ -1,4 +1,4 @@
-"""Kinesis event logs for tests: on moto, which cannot split shards, and on local services, which can."""
+"""Creates Kinesis event logs for tests: on moto, which cannot split shards, and on local services, which can."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REGION = "eu-central-1"
 SHARDS = 2
 
 FAST_OPTIONS = "lease=0.05&shared_for=0&poll=0.02&reads_per_second=10000"
-"""Neither service limits reads, and no test waits for what a production system shares among its readers."""
+"""The emulations do not limit reads, so tests need no delays that share the limit of a real stream among readers."""
 
 ON_MOTO = f"kinesis://{{stream}}?region={REGION}&{FAST_OPTIONS}"
 ON_LOCAL = f"kinesis://{{stream}}?region={REGION}&endpoint={{endpoint}}&{FAST_OPTIONS}"
@@ -39,7 +39,7 @@ def _session() -> Session:
 
 
 def session(*_: object) -> Session:
-    """The same session for all tests, because each new one reads long descriptions of every service."""
+    """All tests share a session, because each new one reads long descriptions of every service."""
     return _session()
 
 
@@ -54,7 +54,7 @@ def use_fast_clients() -> Iterator[None]:
 
 @contextmanager
 def open_on_moto() -> Iterator[tuple[str, LogDependencies]]:
-    """A log's URL, with the index in DynamoDB and the archive in S3."""
+    """Yield the URL of a log, and its index in DynamoDB and archive in S3."""
     with aws() as world, use_fast_clients():
         world.made_tables("contract")
         stream = create_stream(session().create_client("kinesis", REGION))
@@ -80,7 +80,7 @@ def open_on_local(folder: Path) -> AbstractContextManager[tuple[str, LogDependen
 
 @contextmanager
 def open_on_moto_with_push() -> Iterator[tuple[str, LogDependencies]]:
-    """The same with a separate consumer, to which records are pushed while the log is watched."""
+    """The same with a registered consumer, to which the service pushes records while the log is watched."""
     with open_on_moto() as (url, beside):
         client = session().create_client("kinesis", REGION)
         with start_pushing_kinesis(client) as kinesis:
@@ -92,7 +92,7 @@ def open_on_moto_with_push() -> Iterator[tuple[str, LogDependencies]]:
 def open_on_service(
     folder: Path, service: Callable[[], AbstractContextManager[str]]
 ) -> Iterator[tuple[str, LogDependencies]]:
-    """A log's URL, with the index in memory and the archive in a folder."""
+    """Yield the URL of a log, and its index in memory and archive in a folder."""
     with service() as endpoint, use_fast_clients():
         client = session().create_client("kinesis", REGION, endpoint_url=endpoint)
         stream = create_stream(client)
@@ -109,7 +109,7 @@ def open_on_service(
 
 
 def create_stream(client: Any, shards: int = SHARDS) -> str:
-    """A stream that no other test uses."""
+    """Create a stream that no other test uses."""
     name = f"events-{next(_numbers)}"
     client.create_stream(StreamName=name, ShardCount=shards)
     wait_until_active(client, name)

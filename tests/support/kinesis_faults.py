@@ -25,14 +25,16 @@ from tests.support.kinesis import REGION, create_stream, use_fast_clients
 from tests.support.shared import keep_open
 
 FAST_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=20.0)
-"""It continues for as long as a busy machine may need for a call that fails and is repeated."""
+"""The log gives up only after a time in which even a busy machine can repeat a failed call."""
 
 IMPATIENT_OPTIONS = KinesisOptions(lease=0.05, shared_for=0.0, poll=0.02, give_up_after=1.0)
-"""For what gives up."""
+"""For tests in which the log gives up."""
 
 
 class FaultyClient:
-    """A client whose PutRecords may refuse some records of a call, and that forgets: as only the real service does."""
+    """A client whose PutRecords may refuse some records of a call, and which forgets records; the emulations do
+    neither.
+    """
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -42,11 +44,13 @@ class FaultyClient:
         self.put: list[list[dict[str, Any]]] = []
 
     def refuses(self, *refusals: dict[int, str]) -> None:
-        """In the next calls, the records at these places are refused with these error codes."""
+        """Refuse the records at these places in the next calls, with these error codes."""
         self._refusals.extend(refusals)
 
     def forgets(self, sequence: int, *, strict: bool = False) -> None:
-        """Records before this one are too old. A reader that begins there is refused, or begins after it."""
+        """Treat the records before this one as too old: a reader that begins there is refused if `strict`, or begins
+        after them.
+        """
         self._forgotten, self._strict = sequence, strict
 
     def get_shard_iterator(self, **asked: Any) -> dict[str, Any]:
@@ -78,7 +82,7 @@ class FaultyClient:
         return {"FailedRecordCount": len(refused), "Records": records}
 
     def close(self) -> None:
-        """Several logs share it."""
+        """Do nothing, because several logs share the client."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -118,17 +122,17 @@ class FaultyKinesis:
         return Indexer(stream, ShardTreeCache(stream), self.index, self.archive if archived else None)
 
     def index_all(self, *, archived: bool = True) -> None:
-        """Index the stream's records, as a new process would."""
+        """Index the stream's records, as a new process of the indexer would."""
         indexer = self.an_indexer(archived=archived)
         for shard in self.a_stream().list_shards():
             indexer.catch_up(shard.id)
 
     def put(self, key: str, data: bytes) -> None:
-        """Put a record with this partition key into the stream, past every log."""
+        """Put a record with this partition key into the stream without any log."""
         self.a_stream().put_records([OutgoingRecord(key, hash_key(key), data)])
 
     def counting(self, operation: str) -> Callable[[], int]:
-        """How often the operation was called since now."""
+        """Return a function that says how often the operation has been called since this call."""
         before = self.faults.calls[operation]
         return lambda: self.faults.calls[operation] - before
 

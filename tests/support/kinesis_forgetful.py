@@ -1,4 +1,4 @@
-"""A Kinesis in memory that forgets, splits and merges like the service, by the clock that a test passes."""
+"""A Kinesis in memory that forgets records, and splits and merges shards, like the service, by a test's clock."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ class Shard:
 
 
 class ForgetfulKinesis:
-    """One stream, as a client sees it.
-
-    `strict` says how it answers a reader whose place it has forgotten: with a refusal, or with the records behind.
+    """One stream, as a client sees it. If a reader begins at a forgotten place, a `strict` stream refuses, and another
+    one returns the records behind that place.
     """
 
     def __init__(self, now: Callable[[], float], *, strict: bool = False, retention: float = RETENTION) -> None:
@@ -98,12 +97,12 @@ class ForgetfulKinesis:
         return {"FailedRecordCount": 0, "Records": answers}
 
     def close(self) -> None:
-        """Several logs share it."""
+        """Do nothing, because several logs share the client."""
 
     # Controls for tests
 
     def listed(self) -> list[Shard]:
-        """The shards that are not gone, with the records that are not."""
+        """The shards that still exist, with the records that they still have."""
         oldest = self._now() - self.retention
         for shard in self._shards.values():
             while shard.records and shard.records[0].at < oldest:

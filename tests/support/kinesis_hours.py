@@ -1,4 +1,4 @@
-"""A broker on a Kinesis that forgets: hours pass in no time, and every log represents a task."""
+"""A broker on a Kinesis that forgets: a test lets hours pass in no time, and each log stands for a task."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONS = KinesisOptions(lease=2.0, shared_for=0.0, give_up_after=1.0)
 
 
 class ReplacedClock:
-    """The time of day that is in force while a test has its own."""
+    """Replaces the time of day with a test's own."""
 
     def now(self) -> datetime:
         return datetime.fromtimestamp(time.time(), UTC)
@@ -43,7 +43,7 @@ class ReplacedClock:
 
 
 class HoursOfKinesis:
-    """One stream, its index and its archive, a registry, and a broker that keeps house."""
+    """One stream with its index and its archive, a registry, and a broker that does housekeeping."""
 
     def __init__(self, clock: ReplacedTime, *, strict: bool = False, window_bytes: int = OPTIONS.window_bytes) -> None:
         self.clock = clock
@@ -86,7 +86,7 @@ class HoursOfKinesis:
         return Indexer(stream, ShardTreeCache(stream), index or self.index, self.archive)
 
     def index_all(self, index: LogIndex | None = None) -> None:
-        """Index existing records, shard by shard, like the indexer whose batches come in order."""
+        """Index the existing records, shard by shard, like an indexer that gets its batches in order."""
         indexer = self.an_indexer(index)
         for shard in self.kinesis.listed():
             indexer.catch_up(shard.id)

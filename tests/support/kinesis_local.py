@@ -1,4 +1,4 @@
-"""Local services in the place of Kinesis, each started once for the tests of a process."""
+"""Local services that replace Kinesis; the tests of a process start each of them once."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ CREDENTIALS = {
 
 @contextmanager
 def kinesis_local() -> Iterator[str]:
-    """The address of the one that all tests of this process share, and credentials that it takes."""
+    """Yield the address of the kinesis-local that all tests of this process share. Inside the block, processes have
+    credentials.
+    """
     with patch.dict(os.environ, CREDENTIALS):
         yield _start()
 
 
 @contextmanager
 def kinesalite_there() -> Iterator[str]:
-    """The same of kinesalite."""
+    """The same for kinesalite."""
     with patch.dict(os.environ, CREDENTIALS):
         yield kinesalite()
 

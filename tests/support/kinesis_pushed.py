@@ -1,8 +1,8 @@
-"""Pushes the records of a Kinesis that only answers: consumers and subscriptions, as the real service has them.
+"""Adds enhanced fan-out to an emulation that lacks it: consumers and subscriptions, as the real service has them.
 
-A server on loopback speaks the service's own protocol, event streams included, for the calls about consumers; it pushes
-records that it reads from the stream after it. So the client, and everything between it and the log, are the ones that
-the real service would meet.
+A server on loopback speaks the service's own protocol, with its event streams, for the calls about consumers. It pushes
+records that it reads from the emulated stream. So the tests use the same client, and the same code between client and
+log, as with the real service.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CallRefused(Exception):
 
 class PushingKinesis:
     """Enforces the service's limits: twenty consumers, one subscription of a consumer to a shard, and the seconds
-    within which it cannot be replaced. `silent`: connections stay open, and nothing comes."""
+    within which it cannot be replaced. While `silent` is set, connections stay open and carry nothing."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -101,13 +101,13 @@ class PushingKinesis:
         return self.consumers[asked["ConsumerARN"]]
 
     def registered_at(self, moment: datetime) -> None:
-        """All consumers are as old as that."""
+        """Pretend that all consumers were registered at this moment."""
         with self._lock:
             for each in self.consumers.values():
                 each["ConsumerCreationTimestamp"] = moment.timestamp()
 
     def subscribe_to_shard(self, asked: dict[str, Any]) -> Iterator[Message]:
-        """Kind, name and payload of each message; a refusal comes before the first."""
+        """The kind, name and payload of each message; a refusal is raised before the first."""
         self.calls["SubscribeToShard"] += 1
         arn, shard = asked["ConsumerARN"], asked["ShardId"]
         now = time.monotonic()
@@ -184,7 +184,7 @@ def _record(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def frame_message(kind: str, name: str, payload: dict[str, Any]) -> bytes:
-    """A message of an event stream."""
+    """Encode a message of an event stream."""
     headers = b"".join(
         struct.pack("!B", len(key)) + key.encode() + struct.pack("!BH", 7, len(value)) + value.encode()
         for key, value in (
@@ -243,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def start_pushing_kinesis(stream: Any) -> Iterator[PushingKinesis]:
-    """Logs that are opened here with fan-out in their URL get this client's stream pushed."""
+    """Inside the block, logs with fan-out in their URL get the records of this client's stream pushed."""
     kinesis = PushingKinesis(stream)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"kinesis": kinesis}))
     server.daemon_threads = True

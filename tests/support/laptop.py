@@ -17,31 +17,32 @@ from tests.support import kafka
 TABLES = f"dynamodb://nakadi-{STAGE}?region={REGION}"
 STREAM = f"kinesis://nakadi-{STAGE}?region={REGION}"
 
-# All of them take minutes: `make test-aws-local`. Otherwise, `make test-long` tries each behaviour with its first
-# example, and `make test` tries the ones chosen here.
+# `make test-aws-local` runs all end-to-end tests, which takes minutes. `make test-long` runs each test with its first
+# example only, and `make test` runs the tests that are selected here.
 ALL = os.environ.get("AWS_LOCAL") == "all"
 
-# Parts may only do what their roles allow. Limits take time: `make test-aws-local STRICT=1`.
+# Each part may only do what its role allows. Enforcing the limits of AWS takes time, so only `make test-aws-local
+# STRICT=1` does so.
 STRICTNESS = Strictness(roles=True, limits=os.environ.get("AWS_LOCAL_STRICT", "") != "")
 
-# The age of a shared tip is the same as on AWS: clients must see correct results. With all examples, the settings of
-# the log are unchanged.
+# These options do not change how long tasks share what they have read, because clients must see correct results even
+# so. When all tests run, the log has its usual options.
 FAST_OPTIONS = "" if ALL else "&lease=0.05&poll=0.1&reads_per_second=10000"
 
 FAST_SETTINGS: Mapping[str, str] = {
-    # Functions remember for a second, and changes wait for them, only where limits hold as well: it takes time.
+    # Functions cache for a second, and changes wait for that, only if limits are enforced: it takes time.
     **({} if STRICTNESS.limits else {"NAKADI_CACHE_SECONDS": "0"}),
     "NAKADI_EVENT_LOG": f"{STREAM}{FAST_OPTIONS}",
-    # As with authentication: housekeeping gives the broker's own event types to these.
+    # The administrator of the broker's own event types, as with authentication.
     "NAKADI_DEFAULT_ADMIN": "user=the-admin",
 }
 
-# A front that asks for no tokens has the administrator of a broker whose settings say nothing.
+# Without authentication, the administrator is the default of a broker's settings.
 OPEN: Mapping[str, str] = {"NAKADI_DEFAULT_ADMIN": "service=nakadi_admin"}
 
-# Requests that cross a gateway, an authorizer, functions and the streaming service in their own ways: each kind of
-# operation, tokens and scopes, compressed or large bodies, streams and their ends, and changes in one process that
-# another sees; and operations in which logs may differ, which are chosen for Kafka.
+# These test requests that cross the gateway, the authorizer, the functions and the streaming service in different ways:
+# each kind of operation, tokens and scopes, compressed or large bodies, streams and their ends, and changes that
+# another process has to see. The tests that are selected for Kafka are included, because logs may differ in them.
 SELECTED_TESTS = kafka.SELECTED_TESTS | {
     "test_a_batch",
     "test_a_block_ends_the_response_at_once",
@@ -125,7 +126,7 @@ SELECTED_TESTS = kafka.SELECTED_TESTS | {
     "test_what_was_read_can_be_written_back",
 }
 
-# Behaviour that a gateway makes impossible, and why.
+# Tests that cannot pass on this deployment, and why.
 SKIPPED_TESTS: Mapping[str, str] = {
     "test_metrics_count_what_was_done": "each function counts for itself, and CloudWatch adds up",
     "test_a_client_that_leaves_while_idle_is_noticed": "it looks into the process that serves streams",
@@ -133,7 +134,9 @@ SKIPPED_TESTS: Mapping[str, str] = {
 
 
 class LaptopBroker:
-    """A client, and a broker on the same stores for calls that only internal code can make."""
+    """A deployment on this machine. `services` are those of a broker on the same stores, for calls that only internal
+    code can make.
+    """
 
     def __init__(self, laptop: Laptop, front: Front) -> None:
         front.warm_up()
@@ -152,7 +155,7 @@ class LaptopBroker:
         return open_broker(settings)
 
     def close(self) -> None:
-        """Close the way in too: otherwise, its services keep polling beside all later tests."""
+        """Close the front, too: otherwise, its services would keep polling during all later tests."""
         if "services" in vars(self):
             self.services.close()
         self._front.close()
@@ -163,7 +166,7 @@ def runs_here(test: str) -> bool:
 
 
 def select_tests(names: Iterator[tuple[str, str]]) -> Iterator[bool]:
-    """For each test, by its function and its whole name, whether it is tried here."""
+    """For each test, given by its function and its whole name, whether this run includes it."""
     tried: set[str] = set()
     for function, whole in names:
         if not runs_here(whole):
@@ -174,7 +177,7 @@ def select_tests(names: Iterator[tuple[str, str]]) -> Iterator[bool]:
 
 
 def variables(settings: Mapping[str, object]) -> Mapping[str, str]:
-    """Settings as variables; the deployment decides how a process is reached."""
+    """Settings as variables, without `auth`, because the deployment decides about authentication."""
     return {f"NAKADI_{name.upper()}": _text(value) for name, value in settings.items() if name != "auth"}
 
 

@@ -2,8 +2,8 @@
 
     api = LazyModule("nakadi_cdk.api")
 
-The CDK starts node, which takes seconds and a part of a gigabyte. Each process of a run collects every test, and one
-of them runs the CDK's.
+The CDK starts node, which takes seconds and hundreds of megabytes. Each process of a run collects every test, but only
+one of them runs the tests of the CDK.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 
 
 class LazyModule:
-    """Has the public names of a module, and imports it for the first of them. pytest looks for the others."""
+    """Stands for a module, and imports it when a test first uses one of its public names. pytest also looks for private
+    names, which must not import it.
+    """
 
     def __init__(self, name: str) -> None:
         self._module = name

@@ -1,10 +1,10 @@
-"""Makes calls that block raise on the event loop of a broker, where all else would wait for them.
+"""Makes blocking calls raise on the event loop of a broker, where everything else would wait for them.
 
 `guarded_loops` guards brokers in the process of the tests, `guarded_variables` those in separate processes.
 
-It guards statements of SQLite, sockets that block, files that are opened, `time.sleep`, and our own slow work:
-compiling schemas, explaining violations, cutting a body by hand, fetching keys, and a turn at long work. Locks are
-not: one that is held for a moment may be contended anywhere.
+The guard covers SQLite statements, blocking sockets, opening files, `time.sleep`, and our own slow work: compiling
+schemas, explaining violations, splitting a body by hand, fetching keys, and a turn at long work. It does not cover
+locks, because a lock that is only held for a moment may be contended anywhere.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ BLOCKING = (
     (publishing_validation, "_split_strictly"),
     (validation, "explain_violations"),
 )
-"""Modules and classes, and what blocks or takes long in them."""
+"""Modules and classes, each with the name of a function in it that blocks or takes long."""
 
 OF_SOCKETS = ("connect", "recv", "recv_into", "send", "sendall")
 OF_SQLITE = ("execute", "executemany", "executescript")
 
 
 class LoopBlockedError(AssertionError):
-    """Raised in the place of a call that would block the event loop."""
+    """Raised in place of a call that would block the event loop."""
 
 
 class LoopGuard:
-    """`report` is called for each call on an event loop, with its stack."""
+    """Calls `report` with the name and the stack of each blocking call on an event loop."""
 
     def __init__(self, is_on_loop: Callable[[], bool], report: Callable[[str], object]) -> None:
         self._is_on_loop = is_on_loop
         self._report = report
 
     def check(self, what: str) -> None:
-        """Raise if this is work on the event loop of a broker."""
+        """Raise if the caller runs on the event loop of a broker."""
         if is_blocking_forbidden.get() or self._is_on_loop():
             self._report(f"{what} on the event loop\n{''.join(traceback.format_stack(limit=25))}")
             raise LoopBlockedError(what)
@@ -76,7 +76,7 @@ class LoopGuard:
         return call
 
     def guarded_if_blocking(self, name: str) -> Callable[..., Any]:
-        """A method of sockets. Event loops have sockets that do not block."""
+        """A method of sockets that is guarded unless the socket is non-blocking, as those of event loops are."""
         function = getattr(socket.socket, name)
 
         def call(connection: socket.socket, *arguments: Any) -> Any:
@@ -105,7 +105,7 @@ class LoopGuard:
 
 
 class BlockingCalls:
-    """The blocking calls on an event loop so far, with the stack of each."""
+    """Collects the blocking calls on event loops, each with its stack."""
 
     def __init__(self) -> None:
         self._calls: list[str] = []
@@ -114,14 +114,14 @@ class BlockingCalls:
         self._calls.append(call)
 
     def take(self) -> list[str]:
-        """The calls since this was done last."""
+        """Return the calls since the last call of this method."""
         calls, self._calls = self._calls, []
         return calls
 
 
 @contextmanager
 def guarded_loops() -> Iterator[BlockingCalls]:
-    """Inside the block, blocking calls raise on the event loops of brokers that were created there."""
+    """Inside the block, blocking calls raise on the event loops of brokers in this process."""
     calls = BlockingCalls()
     guard = LoopGuard(lambda: threading.current_thread().name == SERVER_THREAD, calls.add)
     with ExitStack() as stack:
@@ -131,7 +131,7 @@ def guarded_loops() -> Iterator[BlockingCalls]:
 
 
 def guarded_attributes(guard: LoopGuard) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Modules and classes, an attribute of each, and its replacement."""
+    """Yield owners (modules and classes), an attribute of each, and the guarded replacement of the attribute."""
     for owner, name in BLOCKING:
         yield owner, name, guard.wrap(name, getattr(owner, name))
     for name in OF_SOCKETS:
@@ -141,9 +141,8 @@ def guarded_attributes(guard: LoopGuard) -> Iterator[tuple[Any, str, Callable[..
 
 
 def guarded_variables(report: Path, path: str, *, forgets: str | None = None) -> dict[str, str]:
-    """Variables with which Python guards the event loop of a broker, and writes blocking calls to this file.
-
-    `path` is where the process finds its modules. One that `forgets` to ask whether it may block can be named.
+    """Variables with which Python guards the event loop of a broker, and writes blocking calls to the file `report`.
+    `path` is where the process finds its modules. `forgets` may name a module that forgets to ask whether it may block.
     """
     folders = (Path(__file__).parent / "guarded", Path(__file__).parents[2], path)
     variables = {"PYTHONPATH": os.pathsep.join(map(str, folders)), "LOOP_GUARD_REPORT": str(report)}
@@ -151,9 +150,10 @@ def guarded_variables(report: Path, path: str, *, forgets: str | None = None) ->
 
 
 def guard_this_process(report: str, forgets: str | None) -> None:
-    """Guard the loop of this process to its end."""
+    """Guard the event loop of this process until it ends."""
     file = os.open(report, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-    # The processes of a broker may write at once: each call is one write at the end of the file.
+    # The processes of a broker may write at the same time, so each call is reported by one write to the end of the
+    # file.
     guard = LoopGuard(is_loop_running, lambda call: os.write(file, call.encode()))
     for owner, name, guarded in guarded_attributes(guard):
         setattr(owner, name, guarded)

@@ -1,4 +1,4 @@
-"""A program that publishes to a data file and marks it all the time, until it is killed: FILE."""
+"""A program that publishes to the data file FILE, and sets its mark continuously, until a test kills it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The metrics of a process, as Prometheus reads them."""
+"""Reads the metrics of a process as Prometheus does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parse_samples(text: str) -> Samples:
-    """Every sample, by its name and labels."""
+    """The values of all samples, by name and labels."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -45,5 +45,5 @@ def collect_samples(metrics: Metrics) -> Samples:
 
 
 def sample_value(samples: Samples, name: str, **labels: str) -> float:
-    """Zero if there is no such sample: it has not happened yet."""
+    """The value of a sample, or zero if there is no such sample yet."""
     return samples.get((name, frozenset(labels.items())), 0)

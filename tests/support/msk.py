@@ -1,4 +1,4 @@
-"""The permissions of the functions' roles in MSK, by IAM's names, and in the words of Kafka."""
+"""Translates the IAM permissions of the functions' roles in MSK into Kafka's operations."""
 
 READ = frozenset({"DescribeTopic", "ReadData"})
 REMOVE = READ | {"DeleteTopic"}
@@ -17,4 +17,4 @@ ACLS = {
 }
 
 IMPLIED = {"DescribeTopic": "ReadData", "DescribeTopicDynamicConfiguration": "AlterTopicDynamicConfiguration"}
-"""What one may do in Kafka who may do the other; IAM asks for both."""
+"""In Kafka, the second operation of a pair includes the first; IAM requires a permission for each."""

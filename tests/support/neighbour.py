@@ -1,8 +1,8 @@
-"""A second process on the same data file: it carries out commands, line by line, and answers each line.
+"""A second process on the same data file, which carries out one command a line, and answers each with a line.
 
     python neighbour.py URL
 
-It reads JSON arrays, each of which is a command followed by its arguments, and answers `null` or what it found.
+It reads JSON arrays of a command and its arguments, and answers with the result or `null`.
 """
 
 import json
@@ -30,7 +30,7 @@ class Neighbour:
         self._process = process
 
     def begin(self, *command: Any) -> None:
-        """Send it a command, and do not wait for the answer."""
+        """Send the process a command, without waiting for the answer."""
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
 
@@ -62,7 +62,7 @@ def a_neighbour(url: str) -> Iterator[Neighbour]:
 
 
 class Commands:
-    """The commands that it knows."""
+    """The commands that the process carries out."""
 
     def __init__(self, url: str) -> None:
         self._clock = SystemClock()

@@ -1,4 +1,4 @@
-"""An engine as docs/architecture.md says how to write one: a registry that keeps all documents in a JSON file.
+"""A small engine, written as docs/architecture.md describes: a registry that keeps all documents in a JSON file.
 
 `tests/contracts/test_new_engine.py` copies this module into a folder of the package's engines.
 """
@@ -69,7 +69,7 @@ class JsonFileRegistry:
 
 
 class ForgetfulRegistry(JsonFileRegistry):
-    """Forgets which documents to remove, and keeps them."""
+    """A faulty registry that ignores removals, and so keeps the documents."""
 
     def write(self, *changes: DocumentChange) -> None:
         super().write(*[each for each in changes if not isinstance(each, RemoveDocument)])

@@ -1,4 +1,4 @@
-"""A stream as a client sees it on the wire: head, chunks, and whether the end was a proper one."""
+"""Reads a stream as it comes over the wire: its head, its chunks, and whether it ends properly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.patience import PATIENCE
 
 
 class OpenStream:
-    """Sends a request and reads its answer bit by bit. A wait that takes longer than a test has patience for raises."""
+    """Sends a request, and reads the answer piece by piece. Raises if a read takes longer than `PATIENCE`."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class OpenStream:
         return self.until(b"\n")
 
     def lines(self, count: int) -> list[Any]:
-        """This number of lines, as JSON."""
+        """Read this number of lines, and parse them as JSON."""
         return [json.loads(self.line()) for _ in range(count)]
 
     def until(self, mark: bytes) -> bytes:
@@ -75,7 +75,7 @@ class OpenStream:
         self.close()
 
     def _next_chunk(self) -> bool:
-        """Take in a chunk; whether there was one before the end."""
+        """Read a chunk. Return False if it was the end of the stream."""
         if self.ended:
             return False
         assert self.headers.get("transfer-encoding") == "chunked", f"no stream, but {self.status} {self._raw!r}"
@@ -102,7 +102,7 @@ class OpenStream:
 def _take_through(buffer: bytearray, mark: bytes, receive: Callable[[], bool]) -> bytes:
     """Remove everything up to and including the next `mark`, or all of it if `receive` says that nothing follows.
 
-    Each byte is searched about once, however many pieces it takes until the mark arrives.
+    It searches each byte about once, however many pieces arrive before the mark.
     """
     searched = 0
     while (found := buffer.find(mark, searched)) < 0:
@@ -113,7 +113,7 @@ def _take_through(buffer: bytearray, mark: bytes, receive: Callable[[], bool]) -
 
 
 def _take(buffer: bytearray, size: int) -> bytes:
-    """Remove the first bytes. A `bytearray` does so without moving the others."""
+    """Remove the first bytes and return them. A `bytearray` does this without moving the others."""
     taken = bytes(buffer[:size])
     del buffer[:size]
     return taken

@@ -1,7 +1,7 @@
-"""Holding real answers against the description of the API.
+"""Compares real answers with the description of the API.
 
-Tests call `assert_answer_matches` after every request, so it compiles validators once. It treats objects as closed, so
-it rejects an answer with a member that the description does not list.
+Tests call `assert_answer_matches` after every request, so this module compiles each validator only once. It treats
+objects as closed: it rejects an answer with a member that the description does not list.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,13 +23,13 @@ CLOUD_EVENTS = "application/cloudevents-batch+json"
 
 Validate = Callable[[Any], Any]
 
-# Statuses of a request for no operation, or before its operation is known.
+# Statuses of answers to a request for no operation, or to one that is refused before its operation is known.
 WITHOUT_OPERATION = frozenset({400, 401, 403, 404, 405, 406, 408, 413, 431, 501})
 
-# Of these, the ones that any request may get, for any operation: an unexpected body can be too long as well.
+# The statuses among these that a request for any operation may get: even an unexpected body can be too long.
 WITH_ANY_OPERATION = frozenset({405, 408, 413, 431})
 
-# Formats of OpenAPI that describe numbers, or that fastjsonschema leaves to its users.
+# Formats in OpenAPI for numbers and bytes, which need no check, and one that fastjsonschema does not check itself.
 FORMATS = {
     "uuid": r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\Z",
     "int32": lambda _: True,
@@ -39,11 +39,11 @@ FORMATS = {
 
 
 def operation_at(method: str, path: str) -> str | None:
-    """The operation that a request asks for by its method and its path, None if there is none."""
+    """The operation with this method and path, or None if there is none."""
     wanted = "GET" if method == "HEAD" else method
     segments = path.partition("?")[0].strip("/").split("/")
     found = [each for each in _templates().get((wanted, len(segments)), ()) if _matches_template(each[0], segments)]
-    # If several match, the one with the fewest parameters counts: /storages/default/x is no /storages/{id}/….
+    # If several templates match, the one with the fewest parameters wins: /storages/default/x, not /storages/{id}/x.
     return min(found, key=lambda each: sum(part.startswith("{") for part in each[0]))[1] if found else None
 
 
@@ -108,7 +108,7 @@ def _assert_body(
     media_type = headers.get("content-type", "").partition(";")[0].strip()
     media_type = PROBLEM_MEDIA_TYPE if media_type == OLD_PROBLEM_MEDIA_TYPE else media_type
     if status < 400 and media_type.endswith("+json") and media_type not in content:
-        media_type = JSON_MEDIA_TYPE  # under the name that the client asked for
+        media_type = JSON_MEDIA_TYPE  # the client asked for JSON under another media type
     assert media_type in content, (
         f"{what} came as {media_type or 'nothing'}, not as {' or '.join(content) or 'nothing'}"
     )
@@ -144,7 +144,7 @@ def _batch_or_problem(line: bytes) -> tuple[Mapping[str, Any], Any]:
 
 
 def _as_json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema of OpenAPI 3.0 in JSON Schema's own words."""
+    """Translate a schema of OpenAPI 3.0 into JSON Schema."""
     converted = {name: _convert(name, value) for name, value in schema.items() if name not in ("example", "nullable")}
     if "properties" in converted:
         converted.setdefault("additionalProperties", False)
@@ -163,7 +163,7 @@ def _convert(name: str, value: Any) -> Any:
 
 @cache
 def _templates() -> dict[tuple[str, int], list[tuple[list[str], str]]]:
-    """Method and number of segments -> templates and their operations."""
+    """The path templates with their operations, by method and number of segments."""
     table: dict[tuple[str, int], list[tuple[list[str], str]]] = {}
     for operation in openapi.operations().values():
         segments = operation.path.strip("/").split("/")

@@ -1,6 +1,6 @@
-"""DynamoDB Local and kinesalite, which no engine was fitted to: started once for the tests of a process.
+"""Starts DynamoDB Local and kinesalite, each once for the tests of a process. No engine was adapted to either.
 
-Only `make test-engines` uses them, and installs them there.
+Only `make test-engines` installs and uses them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dynamodb_local() -> str:
 
 @cache
 def kinesalite() -> str:
-    """Its address."""
+    """The address of kinesalite."""
     program = FOLDER / "node_modules" / "kinesalite" / "cli.js"
     hurried = [part for name in ("create", "delete", "update") for part in (f"--{name}StreamMs", "10")]
     return _start_process(

@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP, as collectors are."""
+"""Receives OTLP over HTTP, as a collector does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUESTS: dict[str, Any] = {
 
 
 class OtlpReceiver:
-    """Keeps the requests that it gets, with their paths. `environment` leads the SDK to it."""
+    """Keeps the requests that it gets, with their paths. `environment` has the variables that point the SDK to it."""
 
     def __init__(self) -> None:
         self.received: list[tuple[str, Any]] = []

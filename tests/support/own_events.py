@@ -1,4 +1,4 @@
-"""The broker's own records in its event types."""
+"""Reads the events that the broker publishes about itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import httpx
 
 
 def own_events(api: httpx.Client, name: str) -> list[dict[str, Any]]:
-    """The events of one of the broker's own event types, in the order of each partition; none before it is
-    created."""
+    """The events of one of the broker's own event types, in the order of each partition; empty if it does not exist
+    yet.
+    """
     partitions = api.get(f"/event-types/{name}/partitions")
     if partitions.status_code == 404:
         return []

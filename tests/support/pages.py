@@ -1,4 +1,4 @@
-"""The pages of the documentation: the targets in them, and their links."""
+"""Finds the pages of the documentation, their anchors and their links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 
 
 def pages() -> list[Path]:
-    """Every page for readers."""
+    """All pages of the documentation."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -34,7 +34,7 @@ def read_anchors(page: Path) -> frozenset[str]:
 
 
 def find_anchors(text: str) -> Iterator[str]:
-    """Every anchor, with its repetitions; the later ones of headings with the same words are numbered."""
+    """All anchors, including repeated ones. If headings have the same words, the later ones get a number."""
     yield from ANCHOR.findall(text)
     met: dict[str, int] = {}
     for heading in HEADING.findall(text):

@@ -1,4 +1,4 @@
-"""A subscription that parks events, and consumers that cannot process some."""
+"""Helpers for subscriptions that park events, and consumers that cannot process some events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARKING = {COUNT: "2", POLICY: "PARK_KEY"}
 
 
 def a_keyed_definition(**changes: Any) -> dict[str, Any]:
-    """An event type with one partition, whose events have a key."""
+    """A definition of an event type with one partition, whose events have a key."""
     fields = {
         "partition_strategy": "hash",
         "partition_key_fields": ["key"],
@@ -29,14 +29,14 @@ def a_keyed_definition(**changes: Any) -> dict[str, Any]:
 
 
 def publish_events(api: httpx.Client, event_type: str, *events: str) -> None:
-    """Publish events; `a1` has the key a."""
+    """Publish events. The key of an event is its first letter: `a1` has the key `a`."""
     body = [{"key": each[0], "event": each} for each in events]
     answer = api.post(f"/event-types/{event_type}/events", json=body)
     assert answer.status_code == 200, answer.text
 
 
 def fail_until_parked(api: httpx.Client, subscription: dict[str, Any], event: str) -> None:
-    """Be a consumer that never commits an event, until it is no longer the next one."""
+    """Open streams without committing the event that comes first, until another event comes first."""
     for _ in range(10):
         parameters = {"batch_limit": 1, "commit_timeout": 1, "batch_flush_timeout": 1, "stream_keep_alive_limit": 2}
         with Consumer(api, subscription, **parameters) as stream:
@@ -48,12 +48,12 @@ def fail_until_parked(api: httpx.Client, subscription: dict[str, Any], event: st
 
 
 def parked_ids(api: httpx.Client, subscription: dict[str, Any]) -> list[str]:
-    """The parked events, by id."""
+    """The ids of the parked events."""
     return [each["id"] for each in api.get(f"/subscriptions/{subscription['id']}/parked-events").json()["items"]]
 
 
 def give_up_on_the_next(services: BrokerServices, api: httpx.Client, subscription: dict[str, Any]) -> None:
-    """Count failures of consumers at the next event of a partition until it is given up."""
+    """Let streams count as failed at the next event, until the broker gives it up."""
     assert api.patch(f"/subscriptions/{subscription['id']}/cursors", json={"items": []}).status_code == 204
     coordination = services.coordination
     old = coordination.assignment(subscription["id"])

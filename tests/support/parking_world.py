@@ -1,8 +1,7 @@
-"""A small world in which consumers fail: one partition, a session now and then, and an operator who looks after parked
-events.
-
-A seed determines everything: when calls are carried out and whether their answers get lost, when sessions see
-changes, when they crash, which events cannot be processed and until when, which are skipped and redriven.
+"""A simulation in which consumers fail: one partition, sessions that begin and end, and an operator who skips and
+redrives parked events. A seed determines everything: when calls are carried out and whether their answers get lost,
+when sessions see changes and when they crash, which events cannot be processed and until when, and which are skipped or
+redriven.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ POLICY = RetryPolicy(UnprocessablePolicy.PARK_KEY, 2)
 
 
 class SimulationFailed(AssertionError):
-    """Raised when an event is processed before its time, or is lost."""
+    """Raised when an event is processed before an earlier one of its key, or is lost."""
 
 
 @dataclass
@@ -92,7 +91,7 @@ class ParkingSimulation:
             SUBSCRIPTION, Assignment(), new, self.clock.now(), {PLACE: Position(1, -1)}
         )
 
-    # Facts
+    # Steps
 
     def run(self) -> None:
         for _ in range(600):
@@ -100,7 +99,7 @@ class ParkingSimulation:
         self.published = len(self.keys)
         self.poison.clear()
         for _ in range(20):
-            # A slow session may fail at an event once more.
+            # A slow session may still fail at an event, which parks it again, so redrive repeatedly.
             self.end()
             self.redrive()
             for _ in range(500):
@@ -169,12 +168,12 @@ class ParkingSimulation:
         self.consumer = None
 
     def crash(self) -> None:
-        """None of its calls under way finishes; others find out later."""
+        """End the session without finishing its calls; others notice later."""
         if self.consumer is not None:
             self.members.remove({self.consumer.session.id})
             self.consumer = None
 
-    # A consumer's moves
+    # Steps of a consumer
 
     def look(self, consumer: Consumer) -> None:
         shared = SharedState(self.members.assignment(), self.coordination.committed_offsets(SUBSCRIPTION))
@@ -185,7 +184,7 @@ class ParkingSimulation:
             return
         call = consumer.calls[0]
         for _ in range(2 if faults and self.chance.random() < 0.2 else 1):
-            # When an answer gets lost, the call is repeated.
+            # If the answer gets lost, the call is repeated.
             fact = (
                 self.begin_reading(consumer, call)
                 if isinstance(call, OpenPartition)
@@ -209,8 +208,7 @@ class ParkingSimulation:
         self.take(consumer, consumer.session.tick(self.clock.monotonic()))
 
     def consume(self, consumer: Consumer) -> None:
-        """Work through a batch and commit it, unless it has an event that cannot be processed; then everything
-        stops."""
+        """Process a batch and commit it. If it has an event that cannot be processed, the consumer stops there."""
         if not consumer.batches or consumer.stuck:
             return
         batch = consumer.batches.popleft()
@@ -238,7 +236,7 @@ class ParkingSimulation:
                         consumer.source = None
                     consumer.calls.append(action)
 
-    # Queries of a clerk
+    # What the session reads
 
     def begin_reading(self, consumer: Consumer, opening: OpenPartition):
         beginning = consumer.executor.find_start(opening)
@@ -257,7 +255,7 @@ class ParkingSimulation:
         return PartitionStart(an_event_type(), stored)
 
     def events(self, beginning: PartitionStart) -> Iterator[EventRun]:
-        """Parked events and the log's events, a few at a time."""
+        """Yield the parked events to replay, and then the events of the log, a few at a time."""
         offset, again = beginning.position.offset, beginning.planned_replay
         if again is not None:
             for each in again.events:
@@ -281,7 +279,7 @@ class ParkingSimulation:
     def handle(self, _drop) -> None:
         raise SimulationFailed("an event was dropped")
 
-    # The lot
+    # Steps of the operator
 
     def look_after_the_lot(self) -> None:
         waiting = list(self.store.events())
@@ -311,7 +309,7 @@ class ParkingSimulation:
     # Invariants
 
     def check_order(self, events: list[int]) -> None:
-        """For each key, no event is processed for the first time before all earlier ones."""
+        """Fail if an event is processed before all earlier ones of its key were processed or skipped."""
         processed = set(self.done)
         for event in events:
             key = self.keys[event]

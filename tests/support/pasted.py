@@ -1,4 +1,4 @@
-"""Commands of the guides, pasted into a shell."""
+"""Runs commands of the guides in a shell, as a reader would paste them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_pasted_command(command: str, **variables: str) -> tuple[int, str]:
-    """Status and body of the answer to a line with curl, with these variables in the shell."""
+    """Run a command with curl, with these variables in the shell, and return the status and body of the answer."""
     done = subprocess.run(
         ["bash", "-c", f"{command} -sS --max-time {PATIENCE:.0f} -w '\\n%{{http_code}}'"],
         cwd=ROOT,

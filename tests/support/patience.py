@@ -1,4 +1,4 @@
-"""How long tests wait, and how they measure work: other processes may keep every processor busy beside them."""
+"""Waits for conditions, and measures work, on machines whose processors other programs may keep busy."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 PATIENCE = 60.0
-"""Seconds that a test waits for what takes a moment. Whoever waits so long has found a fault, not a busy machine."""
+"""How many seconds a test waits for something that usually takes a moment. After that, the reason is a fault, not a
+busy machine.
+"""
 
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Wait until a condition holds; for changes elsewhere without a notification."""
+    """Wait until a condition holds, by polling: for changes elsewhere that notify nobody."""
     end = time.monotonic() + seconds
     used = time.thread_time()
     while not condition():
         assert time.monotonic() < end, "it is still not so"
-        # An expensive look is not repeated at once: it would take the processor from the awaited work.
+        # Pause longer after an expensive check, which would otherwise take the processor from the awaited work.
         time.sleep(max(0.005, 3 * (time.thread_time() - used)))
         used = time.thread_time()
 
@@ -35,9 +37,8 @@ async def wait_on_loop(condition: Callable[[], object]) -> None:
 
 
 def run_in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
-    """Call a function in this number of threads at the same time; an exception in one of them is raised here.
-
-    However long it takes: the threads have to end before a test can, so a deadline would only fail on a busy machine.
+    """Call a function in this number of threads at the same time, and raise the exception of any. There is no deadline,
+    because a test cannot end before its threads, and a deadline would only fail on a busy machine.
     """
     with ThreadPoolExecutor(count) as threads:
         return [each.result() for each in [threads.submit(work, number) for number in range(count)]]
@@ -45,20 +46,17 @@ def run_in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
 
 @contextmanager
 def started_threads() -> Iterator[Callable[[], list[str]]]:
-    """The names of the threads that were started here and are alive when one asks.
-
-    The process has others, of tests before this one; they end whenever they like, so a number of threads says nothing.
+    """Yield a function that returns the names of the living threads that were started inside the block. Threads of
+    earlier tests may end at any moment, so the number of threads says nothing.
     """
     before = set(threading.enumerate())
     yield lambda: [each.name for each in threading.enumerate() if each not in before]
 
 
 def measure_cpu(work: Callable[[], object]) -> float:
-    """The work for the processor, compared with a loop of about five milliseconds.
-
-    Only this thread's time on the processor counts, so other programs matter little. It matters somewhat, because
-    processors share caches and slow down when all are busy, by up to six times: bounds should be ten times the
-    measured figure.
+    """Measure the processor time of `work`, as a multiple of a loop that takes about five milliseconds. Only this
+    thread's time counts, so other programs matter little. But busy processors share caches and slow down, by up to six
+    times, so bounds should be ten times the measured figure.
     """
     before = _measure_once(_loop)
     taken = _measure_once(work)

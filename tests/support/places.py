@@ -1,4 +1,4 @@
-"""Event types with a past: generations of events, given by their numbers."""
+"""Builds event types with a past: their timelines, each given by its numbers of events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,9 @@ from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 
 @dataclass(frozen=True)
 class TimelineWithPast:
-    """A timeline in which partition n ever had `events[n]` events, `expired[n]` of which are no longer there."""
+    """A timeline. `events[n]` events were ever stored in partition n, of which the first `expired[n]` are no longer
+    there.
+    """
 
     events: Sequence[int]
     expired: Sequence[int] = ()
@@ -54,9 +56,8 @@ class KnownLogs:
 
 
 def an_event_type_with_past(*generations: TimelineWithPast, **changes: Any) -> tuple[EventType, KnownLogs]:
-    """An event type whose newest timeline is the last generation, and the logs that know its events.
-
-    The events of each generation were stored an hour after the earlier generation's.
+    """An event type with a timeline for each generation, the oldest first, and the logs that know its events. The
+    events of each generation were stored an hour after those of the one before.
     """
     logs = KnownLogs()
     timelines = []

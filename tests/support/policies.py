@@ -1,4 +1,4 @@
-"""The permissions of a template's roles, and the permissions that a prepared request of botocore needs."""
+"""Reads the permissions of a template's roles, and those that a prepared request of botocore needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.templates import ACCOUNT, REGION, Template, as_list, text
 
 
 class Policy(roles.Policy):
-    """The statements of a role; references to another stack are looked up there."""
+    """The statements of a role. References to the data stack are resolved with its template."""
 
     def __init__(self, template: Template, role: Any, data: Template) -> None:
         self._data = data
@@ -46,8 +46,9 @@ def _arn(service: str, resource: str) -> str:
 
 
 def required_permissions(prepared: AWSPreparedRequest) -> Iterator[Permission]:
-    """The permissions that a request needs. An iterator of Kinesis belongs to its stream, which the emulation writes
-    into it."""
+    """The permissions that a request needs. For a Kinesis iterator, that is a permission for its stream, whose name the
+    emulation puts into the iterator.
+    """
     request = _request(prepared)
     for each in roles.required_permissions(request):
         if each.action.startswith("kinesis:") and "ShardIterator" in request.content:

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests: the machine's, or the one that a Python wheel carries."""
+"""Runs PostgreSQL for tests: the machine's, or the one that a Python wheel carries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_SECONDS = 60
 
 
 def running_server() -> Iterator[PostgresServer]:
-    """A server for a fixture; the test is skipped where there is none."""
+    """Yield a server for a fixture, or skip the test if there is no PostgreSQL."""
     folder = programs()
     if folder is None:
         pytest.skip("there is no PostgreSQL: install Debian's package postgresql, or `pip install pgserver`")
@@ -32,7 +32,7 @@ def running_server() -> Iterator[PostgresServer]:
 
 
 def programs() -> Path | None:
-    """The folder with `initdb` and `postgres`, the newest if there are several."""
+    """The folder with `initdb` and `postgres`; the newest version if there are several."""
     found = shutil.which("initdb")
     if found:
         return Path(found).resolve().parent
@@ -44,11 +44,14 @@ def programs() -> Path | None:
 
 
 class PostgresServer:
-    """A server on a Unix socket in a separate folder. It does without `fsync`: the machine does not fail in tests."""
+    """A server on a Unix socket in a folder of its own. It runs without `fsync`, because no test lets the machine
+    fail.
+    """
 
     def __init__(self, folder_with_programs: Path) -> None:
         self._programs = folder_with_programs
-        # Paths of sockets are short, and PostgreSQL refuses to run as root, so pytest's own folders do not do.
+        # pytest's folders have paths that are too long for sockets, and belong to root if tests run as root, which
+        # PostgreSQL refuses.
         self._folder = Path(tempfile.mkdtemp(prefix="pg-"))
         self._account = _account()
         if self._account is not None:
@@ -95,7 +98,7 @@ class PostgresServer:
                 return
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        """End the server. SIGQUIT ends it at once, with its connections."""
+        """End the server. SIGQUIT ends it and its connections at once."""
         assert self._process is not None
         self._process.send_signal(how)
         self._process.wait(START_SECONDS)
@@ -118,7 +121,7 @@ class PostgresServer:
 
 
 def _account() -> str | None:
-    """The account that the server runs as; None for the tests' own, unless that is root."""
+    """The account that the server runs as, or None for the account of the tests if that is not root."""
     if os.geteuid() != 0:
         return None
     names = {each.pw_name for each in pwd.getpwall()}

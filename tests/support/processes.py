@@ -1,4 +1,4 @@
-"""Starting Python elsewhere, with the package on its path, and waiting for processes of others."""
+"""Starts Python processes with the package on their path, and finds listening ports."""
 
 import os
 import socket
@@ -11,11 +11,11 @@ from typing import IO
 import nakadi
 from tests.support.environment import plain_environment
 
-# In one process, however many cores there are; tests of several say so.
+# A broker has one process, whatever the number of cores; tests of several processes say so.
 ENVIRONMENT = plain_environment(
     PYTHONPATH=str(Path(nakadi.__file__).parents[1]), PYTHONUNBUFFERED="1", NAKADI_WORKERS="1"
 )
-# With the folders beside the package in the checkout as well.
+# The environment with the other folders of the checkout on the path, too.
 ROOT = Path(__file__).parents[2]
 ROOT_ENVIRONMENT = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{ROOT}"}
 
@@ -27,9 +27,8 @@ def run_process(
     cwd: Path | None = None,
     log: IO[str] | int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process whose output can be read. However the block ends, the process is killed and its pipes are closed.
-
-    A process that says much needs a file for its `log`: nothing reads a pipe meanwhile.
+    """Yield a process whose output the caller can read. At the end of the block, the process is killed and its pipes
+    are closed. A process that logs a lot needs a file as its `log`, because nothing reads a pipe meanwhile.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, cwd=cwd, stdout=pipe, stderr=log, text=True) as process:

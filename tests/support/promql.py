@@ -1,6 +1,5 @@
-"""Evaluates the part of PromQL that our alerts are written in, on samples that a test has scraped or made up.
-
-`promtool` judges the same cases where it is installed: `tests/cli/test_monitoring.py`.
+"""Evaluates the part of PromQL that our alerts use, on samples that a test has scraped or made up. If `promtool` is
+installed, it checks the same cases: `tests/cli/test_monitoring.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tests.support.metrics import Samples
 Labels = frozenset[tuple[str, str]]
 Vector = Mapping[Labels, float]
 History = Sequence[tuple[float, Samples]]
-"""Scrapes with their times in seconds, the oldest first."""
+"""Scrapes with their times in seconds, oldest first."""
 
 LOOK_BACK_SECONDS = 300
 
@@ -49,14 +48,14 @@ _AGGREGATIONS: Mapping[str, Callable[[Sequence[float]], float]] = {"sum": sum, "
 
 
 def evaluate(expression: str, history: History) -> Vector:
-    """What an expression has at the time of the last scrape, by labels; empty if an alert would not fire."""
+    """The values of an expression at the time of the last scrape, by labels; empty if an alert would not fire."""
     found = _Evaluation(history).evaluate(parse(expression))
     assert not isinstance(found, float), f"{expression} is a number and no vector"
     return found
 
 
 def selected_names(expression: str) -> Mapping[str, set[str]]:
-    """The samples that an expression names, each with the labels that it has to have."""
+    """The names of the samples that an expression reads, each with the labels that the samples need."""
     found: dict[str, set[str]] = defaultdict(set)
     for selector, labels in _selectors(parse(expression), frozenset()):
         assert selector.name is not None
@@ -175,7 +174,7 @@ def _matches(value: str, matcher: Matcher) -> bool:
 
 
 def _growth(samples: Sequence[tuple[float, float]]) -> float:
-    """By how much a counter grows in a second. Where it falls, its process has restarted."""
+    """By how much a counter grows per second. If it falls, its process has restarted."""
     values = [value for _, value in samples]
     grown = sum(after - before if after >= before else after for before, after in pairwise(values))
     return grown / (samples[-1][0] - samples[0][0])

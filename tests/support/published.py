@@ -1,8 +1,8 @@
-"""Events of random shapes, published over changing schemas, and compared value by value with the tables of the jobs,
-as Spark, DuckDB and pyiceberg read them: all events, and the current state of each key.
+"""Publishes events of random shapes under changing schemas, and compares them value by value with the tables of the
+jobs (all events, and the current state of each key), as Spark, DuckDB and pyiceberg read them.
 
-Between the batches anything may happen that happens to event types and to their tables: jobs that are cut short, an
-erasure, the compaction of the archive, expiry, more partitions, an event type that is deleted and made again.
+Between the batches, random incidents happen: a job is interrupted, a value is erased, the archive is compacted, events
+expire, partitions are added, or the event type is deleted and created again.
 
 python -m tests.support.published [WORLDS] [FIRST_SEED]
 """
@@ -48,7 +48,7 @@ from tests.support.tiers import ARCHIVE_MANUALLY, TieredLogParts
 
 EVENT_KEYS = ("k1", "k2", "k3", "k,4", '"5')
 WRITERS = ("w1", "w2", "w3", "w4")
-"""Who wrote an event; erasures choose events by it."""
+"""The writers of events; an erasure removes the events of one writer."""
 
 MOMENTS = (
     (Change, "append"),
@@ -58,13 +58,13 @@ MOMENTS = (
     (Table, "add"),
     (Table, "set"),
 )
-"""Steps of jobs, before and behind which they are killed."""
+"""The steps of a job before or after which it may be killed."""
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class PublishedEvent(NamedTuple):
-    """An event, or a tombstone, which has no text."""
+    """An event or, without a text, a tombstone."""
 
     text: str | None
     key: str | None = None
@@ -74,11 +74,11 @@ class PublishedEvent(NamedTuple):
 
 
 class JobKilled(BaseException):
-    """Raised in a job in place of a kill."""
+    """Raised in a job to imitate a kill."""
 
 
 class TableComparison:
-    """A broker with one event type, its published events, and jobs that read it."""
+    """A broker with one event type, the events published to it, and jobs that read them."""
 
     def __init__(self, seed: int, folder: Path, tables: Path) -> None:
         self._drawn = random.Random(seed)
@@ -91,10 +91,10 @@ class TableComparison:
         self._define()
 
     def _define(self) -> None:
-        """The events that are published to a new event type."""
+        """Begin with a new event type, which has no published events."""
         self._published: list[PublishedEvent] = []
         self._erased: set[int] = set()
-        # Events that the log may have forgotten before a table had them.
+        # Events that the archive may have lost by compaction before a table had them.
         self._forgotten: set[int] = set()
         self._state: dict[str, int] = {}
         self._folded = 0
@@ -104,7 +104,7 @@ class TableComparison:
         self._shape: Shape | None = None
 
     def run(self, rounds: int) -> None:
-        """Publish, cause an incident, run jobs to their end, and compare, in each round."""
+        """Publish and cause two incidents in each round; at the end, run the jobs to their end, and compare."""
         places = {"registry": self._file, "event_log": self._file, "log_index": self._file}
         archive = str(self._folder / "archive")
         self._definition = self._new_definition()
@@ -153,7 +153,7 @@ class TableComparison:
         self._job(compaction.main, "--no-tidying")
 
     def _compact_cut_short(self) -> None:
-        """Kill the job at one of its steps, the first time or later."""
+        """Interrupt compaction at one of its steps, when it takes the step for the first time or later."""
         owner, name = self._drawn.choice(MOMENTS)
         step, is_done, left = getattr(owner, name), self._drawn.random() < 0.5, self._drawn.randrange(3)
 
@@ -173,7 +173,9 @@ class TableComparison:
                 self.happened["kills"] += 1
 
     def _erase(self) -> None:
-        """Erase a random value. The current state of each key comes from tables, so these are complete then."""
+        """Erase the events of a random writer. The table must have all events before, because the current state of each
+        key depends on them.
+        """
         if self._category != "undefined":
             self._compact()
         self._update_current_state()
@@ -189,12 +191,12 @@ class TableComparison:
         self.happened["erasures"] += 1
 
     def _expire(self) -> None:
-        """Drop tables of deleted event types, and merge small objects of the archive."""
+        """Let retention expire what it may, without a grace time."""
         self._job(retention.main, "--grace-hours", "0", for_one=False)
         self.happened["expiries"] += 1
 
     def _compact_archive(self) -> None:
-        """The log forgets every event that another one of its key follows."""
+        """Compact the archive, which removes every event that a newer one with its key follows."""
         newest = {event.key: number for number, event in enumerate(self._published)}
         with closing(TieredLogParts("sqlite", self._folder, SystemClock()).log(ARCHIVE_MANUALLY)) as log:
             now = SystemClock().now()
@@ -211,7 +213,7 @@ class TableComparison:
         self.happened["partitions added"] += 1
 
     def _create_again(self, api: httpx.Client) -> None:
-        """Another event type with the same name: tables do not have the events of the first."""
+        """Delete the event type, and create another one with its name: tables must not have the events of the first."""
         answer = api.delete(f"/event-types/{self._definition['name']}")
         assert answer.status_code == 200, answer.text
         self._define()
@@ -231,7 +233,9 @@ class TableComparison:
             self._published += [PublishedEvent(None, key, deletes=True) for key in keys]
 
     def _register(self, api: httpx.Client) -> Shape:
-        """Create the event type, or change its schema: to any other one, or where that is not permitted, by adding."""
+        """Create the event type, or change its schema: to any other schema or, if that is not permitted, by adding a
+        property.
+        """
         last = self._shape
         shape = self._draw() if last is None or self._mode == "none" else self._shapes.with_another_property(last)
         known = {"who": {"type": "string"}} | ({"key": {"type": "string"}} if self._category == "data" else {})
@@ -304,7 +308,7 @@ class TableComparison:
     # Comparing
 
     def _update_current_state(self) -> None:
-        """Apply the events published since the last time to the current state of each key."""
+        """Apply the events published since the last call to the current state of each key."""
         for number, event in enumerate(self._published[self._folded :], self._folded):
             if event.deletes:
                 self._state.pop(event.key or "", None)
@@ -325,7 +329,7 @@ class TableComparison:
         assert latest == {*self._state.values()}, (latest, self._state)
 
     def _compare_rows(self, name: str) -> Collection[int]:
-        """Compare the rows of a table with the published events, and return these events."""
+        """Compare the rows of a table with the published events, and return the numbers of these events."""
         table = self._table(name)
         numbers = {event.eid: number for number, event in enumerate(self._published)}
         rows = table.collect()
@@ -356,8 +360,9 @@ def _eid_of(row: Row) -> str:
 
 
 def compare_hostile(seed: int, folder: Path, tables: Path) -> int:
-    """Compare the table of values that brokers refuse today, but an archive may have: numbers of any size, texts that
-    are not Unicode, and values outside their schema. Return how many events there were."""
+    """Compare a table of values that brokers refuse today but an archive may have: numbers of any size, texts that are
+    not Unicode, and values outside their schema. Return the number of events.
+    """
     drawn = random.Random(seed)
     with closing(DataFolder(folder)) as data:
         jobs = Jobs(data, tables)

@@ -1,4 +1,4 @@
-"""A publisher with everything around it in memory, and events for it."""
+"""A publisher whose whole environment is in memory, and events for it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def a_business_type(*, schema: Any = None, version: str = "1.0.0", **changes: An
 
 
 class UnreliableLog:
-    """A log whose partitions refuse on demand, and which raises on demand."""
+    """A log whose partitions refuse appends, and whose appends raise, when a test wants it."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -88,15 +88,16 @@ class UnreliableLog:
 
 
 class PublisherInMemory:
-    """`pauses` has the publisher's waits; while it waits, the clock moves and `while_waiting` is called. `told` has the
-    figures that the house wrote when it closed."""
+    """`pauses` has the seconds of the publisher's waits; during a wait, the clock moves and `while_waiting` is called.
+    `told` has the figures that `figures` has published.
+    """
 
     def __init__(self, log: EventLog | None = None) -> None:
         self.clock = HandMovedClock()
         self.log = UnreliableLog(log or MemoryLog(self.clock))
         registry = MemoryRegistry()
         self.event_types = EventTypes(registry, Cache(self.clock, 1))
-        # The events of another process.
+        # The event types as another process sees and changes them.
         self.elsewhere = EventTypes(registry, Cache(self.clock, 1))
         self.features = Features(settings_document("features"))
         self.blacklist = Blacklist(settings_document("blacklist"))
@@ -182,6 +183,6 @@ def statuses_and_steps(outcome: BatchOutcome) -> list[tuple[str, str]]:
 
 
 def the_failure(outcome: BatchOutcome) -> tuple[str, str]:
-    """The step and detail of the one item that failed."""
+    """The step and the detail of the only item that failed."""
     [failed] = [item for item in outcome.items if item.publishing_status == "failed"]
     return failed.step.value, failed.detail

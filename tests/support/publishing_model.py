@@ -1,5 +1,6 @@
-"""The result of a batch, computed slowly and obviously: by the parser of the standard library, on dicts, event by
-event. From the package it uses only the explanation of violations, and none of the ways that batches take.
+"""Computes the result of publishing a batch in a slow and obvious way: with the parser of the standard library, on
+dicts, event by event. It uses the package's rules, such as its validators and their explanations, but none of its code
+that parses, enriches and partitions batches.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import java_text
 
 MALFORMED = "Error occurred when parsing event(s)."
-RECEIVED_AT = "2026-11-21T12:00:00.000Z"  # the clock of a house stands still
+RECEIVED_AT = "2026-11-21T12:00:00.000Z"  # the test's clock stands still
 _BLANKS = " \t\r\n"
 _MAX_LEVELS = 200
 
 
 class ModelRecord(NamedTuple):
-    """An event as it is stored: its members as pairs, numbers as they were spelled, and its metadata separately."""
+    """A stored event: its members as pairs, with numbers as they were written, and its metadata separately."""
 
     members: Any
     metadata: Any
@@ -34,7 +35,7 @@ class ModelRecord(NamedTuple):
 
 
 class ModelOutcome(NamedTuple):
-    """`items` are a rejected batch's, each with status, step, detail, eid and partition."""
+    """`items` has the response for each event of a rejected batch: status, step, detail, eid and partition."""
 
     verdict: str
     items: Sequence[tuple[str, str, str, str, str | None]] = ()
@@ -80,7 +81,9 @@ _SPELLED = json.JSONDecoder(
 
 
 def spelled_members(text: str) -> tuple[Any, Any]:
-    """The members of an event as pairs, without metadata, and the metadata. Numbers stay as they were written."""
+    """The members of an event as pairs, with None for the metadata, and the metadata. Numbers stay as they were
+    written.
+    """
     _, *pairs = _SPELLED.decode(text)
     names = [name for name, _ in pairs]
     assert len(set(names)) == len(names), text
@@ -96,7 +99,7 @@ def _levels(value: Any) -> int:
 
 
 def _events_in(body: bytes) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each event and its text. Commas between them may be missing, or too many."""
+    """Yield each event and its text. The body may have too few or too many commas between events."""
     text = body.decode().strip(_BLANKS)
     if len(text) < 2 or text[0] != "[" or text[-1] != "]":
         raise ValueError("no array")
@@ -109,7 +112,7 @@ def _events_in(body: bytes) -> Iterator[tuple[dict[str, Any], str]]:
         event, end = _VALUES.raw_decode(text[:last], at)
         if not isinstance(event, dict) or _levels(event) > _MAX_LEVELS:
             raise ValueError("no object, or too deep")
-        json.dumps(event, ensure_ascii=False).encode()  # half a pair of surrogates raises here
+        json.dumps(event, ensure_ascii=False).encode()  # raises if half a surrogate pair is in the event
         yield event, text[at:end]
         at = end
 
@@ -267,7 +270,7 @@ def _partition_by_hash(keys: Sequence[str], number: int) -> int:
 
 
 def _java_hash(text: str) -> int:
-    """The hash of a string in Java, unit by unit."""
+    """The hash of a string as Java computes it, from its UTF-16 units."""
     units, total = text.encode("utf-16-be"), 0
     for at in range(0, len(units), 2):
         total = (31 * total + int.from_bytes(units[at : at + 2])) % 2**32

@@ -1,6 +1,5 @@
-"""Random schemas, values that mostly follow them, and texts of such values as hostile clients may write them.
-
-Everything comes from one `random.Random`, so a seed tells a whole run.
+"""Draws random schemas, values that mostly follow them, and texts of these values as hostile clients may write them.
+One `random.Random` decides everything, so a seed determines a whole run.
 """
 
 from __future__ import annotations
@@ -25,23 +24,20 @@ FORMATS = (
 
 
 class SpelledNumber(str):
-    """A number as it is written."""
+    """The text of a number."""
 
     __slots__ = ()
 
 
 class SchemaWithValues(NamedTuple):
-    """A schema, and a maker of values that it accepts, unless the surrounding schema requires more."""
+    """A schema, and a function that makes values that it accepts, unless the surrounding schema requires more."""
 
     schema: dict[str, Any]
     make: Callable[[], Any]
 
 
 class RandomSchemas:
-    """Makes schemas whose depth and breadth are small, of all keywords that decide about events.
-
-    `names` are names of members.
-    """
+    """Makes small schemas with all keywords that affect validation. Members get their names from `names`."""
 
     def __init__(self, draw: Random, names: Sequence[str] = NAMES) -> None:
         self._draw = draw
@@ -49,7 +45,7 @@ class RandomSchemas:
         self._definitions: dict[str, Any] = {}
 
     def root(self) -> SchemaWithValues:
-        """The schema of an event type. Most are of an object with a few properties."""
+        """Make the schema of an event type: mostly an object with a few properties."""
         self._definitions = {}
         part = self._object(3, properties=self._draw.randint(1, 4))
         schema = dict(part.schema)
@@ -243,7 +239,7 @@ class RandomSchemas:
 
 
 class Spelling(NamedTuple):
-    """How a text is written: how often with escapes, and the blanks between its symbols."""
+    """How to write a JSON text: the share of escaped characters, and the blanks between tokens."""
 
     escapes: float
     blanks: str
@@ -262,7 +258,7 @@ SPELLINGS = (
 
 
 def spell(draw: Random, value: Any, spelling: Spelling) -> str:
-    """A value as JSON, its members in their order."""
+    """Write a value as JSON, with members in their order."""
     blank = spelling.blanks
     match value:
         case SpelledNumber():
@@ -299,7 +295,7 @@ def _insert(text: str) -> Callable[[Random, str], str]:
 
 
 def _replace_once(old: str, *new: str) -> Callable[[Random, str], str]:
-    """Replace one of the places of a text by another one."""
+    """A change that replaces one occurrence of `old`, chosen at random, by one of `new`."""
 
     def replace(draw: Random, body: str) -> str:
         places = body.split(old)
@@ -324,4 +320,4 @@ HOSTILE_CHANGES: Sequence[Callable[[Random, str], str]] = (
     lambda _, body: body[1:-1],
     lambda _, body: body + body,
 )
-"""Changes of the text of a batch, after which it may be strict JSON or not, or hold something else."""
+"""Changes to the text of a batch. The result may be strict JSON or not, and may have other values."""

@@ -1,4 +1,4 @@
-"""A sink for tests: an HTTP server that records requests, and answers as scripted."""
+"""A sink for tests: an HTTP server that records requests, and answers as the test decides."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from nakadi.subscriptions.stream import session
 from tests.support.patience import until
 
 ON_LOOPBACK = {"sink_schemes": ("https", "http"), "sink_networks": ("127.0.0.0/8",)}
-"""Settings with which a broker delivers to a receiver."""
+"""Settings that let a broker deliver to a receiver on loopback."""
 
 ON_LOOPBACK_VARIABLES = {"NAKADI_SINK_SCHEMES": "https,http", "NAKADI_SINK_NETWORKS": "127.0.0.0/8"}
 
 
 @contextmanager
 def delivering_quickly() -> Iterator[None]:
-    """For brokers in this process: events that tests of sinks wait for come soon. These are news of sinks, reports
-    about deliveries, the next attempt after a failure, and the commit of events that are not sent."""
+    """Shorten the intervals of brokers in this process: for changes to sinks, reports about deliveries, the next
+    attempt after a failure, and commits of events that need no delivery.
+    """
     with (
         patch.object(dispatcher, "LOOK_INTERVAL_SECONDS", 0.05),
         patch.object(dispatcher, "REPORT_INTERVAL_SECONDS", 0.1),
@@ -48,7 +49,7 @@ class ReceivedDelivery:
 
 
 class Receiver:
-    """`decide` gets the events of a delivery, and returns the status."""
+    """Receives deliveries. `decide` gets the events of a delivery, and returns the status of the answer."""
 
     def __init__(self, decide: Callable[[list[Any]], int] = lambda _: 204) -> None:
         self.decide = decide
@@ -77,16 +78,16 @@ class Receiver:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
-        # `shutdown` waits for as long as the server sleeps.
+        # `shutdown` waits until the server looks again, so the server looks often.
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def accepted(self) -> list[Any]:
-        """The events of the deliveries that were answered with 2xx."""
+        """The events of all deliveries that the receiver answered with 2xx."""
         return [each for received in tuple(self.received) if received.status < 300 for each in received.events]
 
     def wait_for(self, count: int) -> list[Any]:
-        """Wait for at least this number of events."""
+        """Wait until this number of events was accepted, and return all accepted events."""
         until(lambda: len(self.accepted) >= count)
         return self.accepted
 

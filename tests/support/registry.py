@@ -1,4 +1,4 @@
-"""Registries for tests that are about something else."""
+"""Registries for tests whose subject is not the registry."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.clock import HandMovedClock
 
 
 def settings_document(key: str) -> SettingsDocument:
-    """A settings document in a separate registry, cached for a second that passes only on request."""
+    """A settings document in a new registry. Its cache lasts a second by a clock that only the test moves."""
     return SettingsDocument(MemoryRegistry(), key, Cache(HandMovedClock(), 1.0))
 
 
 def act_before_next_writes(registry: MemoryRegistry, *actions: Callable[[], object]) -> None:
-    """Others are quicker: each action is carried out right before one of the registry's next writes."""
+    """Carry out each action right before one of the registry's next writes, as if another process were quicker."""
     write, waiting = registry.write, list(actions)
     racing = False
 

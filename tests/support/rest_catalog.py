@@ -1,6 +1,5 @@
-"""A REST catalog of Iceberg on this machine: HTTP here, and Iceberg's own handlers of a catalog in a folder behind it.
-
-Spark's Java process has the handlers that Iceberg's own server is made of.
+"""An Iceberg REST catalog on this machine. This module serves HTTP, and Iceberg's own handlers answer for a catalog in
+a folder; Spark's Java process has them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TABLES = re.compile(r"/v1/namespaces/([^/]+)/tables(?:/([^/]+))?(/metrics)?")
 
 
 class Catalog:
-    """Answers requests of the protocol; `asked` are their methods and paths."""
+    """Answers requests of the protocol. `asked` has the methods and paths of all requests."""
 
     def __init__(self, spark: SparkSession, warehouse: Path, token: str) -> None:
         self.token = token
@@ -63,7 +62,7 @@ class Catalog:
             return json.dumps({"defaults": {}, "overrides": {}})
         if path == "/v1/namespaces":
             assert method == "POST"
-            # A folder has no properties.
+            # A catalog in a folder cannot store properties of namespaces.
             wanted = json.dumps({"namespace": json.loads(body)["namespace"], "properties": {}})
             return self._handlers.createNamespace(self._catalog, self._read("requests.CreateNamespaceRequest", wanted))
         found = TABLES.fullmatch(path)
@@ -101,7 +100,7 @@ class Catalog:
 
 @contextmanager
 def rest_catalog(spark: SparkSession, warehouse: Path, token: str) -> Iterator[tuple[Catalog, str]]:
-    """A catalog that wants a token, and its URL."""
+    """Yield a catalog that requires a token, and its URL."""
     catalog = Catalog(spark, warehouse, token)
 
     class Handler(BaseHTTPRequestHandler):

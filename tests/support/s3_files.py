@@ -1,6 +1,5 @@
-"""Lets the Spark of the tests read and write buckets, as a Spark on Glue does: no package of pip has jars for that.
-
-`S3Files.java` is compiled by Spark's own compiler, and talks to S3 by HTTP.
+"""Lets the Spark of the tests read and write buckets, as Spark on Glue does. No package on PyPI has jars for that, so
+Spark's own compiler compiles `S3Files.java`, which talks to S3 by HTTP.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ AUTHORIZATION = f"AWS4-HMAC-SHA256 Credential=nobody/20261121/{REGION}/s3/aws4_r
 
 @contextmanager
 def buckets_in_spark(spark: SparkSession, endpoint: str, bucket: str) -> Iterator[None]:
-    """Inside, `s3://bucket/...` is a place that Spark can reach."""
+    """Inside the block, Spark can read and write `s3://bucket/...`."""
     jvm = spark._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
@@ -32,7 +31,7 @@ def buckets_in_spark(spark: SparkSession, endpoint: str, bucket: str) -> Iterato
         ("nakadi.s3.authorization", AUTHORIZATION),
     ):
         configuration.set(name, value)
-    # Hadoop caches it by the name of the bucket, for all later callers.
+    # Hadoop caches the file system by the name of the bucket, for all later callers.
     files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI.create(f"s3://{bucket}"), configuration)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Schemas and values as strangers might write them, for tests that look for two opinions."""
+"""Draws schemas and values as strangers might write them, for tests that compare two validators."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def _with_definitions(schema: st.SearchStrategy[Any], draft: int) -> st.SearchSt
 
 
 def schemas(draft: int) -> st.SearchStrategy[dict[str, Any]]:
-    """Schemas of a draft that can be loaded, apart from references that may lead in circles."""
+    """Schemas of a draft that validators can load, unless references lead in a circle."""
     leaves = st.one_of(
         _keywords(draft, st.just({})),
         st.sampled_from(["#", "#/definitions/one", "#/definitions/two"]).map(lambda reference: {"$ref": reference}),
@@ -51,7 +51,7 @@ def _keywords(draft: int, within: st.SearchStrategy[Any]) -> st.SearchStrategy[d
 
 
 def _merge_parts(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """A schema may have at most one combinator, and a flag for a bound needs the bound."""
+    """Merge parts into a schema: it may have at most one combinator, and a flag for a bound needs the bound."""
     merged = {keyword: value for part in parts for keyword, value in part.items()}
     for extra in [each for each in _COMBINATORS if each in merged][1:]:
         del merged[extra]

@@ -1,4 +1,4 @@
-"""A broker behind a socket whose parts a test holds, wired as the one that runs inside other programs."""
+"""A broker behind a socket, wired as `nakadi.local.Broker`, whose parts a test can reach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nakadi.ports.event_log import EventLog
 
 
 class ServedBroker:
-    """Has no thread for its housekeeping, which a test does when it wants it."""
+    """A broker without a thread for housekeeping, which a test does itself when it needs to."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ServedBroker:
 
     @property
     def log(self) -> EventLog:
-        """The log of the storage that exists without registration."""
+        """The log of the storage `default`."""
         return self.services.logs.for_storage("default")
 
     def close(self) -> None:

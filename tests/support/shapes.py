@@ -1,7 +1,5 @@
-"""Draws shapes of events: schemas with everything that the language of schemas has, and texts of values that they
-accept.
-
-Each kind of value has the usual ones, and those that columns of tables cannot hold unchanged.
+"""Draws shapes of events: schemas with everything that JSON Schema offers, and texts of values that they accept. The
+values of each type include some that columns of tables cannot hold unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ STRANGE_NAMES = (
         "1",
         "n" * 121,
     ),
-    # Words of Spark, and names of the job's own columns and fields.
+    # Reserved words of Spark, and names of the job's own columns and fields.
     *(
         "select",
         "element",
@@ -52,7 +50,7 @@ STRANGE_NAMES = (
     ),
     *("event", "owner", "timeline", "doubtful", "misfit", "_misfit", "stamped", "data", "data_op", "each0", "whole"),
     *("nakadi_offset", "NAKADI_KEY", "nakadi_other", "published_by", "metadata"),
-    # Names that further columns of `a` have, and others that look like one.
+    # Names of additional columns of `a`, and names that look like such.
     *("a__string", "a__double", "a__bigint", "a__string_array", "b__", "__c", "a__latest"),
 )
 
@@ -94,7 +92,7 @@ MOMENTS = (
 )
 DECIMALS = ("1", "12.30", "-0.05", "0.00", "1e2", "99999999999999.99", "1234567890123456789")
 
-# Values that brokers refuse today, but may be in the archives of earlier ones and of other engines.
+# Values that brokers refuse today, but that earlier brokers or other engines may have archived.
 HOSTILE_NUMBERS = ("1e400", "-1E400", "1e-400", "18446744073709551616", "1" * 45, "0." + "1" * 400, "1" + "0" * 320)
 HOSTILE_INTEGERS = (*HOSTILE_NUMBERS, "1e3", "5.0", "9223372036854775808")
 HOSTILE_TEXTS = (r'"\ud800"', r'"x\udc00y"', r'"\ude00\ud83d"')
@@ -104,14 +102,16 @@ Schema = dict[str, Any]
 
 
 class Shape(NamedTuple):
-    """A schema, and a generator of texts of valid values."""
+    """A schema, and a function that makes texts of valid values."""
 
     schema: Schema
     value: Callable[[], str]
 
 
 class Shapes:
-    """With `hostile`, texts have content that brokers refuse, and all sorts of values outside the schema."""
+    """Draws shapes. With `hostile`, their texts also have content that brokers refuse, and values outside the
+    schema.
+    """
 
     def __init__(self, drawn: random.Random, *, hostile: bool = False) -> None:
         self._drawn, self._hostile = drawn, hostile
@@ -120,8 +120,9 @@ class Shapes:
         self._names = STRANGE_NAMES + (HOSTILE_NAMES if hostile else ())
 
     def event(self, *, without: str = "", restricted: bool = False) -> Shape:
-        """Schemas of an event's payload, without a property of this name. `restricted` is the language of the mode
-        `compatible`."""
+        """Draw the shape of an event's payload, which has no property with the name `without`. If `restricted`, its
+        schema has only what the compatibility mode `compatible` permits.
+        """
         self._without, self._restricted = without, restricted
         found = self._object(0)
         if self._drawn.random() < 0.2:
@@ -129,7 +130,7 @@ class Shapes:
         return found
 
     def with_another_property(self, shape: Shape) -> Shape:
-        """The same with another property."""
+        """The same shape with one more property."""
         name, more = f"x{len(shape.schema['properties'])}", self._any(1)
         schema = {**shape.schema, "properties": {**shape.schema["properties"], name: more.schema}}
 
@@ -191,7 +192,7 @@ class Shapes:
         ]
 
     def _object(self, depth: int) -> Shape:
-        """An object with named properties; others too, unless it is closed, or these have their own schema."""
+        """An object with named properties. It may have others, which may have their own schema, unless it is closed."""
         shapes = {name: self._any(depth) for name in self._some_names() if name != self._without}
         schema: Schema = {"type": "object", "properties": {name: each.schema for name, each in shapes.items()}}
         if self._drawn.random() < 0.1:
@@ -225,7 +226,7 @@ class Shapes:
         return "{" + ",".join(f"{self._string(name)}:{value}" for name, value in members) + "}"
 
     def _string(self, text: str) -> str:
-        """A text as JSON, with codes for letters beyond ASCII or without."""
+        """A text as JSON; letters beyond ASCII may be escaped."""
         is_unicode = not any("\ud800" <= letter <= "\udfff" for letter in text)
         return json.dumps(text, ensure_ascii=not is_unicode or self._drawn.random() < 0.5)
 
@@ -253,13 +254,13 @@ class Shapes:
         return "[" + ",".join(value() for value in values) + "]"
 
     def _one_of(self, depth: int) -> Shape:
-        """One of two types that no value has both of."""
+        """A choice between two types that exclude each other."""
         first, second = self._object(depth), self._drawn.choice((self._array(depth), *self._scalars()[:3]))
         schema = {self._drawn.choice(("oneOf", "anyOf")): [{**first.schema, "type": "object"}, second.schema]}
         return Shape(schema, lambda: self._drawn.choice((first, second)).value())
 
     def _closed_choice(self, _: int) -> Shape:
-        """Objects of which one is an integer, or another one is a text."""
+        """A choice between two objects whose member with the same name has different types."""
         name = self._drawn.choice(USUAL_NAMES)
         choices = [
             Shape({"type": "object", "required": [name], "properties": {name: each.schema}}, each.value)
@@ -271,7 +272,7 @@ class Shapes:
         return Shape(schema, lambda: f'{{"{name}":{self._drawn.choice(choices).value()}}}')
 
     def _all_of(self, depth: int) -> Shape:
-        """Two objects in one. They have no name in common."""
+        """An `allOf` of two objects that have no member in common."""
         first, second = ({name: self._any(depth)} for name in self._drawn.sample(USUAL_NAMES, 2))
         schema = {
             "allOf": [
@@ -282,7 +283,7 @@ class Shapes:
         return Shape(schema, partial(self._object_text, first | second, None))
 
     def _patterns(self, depth: int) -> Shape:
-        """Names that begin like this have such values, beside names that are known."""
+        """An object with `patternProperties`, and perhaps a named property."""
         of, known = self._any(depth), self._any(depth)
         schema: Schema = {"type": "object", "patternProperties": {"^p": of.schema}, "additionalProperties": False}
         if self._drawn.random() < 0.5:
@@ -291,7 +292,7 @@ class Shapes:
         return Shape(schema, partial(self._object_text, shapes, None))
 
     def _definitions(self, event: Shape) -> Shape:
-        """Beside the other properties some whose schemas are elsewhere; one of them is within itself."""
+        """Add properties whose schemas are in `definitions`; one of these refers to itself."""
         tree: Schema = {"type": "object", "properties": {"a": {"type": "integer"}, "t": {"$ref": "#/definitions/t"}}}
         schema = {
             **event.schema,
@@ -312,7 +313,7 @@ class Shapes:
 
         return Shape(schema, value)
 
-    # Values of which no schema says anything
+    # Values about which the schema says nothing
 
     def _anything(self, depth: int = 0) -> str:
         kind = self._drawn.random()

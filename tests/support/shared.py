@@ -6,7 +6,7 @@ Port = TypeVar("Port")
 
 
 def keep_open(port: Port) -> Port:
-    """A log index or an archive that stays open, though every log closes its parts."""
+    """Let a log index or an archive stay open when logs close their parts."""
     anything: Any = port
     anything.close = lambda: None
     return port

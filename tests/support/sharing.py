@@ -1,4 +1,6 @@
-"""Event logs that have another one commit, as in several processes, though here it is another thread."""
+"""Event logs that let another log commit their appends, as processes of a broker do; here the other log is in a
+thread.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from nakadi.ports.event_log import EventLog
 
 @contextmanager
 def commit_for(log: EventLog, number: int = 1) -> Iterator[list[socket.socket]]:
-    """Connections of this number of processes to an event log that commits for them."""
+    """Serve a log that commits for other processes, and yield a connection for each of `number` processes."""
     pairs = [socket.socketpair() for _ in range(number)]
 
     async def serve() -> None:
@@ -39,7 +41,7 @@ def commit_for(log: EventLog, number: int = 1) -> Iterator[list[socket.socket]]:
 
 @contextmanager
 def open_sharing_log(path: Path, clock: Clock) -> Iterator[EventLog]:
-    """A log whose appends another one commits."""
+    """Yield a log whose appends another log commits."""
     with closing(SqliteLog(path, clock)) as committing, commit_for(committing) as (connection,):
         log = SqliteLog(path, clock, committer=connection)
         try:

@@ -1,13 +1,13 @@
-"""Programs that get a signal at one step of their start.
+"""Sends programs a signal at one step of their start.
 
-A step is a call or a return of the main thread, counted from the first import of the program itself. So a moment is
-the same one on slow and on fast machines, and between two steps there is nothing to miss.
+A step is a call or a return in the main thread, counted from when the program's own module is first imported. So a step
+is the same moment on slow and on fast machines, and no moment lies between two steps.
 
     python -m tests.support.signalled NUMBER STEP MORE MODULE [ARGUMENT ...]
 
-runs a module as `python -m` does, and lets the process send itself the signal with that number at that step, or so many
-more steps after it says that it serves if that comes before: a program that has nothing to do takes no steps. With step
-0 it ends where it would print its first line, and prints the number of steps until there.
+runs a module as `python -m` does, and lets the process send itself the signal NUMBER at STEP, or MORE steps after it
+says that it serves, if that comes first, because an idle program takes no steps. With step 0, the process ends when it
+would print its first line, and prints the number of steps so far.
 """
 
 import os
@@ -27,12 +27,12 @@ PATIENCE = 180
 SEED = 20240917
 READY_TEXTS = ("Streaming on port ", "Ctrl-C ends it.")
 EXTRA_STEPS = 60
-"""So many steps at least a server takes after it says that it serves, without waiting for anything."""
+"""A server takes at least this number of steps after it says that it serves, without waiting for anything."""
 
 
 @dataclass(frozen=True)
 class SignalledEnd:
-    """How a process ended that got `how` at a step of its start."""
+    """How a process ended that got the signal `how` at a step of its start."""
 
     step: int
     how: signal.Signals
@@ -42,13 +42,15 @@ class SignalledEnd:
 
 
 def default_stretches(steps):
-    """Anywhere before the first line, where all is loaded and files are opened, and where it prints that line."""
+    """Three ranges of steps: all before the first line is printed, those that open files, and those around that
+    line.
+    """
     return [(1, steps), (steps * 19 // 20, steps), (steps - 200, steps + EXTRA_STEPS)]
 
 
 def end_at_each_step(module, *arguments, environment=None, stretches=default_stretches, more=EXTRA_STEPS):
-    """Start a program twice in each stretch, and let SIGTERM or SIGINT come at a step in it that a seed chooses."""
-    # The first start compiles modules and makes files, which takes steps that no later start takes.
+    """For each stretch, start a program twice, and send it SIGTERM or SIGINT at a random step of the stretch."""
+    # The first start compiles modules and creates files, so it takes more steps; the second start is measured.
     _, steps = [_end(0, 0, more, module, arguments, environment) for _ in range(2)]
     chance = random.Random(SEED)
     ends = []

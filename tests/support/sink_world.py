@@ -1,7 +1,6 @@
-"""A world with a sink in it: random events, a sink that fails in every way, and what must hold all the while.
-
-The world is the stream, the network, the sink, the store and the clock of a `DeliverySession`. Everything is drawn from
-one seed.
+"""Simulates deliveries to a sink: random events, a sink that fails in every way, and checks of what must always hold.
+The simulation plays the stream, the network, the sink, the store and the clock of a `DeliverySession`. One seed
+determines everything.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ class SinkWorld:
     bodies_by_id: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     in_flight: list[Attempt] = field(default_factory=list)
     commits: list[CommitDelivered] = field(default_factory=list)
-    # What was answered with success, as far as the session knows, and whether a commit failed.
+    # The events that the session knows to be delivered, and whether a commit failed.
     known_delivered: set[Event] = field(default_factory=set)
     has_lost_commit: bool = False
     streams: int = 0
     kills: int = 0
     most_in_flight: int = 0
-    # For how long nobody reaches the sink, from its first call; and when it was called.
+    # How long the sink is unreachable, from the first attempt on; and the times of all attempts.
     outage_seconds: float = 0.0
     down_until: float = -1.0
     called_at: list[float] = field(default_factory=list)
@@ -84,19 +83,20 @@ class SinkWorld:
         self.keys = {
             (each, offset): rng.choice(names) for each in self.partitions for offset in range(self.event_count)
         }
-        # A sink that fails at random is not to make the broker believe that an event is to blame.
+        # With a policy, random failures would make the broker give up a good event, so the sink fails only at poison
+        # events.
         self.fault_rate = 0.0 if self.has_policy else 0.3
         self.says_what_failed = rng.random() < 0.5
         self.begin_stream()
 
     def begin_stream(self) -> None:
-        """A stream begins after the committed events, and does not send parked ones."""
+        """Begin a stream after the committed events. It does not send parked ones."""
         self.streams += 1
         self.session = DeliverySession(self.limits, self.rng.random)
         self.in_flight.clear()
         self.commits.clear()
         for each in self.partitions:
-            # Events that need no delivery are committed by the stream itself.
+            # The stream itself commits events that need no delivery.
             while self.is_consumed((each, self.committed[each] + 1)):
                 self.committed[each] += 1
         self.taken = defaultdict(lambda: -1, self.committed)
@@ -108,7 +108,7 @@ class SinkWorld:
         return offset <= self.committed[partition] or offset in self.ahead[partition] or event in self.parked
 
     def follows(self, event: Event) -> list[Event]:
-        """The events that have to come before it."""
+        """The events that have to be delivered before this one."""
         partition, offset = event
         earlier = [(partition, each) for each in range(offset)]
         if self.parallel is Parallel.PARTITION:
@@ -126,7 +126,7 @@ class SinkWorld:
         return all(self.is_consumed((each, offset)) for each in self.partitions for offset in range(self.event_count))
 
     def step(self) -> None:
-        """One thing that can happen, at random."""
+        """Do one thing that can happen, chosen at random."""
         choices = [self.feed, self.feed, self.pass_time]
         if self.in_flight:
             choices += [self.answer] * 3
@@ -139,13 +139,13 @@ class SinkWorld:
             self.end_stream()
 
     def end_process(self) -> None:
-        """Either the process is killed, and another continues after the last commits; or it shuts down cleanly, and
-        settles first.
+        """Kill the process, so another continues after the last commits, or let it shut down cleanly, so it settles
+        first.
         """
         if self.rng.random() < 0.5:
             self.kills += 1
             for each in self.commits:
-                # Nobody learns what became of it.
+                # The commit under way may have succeeded, but nobody learns that.
                 if self.rng.random() < 0.5:
                     self.commit(each)
             self.begin_stream()
@@ -179,7 +179,7 @@ class SinkWorld:
             self.known_delivered.update(events_of(attempt.batch)[:delivered])
         self.carry_out(self.session.handle_answer(attempt.number, attempt.answer, self.now))
         if self.rng.random() < 0.2:
-            # Doubled, and late: the attempt has ended.
+            # A second answer comes after the attempt has ended.
             self.carry_out(self.session.handle_answer(attempt.number, Answer(200), self.now))
 
     def end_commit(self) -> None:
@@ -202,7 +202,7 @@ class SinkWorld:
             self.committed[partition] += 1
 
     def end_stream(self) -> None:
-        """The next stream gives up the event that was found, which is the next one of its partition."""
+        """Begin the next stream, which gives up the event that the session found, the next one in its partition."""
         if not self.has_lost_commit:
             missing = [each for each in self.known_delivered if not self.is_consumed(each)]
             assert not missing, f"seed {self.seed}: settled before all was committed"
@@ -232,12 +232,12 @@ class SinkWorld:
         self.in_flight.append(Attempt(action.number, batch, self.attempt_at_sink(batch)))
         assert len(self.in_flight) <= self.limits.max_in_flight, f"seed {self.seed}: too many at once"
         self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
-        # An id means the same events, so that a receiver can leave out what it has.
+        # The same id always means the same events, so a receiver can leave out what it already has.
         sent = tuple(values(batch.runs))
         assert self.bodies_by_id.setdefault(batch.id_for("s"), sent) == sent, f"seed {self.seed}: another body"
 
     def order_of(self, event: Event) -> tuple[EventTypePartition, str | None]:
-        """What has to come one after the other."""
+        """Events with the same result must be delivered one after the other."""
         return event[0], self.keys[event] if self.parallel is Parallel.KEY else None
 
     def attempt_at_sink(self, batch: DeliveryBatch) -> Answer:
@@ -251,7 +251,7 @@ class SinkWorld:
         if rng.random() < 0.1:
             return rng.choice((Answer(503, "", rng.choice((None, 7.0))), Answer(429), Answer(None, was_sent=False)))
         if rng.random() < self.fault_rate:
-            # Lost, as late answers are; half an answer, of which the status counts; and the answer of something else.
+            # The answer is lost, is cut off after its status, or comes from another server.
             lost, refused = rng.choice(
                 ((True, Answer(None)), (True, Answer(502, "<htm")), (False, Answer(302)), (False, Answer(404)))
             )
@@ -260,7 +260,7 @@ class SinkWorld:
             return refused
         failing = [index for index, offset in enumerate(offsets) if (partition, offset) in self.poison]
         if self.says_what_failed and (failing or rng.random() < 0.2):
-            # Without a failing event, it has no room for the rest.
+            # Without a failing event, the sink asks for the remaining events later.
             taken = failing[0] if failing else rng.randrange(len(offsets))
             self.accept(partition, offsets[:taken])
             verdict = Verdict.FAILED if failing else Verdict.LATER
@@ -271,7 +271,9 @@ class SinkWorld:
         return Answer(rng.choice((200, 204)))
 
     def accept(self, partition: EventTypePartition, offsets: list[int]) -> None:
-        """A sink may see an event again, but none that is committed, and never one before its predecessors."""
+        """Note the accepted events. They may come again, but not after their commit, and never before their
+        predecessors.
+        """
         for offset in offsets:
             event = partition, offset
             assert not self.is_consumed(event), f"seed {self.seed}: {offset} came again after its commit"

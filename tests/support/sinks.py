@@ -1,4 +1,4 @@
-"""Sinks as they are registered, and attempts to deliver to them."""
+"""Registered sinks, and attempts to deliver to them."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ def a_sink(sink_type: SinkType, target: str, sink_format: SinkFormat = SinkForma
 
 
 def stored_sink(repository: SinkRepository, sink: Sink, subscription_id: str = "a-subscription") -> Sink:
-    """A sink as it is in the store, with a subscription."""
+    """Store a subscription with this sink, and return the stored sink."""
     repository.registry.write(PutDocument(SUBSCRIPTIONS_KIND, subscription_id, {}, expected_revision=ABSENT_REVISION))
     subscription = SimpleNamespace(id=subscription_id, revision=1)
     repository.write(replace(sink, subscription_id=subscription_id), subscription)  # type: ignore[arg-type]  # all that it needs
@@ -48,7 +48,7 @@ def stored_sink(repository: SinkRepository, sink: Sink, subscription_id: str = "
 
 
 def an_attempt(sink: Sink, *runs: EventRun, timeout_seconds: float = 30) -> Attempt:
-    """An attempt to deliver these events of partition 0 of `orders`; without any, a trial."""
+    """An attempt to deliver these events of partition 0 of `orders` or, without events, a trial of the sink."""
     return Attempt(
         sink=sink,
         secrets=SinkSecrets((), {}),

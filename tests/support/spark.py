@@ -1,4 +1,4 @@
-"""A Spark that is fit for tests."""
+"""Settings of Spark that suit tests."""
 
 import os
 from unittest.mock import patch
@@ -7,8 +7,8 @@ import pyspark.rdd
 import pytest
 
 QUICK = {
-    # For a handful of rows, compiling takes longer than working. Classes get their room at once: it would grow in many
-    # small steps, with a full collection of garbage before each.
+    # For a few rows, compiling takes longer than working. The space for classes is large from the start, because it
+    # would grow in many small steps, with a full garbage collection before each.
     "JDK_JAVA_OPTIONS": (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=128m"
     ),
@@ -21,9 +21,8 @@ QUICK = {
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_spark():
-    """Spark without features that only pay with much data, and with its sockets closed.
-
-    It forgets to close those through which it passes results; the file that it reads keeps them open long enough.
+    """Switch off features of Spark that only pay for a lot of data, and close the sockets through which it passes
+    results, which it forgets to close. The file that reads from a socket keeps it open long enough.
     """
     connected = pyspark.rdd.local_connect_and_auth
 

@@ -1,6 +1,5 @@
 """A Spark cluster on this machine: a master, workers, and jobs whose driver and executors are different processes.
-
-Workers have different loopback addresses, because Spark never repeats a slow task on the host that it already runs on.
+Workers have different loopback addresses, because Spark never repeats a slow task on the same host.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ REGISTERED = "Successfully registered with master"
 JAVA_OPTIONS = f"{QUICK['JDK_JAVA_OPTIONS']} -XX:+PerfDisableSharedMem"
 SMALL = f"-Xmx96m -XX:MetaspaceSize=64m {JAVA_OPTIONS}"
 EXECUTOR_MEMORY = "512m"
-"""Spark needs 450 MB at least."""
+"""Spark requires at least 450 MB."""
 
 SETTINGS = {
     "spark.executor.memory": EXECUTOR_MEMORY,
@@ -43,7 +42,7 @@ SETTINGS = {
 
 
 class JobResult(Struct, frozen=True):
-    """What a run of a job reported, and how many tasks Spark ran for it outside the driver."""
+    """The exit code and the report of a job's run, and how many tasks Spark ran for it."""
 
     code: int
     told: str
@@ -51,14 +50,14 @@ class JobResult(Struct, frozen=True):
 
 
 class Cluster(Struct, frozen=True):
-    """A master with registered workers. `home` is the Spark that drivers start."""
+    """A master with registered workers. `home` is the folder of the Spark that drivers start."""
 
     master: str
     folder: Path
     home: Path = SPARK_HOME
 
     def executors(self) -> Sequence[int]:
-        """The processes of executors and of their Python. Each of them works in a folder of its own."""
+        """The processes of the executors and of their Python, which are found by their working folders."""
         return [int(each.parent.name) for each in Path("/proc").glob("[0-9]*/cwd") if self._is_executor(each)]
 
     def _is_executor(self, cwd: Path) -> bool:
@@ -69,7 +68,9 @@ class Cluster(Struct, frozen=True):
 
     @contextmanager
     def driver(self, *arguments: str, **settings: str) -> Iterator[Driver]:
-        """A process that runs jobs on the cluster, with arguments of `spark_driver` and further settings of Spark."""
+        """Start a process that runs jobs on the cluster, with arguments for `spark_driver` and further settings of
+        Spark.
+        """
         options = " ".join(f"--conf {name}={value}" for name, value in {**SETTINGS, **settings}.items())
         environment = plain_environment(
             PYTHONPATH=os.pathsep.join(sys.path),
@@ -95,18 +96,20 @@ class Cluster(Struct, frozen=True):
 
 
 class Driver(Struct, frozen=True):
-    """The process of a driver, to which one can say what to do next."""
+    """The process of a driver, which runs one job after the other."""
 
     process: subprocess.Popen[str]
     master: str
 
     def run(self, job: str, *arguments: str, fault: str = "", marks: Path | None = None) -> JobResult:
-        """Run a job to its end."""
+        """Run a job, and wait for its end."""
         self.begin(job, *arguments, fault=fault, marks=marks)
         return self.finish()
 
     def begin(self, job: str, *arguments: str, fault: str = "", marks: Path | None = None) -> None:
-        """Begin a job. `fault` is one of `spark_driver.FAULTS`, which notes in the folder `marks` that it happened."""
+        """Begin a job. `fault` is one of `spark_driver.FAULTS`; when it happens, it leaves a mark in the folder
+        `marks`.
+        """
         assert self.process.stdin is not None
         asked = {"job": job, "arguments": [*arguments, "--master", self.master], "fault": fault, "marks": str(marks)}
         self.process.stdin.write(json.dumps(asked) + "\n")
@@ -118,7 +121,7 @@ class Driver(Struct, frozen=True):
         return JobResult(**answer)
 
     def kill(self) -> None:
-        """Kill it and its Java; the executors end when they notice."""
+        """Kill the driver and its Java; the executors end when they notice."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE)
@@ -127,7 +130,7 @@ class Driver(Struct, frozen=True):
 def cluster_in_driver(folder: Path) -> Cluster:
     """A cluster whose master and worker are in the driver, and start with it; the executor is another process.
 
-    The worker writes into its Spark, so that is a copy, with links to the parts.
+    The worker writes into Spark's folder, so it gets a folder of its own with links to the parts of Spark.
     """
     home = folder / "spark"
     home.mkdir(parents=True)
@@ -138,7 +141,7 @@ def cluster_in_driver(folder: Path) -> Cluster:
 
 @contextmanager
 def open_cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[Cluster]:
-    """Start a master and workers; they end with the block, and so do their executors."""
+    """Start a master and workers. They and their executors end with the block."""
     with ExitStack() as stack:
         log = _start_daemon(stack, folder, "master", "master.Master", "127.0.0.1")
         until(lambda: MASTER_URL.search(log.read_text()))
@@ -154,7 +157,7 @@ def open_cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[Clu
 
 
 def _start_daemon(stack: ExitStack, folder: Path, name: str, main: str, host: str, *arguments: str) -> Path:
-    """Start a process of Spark on free ports, and return its log."""
+    """Start a master or worker on free ports, and return the path of its log."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
     java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin{os.pathsep}{os.environ['PATH']}")
@@ -173,7 +176,7 @@ def _start_daemon(stack: ExitStack, folder: Path, name: str, main: str, host: st
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """A worker that receives SIGTERM ends its executors, too."""
+    """End a master or worker by SIGTERM; a worker then ends its executors, too."""
     process.terminate()
     try:
         process.wait(PATIENCE)

@@ -1,7 +1,6 @@
-"""The program of a driver: runs the jobs that its standard input names, one a line, and answers each on a line.
-
-With `--little`, executors also do work that is usually too small for them. Faults happen in the executors' Python, once
-each.
+"""The program of a driver: it runs the jobs that its standard input names, one per line, and answers each with a line.
+With `--little`, executors also do work that is usually too small for them. Each fault happens once, in the executors'
+Python.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ make_in_task = plain_files.make_in_task
 
 
 def kill_in_file(marks: Path, places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
-    """The first executor that has written the bytes of a file dies before the file has its name."""
+    """Kill the first executor that has written the bytes of a file, before the file gets its final name."""
     if not _is_first(marks / "kill in file"):
         return make_in_task(places, target, parts)
-    # A file gets its name when it is complete.
+    # A file gets its final name when it is complete.
     with patch.object(Path, "replace", lambda *_: _kill_executor()):
         return make_in_task(places, target, parts)
 
 
 def kill_after_file(marks: Path, places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
-    """The first executor that has files dies before the driver knows them."""
+    """Kill the first executor that has finished files, before the driver knows them."""
     made = make_in_task(places, target, parts)
     if _is_first(marks / "kill after file"):
         _kill_executor()
@@ -49,7 +48,9 @@ def kill_after_file(marks: Path, places: StoreUrls, target: Target, parts: Seque
 
 
 def wait_after_file(marks: Path, places: StoreUrls, target: Target, parts: Sequence[ArchiveRange]) -> CreatedFiles:
-    """The first task that has files waits until it is killed, with its driver or in favour of another attempt."""
+    """Let the first task that has finished files wait until it is killed: with its driver, or because another attempt
+    was quicker.
+    """
     made = make_in_task(places, target, parts)
     if _is_first(marks / "wait after file"):
         while True:
@@ -78,7 +79,7 @@ def _is_first(mark: Path) -> bool:
 
 
 def _kill_executor() -> NoReturn:
-    """Kill the executor, and this process, which a daemon of the executor has forked."""
+    """Kill the executor and this process, which a Python daemon of the executor has forked."""
     daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
     os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -96,7 +97,7 @@ def run_ordered_job(asked: dict[str, object]) -> dict[str, object]:
 
 
 def _tasks() -> int:
-    """The number of finished tasks of jobs that began in Python's threads."""
+    """The number of finished tasks of jobs that have no job group."""
     running = SparkSession.getActiveSession()
     if running is None:
         return 0

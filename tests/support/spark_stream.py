@@ -1,4 +1,4 @@
-"""A stream of Spark 4 that writes the numbers of events into an Iceberg table, and perhaps is killed.
+"""A stream of Spark 4 that writes the numbers of events into an Iceberg table; a test may kill it.
 
 python -m tests.support.spark_stream URL EVENT_TYPE FOLDER           runs until it is killed
 python -m tests.support.spark_stream URL EVENT_TYPE FOLDER finish    ends when nothing is left, and notes all numbers
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from nakadi_spark.data_source import NakadiDataSource
 
 ICEBERG = Path(__file__).parents[2] / ".cache" / "spark4" / "iceberg"
-"""Where `make test-spark` puts the jar of Iceberg, if there is Maven."""
+"""Where `make test-spark` puts the jar of Iceberg, if Maven is installed."""
 
 TABLE = "lake.events.numbers"
 
@@ -34,7 +34,9 @@ SETTINGS = {
 
 
 def open_spark4(tables: str = "") -> SparkSession:
-    """A Spark that knows the source, perhaps with Iceberg tables in a folder as the catalog `lake`."""
+    """Open a Spark that knows the data source; if `tables` names a folder, its Iceberg tables are the catalog
+    `lake`.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
     builder = SparkSession.builder.master("local[2]")

@@ -1,4 +1,4 @@
-"""Data files whose statements can be observed, and made to fail."""
+"""Data files whose statements a test can observe, and let fail."""
 
 from __future__ import annotations
 

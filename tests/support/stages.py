@@ -1,4 +1,4 @@
-"""Stages on AWS for tests: the resources of a deployment in one region, on moto, with a broker in this process."""
+"""Stages on AWS for tests: the resources of a deployment in one region, on moto, and a broker in this process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EmulatedStage:
         )
 
     def index(self) -> None:
-        """Do what the log indexer does."""
+        """Index the stream's records, as the log indexer does."""
         index, archive = open_log_index(self._settings.log_index), open_archive(self._settings.archive)
         indexer = open_indexer(self._stream, index, archive)
         for shard in self._kinesis.list_shards(StreamName=NAME)["Shards"]:
@@ -61,7 +61,7 @@ class EmulatedStage:
         return Stage(self.address, wait or (lambda _: self.index()))
 
     def create_bucket(self, name: str) -> str:
-        """Another bucket in this region; returns its URL."""
+        """Create another bucket in this region, and return its URL."""
         region = self.address.region
         self._s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
         return f"s3://{name}/stages?region={region}"
@@ -73,7 +73,7 @@ class EmulatedStage:
         self._s3.delete_object(Bucket=self._bucket, Key=key)
 
     def delete(self) -> None:
-        """Delete everything."""
+        """Delete all resources of the stage."""
         for table in TABLES:
             self._dynamodb.delete_table(TableName=table.full_name(NAME))
         self._kinesis.delete_stream(StreamName=NAME)

@@ -1,4 +1,4 @@
-"""Diagrams of states as Mermaid draws them, made of the tables that decide about the states."""
+"""Makes state diagrams for Mermaid from the transition tables of state machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def state_diagram(
     group_name: str = "",
     group: Sequence[Enum] = (),
 ) -> str:
-    """The table as a `stateDiagram-v2`. States of the group are in a box, which has their common arrows.
+    """Draw a table as a `stateDiagram-v2`. The states of the group are in a box, from which their common arrows begin.
 
     A fact that leaves a state unchanged has no arrow.
     """

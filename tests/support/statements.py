@@ -85,7 +85,7 @@ class Coverage:
 
 @cache
 def statements() -> tuple[Statement, ...]:
-    """Every statement of the contract, page by page, including repeated ones."""
+    """All statements of the contract, page by page, including repeated ones."""
     return tuple(each for page in sorted(CONTRACT.glob("*.md")) for each in _statements_of(page))
 
 
@@ -96,7 +96,7 @@ def traps() -> frozenset[str]:
 
 @cache
 def citations() -> tuple[Citation, ...]:
-    """The citations in the docstrings of tests, in their brackets."""
+    """The citations in brackets in the docstrings of tests."""
     return tuple(
         Citation(cited, f"{path.relative_to(TESTS)}::{name}")
         for path in sorted(TESTS.rglob("test_*.py"))
@@ -116,14 +116,14 @@ def coverage() -> list[Coverage]:
 
 
 def find_citations(text: str) -> list[str]:
-    """The statements and traps that the brackets of a text cite."""
+    """The statements and traps that a text cites in brackets."""
     within = " ".join(match[0] for match in BRACKETS.finditer(text))
     found = CITED.findall(expand_ranges(within))
     return found + [f"trap {number}" for match in TRAPS.finditer(within) for number in match[1].split(", ")]
 
 
 def expand_ranges(text: str) -> str:
-    """`R215-R217` cites the ones between, too."""
+    """Replace ranges by their members: `R215-R217` also cites R216."""
 
     def written_out(match: re.Match[str]) -> str:
         letter, first, last = match[1], int(match[2]), int(match[3])
@@ -138,7 +138,7 @@ def sort_key(statement: str) -> tuple[str, int, str]:
 
 
 def _statements_of(page: Path) -> Iterator[Statement]:
-    """The items of a page, each with the lines that belong to it."""
+    """Yield the items of a page, each with the lines that belong to it."""
     found: Mapping[str, str] | None = None
     lines: list[str] = []
     for line in [*page.read_text().splitlines(), "# the end"]:

@@ -4,12 +4,12 @@ import json
 
 
 def event(partition: str, value: str) -> str:
-    """An event as it is stored. Keys `0`, `1` and `2` have hashes that lead to the partitions of these names."""
+    """A stored event. The hashes of the keys `0`, `1` and `2` select the partitions with these names."""
     return f'{{"v":"{value}","to":"{partition}"}}'
 
 
 def cursors(**offsets: str) -> str:
-    """A cursors header: `cursors(_0="BEGIN")`."""
+    """The header with cursors: `cursors(_0="BEGIN")`."""
     return json.dumps([{"partition": name.lstrip("_"), "offset": offset} for name, offset in offsets.items()])
 
 

@@ -1,4 +1,4 @@
-"""Test doubles for streams: a log that records reads, an outlet that keeps its writes."""
+"""Test doubles for streams: a log that records reads, and an outlet that keeps what is written."""
 
 import asyncio
 import math
@@ -17,7 +17,9 @@ from tests.support.patience import PATIENCE
 
 
 class ObservedLog:
-    """A log in memory. `reads` has the start of every read; `troubles` are raised by the next reads, one by one."""
+    """A log in memory. `reads` has the start of every read, and the next reads raise the exceptions in `troubles`, one
+    each.
+    """
 
     def __init__(self, log: MemoryLog | None = None) -> None:
         self._log = log or MemoryLog(SystemClock())
@@ -55,7 +57,7 @@ class ObservedLog:
 
 
 class NullFigures:
-    """Counts nothing."""
+    """Takes figures, and forgets them."""
 
     next_report_at = math.inf
 
@@ -68,7 +70,7 @@ class NullFigures:
 
 @dataclass
 class RecordingOutlet:
-    """Keeps its writes. `slow` lets nothing through until `room` is called."""
+    """Keeps what a stream writes. If `slow`, a write waits until `room` is set."""
 
     written: list[bytes] = field(default_factory=list)
     slow: bool = False
@@ -96,7 +98,7 @@ class RecordingOutlet:
         return b"".join(self.written).decode()
 
     async def until(self, condition: Callable[[str], bool]) -> str:
-        """The written lines, once they are those that the test waits for."""
+        """Wait until the written text fulfils a condition, and return it."""
         async with asyncio.timeout(PATIENCE):
             while not condition(self.text):
                 self.came.clear()
@@ -104,5 +106,5 @@ class RecordingOutlet:
         return self.text
 
     async def lines(self, count: int) -> Sequence[str]:
-        """The first lines, once there are as many."""
+        """Wait until there are this number of lines, and return them."""
         return (await self.until(lambda text: text.count("\n") >= count)).splitlines()[:count]

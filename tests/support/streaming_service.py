@@ -1,4 +1,4 @@
-"""The streaming service as its container starts it: a process, and its settings."""
+"""Starts the streaming service in a process, as its container does."""
 
 import signal
 import sys
@@ -19,7 +19,7 @@ class Service:
         self.url = f"http://127.0.0.1:{line.split()[-1]}"
 
     def end(self, how=signal.SIGTERM):
-        """End it, and return its exit code and its stderr."""
+        """End the service by a signal, and return its exit code and its standard error."""
         self.process.send_signal(how)
         _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
@@ -32,7 +32,7 @@ def run_service(environment, *arguments):
 
 
 def launch_service(environment, *arguments):
-    """The process, which may not have come so far as to serve."""
+    """Start the process, and do not wait until it serves."""
     command = [sys.executable, "-W", "error", "-m", "services.streaming", "--port=0", *arguments]
     return run_process(command, {**ENVIRONMENT, **environment}, ROOT)
 

@@ -1,4 +1,4 @@
-"""Calls about subscriptions that tests make to a broker repeatedly."""
+"""Calls about subscriptions that many tests make."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.builders import a_name
 
 
 def a_request(*event_types: str, **changes: Any) -> dict[str, Any]:
-    """The body of a request for a subscription, by an application that no other test has."""
+    """The body of a request that creates a subscription, for an application that no other test uses."""
     return {"owning_application": a_name("app"), "event_types": list(event_types)} | changes
 
 
 def create_subscription(api: httpx.Client, *event_types: str, **changes: Any) -> dict[str, Any]:
-    """Create a subscription, to a new event type if none is named, and say how it was registered."""
+    """Create a subscription, to a new event type if none is named, and return it as registered."""
     names = event_types or (create_event_type(api)["name"],)
     answer = api.post("/subscriptions", json=a_request(*names, **changes))
     assert answer.status_code == 201, answer.text
@@ -36,7 +36,7 @@ def change_request(subscription: dict[str, Any], **changes: Any) -> dict[str, An
 
 
 def a_cursor(event_type: str, partition: str = "0", offset: int | str = -1) -> dict[str, Any]:
-    """A cursor of a commit or a reset; a number is an offset in the first timeline."""
+    """A cursor for a commit or a reset; a number means an offset in the first timeline."""
     text = offset if isinstance(offset, str) else offset_text(offset)
     return {"event_type": event_type, "partition": partition, "offset": text, "cursor_token": str(uuid4())}
 
@@ -46,7 +46,7 @@ def offset_text(offset: int, timeline: int = 1) -> str:
 
 
 def committed_offsets(api: httpx.Client, subscription: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """How far each partition is committed."""
+    """The committed offset of each partition."""
     items = api.get(f"/subscriptions/{subscription['id']}/cursors").json()["items"]
     return {(each["event_type"], each["partition"]): each["offset"] for each in items}
 
@@ -68,7 +68,7 @@ def create_event_type_with(api, partitions):
 
 
 def subscribe_from_beginning(api, partitions=1, events=0):
-    """A subscription to a new event type with this number of partitions and events."""
+    """Create an event type with this number of partitions and events, and subscribe to it from the beginning."""
     name = create_event_type_with(api, partitions)
     if events:
         publish(api, name, events)

@@ -1,4 +1,4 @@
-"""The form of a table's files, without a table."""
+"""Describes the form of a table's files, without a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_form(columns: Struct, table: Struct | None = None) -> Form:
 
 
 def _iceberg_type(kind: Kind, number: int = 0) -> Any:
-    """The type in Iceberg's JSON."""
+    """A type in Iceberg's JSON."""
     match kind:
         case Struct(fields):
             listed = [

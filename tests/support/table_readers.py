@@ -1,5 +1,4 @@
-"""Readers of tables that are not Spark: DuckDB, and pyiceberg, which is written in Python. They see the same as
-Spark."""
+"""Reads tables with Spark, DuckDB and pyiceberg, and compares what they see."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ Rows = list[dict[str, Any]]
 
 
 def read_with_spark(table: DataFrame) -> Rows:
-    """Rows as dictionaries; moments have a time zone."""
+    """The rows as dictionaries; timestamps have a time zone."""
     return [_plain(row) for row in table.collect()]
 
 
@@ -38,7 +37,7 @@ def read_with_pyiceberg(folder: Path) -> Rows:
 
 
 def assert_read_alike(table: DataFrame, folder: Path) -> Rows:
-    """Return the rows of a table, the same by every reader, in the order of their places."""
+    """Return the rows of a table in the order of their positions, after checking that all readers see the same."""
     rows = _sort_rows(read_with_spark(table))
     assert _sort_rows(read_with_duckdb(folder)) == rows
     others = _sort_rows(read_with_pyiceberg(folder))
@@ -49,7 +48,9 @@ def assert_read_alike(table: DataFrame, folder: Path) -> Rows:
 
 
 def _matches_pyiceberg(found: Any, read: Any) -> bool:
-    """Whether a value is the same. pyiceberg 0.12 takes a list of objects that is NULL for one without elements."""
+    """Whether pyiceberg has found the same value. Version 0.12 reads a list of objects that is NULL as an empty
+    list.
+    """
     match read:
         case None:
             return found in (None, [])

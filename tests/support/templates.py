@@ -1,4 +1,4 @@
-"""CloudFormation templates, searched by type and property. Generated names are followed, never written down."""
+"""Reads CloudFormation templates. Tests find resources by type and property, never by their generated names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Template:
         self.resources: dict[str, Any] = self.content["Resources"]
 
     def all(self, kind: str) -> dict[str, Properties]:
-        """The properties of every resource of a type, by its generated name."""
+        """The properties of all resources of a type, by their generated names."""
         return {name: each.get("Properties", {}) for name, each in self.resources.items() if each["Type"] == kind}
 
     def one(self, kind: str) -> Properties:
@@ -40,7 +40,7 @@ class Template:
         return found
 
     def functions(self) -> dict[str, Properties]:
-        """The functions of the folder of the same name, by it."""
+        """The functions by the names of their folders in `functions/`."""
         return {
             tag["Value"]: each
             for each in self.all("AWS::Lambda::Function").values()
@@ -49,7 +49,7 @@ class Template:
         }
 
     def statements(self, role: Any) -> Iterator[dict[str, Any]]:
-        """Everything that a role is allowed, wherever it is written."""
+        """The statements of a role, from its own policies and from those that are attached to it."""
         name = _name(role)
         for policy in self.resources[name]["Properties"].get("Policies", []):
             yield from policy["PolicyDocument"]["Statement"]
@@ -70,7 +70,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def text(value: Any) -> str:
-    """A value as it will be, as far as it is known before the deployment."""
+    """A value as text; references are resolved as far as they are known before the deployment."""
     match value:
         case str():
             return value

@@ -1,4 +1,4 @@
-"""A log with an archive that can be out of reach, and a clock that the test moves."""
+"""A log with an archive that a test can make unreachable, and a clock that the test moves."""
 
 from math import inf
 
@@ -15,11 +15,11 @@ from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
 
 QUIET = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0)
-"""Nothing happens by itself."""
+"""The log archives and trims only when a test asks it to."""
 
 
 class FailingStore(MemoryStore):
-    """An archive that is out of reach on demand."""
+    """An archive that a test can make unreachable."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class TieredLogFixture:
         self.log.create_topic("t", 2)
 
     def store_hours(self, count: int, *records: Record, partition: int = 0) -> None:
-        """An event an hour, of no key, unless others are given."""
+        """Store an event without a key, or the given records, in each of these hours."""
         for number in range(count):
             run_blocking(self.log.append("t", {partition: records or [Record(b"%d" % number)]}))
             self.clock.move(3600)

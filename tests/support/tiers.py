@@ -1,4 +1,4 @@
-"""Logs of two halves, in which little is hot."""
+"""Logs with an archive, whose hot half keeps little."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -15,10 +15,12 @@ from nakadi.ports.log_index import LogIndex
 from tests.support import kafka
 
 ARCHIVE_IMMEDIATELY = ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=3600, new_share_to_compact=0)
-"""Events are archived and leave the hot half as soon as may be, and compaction spares no effort."""
+"""Events reach the archive and leave the hot half as soon as possible, and compaction rewrites every object that it
+can.
+"""
 
 ARCHIVE_MANUALLY = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0)
-"""Nothing happens by itself."""
+"""The log archives only when a test asks it to."""
 
 
 def open_tiered_log(
@@ -31,12 +33,14 @@ def open_tiered_log(
     store: ArchiveStore | None = None,
     directory: TopicCatalog | None = None,
 ) -> TieredLog:
-    """A log whose hot half is in memory, in Kafka, or in a file in this folder with its archive beside it."""
+    """Open a log whose hot half is in memory, in Kafka, or in a file in this folder, with its archive beside the
+    file.
+    """
     return TieredLogParts(hot, folder, clock, index=index, store=store).log(tiers, directory)
 
 
 class TieredLogParts:
-    """The hot half, the index and the archive of a log, for those who look at each."""
+    """The hot half, the index and the archive of a log, for tests that look at them separately."""
 
     def __init__(
         self,
@@ -54,12 +58,12 @@ class TieredLogParts:
         self._clock = clock
 
     def log(self, tiers: ArchivePolicy, directory: TopicCatalog | None = None) -> TieredLog:
-        """Closing it closes the parts."""
+        """A log of these parts; closing it closes the parts."""
         return TieredLog(self.hot, self.index, self.store, self._clock, directory, tiers)
 
 
 class ColdLog:
-    """A log of two halves in which every append is archived before it returns, and the hot half keeps the least."""
+    """Archives every append before it returns, so the hot half keeps as little as possible."""
 
     def __init__(self, log: TieredLog) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""A token issuer of our own: keys, a key set in a file, and tokens as an OAuth2 server would sign them."""
+"""A token issuer for tests: keys, a key set in a file, and tokens as an OAuth2 server would sign them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY_SCOPE = "uid nakadi.config.write nakadi.event_type.write nakadi.event_stre
 
 
 class Issuer:
-    """Signs with the newest of its keys; `rotate` makes a new one and publishes it with the others."""
+    """Signs with its newest key; `rotate` creates a new key, and publishes it with the others."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "jwks.json"
@@ -42,7 +42,7 @@ class Issuer:
         return self.sign({"sub": subject, "scope": scope, **claims})
 
     def sign(self, claims: dict[str, Any], **headers: Any) -> str:
-        """A token that is valid for an hour, unless `claims` and `headers` say otherwise; None leaves a claim out."""
+        """Sign a token that is valid for an hour, unless `claims` or `headers` say otherwise; None removes a claim."""
         now = datetime.now(UTC)
         usual = {"iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + timedelta(hours=1)}
         payload = {name: value for name, value in {**usual, **claims}.items() if value is not None}

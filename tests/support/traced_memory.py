@@ -1,4 +1,4 @@
-"""The memory that work takes, measured where nothing else runs."""
+"""Measures the memory that work takes, in a process where nothing else runs."""
 
 import gc
 import os
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class TracedMemory(NamedTuple):
-    """Bytes that Python allocated: those that the result keeps, and the most at any moment of the work."""
+    """Bytes that Python allocated: those that the result keeps, and the peak during the work."""
 
     kept: int
     peak: int
@@ -24,7 +24,7 @@ def trace_memory(work: Callable[[], object]) -> TracedMemory:
     """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of locks that such threads may hold
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of locks in other threads
         process = os.fork()
     if not process:
         _write_memory_and_exit(work, writer)
@@ -32,7 +32,7 @@ def trace_memory(work: Callable[[], object]) -> TracedMemory:
     with os.fdopen(reader) as figures:
         text = figures.read()
     os.waitpid(process, 0)
-    kept, peak = text.split()  # if it fails here, the work has failed: its traceback is on standard error
+    kept, peak = text.split()  # if this line fails, the work has failed: its traceback is on standard error
     return TracedMemory(int(kept), int(peak))
 
 

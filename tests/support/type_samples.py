@@ -1,4 +1,4 @@
-"""Schemas from which tests generate types: one with everything, and hostile ones."""
+"""Schemas from which tests generate types: one with every feature, and hostile ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ RICH: dict[str, Any] = {
     "required": ["order_number", "count", "amount", "flag", "note", "lines", "state"],
 }
 
-# Texts that end literals, comments and docstrings, open templates, or are escapes that are read before anything else.
+# Texts that end literals, comments or docstrings, open templates, or are escapes that a compiler reads first.
 FRAGMENTS = (
     *('"', "'", '"""', "`", "\\", "\\\\", "\\u0022", "\\u000a", "\\u002a/", "\n", "\r", "\u2028", "\u2029", "\x00"),
     *("*/", "/*", "//", "#", "${pwned()}", "$pwned", "{", "}", "<", ">", "?", ";", ")", "]", "\u202e", "\x85", "\f"),
@@ -93,7 +93,7 @@ def an_event_type(schema: dict[str, Any], name: str = "order.placed", **attribut
 
 
 def a_hostile_schema() -> dict[str, Any]:
-    """Every fragment as a name, a title, a description and a value, and combined."""
+    """A schema with each fragment, alone and combined, as a name, a title, a description and a value."""
     names = [*FRAGMENTS, *(f"{first}{second}" for first, second in zip(FRAGMENTS, FRAGMENTS[7:], strict=False))]
     members: dict[str, Any] = {}
     for number, name in enumerate(names):

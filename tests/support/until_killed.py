@@ -1,4 +1,4 @@
-"""Processes that are killed at a random moment, and their output until then."""
+"""Kills programs at a random moment, and returns their output until then."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def lines_until_killed(script: str, *arguments: object, between: tuple[float, float]) -> list[str]:
-    """Start a script of this folder, kill it this many seconds after its first line, and return its whole lines."""
+    """Start a script of this folder, kill it a random time after its first line of output, and return its complete
+    lines.
+    """
     return _lines_until(lambda: time.sleep(random.uniform(*between)), script, *arguments)
 
 
 def lines_until_condition(script: str, *arguments: object, condition: Callable[[], object]) -> list[str]:
-    """The same, but the script is killed as soon as a condition holds."""
+    """The same, but kill the script as soon as a condition holds."""
     return _lines_until(lambda: until(condition), script, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""A client that speaks bytes, which show details that well-behaved clients hide."""
+"""A client that sends and receives bytes, which shows details that well-behaved clients hide."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Wire:
         return self.socket.recv(65536)
 
     def until(self, mark: bytes) -> bytes:
-        """All bytes up to and with this mark."""
+        """All bytes up to and including this mark."""
         while mark not in self._received:
             more = self.socket.recv(65536)
             assert more, f"closed after {self._received!r}"
@@ -76,14 +76,14 @@ class Wire:
         return chunk
 
     def answers(self, sent: bytes) -> list[int]:
-        """The statuses of all answers to these bytes, once the server has heard that nothing follows them."""
+        """Send these bytes, say that nothing follows, and return the statuses of all answers."""
         try:
             self.socket.sendall(sent)
             self.socket.shutdown(socket.SHUT_WR)
             while more := self.socket.recv(65536):
                 self._received += more
         except ConnectionError:
-            pass  # a server need not read rubbish to its end
+            pass  # the server may close the connection before it has read everything
         return [int(status) for status in re.findall(rb"^HTTP/1\.[01] (\d{3}) ", self._received, re.MULTILINE)]
 
     def closed(self) -> bool:
@@ -96,6 +96,6 @@ class Wire:
 
 
 def eventually(holds: Callable[[], object], within: float = PATIENCE) -> bool:
-    """Whether something comes true in time."""
+    """Whether a condition becomes true in time."""
     until(holds, within)
     return True

@@ -1,4 +1,4 @@
-"""A broker of several processes, and clients that meet another of them with each request."""
+"""A broker of several processes, and clients whose requests reach a different one each time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.loop_guard import guarded_variables
 from tests.support.patience import PATIENCE
 from tests.support.processes import ENVIRONMENT, run_process
 
-# All end-to-end tests take minutes: `make test-workers`. Otherwise these, in which processes have to see each other's
-# changes.
+# `make test-workers` runs all end-to-end tests, which takes minutes. Other runs include only these tests, in which
+# processes have to see each other's changes.
 ALL = os.environ.get("TWO_WORKERS") == "all"
 SELECTED_TESTS = frozenset(
     {
@@ -59,7 +59,7 @@ COMMAND = (sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0")
 
 
 class BrokerProgram:
-    """The program with its workers; `process` supervises them, commits, and also serves."""
+    """The program with its workers. `process` supervises them, commits for them, and also serves requests."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -75,11 +75,11 @@ class BrokerProgram:
 
     @property
     def workers(self) -> list[int]:
-        """The numbers of its further processes."""
+        """The process ids of the workers."""
         return find_children(self.process.pid)
 
     def end(self) -> tuple[int, str]:
-        """Its exit code, and its log."""
+        """End the broker, and return its exit code and its log."""
         self.process.send_signal(signal.SIGTERM)
         _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
@@ -101,7 +101,7 @@ def start_broker(
         try:
             yield program
         finally:
-            # Killing the one that was started would be enough; this holds if it is broken as well.
+            # Workers end when the supervisor is killed; kill them anyway, in case that is broken.
             with suppress(OSError):
                 for each in program.workers:
                     os.kill(each, signal.SIGKILL)
@@ -111,7 +111,7 @@ def start_broker(
 
 @contextmanager
 def serve_broker(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[BrokerProgram]:
-    """A broker that many tests share, and that has to end in good order."""
+    """A broker that many tests share. It has to end without an error in its log."""
     log = folder / "log"
     with log.open("w") as said, start_broker(folder / "data", variables, said) as program:
         yield program
@@ -121,7 +121,7 @@ def serve_broker(folder: Path, variables: Mapping[str, str] | None = None) -> It
 
 
 class RoundRobinTransport(httpx.BaseTransport):
-    """Sends requests over three connections, round robin. The supervisor gives them to different processes."""
+    """Sends requests over three connections in turn, which the supervisor gives to different processes."""
 
     def __init__(self) -> None:
         self._all = [httpx.HTTPTransport() for _ in range(3)]

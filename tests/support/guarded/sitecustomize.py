@@ -1,6 +1,6 @@
-"""Every Python process with this folder on its path imports this module when it starts: its event loop is guarded.
+"""Every Python process with this folder on its path imports this module when it starts, which guards its event loop.
 
-Calls that would block the loop raise there, and are written to the file that `LOOP_GUARD_REPORT` names.
+Calls that would block the loop raise there, and are noted in the file that `LOOP_GUARD_REPORT` names.
 `LOOP_GUARD_FORGETS` names a module that forgets to ask whether it may block.
 """
 
