@@ -29,6 +29,7 @@ from nakadi.engines.archive.stores import UNFINISHED_SUFFIX, open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi_jobs.archive_ranges import ArchiveRange
+from nakadi_jobs.attempts import wait_for_killed_attempts
 from nakadi_jobs.data_files import parquet_footer
 from nakadi_jobs.gathering import READING_THREADS, group_into_spans
 from nakadi_jobs.plain_lines import Form, Reader
@@ -129,6 +130,8 @@ def make_files(
             made = tasks.map(partial(make_in_task, places, target)).collect()
         kept.update(file.key for each in made for file in each.files)
     finally:
+        if not is_driver_alone:
+            wait_for_killed_attempts(spark)
         if not (kept and is_driver_alone):
             remove_files(tables, target, parts, kept)
     return CreatedFiles([file for each in made for file in each.files], [key for each in made for key in each.gathered])

@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from nakadi_jobs import attempts
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.data_files import (
     FileContents,
@@ -38,7 +39,7 @@ from nakadi_jobs.data_files import (
 )
 from nakadi_jobs.exact_values import quote_text
 from nakadi_jobs.layout import TableLayout, layout_properties, order_by, partition_by
-from nakadi_jobs.session import CATALOG
+from nakadi_jobs.session import CATALOG, has_tasks_in_driver
 from nakadi_jobs.transform import frame_columns
 
 Result = TypeVar("Result")
@@ -246,9 +247,9 @@ class Table(msgspec.Struct, frozen=True):
     @contextmanager
     def change(self) -> Iterator[Change]:
         """Open a branch for writing. Without `publish`, the table does not change."""
-        change = Change(self, f"{BRANCH_PREFIX}{uuid4().hex}")
         java = self._java()
-        snapshots = java.manageSnapshots().createBranch(change.branch, java.currentSnapshot().snapshotId())
+        change = Change(self, f"{BRANCH_PREFIX}{uuid4().hex}", java.currentSnapshot().snapshotId())
+        snapshots = java.manageSnapshots().createBranch(change.branch, change.base)
         snapshots.setMaxRefAgeMs(change.branch, int(BRANCH_LIFETIME.total_seconds() * 1000)).commit()
         try:
             yield change
@@ -401,6 +402,14 @@ class Table(msgspec.Struct, frozen=True):
         found = action.olderThan(int(before.timestamp() * 1000)).execute()
         return sum(1 for _ in found.orphanFileLocations())
 
+    def remove_files_of_attempts(self, change: Change) -> None:
+        """Remove the files of attempts at Spark's tasks that do not count, if Spark may repeat tasks."""
+        if has_tasks_in_driver(str(self.spark.sparkContext.master)) or self._is_in_table_bucket():
+            return
+        attempts.wait_for_killed_attempts(self.spark)
+        java = self._java()
+        attempts.remove_lost_files(java, java.snapshot(change.branch), change.base)
+
     def _is_in_table_bucket(self) -> bool:
         """Whether S3 Tables store its files: nobody can list them, and S3 removes lost ones."""
         return urlsplit(self.location()).netloc.endswith("--table-s3")
@@ -479,10 +488,11 @@ def stored_progress(java: Any) -> str:
 
 
 class Change(msgspec.Struct):
-    """The branch of a run."""
+    """The branch of a run, which starts at the snapshot `base`."""
 
     table: Table
     branch: str
+    base: int
     published: bool = False
 
     @property
@@ -513,6 +523,7 @@ class Change(msgspec.Struct):
 
     def publish(self) -> None:
         """Make the branch the state of the table. Raises `ChangedMeanwhile`."""
+        self.table.remove_files_of_attempts(self)
         snapshots = self.table._java().manageSnapshots()  # noqa: SLF001  # the two are one
         try:
             snapshots.fastForwardBranch(MAIN_BRANCH, self.branch).removeBranch(self.branch).commit()

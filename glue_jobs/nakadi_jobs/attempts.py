@@ -1,0 +1,71 @@
+"""Cleans up after tasks that Spark attempted several times: one attempt counts, and no table knows the files of others.
+
+Spark repeats an attempt because its executor died, or because it is slow and `spark.speculation` is on. Iceberg lets
+every attempt keep its files. The names of all files of a write contain the same identifier.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+FILE_NAME = re.compile(r"\d+-\d+-(?P<write>.+)-\d+\.\w+")
+"""Iceberg's name of a data file: partition, task, write, and number."""
+
+LONGEST_WAIT = 30.0
+"""Spark kills the Python of an attempt after two seconds. Executors that work on other tables may stay busy."""
+
+
+def wait_for_killed_attempts(spark: SparkSession) -> None:
+    """Wait until no executor runs a task, so that the attempts that Spark kills write no more files."""
+    context = spark.sparkContext
+    if context.getConf().get("spark.speculation", "false") != "true":
+        return
+    executors: Any = context._jsc.sc().statusTracker()  # noqa: SLF001  # Python's own tracker does not know executors
+    deadline = time.monotonic() + LONGEST_WAIT
+    while time.monotonic() < deadline and any(each.numRunningTasks() for each in executors.getExecutorInfos()):
+        time.sleep(0.02)
+
+
+def remove_lost_files(java: Any, snapshot: Any, before: int) -> int:
+    """Remove the files that attempts which do not count left behind in the writes of these snapshots: from `snapshot`
+    back to its ancestor `before`. Return the number of removed files.
+    """
+    counted = {_name(path): path.rpartition("/")[0] for path in _added_files(java, snapshot, before)}
+    writes = {found["write"] for name in counted if (found := FILE_NAME.fullmatch(name))}
+    if not writes:
+        return 0
+    lost = [
+        path
+        for folder in sorted(set(counted.values()))
+        for path in _list_folder(java, folder)
+        if _name(path) not in counted
+        and (found := FILE_NAME.fullmatch(_name(path))) is not None
+        and found["write"] in writes
+    ]
+    for path in lost:
+        java.io().deleteFile(path)
+    return len(lost)
+
+
+def _added_files(java: Any, snapshot: Any, before: int) -> Iterator[str]:
+    while snapshot is not None and snapshot.snapshotId() != before:
+        each = snapshot.addedDataFiles(java.io()).iterator()
+        while each.hasNext():
+            yield str(each.next().location())
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else java.snapshot(parent)
+
+
+def _list_folder(java: Any, folder: str) -> Iterator[str]:
+    each = java.io().listPrefix(f"{folder}/").iterator()
+    while each.hasNext():
+        yield str(each.next().location())
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
