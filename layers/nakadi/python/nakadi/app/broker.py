@@ -175,12 +175,12 @@ class BrokerServices(BrokerCore):
 
     metrics_export: MetricsExport | None = None
     log_export: LogExport | None = None
-    """What sends metrics, and the log of this process, by OTLP; None while that is off."""
+    """Sends the log of this process over OTLP; None while that is off."""
 
     _report_dropped_kpis: ReportDroppedKpis | None = None
 
     own_url: str = ""
-    """Where other processes of this machine reach this broker; empty if there is no server of its own."""
+    """The URL at which other processes on this machine reach this broker; empty if it has no server."""
 
     read_metrics: Callable[[], Metrics] | None = None
     """Reads the metrics of all processes of this broker, if there are several."""
@@ -252,7 +252,7 @@ class BrokerServices(BrokerCore):
         return bool(data_file_paths(self.settings.store_urls))
 
     def wipe_data_files(self) -> None:
-        """Complete the wipes that erasures have requested, as far as readers let it."""
+        """Complete the wipes that erasures have requested, as far as open readers permit."""
         from nakadi.engines.sqlite.wiping import BROKER_PATIENCE_SECONDS, DataFileWiper
 
         for path in data_file_paths(self.settings.store_urls):
@@ -289,7 +289,7 @@ class BrokerServices(BrokerCore):
         self.registry.close()
         if self.tracer is not None:
             self.tracer.close()
-        # Last, so that what the other parts log while they close is sent too.
+        # Closed last, so that it still sends what the other parts log while they close.
         if self.log_export is not None:
             self.log_export.close()
 

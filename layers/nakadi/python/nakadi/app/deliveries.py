@@ -94,7 +94,8 @@ class DeliveryServices(Struct, dict=True, frozen=True, kw_only=True):
         )
 
     def require_sdk(self) -> None:
-        """Raises `BadSetting`. Deliveries load the SDK late, and would blame events for its absence."""
+        """Raise `BadSetting` if the AWS SDK is missing. Deliveries load it late, and would blame events for its
+        absence."""
         if self.core.settings.sink_targets and find_spec("botocore") is None:
             raise BadSetting("NAKADI_SINK_TARGETS needs the Python package boto3: pip install 'nakadi-serverless[aws]'")
 
@@ -228,4 +229,4 @@ SENDERS: Mapping[SinkType, Callable[[DeliveryServices], Sender]] = {
     SinkType.SNS: partial(_open_entry_sender, SinkType.SNS),
     SinkType.EVENTBRIDGE: partial(_open_entry_sender, SinkType.EVENTBRIDGE),
 }
-"""What delivers to sinks of each type. The client that it needs is loaded with the first sink of the type."""
+"""Makes the sender for sinks of a type, and loads the client that the sender needs."""

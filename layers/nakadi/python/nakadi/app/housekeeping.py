@@ -23,7 +23,7 @@ from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
 from nakadi.rehearsals.documents import remove_expired_rehearsals
 
 DEFECTS_WITHIN = timedelta(hours=1)
-"""How long metrics show what was wrong with the events of a run."""
+"""How long metrics show the faults of a run's events."""
 
 log = logging.getLogger(__name__)
 

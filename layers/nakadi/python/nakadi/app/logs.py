@@ -42,7 +42,7 @@ def set_up_logging(*, json_lines: bool, level: str, access_log: bool) -> None:
 
 
 class RepeatedCauseFilter(logging.Filter):
-    """Lets a warning about a store that did not work through once a minute, as long as its cause is the same.
+    """Passes a warning about a failing store once a minute, as long as its cause is the same.
 
     A full disk fails many things several times a second. Errors pass, because each has a ticket that its client knows.
     """

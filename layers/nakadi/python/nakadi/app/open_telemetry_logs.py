@@ -26,7 +26,7 @@ _SEVERITIES = (
 )
 
 _SENDING_LOGGERS = ("opentelemetry", "urllib3", "requests")
-"""What these say about sending would have to be sent, too."""
+"""The loggers of the code that sends. To send their lines would create more of them."""
 
 
 def open_log_export(protocol: str) -> LogExport:

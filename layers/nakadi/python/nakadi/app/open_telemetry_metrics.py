@@ -63,7 +63,7 @@ class MetricsExport:
 
     def close(self) -> None:
         self._closing.set()
-        # First, so that an export that the receiver does not answer gives up.
+        # Before the thread is joined, so that an export to a receiver that does not answer gives up.
         self._exporter.shutdown()
         self._thread.join()
 

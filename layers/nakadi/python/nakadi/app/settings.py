@@ -184,7 +184,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     dead_letter_queue: str = "nakadi.dead.letter.queue"
     """The event type for events that a subscription could not process. The broker creates it."""
     dead_letter_redrive: str = "nakadi.dead.letter.redrive"
-    """The event type to which you publish events again for one subscription, which they name as a tag. An operator
+    """The event type to which you publish dead letters again, with a tag that names the subscription. An operator
     creates it."""
     dead_letter_owning_application: str = "stups_nakadi"
     """The owning application of the event type for dead letters."""
@@ -231,15 +231,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     decides."""
     metrics: str = ""
     """`otlp`: the broker sends its [metrics](metrics.md) to the receiver that `OTEL_EXPORTER_OTLP_ENDPOINT` names
-    ([metrics and logs](tracing.md#metrics-and-logs)). Empty: Prometheus may read them, and nobody gets them."""
+    ([metrics and logs](tracing.md#metrics-and-logs)). Empty: it does not. Prometheus can read them in both cases."""
     logs: str = ""
-    """`otlp`: the broker also sends its log there, without secrets. Empty: it does not."""
+    """`otlp`: the broker also sends its log, without secrets, to the receiver that `OTEL_EXPORTER_OTLP_ENDPOINT` names.
+    Empty: it does not."""
 
     # Tables
     table_job: str = ""
     """The Glue job that housekeeping on AWS starts when archived events wait for their tables. Empty: none."""
     table_minutes: int = 15
-    """How long the oldest of these events waits before housekeeping starts `NAKADI_TABLE_JOB`."""
+    """How long the oldest event that is not in its table may wait before housekeeping starts `NAKADI_TABLE_JOB`."""
     compaction_wait_hours: int = 48
     """How long compaction waits at most until [tables](analytics.md) have the events that it removes. It waits only if
     events are archived. 0: it does not wait, because no job writes tables."""
@@ -254,8 +255,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     query_seconds: int = 30
     """How long a query may take."""
     query_megabytes: int = 512
-    """How much memory a query may take, and as much of the disk for what does not fit into it. Its process needs up to
-    500 more."""
+    """How much memory a query may take. Data that does not fit into it may take as much space on the disk. The process
+    of the query needs up to 500 megabytes more."""
     query_rows: int = 1000
     """How many rows of a result a query returns."""
 
@@ -264,7 +265,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How many processes answer requests in `python -m nakadi.local`; `make run WORKERS=…` sets it. If it is not set,
     that program starts one for each core, eight at most. More than one needs a data file. The first one also accepts
     connections, commits all events in that file and does the housekeeping
-    ([operations](operations.md#several-processes)). They share `NAKADI_MAX_REQUEST_MEMORY_BYTES` in equal parts."""
+    ([operations](operations.md#several-processes)). All processes share `NAKADI_MAX_REQUEST_MEMORY_BYTES` in equal
+    parts."""
 
     # Limits of a gateway in front of the broker
     longest_stream_seconds: int = 0

@@ -36,7 +36,7 @@ CHANGE_COUNT_FORMAT = struct.Struct("<Q")
 def wait_until_caches_expire(clock: Clock, cache_seconds: float) -> None:
     """Return when no cache of any process holds a document as it was before this call.
 
-    A process goes by the numbers of changes for less than `cache_seconds` after it began to ask for them. A lookup
+    A process uses numbers of changes for less than `cache_seconds` after it began to request them. A lookup
     after this call therefore uses numbers that were read during it.
     """
     clock.sleep(CLOCK_DRIFT_FACTOR * cache_seconds)
@@ -75,7 +75,7 @@ class ChangeWatch:
         self._lock = threading.Lock()
         self._asking: tuple[float, bytes, Future[ChangeCountersSnapshot]] | None = None
         self.valid_snapshot: ChangeCountersSnapshot | None = None
-        # Set while a thread is wanted that reads the numbers again although the latest snapshot is still valid.
+        # Set while some thread should read the numbers again, although the latest snapshot is still valid.
         self.is_early_reading_wanted = False
 
     def claim_early_reading(self) -> bool:

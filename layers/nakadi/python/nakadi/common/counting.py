@@ -27,7 +27,7 @@ BucketBounds = tuple[float, ...]
 
 OTHER_LABEL_VALUE = "other"
 
-# Enough for a 99.9th percentile to mean something, little enough to sort at every read.
+# With this number of values, a 99.9th percentile is meaningful, and sorting them at every read is fast.
 MAX_RECENT_SAMPLES = 2048
 
 

@@ -28,7 +28,7 @@ _UNUSED_DISTRIBUTION = Distribution([])
 RECENT_EVENTS_PER_PARTITION = 250
 SECONDS_OF_RECENT_EVENTS = 300.0
 MIN_EVENTS_FOR_RATIO = 100
-"""Of fewer events, one partition has several times as many as others by chance."""
+"""With fewer events, one partition may have several times as many as others by chance."""
 
 
 def _add_columns_as_sources(rows: CountsByKey[Key], lock: threading.Lock, *counters: Counter) -> None:
@@ -133,10 +133,9 @@ class StoredEventMetrics:
 class PartitionLoads:
     """How unevenly recent events are spread over the partitions of their event types.
 
-    For each partition, it counts events, and halves all counts of an event type when there are many: so events of long
-    ago count less and less. An event type with one partition has no busiest partition. Neither has an event type of
-    which this process received nothing for `SECONDS_OF_RECENT_EVENTS`: its publishers may have moved to another
-    process.
+    It counts the events of each partition, and halves all counts of an event type when there are many, so older events
+    count less and less. An event type with one partition has no busiest partition. Nor does an event type for which
+    this process received no events for `SECONDS_OF_RECENT_EVENTS`: its publishers may have moved to another process.
     """
 
     def __init__(

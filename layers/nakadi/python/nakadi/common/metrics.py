@@ -94,7 +94,7 @@ class Metrics:
             self._sent.forget(deleted)
             self._stored.forget(deleted)
             self.partition_loads.forget(deleted)
-            # Last, so that a name that is counted at this moment does not get a row that nothing knows of.
+            # The names are forgotten last: a name that is counted at this moment must not get a row that no list knows.
             self._names.forget(deleted)
 
     def _define_requests(self) -> None:

@@ -27,7 +27,7 @@ class TimedRegistry:
 
     def _time_calls(self, name: str, call: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
         def call_and_time(*arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
-            __tracebackhide__ = True  # whoever looks where a thread waits wants to know the caller
+            __tracebackhide__ = True  # a report of waiting threads shows the caller instead
             began = self._clock.monotonic()
             try:
                 return call(*arguments, **named)

@@ -22,8 +22,8 @@ class Span(Protocol):
     def context(self) -> TraceContext: ...
 
     def end(self, error: str = "", **figures: int) -> None:
-        """The work has ended, successfully or with the named kind of error. Figures become attributes, by the last word
-        of their names.
+        """Record that the work has ended, successfully or with the named kind of error. Figures become attributes,
+        named by the last words of their names.
         """
 
 
@@ -45,7 +45,7 @@ class Tracer(Protocol):
         """Begin a span with links to the traces of these events; None if none of the traces is sampled."""
 
     def close(self) -> None:
-        """Send the rest, for a few seconds at most."""
+        """Send the remaining spans, for a few seconds at most."""
 
 
 def is_sampled(traceparent: str) -> bool:

@@ -6,7 +6,7 @@
 
     run_blocking(publish(event_log))
 
-They are not tasks of asyncio, and need no event loop: A Lambda function only needs `run_blocking`. An event loop starts
+They are not asyncio tasks, and need no event loop: a Lambda function only needs `run_blocking`. An event loop starts
 the operation that a task waits for, and resumes the task when the result is available.
 """
 
@@ -39,11 +39,11 @@ class Wait(ABC, Generic[T]):
 
     @abstractmethod
     def begin(self, done: Done[T]) -> None:
-        """Begin it, and return without waiting. Never raises. `done` may be called before this returns."""
+        """Begin the operation, and return without waiting. Never raises. `done` may be called before this returns."""
 
     @abstractmethod
     def run(self) -> T:
-        """Wait for it in this thread."""
+        """Wait for the operation in this thread, and return its result."""
 
 
 class Callback(Wait[T]):
@@ -114,7 +114,7 @@ class _LeaveLoop(Wait[None]):
 
 
 LEAVE_LOOP: Wait[None] = _LeaveLoop()
-"""Awaited by a task before it does what takes more than a moment: on an event loop, it goes on in a thread."""
+"""A task awaits this before work that takes more than a moment. On an event loop, it then continues in a thread."""
 
 
 def call_and_report(work: Callable[[], T], done: Done[T]) -> None:

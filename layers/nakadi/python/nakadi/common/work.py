@@ -33,7 +33,7 @@ class NeedsThread(BaseException):
 
 
 is_blocking_forbidden: ContextVar[bool] = ContextVar("is_blocking_forbidden", default=False)
-"""Whether this is quick work."""
+"""Whether the current work is quick work, which must not wait."""
 
 
 def run_without_blocking(work: Callable[[], Result]) -> Result:

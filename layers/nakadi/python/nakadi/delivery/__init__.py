@@ -1,6 +1,6 @@
 """Deliveries: subscriptions with a sink, whose streams the broker holds itself, and passes on by calling the sink.
 
 This package depends on the streams of subscriptions and on the registry, which stores the sinks, but not on requests of
-the API. Begin reading with `lanes.py`, which decides what is sent when, then `courier.py`, which carries that out for
-one sink, and `dispatcher.py`, which finds the sinks that this process delivers to.
+the API. Begin reading with `lanes.py`, which decides what to send and when, then `courier.py`, which carries that out
+for one sink, and `dispatcher.py`, which finds the sinks that this process delivers to.
 """

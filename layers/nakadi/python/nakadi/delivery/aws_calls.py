@@ -26,7 +26,7 @@ class CallFailed(Exception):
 
 class AwsCalls(Protocol):
     def call(self, service: str, region: str, read_timeout: float, call: Callable[[Any], T]) -> T:
-        """Call with a client of a service. It blocks. Raises `CallFailed`."""
+        """Call a function with a client of the service. This blocks. Raises `CallFailed`."""
 
     def close(self) -> None:
         """Close all connections."""

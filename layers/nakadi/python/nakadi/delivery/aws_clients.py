@@ -37,7 +37,7 @@ CODES_THAT_BLAME_REQUESTS = frozenset(
         *("ValidationError", "ValidationException"),
     }
 )
-"""With all other codes, the service is busy, or the target is missing or forbidden."""
+"""The codes that blame the request. With all others, the service is busy, or the target is missing or forbidden."""
 
 T = TypeVar("T")
 

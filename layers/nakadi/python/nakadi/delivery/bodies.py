@@ -19,7 +19,7 @@ JSON = "application/json"
 
 
 TRIAL = "nakadi.test"
-"""What stands for the event type and the partition of a trial."""
+"""The name that a trial has instead of an event type and a partition."""
 
 
 class Message(Struct, frozen=True):
@@ -87,8 +87,8 @@ def _events_of_batch(batch: DeliveryBatch, sink: Sink) -> Iterator[DeliveredEven
 
 
 def _eid_of_event(value: bytes) -> str | None:
-    """The event's id, as a sink may name it. In the category `undefined`, an id may be anything, and a number is as
-    good as a text.
+    """The event's id, as a sink may name it. In the category `undefined`, an id may be anything; a number counts as
+    well as a text.
     """
     eid = read_metadata(value).get("eid")
     return str(eid) if isinstance(eid, str | int) else None

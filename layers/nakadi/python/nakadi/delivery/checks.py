@@ -125,7 +125,7 @@ def url_violations(url: str, schemes: Collection[str], rules: AddressRules) -> I
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises if it is none
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return None
     return parts

@@ -1,9 +1,9 @@
 """The courier of one sink: holds the stream of its subscription, and calls the sink.
 
 It is the client of the stream, in the same process: batches come as lines that are never written, and commits go to the
-coordination. `DeliverySession` decides what to send when. The courier carries that out on one event loop, which does
-everything except opening streams and writing to stores. So nothing here needs a lock: the store's callbacks run in its
-own threads, but only schedule work on the loop.
+coordination. `DeliverySession` decides what to send, and when. The courier carries that out on one event loop, which
+does everything except opening streams and writing to stores. So nothing here needs a lock: the store's callbacks run in
+its own threads, but only schedule work on the loop.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ MAX_REOPENING_SECONDS = 5.0
 COMMIT_ATTEMPTS = 4
 
 RECENT_ATTEMPTS = 20
-"""How many attempts are shown to people."""
+"""How many attempts a report shows."""
 
 RATE_SECONDS = 60.0
-"""Over which time the rate is averaged, about."""
+"""The approximate time over which the rate is averaged."""
 
 
 class CourierParts(Struct, frozen=True, kw_only=True):
@@ -360,7 +360,7 @@ class Delivery:
     content_type = ""
     next_report_at = inf
 
-    def __init__(  # every part has its name
+    def __init__(  # the broker passes every part by name
         self,
         sink: Sink,
         secrets: SinkSecrets,
@@ -442,7 +442,7 @@ class Delivery:
         return b""
 
     def encode_line(self, line: SessionLine) -> bytes:
-        """Take a batch. Writes nothing, because each delivery has a body of its own."""
+        """Take a batch. Write nothing, because each delivery has a body of its own."""
         if isinstance(line, SendBatch):
             self._carry_out(self._session.receive(line.partition, line.runs, self._parts.clock.monotonic()))
         return b""
@@ -459,10 +459,10 @@ class Delivery:
     def record_sent_batch(
         self, event_type: str, events: int, size: int, newest: datetime, runs: Sequence[EventRun]
     ) -> None:
-        """Records nothing: the batch is not sent yet, and `_end_attempt` records deliveries."""
+        """Record nothing: the batch is not sent yet, and `_end_attempt` records deliveries."""
 
     def report(self) -> None:
-        """Records nothing, for the same reason."""
+        """Record nothing, because `_end_attempt` records deliveries."""
 
     # Carrying out
 
@@ -548,7 +548,7 @@ class Delivery:
             if attempts_left and isinstance(result, Unavailable):
                 self._run(self._commit_later(action, attempts_left))
                 return
-        # A cursor that has already moved is as good: somebody has committed further.
+        # A cursor that has already moved also counts as committed: somebody has committed further.
         is_committed = not isinstance(result, Exception) and CommitResult.NOT_OWNED not in result.values()
         now = self._parts.clock.monotonic()
         self._carry_out(self._session.end_commit(action.partition, now, is_committed=is_committed))

@@ -21,10 +21,10 @@ MAX_DETAIL_TYPE_CHARACTERS = 128
 TIME_BYTES = 14
 """The bytes that EventBridge counts for the time of an event."""
 REFUSED_CODES = frozenset({"InvalidArgument", "MalformedDetail", "ValidationException"})
-"""With all other codes, EventBridge is busy, or the bus is missing or forbidden."""
+"""The codes that blame the event. With all other codes, EventBridge is busy, or the bus is missing or forbidden."""
 
 CALLER_FAULTS = re.compile("kms|denied|throttl|nonexistent|notfound|token|overlimit", re.IGNORECASE)
-"""In the code of a fault of the sender: the broker is to blame, or its permissions, and not the event."""
+"""If a sender's fault has one of these texts in its code, the broker or its permissions are to blame, not the event."""
 
 IDENTIFIER_PATTERN = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
 
@@ -130,7 +130,8 @@ def _failed_messages(entries: Sequence[Entry], answer: Mapping[str, Any]) -> Map
 
 
 def _is_event_blamed(failure: Mapping[str, Any]) -> bool:
-    """The services blame the sender both for bad events and for the broker's missing permissions or high rate."""
+    """Whether the event is to blame: services call both bad events and missing permissions or high rates sender
+    faults."""
     return bool(failure.get("SenderFault")) and CALLER_FAULTS.search(failure.get("Code", "")) is None
 
 

@@ -47,10 +47,10 @@ MIN_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 60.0
 
 COMMIT_WAIT_SECONDS = 0.02
-"""Commits cost about as much as deliveries, and more where each is paid for."""
+"""How long commits wait, because they cost about as much as deliveries, and more in stores that charge for each."""
 
 MAX_LANES_ALONE = 100
-"""How many events of a partition may be tried alone, while others go on: a sink that fails at more fails at all."""
+"""How many events of a partition may be tried alone while others continue: a sink that fails at more fails at all."""
 
 GONE_REASON = "the sink answered 410"
 

@@ -52,12 +52,12 @@ from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTI
 from nakadi.subscriptions.api.resource import SUBSCRIPTION_BUSY_MESSAGE, SUBSCRIPTION_WRITE_ATTEMPTS
 
 COPIES_KIND, ALL_COPIES = "sink-copies", "all"
-"""A document that each registration of a sink that copies rewrites: two at once could close a circle."""
+"""A document that every registration of a copying sink rewrites: two simultaneous ones could form a cycle."""
 
 SINKS_PER_QUERY = 1000
 
 ROTATION_OVERLAP = timedelta(hours=24)
-"""How long a secret that was replaced goes on signing beside the new one."""
+"""How long the broker still signs with a replaced secret, beside the new one."""
 
 PAUSED_BY_CLIENT = "it was paused"
 
@@ -252,7 +252,7 @@ class Sinks(Struct, frozen=True, kw_only=True):
         self._change(subscription_id, subject, lambda sink: sink if sink.pause else replace(sink, pause=pause))
 
     def resume(self, subscription_id: str, subject: Subject) -> None:
-        """End a pause, and retry at once what waits for its next attempt."""
+        """End a pause, and retry waiting batches at once."""
         now = now_in_milliseconds(self.clock)
         self._change(subscription_id, subject, lambda sink: replace(sink, pause=None, configured_at=now))
 

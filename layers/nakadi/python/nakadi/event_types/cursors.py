@@ -73,9 +73,7 @@ def _cursor_error_text(kind: CursorErrorKind, partition: str, offset: str, event
 
 
 class NumberedOffset(Struct, frozen=True):
-    """A number in a timeline. Without `timeline_order`, it is the oldest timeline. `digits` are as the client wrote
-    them.
-    """
+    """A number in a timeline, without `timeline_order` in the oldest one. `digits` are as the client wrote them."""
 
     timeline_order: int | None
     digits: str

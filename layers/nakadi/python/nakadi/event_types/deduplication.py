@@ -1,4 +1,4 @@
-"""Which event types can deduplicate: their events must have ids, and their log must recognize them."""
+"""Which event types can deduplicate: their events must have ids, and their log must recognize these ids."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SCHEMAS_PER_WRITE = 50
 
 
 class Dependents(Protocol):
-    """What depends on event types: subscriptions."""
+    """The resources that depend on event types: subscriptions."""
 
     def any_depend_on(self, name: str) -> bool:
         """Whether something depends on the event type."""

@@ -107,7 +107,8 @@ class RefusalCollector(AbstractContextManager[None]):
 
 
 FindObjections = Callable[[Mapping[str, Any], SchemaEvolution], Sequence[SchemaChange]]
-"""The changes that lead to a schema to which others than the mode object. Raises `Invalid` if none of them is at fault.
+"""Finds the schema changes to which readers object, rather than the mode. Raises `Invalid` if none of the changes is at
+fault.
 """
 
 

@@ -38,8 +38,8 @@ COMPACTION_LAG = timedelta(minutes=1)
 TOMBSTONE_RETENTION = timedelta(days=1)
 
 TRIM_INTERVAL_SHARE = 0.01
-"""How often expired events of a partition are removed, as a share of their retention time, which they may outlast by as
-much. A round looks at few partitions, however many there are."""
+"""The interval at which expired events of a partition are removed, as a share of their retention time. Events may stay
+that much longer. So a round looks at few partitions, however many there are."""
 
 
 class Housekeeping(Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ def members_of(event_type: EventType) -> tuple[ReadPath, ...]:
 
 
 def always_sent_members(category: Category) -> tuple[str, ...]:
-    """The members that each event has by its category: consumers cannot do without them."""
+    """The members that each event has because of its category. Consumers need them."""
     match category:
         case Category.UNDEFINED:
             return ()

@@ -1,4 +1,4 @@
-"""Which members of events are personal data, as an annotation says it.
+"""Which members of events are personal data, as an annotation states.
 
     nakadi.io/personal-data: "customer.id, customer.email"
 

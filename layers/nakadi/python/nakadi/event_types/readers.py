@@ -5,7 +5,7 @@ optional, is refused in the modes `compatible` and `forward` until the request n
 Then the mode's own objection to such changes does not count either, if the request also names the subscriptions that
 declare nothing and so may read the member. In the mode `none`, it is a warning.
 
-A subscription that declares members at this very moment is not seen. `show` finds the change.
+A check does not see a subscription that declares members at the same moment. `show` finds such a change afterwards.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ from nakadi.schemas.values import RemainingSteps
 MEMBER_READ_RULE = "MEMBER_READ"
 
 MAX_NAMED_SUBSCRIPTIONS = 20
-"""How many the text of a Problem names; its `readers` have all of them."""
+"""How many subscriptions the text of a Problem names; its `readers` have all of them."""
 
 MAX_STEPS_OF_REVIEW = 200_000
-"""For all readers together; they take up to two seconds. Readers for whom none are left count as affected: they may be.
+"""The steps of a review for all readers together, which take up to two seconds. Readers for whom no steps are left
+count as affected, because they may be.
 """
 
 Force = frozenset[str]
-"""The ids of subscriptions from which something may be taken."""
+"""The ids of subscriptions that may lose members."""
 
 NOBODY: Force = frozenset()
 
 
 class JudgedSchema(Struct, frozen=True):
-    """The schema that an event type gets, and those who will miss something."""
+    """The schema that an event type gets, and the readers that will miss members."""
 
     schema: Schema
     affected: tuple[AffectedReader, ...]
@@ -119,14 +120,14 @@ class SchemaReaders(Struct, frozen=True):
     def affected_readers_and_refusal(
         self, event_type: EventType, submitted: SubmittedSchema
     ) -> tuple[tuple[AffectedReader, ...], str | None]:
-        """The readers that would miss something after a change of the schema, and the detail of the refusal because
-        of them."""
+        """The readers that would miss members after a change of the schema, and the detail of the refusal that they
+        cause."""
         review = self._review(event_type, _with_schema(event_type, submitted), NOBODY)
         is_refused = event_type.compatibility_mode is not CompatibilityMode.NONE and review.unnamed
         return review.affected, members_read_error(review).detail if is_refused else None
 
     def find_objections(self, old: EventType, new: EventType, force: Force = NOBODY) -> FindObjections:
-        """Return a function that finds the schema changes that would make readers miss something."""
+        """Return a function that finds the schema changes that would make readers miss members."""
         steps = [MAX_STEPS_OF_REVIEW]
 
         def find(schema: Mapping[str, Any], evolution: SchemaEvolution) -> Sequence[SchemaChange]:
@@ -172,7 +173,7 @@ def _with_schema(event_type: EventType, submitted: SubmittedSchema) -> EventType
 
 
 class _Review(Struct, frozen=True, dict=True):
-    """The readers that would miss something after a change from `old` to `new`. `unnamed` are the ones that the request
+    """The readers that would miss members after a change from `old` to `new`. `unnamed` are the ones that the request
     does not name; `unasked` declare nothing, and the request does not name them either.
     """
 

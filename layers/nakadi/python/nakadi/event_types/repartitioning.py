@@ -31,7 +31,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
     def set_partition_count(self, name: str, count: int, subject: Subject) -> None:
         """Extend an event type to `count` partitions. The new ones are empty, and events stay where they are."""
         extended = self.event_types.retry_if_changed(lambda: self._set_partition_count(name, count, subject))
-        # Also if the count is right already: an earlier request may have ended between the write and this call.
+        # Called even if the count is right already: an earlier request may have ended between the write and this call.
         self.dependents().after_repartitioning(extended)
 
     def _set_partition_count(self, name: str, count: int, subject: Subject) -> EventType:

@@ -43,7 +43,8 @@ EVENT_TYPES_PAGE_SIZE = 1000
 
 MAX_SHARED_EVENT_TYPES = 1000
 
-# Two writers of one event type are rare. If a request loses this often in a row, its client should repeat it.
+# Two simultaneous writers of one event type are rare. If a request loses this often in a row, its client should repeat
+# it.
 MAX_EVENT_TYPE_WRITE_ATTEMPTS = 8
 
 EVENT_TYPE_BUSY_MESSAGE = "Event type is currently in maintenance, please repeat request"

@@ -38,7 +38,7 @@ from nakadi.schemas.submission import check_schema_language, parse_submitted_sch
 from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import canonical_text
 
-# In characters. It takes up to a second to compile a longer one.
+# A check of a longer schema waits for its turn: compiling the schema takes up to a second.
 MAX_SCHEMA_CHARACTERS_WITHOUT_TURN = 20_000
 
 
@@ -73,7 +73,8 @@ def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) ->
 
 
 def _check_avro_schema(text: str, definition: EventType | EventTypeDraft) -> None:
-    """The check ignores the fields that the event type names, because events in Avro carry their keys separately."""
+    """Check an Avro schema. The fields that the event type names do not matter, because events in Avro have separate
+    keys."""
     effective = effective_schema_of_avro(text, definition)
     # The schema that reads, projections and tables use must not expand without end.
     check_schema_size(effective)

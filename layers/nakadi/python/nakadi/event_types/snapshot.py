@@ -177,7 +177,7 @@ class PartitionSnapshot(Struct):
         if offset.timeline_order is None:
             return Position(timelines[0].order, offset.offset)
         position = Position(offset.timeline_order, offset.offset)
-        if offset.timeline_order == timelines[-1].order:  # as nearly always
+        if offset.timeline_order == timelines[-1].order:  # nearly always
             return position
         if timeline_with_order(self._event_type, offset.timeline_order) is None:
             # Clients know this error without the partition and the offset.
@@ -225,7 +225,7 @@ class PartitionSnapshot(Struct):
 
 @contextmanager
 def event_log_errors_as_unavailable() -> Iterator[None]:
-    """Report a silent log, or a topic that is deleted during a read, in the words that clients know."""
+    """Report a log that does not answer, or a topic that is deleted during a read, in the words that clients know."""
     try:
         yield
     except Unavailable as error:

@@ -39,7 +39,7 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
     register: Callable[[EventTypeDraft], None]
     is_authentication_on: bool
     prepared_names: set[str] = field(default_factory=set)
-    """The names of those that are known to exist, and need no other look."""
+    """The names of the event types that are known to exist, and need no further check."""
 
     def create_missing(self) -> None:
         """Create the missing event types. A failure is logged, and the next call tries again."""
@@ -88,7 +88,7 @@ def _needs_new_authorization(authorization: Authorization | None, wanted: Author
 
 
 def _is_open_to_everyone(authorization: Authorization | None) -> bool:
-    """Whether every subject with a token may do something."""
+    """Whether the lists permit anything to every subject with a token."""
     return authorization is None or WILDCARD in (*authorization.admins, *authorization.readers, *authorization.writers)
 
 

@@ -67,7 +67,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
                 if objective is not None:
                     objectives[event_type.name] = self._objective_status(objective, states.get(event_type.id), slowest)
             known = {each.name: states[each.id] for each in event_types if each.id in states}
-        # In one step each, because threads read the metrics.
+        # Each is replaced in one step, because other threads read the metrics.
         self.lag_seconds_by_event_type.update(found)
         self.table_states_by_event_type.update(known)
         self.objectives_by_event_type.update(objectives)
@@ -98,7 +98,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
 
     @property
     def greatest_burn_rate(self) -> float:
-        """The greatest burn rate of a table with an objective, as far as it lasts."""
+        """The greatest lasting burn rate of a table with an objective."""
         return max((lasting_burn_rate(each.windows) for each in self.objectives_by_event_type.values()), default=0.0)
 
     @property
@@ -112,7 +112,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
         return max((each.latency_seconds for each in changed if each.latency_seconds is not None), default=0.0)
 
     def defects(self, within: timedelta) -> Mapping[tuple[str, ...], int]:
-        """What was wrong with the events of runs that ended lately, by event type and kind."""
+        """The numbers of defects in the events of runs that ended lately, by event type and kind."""
         since = self.clock.now() - within
         return {
             (name, kind): count

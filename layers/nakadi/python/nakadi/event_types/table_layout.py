@@ -1,4 +1,4 @@
-"""How tables are partitioned and sorted, as annotations say it.
+"""How tables are partitioned and sorted, as annotations of their event types state.
 
     nakadi.io/table-partition-by: "day(metadata.occurred_at), bucket(16, customer.id)"
     nakadi.io/table-sort-by: "customer.id, nakadi_time desc"

@@ -52,7 +52,7 @@ class TableObjective(Struct, frozen=True):
 
 
 class TableFreshness(Struct, frozen=True):
-    """What jobs have counted for an objective with this time. Events stored before `since` do not count."""
+    """The counts of jobs for an objective with this time. Events stored before `since` do not count."""
 
     within_seconds: int
     since: datetime

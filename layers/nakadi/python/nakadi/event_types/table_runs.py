@@ -1,4 +1,4 @@
-"""The reports of job runs about the table of an event type: which events each run added, and what was wrong with them.
+"""The reports of job runs about the table of an event type: which events each run added, and which defects they had.
 
 A job writes them into the registry, which keeps the newest ones: `TableRuns.keep` adds a run, and drops the oldest.
 """
@@ -24,8 +24,8 @@ MAX_MISFIT_REASONS = 20
 
 
 class MisfitReason(Struct, frozen=True):
-    """Why events do not fit the columns of their table: the type of the column at a path, which does not hold what the
-    events have there.
+    """Why events do not fit the columns of their table: the type of the column at a path, which cannot hold the events'
+    values.
     """
 
     rule: str
@@ -42,7 +42,7 @@ class ExpectationCount(Struct, frozen=True):
 
 
 class TableRun(Struct, frozen=True, kw_only=True):
-    """What a run of a job did with the events of one event type.
+    """The result of a run of a job for the events of one event type.
 
     `late_count` are events that occurred long before the broker stored them, and `duplicate_count` events with an `eid`
     that an earlier event has. Both are None if the run did not count them. `missing_count` are events whose part of the
@@ -66,7 +66,8 @@ class TableRun(Struct, frozen=True, kw_only=True):
     bytes_written: int
 
     def defects(self) -> Mapping[str, int]:
-        """The events with something wrong, by kind. A kind that was not counted, or that no event has, is missing."""
+        """The numbers of events with defects, by kind. A kind that was not counted, or that no event has, is
+        missing."""
         counts = {
             "late": self.late_count,
             "duplicate": self.duplicate_count,

@@ -32,8 +32,8 @@ _STORED_TABLE_STATE_NAMES = {
 
 
 class LastRun(Struct, frozen=True, kw_only=True):
-    """What was wrong with the events that the last run added, by kind: `late`, `duplicate`, `missing`, `misfit` and
-    `unmet` for expectations.
+    """The defects of the events that the last run added, by kind: `late`, `duplicate`, `missing`, `misfit` and `unmet`
+    for expectations.
     """
 
     ended_at: datetime
@@ -41,12 +41,12 @@ class LastRun(Struct, frozen=True, kw_only=True):
 
 
 class TableState(Struct, frozen=True, kw_only=True, rename=_STORED_TABLE_STATE_NAMES):
-    """A table of an event type, as the last job that changed it left it.
+    """The state of an event type's table after the last job that changed it.
 
     `next_offsets` has, for each partition, the offset up to which the table has its events. Misfits are counted events
     that do not fit the columns, and unreadable ones could not be read; an operator has acknowledged some of each.
     `latency_seconds` is how long the oldest event of the last commit had waited since it was published; None if that is
-    unknown. `freshness` is what jobs have counted against the objective of the table, if it has one.
+    unknown. `freshness` has the counts of jobs for the objective of the table, if it has one.
     """
 
     table_name: str

@@ -55,7 +55,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     def update(
         self, name: str, draft: EventTypeDraft, subject: Subject, force: Force = NOBODY
     ) -> tuple[EventType, tuple[AffectedReader, ...]]:
-        """Replace the definition of an event type; also return the readers that will miss something. Raises an outcome
+        """Replace the definition of an event type; also return the readers that will miss members. Raises an outcome
         if a rule forbids the change.
         """
         check_fields(draft)
@@ -116,7 +116,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     def _validated_event_type(
         self, old: EventType, draft: EventTypeDraft, subject: Subject, force: Force, rule: RuleContext = RAISE_REFUSALS
     ) -> tuple[EventType, tuple[AffectedReader, ...]]:
-        """The event type that the draft describes, and the readers that will miss something. Raises at the first broken
+        """The event type that the draft describes, and the readers that will miss members. Raises at the first broken
         rule; clients depend on the order of the rules.
 
         If `rule` collects refusals, fields that break a rule keep their old values.

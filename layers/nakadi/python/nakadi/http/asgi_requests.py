@@ -33,7 +33,7 @@ class ClosableConnection(Protocol):
         """Close the connection, unless the client soon sends another request on it."""
 
     def abort(self) -> None:
-        """Close now."""
+        """Close at once."""
 
 
 def request_from_scope(

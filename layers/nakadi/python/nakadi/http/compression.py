@@ -26,9 +26,9 @@ GZIP_INPUT_SLICE_BYTES = 16 * 1024
 ZSTD_INPUT_SLICE_BYTES = 256
 # Every member of a gzip body costs a fresh state; parallel compressors create one member per 64 KB or more.
 MAX_COMPRESSED_MEMBERS = 10_000
-# Below this, compression makes the reply slower and hardly shorter than the packets that carry it.
+# Compressing a shorter body takes time, and hardly reduces the number of packets.
 MIN_BYTES_TO_COMPRESS = 1024
-# Compresses nearly as well as higher levels, in a third of their time.
+# This level compresses nearly as well as higher levels, in a third of their time.
 GZIP_LEVEL = 4
 
 

@@ -130,7 +130,8 @@ class Connection(asyncio.Protocol):
         # A list, because there is hardly ever more than one request, and an empty deque would take a tenth of the
         # memory of an idle connection.
         self._waiting: list[Exchange] = []
-        # The parser's progress: the number of requests that have begun; and of beginnings, heads, and pieces of bodies.
+        # The parser's progress: the number of requests that have begun, and the number of its callbacks for beginnings,
+        # heads, and pieces of bodies.
         self._requests_begun = 0
         self._parser_steps = 0
         # Bytes that the parser keeps: those of a head, or between the chunks of a body.
@@ -139,10 +140,10 @@ class Connection(asyncio.Protocol):
         self._refused = False
         self._refusal: RequestRefusal | None = None
         self._is_reading_paused = False
-        # Another process has served it before: its client may rest as it may between any two requests.
+        # Another process has served the connection before, so its client may rest as between any two requests.
         self._was_taken_over = was_taken_over
         self.drained: asyncio.Event | None = None
-        # When the connection is closed, if ever. One timer is enough: it looks again when that was put off.
+        # When the connection is to be closed, if ever. One timer is enough: when it fires too early, it begins again.
         self._deadline: float | None = None
         self._is_head_awaited = False
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._state.connections.add(self)
         _detect_dead_peers(transport)
         if self._state.is_closing:
-            # It was accepted just before the server stopped listening, and nothing was read from it yet.
+            # The connection was accepted just before the server stopped listening, and nothing was read from it yet.
             transport.close()
         elif self._was_taken_over:
             self._close_in(self._state.keep_alive_seconds)
@@ -199,7 +200,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest and not self._refused:
-            # No more than the head may still have, so that its limit is exact.
+            # The parser gets no more bytes than the head may still have, so its limit is exact.
             rest = rest[self._feed_parser(rest[: MAX_HEAD_BYTES - self._unfinished]) :]
         if self._current is None and self.drained is None and self._waiting:
             self._start_next_exchange()
@@ -333,7 +334,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def abort(self) -> None:
-        """Close now."""
+        """Close at once."""
         self.transport.abort()
 
     def write(self, data: bytes) -> None:
@@ -361,7 +362,7 @@ class Connection(asyncio.Protocol):
             if self.drained is None:
                 self._serve_next_or_idle()
             if exchange.body_bytes >= MANY_BYTES:
-                # After this round of the loop, in which the answer is written.
+                # Scheduled for after this round of the loop, in which the answer is written.
                 self._loop.call_soon(self._state.note_many_bytes, self)
 
     def hand_over(self, hand_over: Callable[[socket.socket], bool]) -> None:

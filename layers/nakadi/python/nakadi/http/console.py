@@ -62,7 +62,7 @@ SERVED_SUFFIXES = frozenset({".css", ".html", ".js", ".svg"})
 CACHE_FOREVER_HEADERS = {"cache-control": "public, max-age=31536000, immutable"}
 REVALIDATE_HEADERS = {"cache-control": "no-cache"}
 
-# It goes into a header, so only characters of a URL are allowed.
+# The origin goes into a header, so only characters of a URL are allowed.
 SIGN_IN_URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/%-]*)?")
 
 ASSET_PATH_PATTERN = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")

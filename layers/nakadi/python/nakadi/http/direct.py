@@ -244,7 +244,7 @@ class QuickAnswerer:
         if not isinstance(work, UnfinishedAnswer):
             self._send_answer(request, work, respond)
         elif work.wait is LEAVE_LOOP:
-            # The rest may wait, for example for another timeline, or be a long answer.
+            # The other requests may wait, for example for a new timeline, or have long answers.
             self._in_thread(Lane.EVENTS, partial(stay_in_thread, work)).add_done_callback(
                 partial(self._return_to_loop, request, respond)
             )

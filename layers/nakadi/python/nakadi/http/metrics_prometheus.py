@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 RenderMetrics = Callable[[str], tuple[bytes, str]]
-"""The metrics in one of the text formats, by its media type; and that with its version."""
+"""Returns the metrics in the text format of a media type, and the media type with its version."""
 
 OPENMETRICS_MEDIA_TYPE = "application/openmetrics-text"
 PLAIN_MEDIA_TYPE = "text/plain"

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class MethodNotAllowed(outcomes.Outcome):
-    """Raised when the path exists and does not have the method."""
+    """Raised when the path exists, but does not have the method."""
 
     def __init__(self, method: str, allowed: str) -> None:
         super().__init__(f"Request method '{method}' not supported")
@@ -83,7 +83,7 @@ CONSTRAINT_VIOLATION_TYPE = "https://zalando.github.io/problem/constraint-violat
 def problem_of_error(error: Exception) -> Response:
     """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs.
 
-    Of a fault it shows only texts written for clients.
+    For a fault, it shows only texts that were written for clients.
     """
     if isinstance(error, outcomes.MalformedFields):
         return _bad_request_with_violation_list(error)
@@ -119,7 +119,8 @@ def unreadable_view(error: outcomes.UnreadableEvents) -> dict[str, Any]:
 
 
 def make_and_log_problem(error: Exception, during: str) -> Response:
-    """The Problem that answers an error. A fault goes into the log with it, so that its ticket leads to the cause."""
+    """The Problem that answers an error. A fault is logged together with the ticket in its Problem, which leads to the
+    cause."""
     problem = problem_of_error(error)
     if problem.status >= 500 and not isinstance(error, outcomes.Outcome):
         # A sentence names the damaged part; a traceback would be logged for each stream that reaches it.

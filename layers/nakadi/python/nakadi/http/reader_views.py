@@ -14,7 +14,7 @@ View = dict[str, Any]
 
 
 MAX_SHOWN_CHANGES = 1_000
-"""Of all readers together; each has one at least."""
+"""The number of changes shown for all readers together; each reader has at least one."""
 
 
 def affected_readers_view(readers: Sequence[AffectedReader]) -> list[View]:

@@ -1,4 +1,4 @@
-"""Readiness: whether the registry answers, checked by one thread at a time, however many requests ask."""
+"""Readiness: whether the registry answers. One thread at a time checks this, however many requests ask."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Request], Answer]
 
-# The size of any schema in any spelling, or of thousands of cursors; and their size in memory, once parsed.
+# The first limit has room for any schema in any spelling, or for thousands of cursors, and the second for their parsed
+# form.
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_PARSED_BODY_BYTES = 8 * 1024 * 1024
 

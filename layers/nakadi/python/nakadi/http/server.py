@@ -174,7 +174,7 @@ class Server:
         self._edge.announce_shutdown()
         for connection in tuple(self._state.connections):
             connection.shut_down()
-        # 3. All may finish.
+        # 3. Requests and streams in progress may finish.
         await self._wait_until_connections_end()
         # 4. The remaining connections are cut off, and the work for them ends.
         for connection in tuple(self._state.connections):

@@ -22,7 +22,7 @@ INCOMPLETE_ESCAPE_PATTERN = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
 def checked_path(request: Request) -> str:
     """The path as sent, still escaped. Raises `Malformed` for a flow id or a URL that cannot be accepted."""
     target, path = request.target, request.target.partition("?")[0]
-    # It goes into every event of the request, and into every line of the log.
+    # The flow id goes into every event of the request, and into every line of the log.
     if len(request.headers.get("x-flow-id", "")) > MAX_TEXT_CHARACTERS:
         raise Malformed(f"X-Flow-Id has more than {MAX_TEXT_CHARACTERS} characters")
     if SUSPICIOUS_PATH_PATTERN.search(path):

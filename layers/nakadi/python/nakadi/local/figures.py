@@ -152,7 +152,7 @@ def _rows_of_metric(snapshot: MetricsSnapshot, name: str) -> MetricRows:
 
 
 class _SnapshotRequest(Struct, frozen=True, array_like=True, tag=1):
-    """The supervisor requests a worker's counts; and the worker answers."""
+    """The supervisor's request for a worker's counts, and the worker's answer."""
 
     number: int
     snapshot: MetricsSnapshot | None = None
@@ -162,7 +162,7 @@ UNREQUESTED_SNAPSHOT_NUMBER = 0
 
 
 class _AllSnapshots(Struct, frozen=True, array_like=True, tag=2):
-    """A worker requests the counts of all; and the supervisor answers."""
+    """A worker's request for the counts of all processes, and the supervisor's answer."""
 
     number: int
     snapshots: list[MetricsSnapshot] = []
@@ -209,7 +209,7 @@ class WorkerMetricsLink:
         return merged_metrics(latest, self._max_names, self._metrics.find_deleted)
 
     def announce_lease(self, holder: str) -> None:
-        """Tell the supervisor. If it has died, so will this process."""
+        """Tell the supervisor about a lease. If the supervisor has died, this process will end too."""
         with contextlib.suppress(OSError):
             self._send(_LeaseAnnouncement(holder))
 
@@ -235,7 +235,7 @@ class WorkerMetricsLink:
 
     def _handle_message(self, message: _SnapshotRequest | _AllSnapshots | _LeaseAnnouncement) -> None:
         if isinstance(message, _SnapshotRequest):
-            # In this thread, which may wait for the registry: the supervisor recognizes late answers.
+            # This thread reads the counts, and may wait for the registry: the supervisor recognizes late answers.
             self._metrics.forget_deleted_event_types()
             self._send(_SnapshotRequest(message.number, take_snapshot(self._metrics)))
         elif isinstance(message, _AllSnapshots):

@@ -63,7 +63,7 @@ EXIT_CODE_WORKERS_FAILED = 1
 """The exit code when workers end again and again."""
 
 MAX_ACCEPTS_AT_ONCE = 32
-# For example, when there are no more descriptors.
+# Accepting may fail, for example when there are no more descriptors.
 ACCEPT_PAUSE_SECONDS = 0.1
 
 
@@ -151,10 +151,10 @@ class RestartLimit:
 
 class WorkerState(Enum):
     STARTING = "starting"
-    """It has not served yet. One that ends like this could not start."""
+    """It has not served yet. A worker that ends in this state could not start."""
     SERVING = "serving"
     LEAVING = "leaving"
-    """It answers what it has, and gets no more connections."""
+    """It answers its requests, and gets no more connections."""
 
 
 class WorkerFact(Enum):

@@ -41,22 +41,22 @@ log = logging.getLogger(__name__)
 WORKER_EXIT_TIMEOUT_SECONDS = 8.0
 
 WORKER_READY = b"r"
-"""What a worker sends when it serves."""
+"""A worker sends this when it begins to serve."""
 
 CONNECTION_TAKEN = b"t"
-"""Said by a worker for each connection that it was handed."""
+"""A worker sends this for each connection that it takes."""
 
 CONNECTION_ENDED = b"-"
-"""What a worker sends when a connection has ended."""
+"""A worker sends this when a connection has ended."""
 
 WORKER_LEAVING = b"e"
-"""What a worker sends when it is to get no more connections. The supervisor closes its side in answer."""
+"""A worker sends this when it must get no more connections. The supervisor then closes its end."""
 
 CONNECTION_FOLLOWS = b"+"
-"""What comes with a connection."""
+"""The supervisor sends this with a connection."""
 
 CONNECTION_IN_USE_FOLLOWS = b"*"
-"""What comes with a connection that the supervisor has served until now."""
+"""The supervisor sends this with a connection that it has served until now."""
 
 MAX_CONNECTIONS_AT_ONCE = 16
 

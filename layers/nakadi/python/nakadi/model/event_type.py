@@ -85,10 +85,10 @@ class StorageType(StrEnum):
 
 DEFAULT_STORAGE_ID = "default"
 
-# The service's own rule; an id of another shape could be more than a name in a URL.
+# This is the service's own rule; an id of another form could contain other parts of a URL.
 STREAM_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
-# Hosts with ports, and the possible prefixes of topics: nothing that would be another part of a URL.
+# Hosts with ports, and the possible prefixes of topics: neither can contain other parts of a URL.
 KAFKA_SERVERS_PATTERN = re.compile(r"[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}(,[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}){0,31}")
 TOPIC_PREFIX_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{0,100}")
 

@@ -27,7 +27,7 @@ def datetime_from_microseconds(microseconds: int) -> datetime:
 
 
 TopicPartition = tuple[str, int]
-"""A partition of a topic: the name of the one and the number of the other."""
+"""A partition of a topic: the topic's name and the partition's number."""
 
 
 class Record(NamedTuple):

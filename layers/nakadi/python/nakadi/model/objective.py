@@ -1,4 +1,4 @@
-"""Objectives: how soon the events of a subscription should be consumed, and how well that is going."""
+"""Objectives: how soon the events of a subscription should be consumed, and how well they are met."""
 
 from __future__ import annotations
 

@@ -5,16 +5,16 @@
     │   └── MalformedFields    ... because of these violations
     ├── NotAuthenticated       the sender is unknown
     ├── NotPermitted           the sender may not do this
-    ├── NotFound               what was named is not there
-    ├── Conflict               it is there already, or changed meanwhile
+    ├── NotFound               the named resource does not exist
+    ├── Conflict               the resource exists already, or changed meanwhile
     ├── Unusable               a cursor that points at nothing readable
-    ├── TooLarge               more than the broker takes in at once
-    ├── Invalid                understood, and against a rule
+    ├── TooLarge               beyond a limit of the broker
+    ├── Invalid                understood, but against a rule
     │   ├── Violations         ... one line per field
     │   └── Incompatible       ... a schema that may not follow the one before it
     ├── SwitchedOff            an administrator turned this off
     └── TryLater               not now, perhaps soon
-        └── StillRunning       ... for it goes on, longer than its caller may wait
+        └── StillRunning       ... the work continues, longer than its caller may wait
 
 An outcome is part of the conversation with a client: its `detail` is written for that client. A *fault* is not:
 it says that a part of the broker failed. The whole package keeps faults apart from outcomes.
@@ -34,7 +34,7 @@ from nakadi.model.reads import AffectedReader
 
 
 class Outcome(Exception):
-    """Raised when the honest answer to a request is not success."""
+    """Raised when the correct answer to a request is not a success."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -50,7 +50,7 @@ class NotAuthenticated(Outcome):
 
 
 class NotPermitted(Outcome):
-    """Raised when the subject is known and may not do this."""
+    """Raised when the subject is known, but may not do this."""
 
 
 class NotFound(Outcome):
@@ -70,7 +70,7 @@ class TooLarge(Outcome):
 
 
 class Invalid(Outcome):
-    """Raised when a request is understood and breaks a rule."""
+    """Raised when a request is understood, but breaks a rule."""
 
 
 class Violation(Struct, frozen=True, order=True):
@@ -100,7 +100,7 @@ class IncompatibilityReason(Struct, frozen=True):
 
 class IncompatibleSchema(Invalid):
     """Raised for an incompatible schema change. Clients compare `detail`; people read `reasons`. `readers` are the
-    subscriptions that would miss something.
+    subscriptions that would miss members.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class TryLater(Outcome):
 
 
 class StillRunning(TryLater):
-    """Raised when the requested work is in progress, but an answer is due before its end. A repeated request tells the
-    result.
+    """Raised when the requested work is in progress, but an answer is due before its end. A repeated request returns
+    the result.
     """
 
 
@@ -177,7 +177,7 @@ class BadSetting(Exception):
     """
 
 
-# A name, a path to a field, an offset.
+# The limit for a name, a path to a field, or an offset.
 MAX_TEXT_CHARACTERS = 1000
 # Fields, annotations, labels: values that are read with every event or returned with every event type.
 MAX_ANNOTATIONS_OR_LABELS = 100

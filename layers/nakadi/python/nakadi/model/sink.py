@@ -29,7 +29,7 @@ TARGET_MEMBERS: Mapping[SinkType, str] = {
     SinkType.SNS: "topic",
     SinkType.EVENTBRIDGE: "bus",
 }
-"""The member of a sink that says where to: each type calls it by its own name."""
+"""The member of a sink that has its target: each type has its own name for this member."""
 
 
 def target_member(sink_type: str | None) -> str:

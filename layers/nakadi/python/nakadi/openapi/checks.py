@@ -21,7 +21,7 @@ STORAGE_ID_MESSAGE = (
     "A storage id has 1 to 36 letters, digits, underscores, hyphens and dots, and does not begin with a hyphen or a dot"
 )
 
-# By the path without its indices, and the rule that is broken.
+# Messages by the path without its indices, and by the broken rule.
 MESSAGES_BY_FIELD_AND_RULE: Mapping[tuple[str, str], str] = {
     ("name", "pattern"): NAME_FORMAT_MESSAGE,
     ("name", "minLength"): "the length of the name must be >= 1 and <= 255",
@@ -47,7 +47,7 @@ MESSAGES_BY_FIELD_AND_RULE: Mapping[tuple[str, str], str] = {
     },
 }
 
-# For every other path; `{}` is the value of the rule.
+# Messages for all other paths; `{}` stands for the value of the rule.
 MESSAGES_BY_RULE: Mapping[str, str] = {
     "type": NULL_REFUSED_MESSAGE,
     "minLength": "must contain at least one character",

@@ -6,8 +6,8 @@ is ambiguous, the suite decides. All ports raise `Unavailable` if they cannot an
 outcome is then unknown, and the caller may try again.
 
 A port that is closed stays closed. From then on each of its methods raises `Unavailable`, changes nothing, and calls
-no listener; an answer that is read piece by piece raises when it is read. Closing again changes nothing, and
-functions that end a watch may still be called. A call in progress has its effect or raises `Unavailable`.
+no listener; an answer that is read piece by piece raises when the next piece is read. Closing again changes nothing,
+and functions that end a watch may still be called. A call in progress has its effect or raises `Unavailable`.
 
 Each port has a file, which imports only the model. Begin reading with `event_log`.
 """

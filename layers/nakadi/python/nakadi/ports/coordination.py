@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 CommitResultByPartition = Mapping["EventTypePartition", "CommitResult"]
-"""What became of each partition of a commit."""
+"""The result of each partition of a commit."""
 
 DoneAheadByPartition = Mapping["EventTypePartition", Sequence["OffsetRange"]]
 """The consumed events after the position of a partition."""
 
 
 MAX_PARTITIONS_PER_WRITE = 99
-"""How many partitions one `Coordination.replace_assignment` may give another owner or position: what fits one atomic
-step everywhere, beside the assignment itself."""
+"""How many partitions one `Coordination.replace_assignment` may give another owner or position: every engine can change
+this many in one atomic step, together with the assignment itself."""
 
 
 MAX_PARKED_EVENTS_PER_CALL = 50
 
 
 MAX_PARKED_BYTES_PER_CALL = 3_000_000
-"""How many events one `Coordination.park_events` may put away, and how many bytes they may have together; a single
-event may have any size that could be published."""
+"""How many events one `Coordination.park_events` may park, and how many bytes they may have together; a single event
+may have any size that could be published."""
 
 
 class AssignmentChanged(Exception):
@@ -56,10 +56,10 @@ class Coordination(Protocol):
     renews one. Events that consumers could not process are *parked*, at most one at each position.
 
     * When a call returns, its change is durable, and every later read by any process sees it.
-    * Of several writers that read the same assignment exactly one succeeds; the others leave nothing behind.
+    * Of several writers that read the same assignment, exactly one succeeds; the others change nothing.
     * Owners change with the assignment, in the same atomic step: at no time can two sessions commit one partition, and
       a session can commit from the write that makes it the owner to the write that gives the partition to another.
-    * Commits move an offset forward; a write that sets it moves it in either direction.
+    * Commits move an offset forward; a write that sets an offset moves it in either direction.
     * The coordination reads no clock: `subscriptions.api.assignments` decides whether a lease has expired.
     """
 

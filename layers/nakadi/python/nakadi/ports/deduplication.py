@@ -46,11 +46,11 @@ class EventIds(Struct, frozen=True, kw_only=True):
 class DeduplicatingLog(Protocol):
     """An event log that remembers the ids of events.
 
-    * An event whose id was stored in the same scope less than `window` ago is not stored again, whichever partition,
-      topic or process the first one came through, and also if the first one is earlier in the same batch. Its fate is
+    * An event whose id was stored in the same scope less than `window` ago is not stored again, regardless of the
+      partition, topic or process of the first one, which may also be earlier in the same batch. Its fate is
       `DuplicateEvent`, with the first one's place.
-    * The step that stores the events also remembers their ids: ids of events that are not stored are not remembered,
-      and ids of events stored before the process died are.
+    * The step that stores the events also remembers their ids. So the log remembers the ids of events that were stored
+      before the process died, and no ids of events that are not stored.
     * All promises of `EventLog.append` hold for the other events.
     """
 

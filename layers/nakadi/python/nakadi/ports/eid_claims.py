@@ -1,4 +1,4 @@
-"""Claims on ids of events: how logs that cannot remember ids themselves have each event stored once."""
+"""Claims on ids of events, with which logs that cannot remember ids themselves store each event once."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class UnknownTopic(Exception):
 
 
 class SealedTopic(Exception):
-    """Raised by an append to a topic that takes no more events."""
+    """Raised by an append to a topic that accepts no more events."""
 
 
 class OffsetUnavailable(Exception):

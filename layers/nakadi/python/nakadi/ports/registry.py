@@ -9,8 +9,8 @@ from zlib import crc32
 from msgspec import Struct, field
 
 CHANGE_BUCKETS = 128
-"""After one change, processes read again whatever they remember of this part of all keys. The numbers of all buckets
-fit the 4 KB that DynamoDB reads for one unit."""
+"""The number of parts into which keys are divided. After a change, processes reread their cached documents in the same
+part. The numbers of all parts fit into the 4 KB that DynamoDB reads for one unit."""
 
 
 class ChangeCounters(Struct, frozen=True):
@@ -67,12 +67,12 @@ DocumentChange = PutDocument | RemoveDocument | CheckRevision
 
 
 CACHED_KINDS = frozenset({"event-types", "settings", "sinks", "subscriptions"})
-"""Kinds of documents that processes remember for as long as `Registry.change_counters` tells no change. Documents that
-change often do not belong here: each change of one is counted in a place that all changes share."""
+"""Kinds of documents that processes cache for as long as `Registry.change_counters` shows no change. Documents that
+change often do not belong here, because one place counts all changes."""
 
 
 ABSENCE_CACHED_KINDS = frozenset({"settings", "sinks"})
-"""Of these kinds, processes also remember that a document is not there."""
+"""For these kinds, processes also cache that a document does not exist."""
 
 
 class ChangedMeanwhile(Exception):
@@ -84,13 +84,13 @@ class ChangedMeanwhile(Exception):
 
 
 class Registry(Protocol):
-    """Documents in kinds, ordered by key.
+    """Documents of several kinds, ordered by key within their kind.
 
-    * `write` is all or nothing, and durable when it returns. It takes at most 99 changes, no two of the same document:
-      anything else is a `ValueError`.
+    * `write` is all or nothing, and durable when it returns. It accepts at most 99 changes, no two of the same
+      document; otherwise, it raises `ValueError`.
     * A read sees every write, by any process, that returned before it began.
     * Conditions and changes of one `write` are one atomic step: of several writers that expect the same revision,
-      exactly one succeeds; the others raise `ChangedMeanwhile` and leave nothing behind.
+      exactly one succeeds; the others raise `ChangedMeanwhile` and change nothing.
     """
 
     def get(self, kind: str, key: str) -> Document | None:
@@ -109,9 +109,9 @@ class Registry(Protocol):
         """Numbers that grow in the same atomic step in which a document of a kind in `CACHED_KINDS` changes.
 
         If a document was read after one answer, and a later answer has the same number for it, then the document was
-        unchanged when that later answer was requested. Documents that begin to be are counted where their absence is
-        remembered, and may be counted elsewhere. A number may also grow because another document changed.
+        unchanged when that later answer was requested. New documents of kinds in `ABSENCE_CACHED_KINDS` are counted,
+        and those of other kinds may be. A number may also grow because another document changed.
         """
 
     def close(self) -> None:
-        """Give everything back. Further calls raise `Unavailable`."""
+        """Release all resources. Further calls raise `Unavailable`."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 class SecretBox(Protocol):
     def seal(self, secret: bytes, context: str) -> str:
-        """Text from which `open` gets the secret back, with the same context only. No two are the same."""
+        """A text from which `open` restores the secret, if it gets the same context. No two texts are the same."""
 
     def open(self, sealed: str, context: str) -> bytes:
         """The content that was sealed. Raises `Unavailable` if the key is not the one that sealed it, or the text was

@@ -71,7 +71,7 @@ from nakadi.schemas.avro.writing import is_unambiguous_in_json
 from nakadi.schemas.document import COMPACTION_KEY
 from nakadi.schemas.values import java_text, path_segments
 
-# How much of an event is read without a turn at long work: this takes a few milliseconds.
+# How many bytes of an event are read without a turn at long work: reading them takes a few milliseconds.
 ROOM_WITHOUT_TURN = 64 * 1024
 # The maximum size of an event's metadata in JSON.
 MAX_METADATA_BYTES = 64 * 1024
@@ -87,7 +87,7 @@ _MOMENTS = ("occurred_at", "received_at")
 
 
 class AvroBatch(BatchPiece, frozen=True):
-    """The events of a batch: `events` have only the metadata, `payloads` the rest."""
+    """The events of a batch: `events` have only the metadata, and `payloads` have all other members."""
 
     payloads: Sequence[bytes] = ()
 
@@ -310,7 +310,7 @@ def partitions_by_keys(event_type: EventType, batch: AvroBatch, hash_orders: Has
 
 
 def record_keys(event_type: EventType, batch: AvroBatch, partitions: Sequence[int]) -> Sequence[str] | None:
-    """The keys of records: those for compaction, or those by which partitions were chosen."""
+    """The keys of records: the keys for compaction, or the keys by which partitions were chosen."""
     metadata = [event["metadata"] for event in batch.events]
     if event_type.cleanup_policy.compacts:
         for index, each in enumerate(metadata):

@@ -55,9 +55,10 @@ MAX_PARSED_EVENT_BYTES = 4 * 1024 * 1024
 
 ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 
-# About two and a half seconds at worst. Ordinary events take between 0.1 and 3 steps per byte.
+# This work takes about two and a half seconds at worst. Ordinary events take between 0.1 and 3 steps per byte.
 MAX_BATCH_STEPS = 50_000_000
-# A hundredth of a second at worst, enough for thousands of ordinary events: this much work needs no turn.
+# This much work needs no turn: it takes a hundredth of a second at worst, and is enough for thousands of ordinary
+# events.
 STEPS_WITHOUT_TURN = 200_000
 # After each portion of this size, the broker checks whether the client is still connected.
 STEPS_PER_EXTENSION = 1_000_000
@@ -91,7 +92,7 @@ Path = Sequence[str]
 EID_PATH: Path = ("metadata", "eid")
 
 Row = tuple[Any, ...]
-"""What an event has at some paths, `UNSET` where it has nothing."""
+"""The values of an event at some paths; `UNSET` for a missing value."""
 
 
 class Batch(Protocol):
@@ -132,7 +133,7 @@ def _column_at(path: Path, columns: dict[Path, Sequence[Any]]) -> Sequence[Any]:
 def _members_named(name: str, values: Sequence[Any]) -> Sequence[Any]:
     try:
         return list(map(dict.get, values, repeat(name), repeat(UNSET)))
-    except TypeError:  # one of them is not an object
+    except TypeError:  # one of the values is not an object
         return [value.get(name, UNSET) if type(value) is dict else UNSET for value in values]
 
 
@@ -312,7 +313,7 @@ class WorkBudget:
         if self._held is None:
             held = ExitStack()
             held.enter_context(self._turns.wait_for_turn(self._is_client_gone))
-            # Only now is there a turn to give back, because waiting for it may have failed.
+            # Set only now, because waiting may have failed, and then there is no turn to give back.
             self._held = held
 
     def grant_more_steps(self, *, doubled: bool = False) -> None:

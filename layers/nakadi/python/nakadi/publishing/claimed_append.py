@@ -7,7 +7,7 @@ event there, its own event is a duplicate. If not, it may take over the claim on
 ended, and is rejected until then: so no duplicate is stored, and no missing event counts as stored.
 
 An attempt has certainly ended `APPEND_SETTLES_AFTER` after it began: no append begins later than `CLAIMS_HOLD_FOR`
-after its claims, or takes longer than the rest in any log, less the possible difference between clocks.
+after its claims, or takes longer than the remaining time in any log, minus the possible difference between clocks.
 
 The append yields each step that waits, so that tests can insert other steps, and make a step fail.
 """
@@ -52,17 +52,17 @@ log = logging.getLogger(__name__)
 CLAIMS_HOLD_FOR = timedelta(seconds=20)
 APPEND_SETTLES_AFTER = timedelta(seconds=90)
 APPEND_SETTLES_AFTER_ITS_END = timedelta(seconds=30)
-"""For an append that came back without success: messages on their way through a network arrive within half of that
-time, and the other half is for clocks that differ."""
+"""The time after an append that returned without success: messages in the network arrive within half of it, and the
+other half allows for different clocks."""
 
 CLAIMS_KEPT_BEHIND_WINDOW = timedelta(hours=1)
 MAX_CLOCK_DIFFERENCE = timedelta(seconds=30)
-"""A reserve: the clock by which the log stamps events may differ from publishers' clocks, as the times above allow."""
+"""The largest permitted difference between the log's clock, which stamps events, and publishers' clocks."""
 
 POSITION_REFRESH_SECONDS = 10.0
 MAX_KNOWN_POSITIONS = 10_000
 MAX_EVENTS_READ_FOR_PLACES = 20_000
-"""The place is only for information, so the search covers no more events than this."""
+"""The largest number of events that a search for places reads, because places are only for information."""
 
 UNDER_WAY_MESSAGE = "another attempt to publish this event has not ended, please repeat request"
 TOO_LATE_MESSAGE = "timed out"
@@ -74,7 +74,7 @@ Place = tuple[str, str, int]
 
 
 class KnownPositions:
-    """The ends of partitions a while ago: all events that are appended from now on come after them."""
+    """Earlier ends of partitions: all events that are appended from now on come after them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -178,7 +178,8 @@ class ClaimedAppend(Struct, kw_only=True):
             self.fates |= dict.fromkeys(lost, AppendRefused(UNDER_WAY_MESSAGE))
 
     def _renew_starts(self, indices: Sequence[int]) -> Generator[Step, Any, None]:
-        """Have claims begin after the events of earlier windows, which could be mistaken for theirs."""
+        """Move the starts of claims to after the events of earlier windows, which could be mistaken for their own
+        events."""
         partitions = sorted({self.wanted[index].partition for index in indices})
         if partitions:
             event_log = self.logs.for_storage(self.storage_id)

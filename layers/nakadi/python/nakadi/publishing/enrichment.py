@@ -24,11 +24,11 @@ from nakadi.schemas.document import COMPACTION_KEY
 from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments
 
 DrawRandomNumber = Callable[[], float]
-"""Draws a number from 0 to below 1, each as likely as the other."""
+"""Draws a number from 0 up to, but not including, 1; all numbers are equally likely."""
 
 HashOrders = Mapping[int, Sequence[int]]
-"""By the number of partitions: in which place of the list that a hash points into its index is looked up. A number that
-is not there leaves the index as it is."""
+"""For a number of partitions, the indexes that replace the indexes of hashes in the list of partitions. For a missing
+number, indexes stay the same."""
 
 KEYS_TOO_LONG_MESSAGE = (
     "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
@@ -223,7 +223,8 @@ def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> MetadataStamp:
 
 
 WRITTEN_BY_BROKER = ("event_type", "flow_id", "published_by", "received_at", "version")
-"""What the broker adds to the metadata. An event that is published again loses it, and gets new values."""
+"""The members that the broker adds to the metadata. An event that is published again loses them, and gets new
+values."""
 
 
 def timestamp_text(moment: datetime) -> str:

@@ -1,8 +1,8 @@
 """Events that the broker itself publishes.
 
 The audit log and the changes of event types and subscriptions are published like all events, into the broker's own
-event types, which are created when they are first needed. A failure to publish such an event is logged, and never fails
-the request that it is about.
+event types (`event_types/system_event_types.py`). A failure to publish such an event is logged, and never fails the
+request that it is about.
 
 KPI events say who published, streamed and requested how much. No request waits for a KPI event: it goes into a bounded
 queue, which a thread writes in batches; events that find no room or cannot be written are dropped and counted. The
@@ -73,7 +73,7 @@ def _new_metadata(now: datetime) -> dict[str, str]:
     return {"eid": str(uuid4()), "occurred_at": now.isoformat()}
 
 
-# The capacity of the queue: enough for a pause of the log at a high rate, and little beside the rest of a process.
+# The capacity of the queue: enough for a pause of the log at a high rate, and small compared with a process.
 MAX_QUEUED_EVENTS = 10_000
 MAX_QUEUED_BYTES = 8_000_000
 
@@ -90,11 +90,11 @@ KPI_CLOSE_TIMEOUT_SECONDS = 5.0
 FEATURE_RECHECK_INTERVAL_SECONDS = 1.0
 
 MAX_KPI_TEXT_LENGTH = 1_000
-"""Characters. What clients choose, such as queries, is cut."""
+"""The length, in characters, to which texts that clients choose, such as queries, are cut."""
 
 PublishKpiBatch = Callable[[str, bytes], BatchOutcome]
 CountKpiEvents = Callable[[str, int], None]
-"""Called with `written` or `dropped`, and how many KPI events were."""
+"""Called with `written` or `dropped`, and the number of these KPI events."""
 
 
 class _QueuedKpiEvent(Struct, frozen=True):
@@ -204,7 +204,7 @@ class KpiCollector:
         try:
             text = orjson.dumps({**figure, "metadata": metadata})
         except TypeError:
-            return  # half of a surrogate pair in a header: not worth a KPI event
+            return  # a header has half of a surrogate pair, which cannot be stored
         with self._changed:
             if len(self._queue) >= MAX_QUEUED_EVENTS or self._queue_bytes + len(text) > MAX_QUEUED_BYTES:
                 self._dropped += 1

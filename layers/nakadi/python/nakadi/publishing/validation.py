@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 EnterLongWork = Callable[[], AbstractContextManager[None]]
 """The context for work that may take a second."""
 
-# A longer one takes a while to parse, and no other thread can do anything meanwhile: it takes a turn.
+# Parsing a longer body takes a while, in which no other thread can compute, so it waits for a turn.
 LONG_BODY_BYTES = 1_000_000
 
 # If objects are smaller than this on average, events are found one by one, because each text that is cut out takes 72
@@ -64,7 +64,7 @@ _MIN_AVERAGE_OBJECT_BYTES = 24
 # The number of objects among which finding the events takes about a second, if the fast way is not possible.
 _MAX_OBJECTS = 1_000_000
 _MAX_BRACES = 2 * MAX_EVENT_MEMORY_BYTES // OBJECT_MEMORY_BYTES
-# An event this large would hardly be stored, and the strict parser takes a second for it: long enough for a message.
+# An event this large would hardly be stored. The strict parser takes a second for it, as long as a message is worth.
 _MAX_EXPLAINED_BYTES = 1_000_000
 
 _BLANK_BYTES = b" \t\r\n"

@@ -44,7 +44,7 @@ POLL_SECONDS = 0.1
 REQUIRED_PACKAGES = ("duckdb", "duckdb_extension_avro", "duckdb_extension_iceberg", "httpx", "pyarrow")
 
 PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""All that a child gets of this process's environment, in which there may be secrets."""
+"""The only variables of this process that every child gets: others may be secret."""
 
 VARIABLES_FOR_TABLES = (
     "AWS_",
@@ -55,7 +55,7 @@ VARIABLES_FOR_TABLES = (
     "no_proxy",
     "SSL_CERT_",
 )
-"""The beginnings of what it gets as well if there are tables that are not in a folder."""
+"""The prefixes of further variables that a child gets if there are tables that are not in a folder."""
 
 SWITCHED_OFF_MESSAGE = "This broker does not offer queries"
 TOO_MANY_MESSAGE = "Too many queries are running, please repeat request"
@@ -68,7 +68,7 @@ OUTCOME_BY_KIND: Mapping[str, type[Outcome]] = {
     "package_missing": FeatureSwitchedOff,
     "no_answer": TryLater,
 }
-"""What a child may say instead of an answer."""
+"""The outcomes that a child may report instead of an answer, by kind."""
 
 
 class QueryLimits(Struct, frozen=True, kw_only=True):
@@ -95,8 +95,8 @@ _VERDICTS = Converter(_Verdict)
 
 
 class QueryProcesses:
-    """`broker_url` is where children reach this broker, and `tables` the place of the tables, as `nakadi sql --tables`
-    takes it.
+    """`broker_url` is the URL at which children reach this broker, and `tables` the place of the tables, in the form of
+    `nakadi sql --tables`.
     """
 
     def __init__(self, limits: QueryLimits, *, broker_url: str, tables: str, environ: Mapping[str, str]) -> None:
@@ -132,7 +132,7 @@ class QueryProcesses:
         return await ThreadCall(self._threads, partial(self._run, msgspec.json.encode(order), is_client_gone))
 
     def _run(self, order: bytes, is_client_gone: Callable[[], bool]) -> bytes:
-        """Runs in a thread, which frees the query's place at its end."""
+        """Run a child in this thread, and free the query's place at the end."""
         try:
             return _read_answer(self._run_child(order, is_client_gone), self._limits)
         finally:
@@ -144,7 +144,7 @@ class QueryProcesses:
         """
         with TemporaryDirectory(prefix="nakadi-query-") as folder:
             try:
-                child = subprocess.Popen(  # the broker's own program
+                child = subprocess.Popen(  # this runs the broker's own program
                     [sys.executable, "-P", "-m", "nakadi_sql"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

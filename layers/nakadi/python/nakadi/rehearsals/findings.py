@@ -20,7 +20,7 @@ MAX_SAMPLES = 20
 # The limit for each rule, so that a rule that every event breaks leaves room for others.
 MAX_SAMPLES_OF_RULE = 5
 MAX_RULES_OF_SAMPLE = 10
-# Finding out why an event fails takes twenty times as long as noticing that it fails: ten seconds for this number of
+# Finding the reason of a failure takes twenty times as long as noticing the failure: ten seconds for this number of
 # events.
 MAX_EXPLAINED_EVENTS = 200_000
 

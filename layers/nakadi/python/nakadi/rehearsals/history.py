@@ -35,15 +35,15 @@ ONE_SPAN_MESSAGE = "Say either with `last` how far back the rehearsal begins, or
 
 
 class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The events of a rehearsal: the events of the `last` seconds, hours or days, or the newest ones up to the number
-    `events`."""
+    """The events of a rehearsal: the events of the `last` seconds, hours or days, or the newest ones, at most the
+    number `events`."""
 
     last: str | None = None
     events: int | None = None
 
     @classmethod
     def parse(cls, last: str | None, events: int | None) -> Span:
-        """Raises `Invalid` unless it has exactly one of the two, within its limits."""
+        """Parse a span, which must have exactly one of the two, within its limits. Raises `Invalid`."""
         if (last is None) == (events is None):
             raise Invalid(ONE_SPAN_MESSAGE)
         if last is not None and DURATION_PATTERN.fullmatch(last) is None:

@@ -28,7 +28,7 @@ PIECE_EVENTS = 64
 REPORT_INTERVAL_SECONDS = 2.0
 
 LOST, REMOVED = RehearsalState.LOST.value, "removed"
-"""How a rehearsal may end other than by itself, in metrics."""
+"""The labels, in metrics, of rehearsals that did not end by themselves."""
 
 LOST_MESSAGE = "The process that ran the rehearsal has ended"
 FAILED_MESSAGE = "The rehearsal failed inside the broker, whose log says why"
@@ -78,7 +78,7 @@ class RehearsalJob:
         self._reported_at = clock.monotonic()
 
     def run(self) -> None:
-        """Run to the end, whatever happens."""
+        """Run to the end. Failures end the rehearsal, and are recorded in its document."""
         ending = LOST
         try:
             state, detail = self._run_to_state()

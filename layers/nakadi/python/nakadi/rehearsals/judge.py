@@ -56,7 +56,7 @@ class EventJudge(Struct, frozen=True, kw_only=True):
     text_check: TextCheck
     prepare: PrepareEvent | None = None
     is_stopping: Callable[[], bool] = client_never_gone
-    # A separate queue: it waits for nobody, and nobody waits for it.
+    # A rehearsal has a separate queue for long work, so it and requests do not wait for each other.
     _queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def find_failures(self, texts: Sequence[bytes]) -> Iterator[Failure]:

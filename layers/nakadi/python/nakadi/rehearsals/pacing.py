@@ -2,7 +2,7 @@
 
 One thread of Python computes at a time. Servers make Python switch threads each half a millisecond (`tune_interpreter`
 in `http/server.py`), so an event loop never waits longer than that, unless a single call takes longer. But a thread
-that always computes would take half of what the loop needs. So it sleeps for as long as it has computed.
+that always computes would take half of the loop's time. So it sleeps for as long as it has computed.
 """
 
 from __future__ import annotations

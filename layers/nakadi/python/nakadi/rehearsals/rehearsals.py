@@ -180,7 +180,7 @@ class Rehearsals:
         self._slots.release()
 
     def _find_permitted(self, name: str, subject: Subject) -> EventType:
-        """The event type, for one who may read its events and change its schema."""
+        """The event type, if the subject may read its events and change its schema."""
         event_type = self._event_types.get(name)
         for operation in (Operation.VIEW, Operation.ADMIN, Operation.READ):
             self._permissions.require(operation, event_type.resource, subject)

@@ -29,10 +29,10 @@ CompileParts = Callable[[Sequence[Mapping[str, Any]]], Sequence[AcceptsValue]]
 _MAX_MEMORY_BYTES = 8 * 1024 * 1024
 _MEMORY_BYTES_OF_OBJECT, _MEMORY_BYTES_OF_MEMBER = 64, 8
 _MIN_OBJECT_BYTES = len("{}")
-# The limit for all attempts at a batch. A hundredth of a second at worst: slower work waits for its turn.
+# The limit for all attempts at a batch. They take a hundredth of a second at worst: slower work waits for its turn.
 MAX_STEPS = 200_000
 
-# Not part of the schema, but also required of events.
+# These members are not part of the schema, but are also required of events.
 _MOMENT_PART = UntypedPart(("metadata", "occurred_at"), {"format": "date-time"})
 
 

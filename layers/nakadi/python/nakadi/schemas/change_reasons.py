@@ -10,7 +10,7 @@ from nakadi.model.outcomes import IncompatibilityReason
 from nakadi.schemas.changes import ChangeKind, SchemaChange
 
 _ReasonTexts = tuple[str, str, str]
-"""What was changed, who would suffer from it, and what could be done instead."""
+"""The change, its consequence for publishers or consumers, and what to do instead."""
 
 _REASON_TEXTS: Mapping[ChangeKind, _ReasonTexts] = {
     ChangeKind.DESCRIPTION_CHANGED: (

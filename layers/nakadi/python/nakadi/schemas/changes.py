@@ -102,7 +102,7 @@ class _SchemaComparison:
                     top.unchanged = False
                     yield change
                 case pair if _pair_visit(pair, top.references) in under_way:
-                    # Whether there is a change is known only further out.
+                    # Only an outer comparison knows whether there is a change.
                     top.unchanged = False
                 case pair if _pair_identity(pair) not in same:
                     stack.append(_OpenComparison(pair, top.references, self._compare(pair)))

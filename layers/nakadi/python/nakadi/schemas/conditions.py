@@ -122,7 +122,7 @@ class _Parser:
         try:
             number: int | float = json.loads(token.text)
         except ValueError:
-            # Not a number: for example 007, digits of other scripts, or thousands of digits.
+            # The text is no number: for example 007, digits of other scripts, or thousands of digits.
             raise _syntax_error(self._text, token.at, "a number as in JSON") from None
         return number
 

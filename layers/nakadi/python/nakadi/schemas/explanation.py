@@ -1,6 +1,6 @@
 """Why an event is not valid: every violation of its schema, in the words that clients know.
 
-Only events that were refused already come here, so this may take its time, within bounds. Whether an event is valid
+This code sees only events that were already refused, so it may take longer, within bounds. Whether an event is valid
 depends on everything in its schema. The explanation covers the schema's most important statement: the listed values,
 otherwise the combined schemas, otherwise a type and the keywords about values of this type.
 """
@@ -38,7 +38,8 @@ _MAX_EXPLANATION_LEVELS = 100
 # Code for a part contains the code for its inner parts, so down to this level the code is that many times as long.
 _MAX_LEVELS_OF_PARTS = 4
 
-# The first is enough for nearly every event, and takes milliseconds; the second for lists of thousands of objects.
+# The first number is enough for nearly every event, and takes milliseconds; the second is enough for lists of thousands
+# of objects.
 SHORT_EXPLANATION_MAX_STEPS = 100_000
 LONG_EXPLANATION_MAX_STEPS = 5_000_000
 
@@ -134,7 +135,7 @@ class _ViolationExplainer:
         """Collect the violations that are found before the steps run out."""
         found = []
         try:
-            # In deep places, and under long names, pointers are long, and each place needs its own.
+            # Pointers to deep places, and to places under long names, are long, and each place needs its own pointer.
             spend_steps(self._steps, _STEP_COST_OF_SCHEMA + len(pointer) // 100)
             for violation in islice(violations, MAX_VIOLATION_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # violations found so far stay when the next raises
@@ -406,7 +407,7 @@ _COMBINATOR_METHODS: Mapping[str, _KeywordMethod] = {
     "oneOf": _ViolationExplainer.one_of_violations,
 }
 
-# In the order in which they are reported.
+# The keywords, in the order in which violations are reported.
 _METHODS_OF_MEMBER_KEYWORDS: tuple[tuple[str, _KeywordMethod], ...] = (
     ("required", _ViolationExplainer.required_violations),
     ("propertyNames", _ViolationExplainer.property_name_violations),

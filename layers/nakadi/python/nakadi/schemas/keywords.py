@@ -277,7 +277,7 @@ class SchemaViolation(Struct, frozen=True):
     text: str
     causes: tuple[SchemaViolation, ...] = ()
     count: int = 0
-    """How many there are in here, this one if it has no causes."""
+    """The number of violations in this one; 1 if it has no causes."""
     rule: str = ""
     """The keyword that is violated; empty for one that only holds others together."""
     member: str | None = None
@@ -461,7 +461,7 @@ def _uniqueness_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: Rem
 # For clients, these keywords are the whole schema: if the value does not match, nothing else is reported.
 REASON_FINDERS_FOR_ALLOWED_VALUES: Mapping[str, FindReason] = {"enum": _enum_reason, "const": _const_reason}
 
-# In the order in which they are reported.
+# The keywords, in the order in which violations are reported.
 REASON_FINDERS_BY_KEYWORD: Mapping[str, FindReason] = {
     "minLength": _size_reason_finder("minLength", str, lt, "expected minLength: {}, actual: {}"),
     "maxLength": _size_reason_finder("maxLength", str, gt, "expected maxLength: {}, actual: {}"),

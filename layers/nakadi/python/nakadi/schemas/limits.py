@@ -1,6 +1,5 @@
-"""How large a schema may be, so that it compiles within a second and little memory, and how far it may expand.
-
-Against how many schemas may one value of an event be checked? References and combinators multiply. Twenty definitions
+"""How large a schema may be, so that it compiles within a second and in little memory, and how far it may expand:
+against how many schemas a value of an event may be checked. References and combinators multiply. Twenty definitions
 that each name the previous one twice make a million, in less than a kilobyte, and so do twenty levels of properties
 whose schemas occur twice in an `anyOf`. These counts are valid for every event: no value in it, at any depth, is
 checked against more schemas.
@@ -35,7 +34,7 @@ def check_schema_length(text: str) -> None:
 
 
 def check_schema_size(schema: Mapping[str, Any], *, added_levels: int = 0, added_values: int = 0) -> None:
-    """Raises `Invalid` if the schema is nested too deeply, or has too much of anything.
+    """Raises `Invalid` if the schema is nested too deeply, or has too many values.
 
     Additions to the owner's schema do not count.
     """
@@ -154,7 +153,7 @@ class _InnerSchemas(Struct, frozen=True):
 
 
 class _SubschemasByUse:
-    """The inner schemas of a schema, by their subjects."""
+    """The inner schemas of a schema, by the values to which they apply."""
 
     def __init__(self, schema: Schema, document: SchemaDocument) -> None:
         self.applied_together: list[Schema] = []

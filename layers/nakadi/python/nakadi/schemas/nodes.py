@@ -1,7 +1,6 @@
-"""The kind of a schema.
-
-Every schema is of exactly one kind, which determines the keywords to compare; all others are ignored. A node has its
-own keywords; its inner schemas stay as written and are classified later, so that a schema may contain itself.
+"""Schemas by their kinds. Every schema is of exactly one kind, which determines the keywords to compare; all others are
+ignored. A node has its own keywords; its inner schemas stay as written and are classified later, so that a schema may
+contain itself.
 """
 
 from __future__ import annotations

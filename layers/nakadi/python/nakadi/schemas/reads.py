@@ -28,7 +28,7 @@ MAX_STEPS_TO_MEMBER = 1000
 # Definitions that refer to each other unfold into more schemas than can be compared.
 MAX_STEPS = 300_000
 MAX_DEPTH = 100
-# A longer list would help nobody.
+# Nobody reads a longer list.
 MAX_CHANGES = 100
 MAX_LISTED_MEMBERS = 1_000
 
@@ -360,7 +360,7 @@ class _Comparison:
         return None, (before, after)
 
     def _added_types(self, before: _Shape, after: _Shape) -> frozenset[str]:
-        """The types that a value, or an item of a list, may have now but could not have before."""
+        """The types that a value, or an item of a list, can have only after the change."""
         for _ in range(MAX_DEPTH):
             added = self._new.types(after) - self._old.types(before)
             if added:
@@ -417,7 +417,7 @@ _WORDS = {
 
 
 def lost_members(change: SchemaChange, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[ReadPath, ...]:
-    """The members that a change of a schema takes away, retypes or makes optional; none if it does something else."""
+    """The members that a change of a schema removes, retypes or makes optional; none for any other change."""
     steps = change.path.steps
     if change.kind in (ChangeKind.PROPERTY_REMOVED, ChangeKind.TYPE_CHANGED, ChangeKind.TYPE_NARROWED):
         path = _members_on_way(steps)
@@ -451,7 +451,7 @@ def changes_of_members(
 
 
 def _touched_members(change: SchemaChange, old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[ReadPath, ...]:
-    """The members that a change takes away, or otherwise the member where it happens."""
+    """The members that a change removes, or otherwise the member that it affects."""
     way = _members_on_way(change.path.steps)
     return lost_members(change, old, new) or ((way,) if way else ())
 

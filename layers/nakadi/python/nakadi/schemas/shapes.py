@@ -20,7 +20,7 @@ from nakadi.schemas.untyped_parts import KEYWORDS_ABOUT_FURTHER_MEMBERS, Element
 
 # A type takes three kilobytes, and a twentieth of a millisecond to create.
 _MAX_STRUCTS_PER_SCHEMA = 30
-# Up to this, integers and floats are compared alike.
+# Integers and floats up to this number compare alike.
 _MAX_EXACT_FLOAT_INTEGER = 2**53
 # Keywords that apply to each type of value. `_SUPPORTED_KEYWORDS` are the ones that a type of msgspec can express.
 _KEYWORDS_FOR_ANYTHING = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "const", "enum"}
@@ -164,7 +164,7 @@ class MsgspecTypes:
         ]
         self._struct_count += 1
         self.max_members = max(self.max_members, len(names))
-        # Its values have no cycles and are not kept, so there is no garbage to collect.
+        # Values of the type have no cycles and are not kept, so there is no garbage to collect.
         made = defstruct(
             "Shape",
             fields,

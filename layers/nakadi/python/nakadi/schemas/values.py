@@ -178,12 +178,12 @@ RemainingSteps = list[int]
 
 STEPS_PER_SECOND = 20_000_000
 
-# For a single event that is checked alone: a thousand times the cost of a large one of an ordinary type.
+# The steps for a single event that is checked alone: a thousand times the steps of a large event of an ordinary type.
 MAX_EVENT_STEPS = 1 * STEPS_PER_SECOND
 
 
 class StepsExhausted(Exception):
-    """Raised when something takes more steps than it is allowed."""
+    """Raised when work takes more steps than it is allowed."""
 
 
 def spend_steps(steps: RemainingSteps, number: int) -> None:
@@ -192,7 +192,8 @@ def spend_steps(steps: RemainingSteps, number: int) -> None:
         raise StepsExhausted
 
 
-# In characters. A schema can have thousands of faults at paths that fill a page, and no reader wants them all.
+# The characters of a message. A schema can have thousands of faults at paths that fill a page, and nobody reads them
+# all.
 MAX_MESSAGE_CHARACTERS = 20_000
 
 Item = TypeVar("Item")

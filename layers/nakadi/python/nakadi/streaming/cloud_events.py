@@ -1,7 +1,8 @@
 """Events as CloudEvents: lists of them for streams and sinks, and the lines of a stream.
 
-An event that was published as a CloudEvent is delivered as the same CloudEvent, with its place in the stream added. Any
-other event is `data` as a whole, and its metadata provides the attributes: `model/cloud_events.py` says which.
+The stream delivers an event that was published as a CloudEvent as the same CloudEvent, and adds its place in the
+stream. Any other event is `data` as a whole, and its metadata provides the attributes that `model/cloud_events.py`
+names.
 """
 
 from __future__ import annotations

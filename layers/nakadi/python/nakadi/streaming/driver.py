@@ -43,7 +43,7 @@ MAX_UNWRITTEN_BYTES = 32 * 1024
 SLOW_CLIENT_MARGIN_SECONDS = 30.0
 
 ApplyFact = Callable[[float], Sequence[Any]]
-"""Something that happened, as a call of the session with the current time; it returns the actions that follow."""
+"""A fact, as a call of the session with the current time; it returns the actions that follow."""
 
 DescribeProblem = Callable[[Exception], bytes]
 
@@ -128,7 +128,7 @@ class DeadlineTimer:
 
 
 class StreamSession(Protocol):
-    """The methods that a driver and the access monitor need of a session of either kind."""
+    """The methods that a driver and the access monitor need, in sessions of both kinds."""
 
     @property
     def end(self) -> Any:
@@ -152,7 +152,7 @@ class EventSource(Protocol):
 
     @property
     def is_topic_missing(self) -> bool:
-        """Whether the topic was found missing; an `update` is expected to explain it."""
+        """Whether the topic was found missing; a call of `update_event_type` is expected to explain it."""
 
     @property
     def needs_move(self) -> bool:
@@ -163,7 +163,7 @@ class EventSource(Protocol):
         """Whether more events may be ready after `take_run`. If not, `wake` will be called."""
 
     async def move_to_next_event(self, wake: Callable[[], None]) -> None:
-        """Go to where the next event is or will be; `wake` is called when there may be something to take."""
+        """Go to where the next event is or will be; `wake` is called when there may be events to take."""
 
     def update_event_type(self, event_type: EventType) -> None:
         """The event type has changed, perhaps with other timelines."""
@@ -176,8 +176,9 @@ class EventSource(Protocol):
 
 
 class StreamDriver(ABC):
-    """`add_fact`, `update` and `wake` must be called on the event loop. So nothing here needs a lock: another thread
-    can only schedule these calls on the loop, and nothing else runs there between two awaits of the driver.
+    """`add_fact`, `update_event_type` and `wake` must be called on the event loop. So nothing here needs a lock:
+    another thread can only schedule these calls on the loop, and nothing else runs there between two awaits of the
+    driver.
     """
 
     def __init__(self, outlet: StreamOutlet, clock: Clock, figures: StreamFigures) -> None:
@@ -240,7 +241,7 @@ class StreamDriver(ABC):
                 if session.end:
                     return
                 if moved:
-                    await asyncio.sleep(0)  # other streams have clients, too
+                    await asyncio.sleep(0)  # lets other streams run
                 elif not self._is_woken:
                     self._sleep = asyncio.get_running_loop().create_future()
                     await self._sleep
@@ -268,12 +269,12 @@ class StreamDriver(ABC):
 
     @abstractmethod
     def _release_all(self) -> None:
-        """Leave all sources, and end everything else that began."""
+        """Leave all sources, and end the timers and tasks that have begun."""
 
 
 class LowLevelDriver(StreamDriver):
-    """The driver calls `find_out` when a topic is gone, and then expects `update` or `add_fact` to explain the
-    change.
+    """The driver calls `find_out` when a topic is gone, and then expects a call of `update_event_type` or `add_fact`
+    that explains the change.
     """
 
     def __init__(  # noqa: PLR0913  # every part by its name

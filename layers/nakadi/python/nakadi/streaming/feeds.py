@@ -147,8 +147,8 @@ class PartitionFeed:
     # The tip
 
     def _jump_to(self, offset: int) -> None:
-        """A follower is ahead of the reader: the reader moves there, and the followers that it leaves behind catch up
-        by themselves.
+        """Move the reader to a follower that is ahead of it. The followers that it leaves behind catch up by
+        themselves.
         """
         self._tip = offset
         self._drop_chunks()
@@ -226,7 +226,7 @@ class PartitionFeed:
             del self._recent[next(iter(self._recent))]
         self._wake(waiting)
 
-    # Telling
+    # Waking followers
 
     def _wake(self, waiting: set[FeedFollower]) -> None:
         # The set is emptied first, because a follower that is woken may find nothing, and wait in the same set again at
@@ -256,7 +256,7 @@ class FeedFollower:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is ready, and `wake` will be called when something is."""
+        """Whether no event is ready. If so, `wake` will be called when there are events."""
         return self._feed.is_waiting(self)
 
     def take_run(self) -> EventRun | None:
@@ -301,8 +301,8 @@ class Feeds:
     async def follow(
         self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None], event_type: str = "events"
     ) -> FeedFollower:
-        """Follow a partition, beginning at an offset. `wake` is called when there may be something to take. The log
-        names `event_type`."""
+        """Follow a partition, beginning at an offset. `wake` is called when there may be events to take. Log lines name
+        `event_type`."""
         watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
         # Nothing is awaited between finding the feed and following it, and the last follower that leaves also removes
         # the feed in one step. So nobody follows a closed feed.
@@ -423,7 +423,7 @@ class PartitionReader:
         "until",
     )
 
-    def __init__(  # every part has its name
+    def __init__(  # callers pass every part by name
         self,
         feeds: Feeds,
         cursor_resolver: CursorResolver,

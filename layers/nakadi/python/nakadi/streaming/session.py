@@ -26,7 +26,7 @@ MAX_STREAM_SECONDS = 4200
 DEFAULT_STREAM_SECONDS_RANGE = (3000, 4199)
 
 PickSeconds = Callable[[int, int], int]
-"""A whole number between two, both included: `random.randint` outside of tests."""
+"""Picks a whole number between two numbers, both included: `random.randint` outside of tests."""
 
 
 class StreamParameters(Struct, frozen=True, kw_only=True):

@@ -34,12 +34,12 @@ PAUSE_RATIO = 3.0
 
 HOT_TRIM_INTERVAL_SECONDS = 60.0
 SCAN_INTERVAL_SECONDS = 3600.0
-"""How often it is looked for events that other processes appended and did not archive."""
+"""How often the worker looks for events that other processes have appended but not archived."""
 
 MERGE_INTERVAL_SECONDS = 3600.0
 SWEEP_INTERVAL_SECONDS = 3600.0
 FIRST_RUN_DELAY_SECONDS = 300.0
-"""How long after its start a process merges and sweeps at the latest: one that never lives for an hour does so too."""
+"""A process merges and sweeps at the latest this long after its start, even if it never lives for an hour."""
 
 
 class ArchiveWorker:

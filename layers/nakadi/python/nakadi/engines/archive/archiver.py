@@ -25,7 +25,8 @@ from nakadi.ports.log_index import LogIndex
 TARGET_OBJECT_BYTES = 24_000_000
 TARGET_MEMBER_BYTES = 1_500_000
 BYTES_PER_HOT_READ = 400_000
-"""As they are in the log. A member is what a reader unpacks at once; what one read returns is packed without pause."""
+"""The bytes of events in one read of the hot half. The archiver packs them without a pause; readers unpack a whole
+member at once."""
 
 EVENTS_PER_HOT_READ = 2_000
 

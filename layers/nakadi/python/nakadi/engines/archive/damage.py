@@ -14,7 +14,7 @@ from nakadi.engines.archive.policy import TopicCatalog, event_type_name_or_topic
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
 
 FORGET_AFTER_SECONDS = 900.0
-"""A part that no reader has tried for so long may no longer be needed: retention or a merge may have replaced it."""
+"""A part that no reader has tried for this long may no longer be needed: retention or a merge may have replaced it."""
 
 MAX_DAMAGED_PARTS = 20
 

@@ -30,10 +30,10 @@ from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore, StoredOb
 from nakadi.ports.log_index import LogIndex
 
 CLAIM = "evacuation"
-"""Only one process at a time may move members: of two, each would take the other's new object for one that is dead."""
+"""Only one process at a time may move members: two would each take the other's new object for a dead one."""
 
 SETTLED_AGE = timedelta(hours=1)
-"""Whoever writes an object refers to it within minutes, or never."""
+"""A process that writes an object refers to it within minutes, or never."""
 
 
 class EvacuationBusy(Exception):

@@ -35,7 +35,7 @@ def decompress_members(content: bytes) -> Iterator[bytes]:
         unpacker = library.decompressobj(GZIP_WINDOW_BITS)
         try:
             text: bytes = unpacker.decompress(rest)
-        except Exception as error:  # each library has its own
+        except Exception as error:  # each library raises its own errors
             raise BadArchive(str(error)) from error
         if not unpacker.eof:
             raise BadArchive("it ends early")
@@ -56,7 +56,7 @@ def decompress_pieces(content: bytes, most_bytes: int) -> Iterator[bytes]:
                 unpacker = library.decompressobj(GZIP_WINDOW_BITS)
             try:
                 piece: bytes = unpacker.decompress(rest, most_bytes)
-            except Exception as error:  # each library has its own
+            except Exception as error:  # each library raises its own errors
                 raise BadArchive(str(error)) from error
             rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
             if piece:

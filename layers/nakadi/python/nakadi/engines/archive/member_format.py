@@ -19,13 +19,13 @@ from nakadi.model.authorization import Attribute
 from nakadi.model.events import EventTextBlock, LazyEvents, Record, StoredEvent, TopicPartition
 
 GZIP_MEMBER_BYTES = 500_000
-"""Of text. The bytes that are unpacked at once should stay in the processor's cache: otherwise, unpacking takes half as
-long again."""
+"""The size of a member's text, which a reader unpacks at once. It should stay in the processor's cache: otherwise,
+unpacking takes half as long again."""
 
 NO_EVENT = msgspec.Raw()
 
 EVENT_FIELD = b',"event":'
-"""What a plain event stands behind."""
+"""The text before a plain event in its line."""
 
 CLOSING_BRACE = ord("}")
 
@@ -85,7 +85,7 @@ def _line_prefix(topic: str, partition: int) -> bytes:
 
 
 def parse_member(content: bytes, is_wanted: Callable[[ArchivedLine], bool] | None = None) -> Sequence[StoredEvent]:
-    """The events of members of any topics; `lines` selects some lines."""
+    """The events of members of any topics; `is_wanted` selects lines."""
     return [
         _event_of_line(line)
         for text in decompress_members(content)

@@ -22,7 +22,7 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
 CLAIM_DURATION_SECONDS = 600.0
-"""Seconds. If two processes rewrite a partition at once, the second one has nothing to do."""
+"""How long a claim lasts. If two processes rewrite a partition at once after all, the second one has nothing to do."""
 
 CLAIM_POLL_SECONDS = 0.5
 

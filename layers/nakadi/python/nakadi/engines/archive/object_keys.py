@@ -12,7 +12,7 @@ REWRITTEN_FOLDER = "compacted/"
 """Objects in here hold rewritten events of one partition, and no other events."""
 
 UNKNOWN_EVENT_TYPE = "_"
-"""In place of the name of an event type that is not known."""
+"""Stands for the name of an unknown event type."""
 
 
 def new_log_key(namespace: str, event_type: str | None, topic: str, first_stored_at: datetime) -> str:

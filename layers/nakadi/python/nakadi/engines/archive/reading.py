@@ -27,8 +27,8 @@ class ArchiveReader:
         self._segment_cache = segment_cache
 
     def read_slice(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice | None:
-        """Events from an offset on: as many as `limit` allows or as the visited segments have; none if compaction left
-        none. None if nothing was ever archived there. Raises `UnreadableSegment`.
+        """Events from an offset on: as many as `limit` allows or as the visited segments have, perhaps none after a
+        compaction. Returns None if nothing was ever archived there. Raises `UnreadableSegment`.
         """
         segment = self._index.segment_at_or_before(topic, partition, start)
         if segment is None or segment.end_offset <= start or segment.location is None:

@@ -25,20 +25,21 @@ log = logging.getLogger(__name__)
 
 
 MAX_CACHED_BYTES = 4_000_000
-"""Compressed, as they are in the store: some segments for each of those who read at the same time."""
+"""Compressed bytes, as in the store: some segments for each simultaneous reader."""
 
 CONCURRENT_READS = 16
-"""Objects that a process asks for at the same time."""
+"""How many objects a process requests at the same time."""
 
 MAX_OBJECTS_READ_AHEAD = 16
 MAX_BYTES_READ_AHEAD = 2_000_000
-"""The number of objects, and of their stored bytes, that are requested before a reader takes the first of them."""
+"""How many objects, and how many of their stored bytes, may be requested before a reader takes the first object."""
 
 MIN_COMPRESSION_RATIO = 4
-"""Times larger at least than in the store: to guess which segments are enough for a reader."""
+"""Unpacked events are assumed to take at least this many times their bytes in the store, to guess which segments are
+enough for a reader."""
 
 MAX_SEQUENTIAL_READS = 1000
-"""Readers that are recognized when they come back for what follows."""
+"""How many readers are recognized when they return for the following events."""
 
 Events = Sequence[StoredEvent]
 
@@ -160,7 +161,7 @@ class SegmentCache:
             end = segment.end_offset
         return end
 
-    # Readers that come back
+    # Returning readers
 
     def pop_sequential_read(self, topic: str, partition: int, start: int) -> SequentialRead | None:
         """The sequential read that continues at this offset; None if no reader stopped there."""

@@ -148,7 +148,7 @@ class TieredLog:
         )
         return found if cold is None else cold
 
-    # Looking after it
+    # Maintenance
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         offset = self.first_offset_since(topic, partition, stored_before)

@@ -32,7 +32,7 @@ MIN_BYTES_TO_COMPRESS = 1500
 """Below this many bytes, compression saves less than it costs."""
 
 COMPRESSION_LEVEL = 1
-"""On events, higher levels take longer and find no more."""
+"""On events, higher levels take longer and save no more bytes."""
 
 MAX_DECOMPRESSED_BYTES = 1 << 30
 
@@ -97,7 +97,7 @@ def text_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
 
 
 def has_metadata(frame: bytes) -> bool:
-    """Whether the lines are not everything: some records may have been removed, or have keys."""
+    """Whether the frame has more than its lines: some records may have been removed, or have keys."""
     return bool(HEADER_FORMAT.unpack_from(frame)[2] & HAS_METADATA_FLAG)
 
 

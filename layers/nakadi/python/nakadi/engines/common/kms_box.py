@@ -2,7 +2,7 @@
 
 Each secret is sealed with its own data key, which KMS creates, and which is stored with the secret, encrypted by KMS:
 KMS itself encrypts at most 4 KiB, and headers may be longer. KMS gets the context, so that its log says which secret
-was opened, and nobody can open a secret as that of another subscription.
+was opened, and nobody can open a secret as the secret of another subscription.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ Item = CoordinationItem
 # The number of partitions of one commit that are written at the same time.
 COMMIT_THREADS = 8
 
-# Reports of changes get only a second attempt, because the committer waits for it.
+# Reports of changes get only a second attempt, because the committer waits for them.
 REPORT_RETRY_PAUSES_SECONDS = (0.1,)
 
 
@@ -240,7 +240,7 @@ class DynamoDbCoordination:
     def _actions_to_add_done_ahead(
         self, item: CoordinationItem, position: Position, added: Sequence[OffsetRange]
     ) -> list[Action]:
-        """This value is still true when it is written: only the owner adds to it."""
+        """The update that adds these ranges. Its value is still true when it is written: only the owner adds to it."""
         found = self._table.find_item(item.partition_key, item.sort_key)
         if found is None:
             return []

@@ -3,8 +3,8 @@
 Each change leaves an item that is named by the time, and watchers query the items after the last one that they know:
 one small query, however many subscriptions there are, and none without watchers.
 
-A subscription in which something changed a moment ago need not be reported again: each watcher looks once more, a
-little later. Many commits are therefore as cheap as few.
+If a subscription changes again within a moment, the change need not be reported: each watcher looks once more, a little
+later. Many commits are therefore as cheap as few.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _log = logging.getLogger(__name__)
 
 
 CHANGE_POLL_INTERVAL_SECONDS = 0.4
-"""Seconds between two looks."""
+"""The time between two looks."""
 
 REPORT_INTERVAL_SECONDS = 0.4
 """Changes within the same period of this length are reported once."""
 
 RECHECK_DELAY_SECONDS = REPORT_INTERVAL_SECONDS + 0.1
-"""So long after hearing of a change, whatever else happened in the same moment has been written, too."""
+"""This long after a watcher hears of a change, all other changes of the same moment have been written too."""
 
 MAX_REPORT_LATENESS_SECONDS = 2.0
-"""A process may see news this much later than other news with a later time: clocks differ, and writes take time."""
+"""A process may see a change this much later than changes with a later time: clocks differ, and writes take time."""
 
 TIME_DIGITS = 16
 

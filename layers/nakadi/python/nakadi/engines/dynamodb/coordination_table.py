@@ -1,12 +1,5 @@
-"""Items of a table that hold the shared state of subscriptions: calls that are repeated until their outcome is known,
-and changes.
-
-Each change leaves an item that is named by the time, and watchers query the items after the last one that they know:
-one small query, however many subscriptions there are, and none without watchers.
-
-A subscription in which something changed a moment ago need not be reported again: each watcher looks once more, a
-little later. Many commits are therefore as cheap as few.
-"""
+"""Items of a table that hold the shared state of subscriptions, and calls that are repeated until their outcome is
+known."""
 
 from __future__ import annotations
 
@@ -47,8 +40,8 @@ MAX_BYTES_STORED_UNCOMPRESSED = 900
 # DynamoDB accepts items of up to 400 KB, including all names and keys.
 MAX_ITEM_BYTES = 390_000
 
-# By then, watchers have read the reports of changes, and an expired lease means nothing, even by a clock that was set
-# back by an hour or two. DynamoDB removes these items some time later.
+# After this time, watchers have read the reports of changes, and a lease has expired even by a clock that was set back
+# by an hour or two. DynamoDB removes these items some time later.
 CHANGE_RETENTION_SECONDS = 3600
 LEASE_RETENTION_SECONDS = 24 * 3600
 

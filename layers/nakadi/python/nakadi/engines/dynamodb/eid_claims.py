@@ -26,10 +26,10 @@ from nakadi.ports.eid_claims import EidClaim
 CLAIM_SORT_KEY = "claim"
 
 CLAIM_THREADS = 16
-"""Claims of one call that are written at the same time."""
+"""How many claims of one call are written at the same time."""
 
 MAX_CLAIM_ATTEMPTS = 3
-"""A claim that was in the way may be removed before it is read; then this one is tried again."""
+"""A conflicting claim may be removed before it is read; then the new claim is tried again."""
 
 Item = CoordinationItem
 Result = TypeVar("Result")

@@ -76,7 +76,7 @@ class LogIndexItem(Model):
 TOPIC_SORT_KEY = "topic"
 CLAIM_SORT_KEY = "claim"
 
-# One more than the number of simultaneous writers to a topic, without housekeeping.
+# One more than the number of simultaneous writers to a topic, not counting housekeeping.
 MAX_CHANGE_ATTEMPTS = 20
 
 T = TypeVar("T")
@@ -331,7 +331,7 @@ class DynamoDbLogIndex:
 
     def _write_item(self, item: LogIndexItem, condition: Condition | None) -> bool:
         """Write an item if a condition holds. After an attempt whose answer was lost, the next one may find the
-        condition false: the caller looks again, or only needed the result.
+        condition false: the caller then reads the item again, or needs nothing but its existence.
         """
 
         def attempt(_: bool) -> bool:

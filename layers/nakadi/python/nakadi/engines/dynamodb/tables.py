@@ -47,6 +47,6 @@ COORDINATION_TABLE = Table(
 )
 
 EID_CLAIM_KEY_PREFIX = "eid#"
-"""What the partition keys of claims on ids of events begin with, in the coordination's table."""
+"""The beginning of the partition keys of claims on event ids, in the coordination's table."""
 
 TABLES = (DOCUMENTS_TABLE, LOG_INDEX_TABLE, COORDINATION_TABLE)

@@ -21,13 +21,14 @@ from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 _log = logging.getLogger("nakadi.kafka")
 
 REQUEST_TIMEOUT_SECONDS = 10.0
-"""Seconds that a request to the cluster may take by default. After that nothing is known, and callers may try again."""
+"""How long a request to the cluster may take by default. After that, its outcome is unknown, and callers may try
+again."""
 
 MIN_REQUEST_TIMEOUT_SECONDS = 2.0
-"""The library wants a second more than a fetch may wait."""
+"""The library requires a second more than the longest wait of a fetch."""
 
 LOOK_UP_TIMEOUT_SECONDS = 0.5
-"""Seconds. A later look-up brings the same answer, and others wait meanwhile."""
+"""How long a look-up may take. A later one returns the same answer, and others wait meanwhile."""
 
 CHECK_TIMEOUT_SECONDS = 5.0
 
@@ -54,14 +55,14 @@ OUT_OF_RANGE_ERRORS = {
 }
 
 REPEATED_LINE_INTERVAL_SECONDS = 60.0
-"""Seconds in which a log has the same line once: while a server is away there are several a second."""
+"""A line is logged once in this time: while a server is unavailable, the library repeats it several times a second."""
 
 
 DISCARD_DELAY_SECONDS = 1.0
 
 
 class RepeatedLineFilter(logging.Filter):
-    """Lets a line through unless the same one was logged a moment ago."""
+    """Passes a line unless the same one was logged a moment ago."""
 
     def __init__(self) -> None:
         super().__init__()

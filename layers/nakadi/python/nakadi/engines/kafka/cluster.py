@@ -45,19 +45,19 @@ NO_ANSWER_ERRORS = {
     KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
 }
 MAX_BATCH_BYTES = 8 * 1024 * 1024
-"""The largest batch of records that topics take: the most that MSK Serverless allows."""
+"""The largest batch of records that topics accept: the maximum of MSK Serverless."""
 
 HOUR_MILLISECONDS = 3_600_000
 
 LATEST_SEARCHED_TIME_MS = 1 << 42
-"""In milliseconds: a moment in the year 2109."""
+"""A moment in the year 2109, in milliseconds."""
 
 SEALED_BATCH_BYTES = "1"
 """The `max.message.bytes` of a sealed topic. No record fits, so its leaders refuse every write."""
 
 TOPIC_CONFIGURATION = {
     "cleanup.policy": "delete",
-    # The housekeeper deletes old events; it knows the retention of the event type, which may change.
+    # Housekeeping deletes old events: it knows the retention of the event type, which may change.
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "max.message.bytes": str(MAX_BATCH_BYTES),
@@ -401,8 +401,8 @@ class Cluster:
 
 
 def _flush_client_log_lines(clients: Iterable[AdminClient | Consumer]) -> None:
-    """Poll clients, because the library hands out its log lines only then, and answers to requests need no poll. Only
-    these lines say why a cluster refuses its clients.
+    """Poll clients, because the library passes on its log lines only when it is polled, and answers to requests need no
+    poll. Only these lines say why a cluster refuses its clients.
     """
     for client in clients:
         # A consumer that was closed meanwhile has no more lines.

@@ -31,7 +31,7 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 
 TAIL_CATCH_UP_SECONDS = 0.3
-"""Seconds within which the tail shows what the cluster has. After that a reader looks for itself."""
+"""How long a reader waits for the tail to show an event that the cluster has. After that, it reads from the cluster."""
 
 REFUSAL_REASONS = {
     KafkaError._MSG_TIMED_OUT: "timed out",  # noqa: SLF001  # the library's own name
@@ -44,7 +44,7 @@ _log.addFilter(RepeatedLineFilter())
 
 
 MAX_KNOWN_TOPIC_SETTINGS = 10_000
-"""Topics whose settings for compaction are remembered."""
+"""The number of topics whose compaction settings are remembered."""
 
 
 class KafkaLog:
@@ -254,7 +254,7 @@ class KafkaLog:
         self._cluster_unless_closed()
         return self._announcements.add_change_listener(on_change)
 
-    # Cleaning
+    # Removing events
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         cluster = self._cluster_unless_closed()

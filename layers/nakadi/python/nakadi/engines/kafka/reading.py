@@ -40,27 +40,27 @@ ALL_TAIL_WINDOWS_BYTES = 64_000_000
 """The bytes kept in memory for a partition, and for all partitions together."""
 
 UNREAD_WINDOW_TIMEOUT_SECONDS = 60.0
-"""The seconds after which a window is dropped if it fills but nobody reads it."""
+"""The time after which a window is dropped if it fills but nobody reads it."""
 
 TAIL_POLL_TIMEOUT_SECONDS = 0.05
-"""Seconds that the tail waits for events before it looks whether other partitions are to be followed."""
+"""How long the tail waits for events before it checks for changes of the followed partitions."""
 
 MAX_IDLE_READERS = 8
-"""Consumers that are kept for readers which are behind."""
+"""How many consumers are kept for readers that are behind."""
 
 READER_REUSE_DELAY_SECONDS = 1.0
-"""Seconds after which such a consumer may be used for another place."""
+"""The time after which such a consumer may be used for another place."""
 
 UNUSED_READER_TIMEOUT_SECONDS = 10.0
-"""Seconds after which such a consumer is closed. Until then it fetches ahead: at the end of its partition, that is a
-hundred requests a second."""
+"""The time after which such a consumer is closed. Until then, it fetches ahead, with a hundred requests a second at the
+end of its partition."""
 
 QUEUE_BACKOFF_MILLISECONDS = 5
-"""Milliseconds after which the library looks whether its queue has room again. By default it rests for a second, in
-which a reader that is quick waits for it."""
+"""The time after which the library checks again whether its queue has room. By default, it rests for a second, and fast
+readers wait for it."""
 
 EVENT_OVERHEAD_BYTES = 200
-"""About what an event takes in memory beside its value."""
+"""About how much memory an event takes in addition to its value."""
 
 
 class _EventWindow(Struct):

@@ -20,10 +20,10 @@ OWNER_VALUE_HEADER = "X-AuthParam-Value"
 DIRECTED_TO_HEADER = "CONSUMER_SUBSCRIPTION_ID"
 
 RECORD_OVERHEAD_BYTES = 80
-"""More bytes than Kafka needs for a record beside its value, key and headers, with its share of the batch's head."""
+"""An upper bound for the bytes of a record beside its value, key and headers, with its share of the batch's head."""
 
 SEAL_MARKER = Record(None, directed_to="\0")
-"""What a topic may have after its last event when it was sealed: no event, and nothing that can be published."""
+"""The record that a sealed topic may have after its last event. It is no event, and nobody can publish it."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

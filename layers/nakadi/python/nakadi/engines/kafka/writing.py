@@ -38,19 +38,21 @@ from nakadi.model.outcomes import Unavailable
 _log = logging.getLogger(__name__)
 
 PRODUCER_THREADS = 4
-"""Producers of a process. A partition always uses the same one, so its events lie in the order of their times."""
+"""The number of producers in a process. A partition always uses the same one, so its events are in the order of their
+times."""
 
 TARGET_BATCH_BYTES = MAX_BATCH_BYTES - 64 * 1024
 MAX_BATCH_RECORDS = 50_000
 ZSTD_LEVEL = 1
-"""The library's own default, 3, takes twice the time, which is more than all else that a record costs here, and makes
-batches of events no smaller."""
+"""The library's own default, 3, takes twice the time, which is more than all other work for a record, and makes batches
+of events no smaller."""
 
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""How much may wait for a producer. Then appends are refused at once, so that a slow cluster costs bounded memory."""
+"""How many bytes may wait for a producer. Beyond that, appends are refused at once, so a slow cluster costs bounded
+memory."""
 
 MAX_SECONDS_PER_FLUSH = 0.02
-"""Seconds that a producer thread waits for partitions without an answer before it goes on with others."""
+"""How long a producer thread waits for partitions without an answer before it continues with others."""
 
 TOPIC_LOOKUPS_PER_PRODUCER = 2
 
@@ -60,7 +62,7 @@ WriteOutcome: TypeAlias = Any
 """How a write ended: the `KafkaError`, or None when it is durable."""
 
 _SizedRecords = tuple[Sequence[Record], int]
-"""Records with the size of all."""
+"""Records with their total size."""
 
 OnPartitionWriteDone = Callable[[WriteOutcome], None]
 OnWriteDone = Callable[[Mapping[int, WriteOutcome]], None]

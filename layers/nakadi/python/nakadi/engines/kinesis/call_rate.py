@@ -13,7 +13,7 @@ from typing import Any
 from nakadi.engines.kinesis.failures import ShardBusy, StreamCallFailed
 
 MAX_READ_INTERVAL_SECONDS = 3.0
-"""Seconds between two reads of a shard that many processes read."""
+"""The longest time between two reads of a shard that many processes read."""
 
 
 class CallRate:

@@ -1,6 +1,6 @@
 """Compaction: rewrites the archive of a partition without the events that newer ones replaced.
 
-The stream itself never changes. From then on, readers read the compacted part only from the archive.
+The stream itself never changes. After a compaction, readers read the compacted part only from the archive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Continuity: reads on in a shard, but never past forgotten records.
+"""Continuity: continues reading a shard, but never past forgotten records.
 
 A stream forgets the records of a shard in order. So the records after a position are complete while
 
@@ -28,11 +28,11 @@ from nakadi.model.log_index import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
 RETRY_TIMEOUT_SECONDS = 10.0
-"""Seconds after which a reader gets `Unavailable`."""
+"""The time after which a reader gets `Unavailable`."""
 
 SURELY_KEPT_MILLISECONDS = 22 * 3_600_000
 CERTAIN_GAP_AGE_MILLISECONDS = 23 * 3_600_000
-"""Milliseconds. A stream forgets nothing that is younger than a day."""
+"""The age of a position from which a gap counts as certain. A stream forgets nothing that is younger than a day."""
 
 LONG_AGO_TIMESTAMP_MS = 1
 
@@ -151,7 +151,7 @@ class ShardCursor:
 
 
 class GapCheckingCursor(ShardCursor):
-    """A cursor that raises `GapFound` instead of reading on behind one, and then stays where it is."""
+    """A cursor that raises `GapFound` instead of reading past a gap, and then stays where it is."""
 
     def __init__(self, shard_trees: ShardTreeCache, shard: str, progress: ShardProgress) -> None:
         super().__init__(shard_trees.stream, shard, progress.last_sequence or None)

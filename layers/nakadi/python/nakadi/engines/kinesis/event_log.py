@@ -290,7 +290,7 @@ class KinesisLog:
 
         return end_once
 
-    # Looking after it
+    # Maintenance
 
     def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         self._refuse_if_closed()
@@ -341,7 +341,7 @@ class KinesisLog:
         self._closed = True
         self._announcements.wake_waiting_readers()
         if self._fan_out is not None:
-            # First, because it ends the subscriptions for which the watcher's threads would otherwise wait.
+            # Closed first: this ends the subscriptions for which the watcher's threads would otherwise wait.
             self._fan_out.close()
         self._watcher.close()
         self._append_threads.close()

@@ -34,10 +34,10 @@ CONSUMER_LIFETIME_SECONDS = 6 * 3600.0
 """The longest time that a process uses a consumer."""
 
 ORPHAN_AGE_SECONDS = CONSUMER_LIFETIME_SECONDS + 3600.0
-"""Seconds after which no live process uses a consumer any longer: its successor takes a moment to become active."""
+"""The age at which no live process uses a consumer any longer: its successor takes a moment to become active."""
 
 SUBSCRIPTION_RETRY_INTERVAL_SECONDS = 5.0
-"""Seconds within which Kinesis refuses to subscribe the same consumer to the same shard again."""
+"""The time for which Kinesis refuses to subscribe the same consumer to the same shard again."""
 
 REGISTRATION_RETRY_INTERVAL_SECONDS = 60.0
 STATUS_CHECK_INTERVAL_SECONDS = 1.0
@@ -214,7 +214,7 @@ class FanOut:
 
     def _activate(self, arn: str, now: float) -> None:
         before, self._registered = self._active, None
-        # Not all processes at once, because they were started together.
+        # Processes that were started together must not all replace their consumers at once.
         life = random.uniform(0.75, 1.0) * CONSUMER_LIFETIME_SECONDS  # noqa: S311  # nothing to guess
         self._active = _ActiveConsumer(arn, now + life)
         self._next_subscription_at.clear()

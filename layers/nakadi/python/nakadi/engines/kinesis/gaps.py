@@ -1,12 +1,8 @@
-"""Maintenance of topics: compaction, and recovery after a shard forgot events before they were indexed.
-
-Compaction rewrites the archive of a partition without the events that newer ones replaced. The stream itself never
-changes. From then on, readers take compacted events only from the archive.
-
-A gap is where events were forgotten too early. The numbers of the events after a gap are unknown, and clients may have
-seen some of them. So no number of the topic is used again: each partition ends where it is indexed, and another topic
-continues it, whose numbers start again. The new topic numbers the same records, under the same keys, so publishers need
-not learn of it, and the stream's remaining records are kept.
+"""Recovery after a shard forgot events before they were indexed. A gap is where events were forgotten too early. The
+numbers of the events after a gap are unknown, and clients may have seen some of them. So no number of the topic is used
+again: each partition ends where it is indexed, and another topic continues it, whose numbers start again. The new topic
+numbers the same records, under the same keys, so publishers need not learn of it, and the stream's remaining records
+are kept.
 
 Every step can be repeated. In this order, a crash, an indexer that is still at work, or a reader does no harm:
 
@@ -66,7 +62,7 @@ log = logging.getLogger(__name__)
 MAX_GAP_CLOSING_ATTEMPTS = 8
 
 CLAIM_DURATION_SECONDS = 600.0
-"""Seconds, longer than closing a gap takes."""
+"""How long a claim lasts: longer than closing a gap takes."""
 
 END_OF_SHARD_SEQUENCE = 10**128
 """Greater than the number of any record in a shard."""
@@ -127,7 +123,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
     def _close_claimed_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         for gap in gaps:
-            # A note for people. Also, the losses must be known before any partition begins.
+            # The log informs people. It also has to name the losses before any partition begins.
             if self.archive is not None:
                 self.archive.put(f"gaps/{self.shard_trees.stream.name}/{gap}", str(gap).encode())
         remaining = {gap: self._read_remaining_records(gap) for gap in gaps}

@@ -8,10 +8,10 @@ import re
 from nakadi.model.events import TopicPartition
 
 HASH_KEY_COUNT = (1 << 128) - 1
-"""Leaves out the greatest hash key: not every Kinesis accepts it."""
+"""The number of hash keys, without the greatest one, which not every Kinesis accepts."""
 
 MAX_TOPIC_CHARACTERS = 240
-"""A partition key has 256 characters."""
+"""A partition key has at most 256 characters, which also contain the number of the partition."""
 
 GAP_MARKER_PARTITION_KEY = "behind a gap"
 """The key of records that merely mark a position in a shard, from which reading can continue."""

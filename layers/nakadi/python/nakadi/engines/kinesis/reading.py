@@ -32,7 +32,7 @@ MAX_BYTES_PER_SEARCH_READ = 4_000_000
 
 
 MAX_KNOWN_ENDS = 10_000
-"""Partitions of continued topics whose ends are remembered."""
+"""For how many partitions of continued topics the ends are remembered."""
 
 
 class StreamReader:
@@ -75,7 +75,7 @@ class StreamReader:
             return self._end_state_of_continued_topic(topic, partition)
         key = partition_key(topic, partition)
         if topic != original_topic(topic):
-            # Before the search for the tip, because later arrivals are reported.
+            # Noted before the search for the tip: every later arrival is then reported.
             self._continuing.setdefault(original_topic(topic), set()).add(topic)
         if as_of is None:
             self.tails.read_until(hash_key(key), time.monotonic() - self._shared_for, trust_pushes=True)
@@ -85,9 +85,9 @@ class StreamReader:
         return self._number_to_newest(key, topic, partition)
 
     def adopt_continued_topics_of(self, old: StreamReader) -> None:
-        """Report the continued topics that belong to another reader: their watchers ask again only when they hear of
-        something."""
-        self._continuing = old._continuing  # of the same kind
+        """Also report arrivals for the continued topics of another reader, because their watchers ask again only after
+        a report."""
+        self._continuing = old._continuing  # both are stream readers
 
     def bounds(self, topic: str, partition: int, as_of: float) -> OffsetBounds:
         """The readable bounds, including all events acknowledged before `as_of`."""

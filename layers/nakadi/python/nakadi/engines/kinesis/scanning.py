@@ -26,7 +26,7 @@ MAX_REMEMBERED_STATES = 1000
 
 YOUNG_RECORD_MAX_AGE_SECONDS = 12 * 3600.0
 REMEMBERED_STATE_MAX_AGE_SECONDS = 3600.0
-"""Seconds. Together well below the day that a stream keeps records for at least."""
+"""How long a place is remembered. A stream keeps records for at least a day, much longer than this."""
 
 
 class NumberingStart(NamedTuple):

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 MAX_GAP_WAIT_INTERVALS = 25
-"""A gap is closed by housekeeping, which takes minutes: until then a shard is not asked as often."""
+"""Housekeeping closes a gap, which takes minutes; until then, the watch reads a shard with a gap less often."""
 
 
 class ShardWatch:

@@ -37,15 +37,16 @@ THROTTLING_ERRORS = {
 }
 
 MAX_WAIT_TO_BEGIN_READING_SECONDS = 5.0
-"""Seconds that who begins to read a shard at some place waits for a turn; who would wait longer is refused at once. At
-five calls a second, and with no other process, that is room for 25."""
+"""How long a reader waits for a turn to begin reading a shard; a reader that would wait longer is refused at once. At
+five calls a second, and with no other process, 25 readers have room."""
 
 MAX_WAIT_TO_READ_ON_SECONDS = 10.0
-"""Seconds that who has begun waits for a turn. Longer than above: refusing them would waste what they have read."""
+"""How long a reader that has begun waits for a turn: longer, because a refusal would waste the records that it has
+read."""
 
 IDLE_CONNECTION_MAX_AGE_SECONDS = 10.0
-"""A connection that was not used for so long may be gone at its other end without our knowledge, above all after a
-function was frozen. A write on it would fail, and nothing would tell whether it was stored; a new one costs little."""
+"""The other end may have closed a connection that was unused for this long, above all while a function was frozen. A
+write on it would fail without showing whether Kinesis stored the record; a new connection costs little."""
 
 CONSUMER_OPERATIONS = {"DescribeStreamConsumer", "DeregisterStreamConsumer", "SubscribeToShard"}
 READ_OPERATIONS = {"GetRecords", "GetShardIterator"} | CONSUMER_OPERATIONS
@@ -63,8 +64,9 @@ class OutgoingRecord(NamedTuple):
 
 
 class RecordPage(NamedTuple):
-    """`continuation` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment. The
-    records include all records stored before `asked_at`, by the steady clock; a push proves nothing of this kind.
+    """`continuation` is None at the end of a closed shard; `at_tip` says that the shard has no more records at the
+    moment. The records include all records stored before `asked_at`, by the steady clock; a push proves nothing of this
+    kind.
     """
 
     records: list[ArrivedRecord]
@@ -150,8 +152,8 @@ class Stream:
     def _connection_for_call(self) -> Iterator[None]:
         """A context around a call: it gets a new connection, unless one was opened a moment ago."""
         with self._lock:
-            # By the time of day, because the steady clock may stop while a function is frozen. Never during another
-            # call, which may have just chosen the connection that would be closed.
+            # The age is measured by the time of day, because the steady clock may stop while a function is frozen.
+            # Connections are not closed during another call, which may have just chosen one.
             if not self._under_way and not 0 <= time.time() - self._used_at < IDLE_CONNECTION_MAX_AGE_SECONDS:
                 self._client.close()
             self._under_way += 1
@@ -187,8 +189,8 @@ def translate_errors() -> Iterator[None]:
 
 
 def _require_field(answer: Mapping[str, Any], name: str) -> Any:
-    """Raise if a field is missing: another device may have answered instead of Kinesis, and whether Kinesis did
-    anything is unknown.
+    """Raise if a field is missing: another device may have answered instead of Kinesis, and nobody knows whether
+    Kinesis did anything.
     """
     if name not in answer:
         raise StreamCallFailed(

@@ -28,8 +28,8 @@ MAX_PUT_CALL_BYTES = 5_000_000
 MAX_PUT_CALL_RECORDS = 500
 
 APPEND_TIMEOUT_SECONDS = 3.0
-"""Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and their number is limited; the
-publisher can try again better than we can. Well below what a reader waits for the last part of an append."""
+"""A publisher that waits for a throttled shard occupies one of a limited number of functions, and it can retry better
+than the broker. The time is much shorter than a reader waits for the last part of an append."""
 
 REFUSED_AS_TIMED_OUT = AppendRefused("timed out")
 REFUSED_AS_FAILED = AppendRefused("internal error")
@@ -63,7 +63,7 @@ class StreamWriter:
     def append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], now: int
     ) -> Mapping[int, RecordPosition | AppendRefused]:
-        """Append records; returns for each partition where its last record is, or why it is not known to be stored."""
+        """Append records; return for each partition the place of its last record, or why it may not be stored."""
         queues = {
             number: _SendQueue(self._pack_records(topic, number, batch, now)) for number, batch in batches.items()
         }
@@ -94,7 +94,7 @@ class StreamWriter:
         return {number: queue.outcome for number, queue in queues.items() if queue.outcome is not None}
 
     def _send_next_record_of_each(self, queues: Sequence[_SendQueue]) -> bool:
-        """Send the next record of each, and return whether any has to wait."""
+        """Send the next record of each queue, and return whether any has to wait."""
         try:
             fates = self._stream.put_records([queue.next_record for queue in queues])
         except StreamCallFailed as trouble:

@@ -1,7 +1,7 @@
 """Follows the shards: each process has one reader for each shard, which all its streams share.
 
-It reads on only when more records are needed than are known, or while there are watchers. A shard begins when its
-parents are read to their end, so that a reader meets each partition's records in order.
+A reader continues only when a caller needs more records than are known, or while there are watchers. It begins a shard
+when it has read the shard's parents to their ends, so it gets each partition's records in order.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ class ShardPositionLost(Exception):
 
 
 MAX_READ_PAUSE_SECONDS = 3600.0
-"""Seconds. A stream keeps records for a day at least, and the last read may have been hours behind."""
+"""The longest pause between two reads. A stream keeps records for a day at least, and the last read may have been hours
+behind."""
 
 
 RETRY_AFTER_REFUSAL_SECONDS = MAX_READ_INTERVAL_SECONDS
-"""Seconds until Kinesis is likely to answer a shard's readers again: as long as they pause at most."""
+"""The time after which Kinesis will probably answer a shard's readers again: their longest pause."""
 
 
 class ShardTail:
     def __init__(self, cursor: GapCheckingCursor, parents: list[str], read_at: float) -> None:
         self.cursor = cursor
         self.parents = parents
-        # By the time of day, because a machine may be suspended, and its steady clock with it.
+        # Measured by the time of day: a machine may be suspended, and its steady clock with it.
         self.read_at = read_at
         self._lock = threading.Lock()
         self._known_at = float("-inf")

@@ -109,7 +109,7 @@ class MemoryLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._topics: dict[str, _MemoryTopic] = {}
-        # By scope, each in the order of the appends.
+        # The ids by scope, in the order of the appends.
         self._eids: dict[str, dict[bytes, _RememberedEid]] = {}
         self._announcements = PartitionListeners()
         self._closed = False

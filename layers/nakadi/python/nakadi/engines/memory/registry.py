@@ -79,7 +79,7 @@ class MemoryRegistry:
         check_changes_of_one_write(changes)
         with self._lock_while_open() as kinds:
             # All changes are checked before the first is made: if two writers expect the same revision, the second one
-            # finds another one, and leaves nothing behind.
+            # finds a newer revision, and changes nothing.
             outcomes = [document_after_change(change, kinds[change.kind].revision(change.key)) for change in changes]
             entries = [document_json(document) if document else b"" for document in outcomes]
             for change, document, entry in zip(changes, outcomes, entries, strict=True):

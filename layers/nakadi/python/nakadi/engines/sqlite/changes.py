@@ -23,10 +23,10 @@ from nakadi.model.subscription import SubscriptionChange
 _log = logging.getLogger(__name__)
 
 APPEND_CHECK_INTERVAL_SECONDS = 0.04
-"""Seconds between two looks. A look is one statement that reads a counter in shared memory."""
+"""The time between two looks. A look is one statement that reads a counter in shared memory."""
 
 MAX_KNOWN_LOGS = 10_000
-"""Logs for which this process knows how far it has informed readers."""
+"""The number of logs for which this process knows how far it has informed readers."""
 
 SELECT_NEWEST_FRAME_ID = "SELECT coalesce(max(id), 0) FROM frames"
 
@@ -44,7 +44,7 @@ class AppendReporter(Protocol):
         """Begin to report appends by other processes, if that has not begun."""
 
     def remove_watcher(self) -> None:
-        """The opposite of `add_watcher`; call it once for each call of that."""
+        """Undo one call of `add_watcher`."""
 
     def close(self) -> None: ...
 
@@ -64,7 +64,7 @@ class AppendPoller(ChangePoller):
         # The writing thread calls this while another thread polls. If the poller finds them before they are noted here,
         # they are announced twice, which costs readers a needless look.
         if len(self._known) > MAX_KNOWN_LOGS:
-            # Most belong to deleted topics; for the others, the same applies as above.
+            # Most belong to deleted topics. Appends to the others may be announced twice, as above.
             self._known.clear()
         for arrival in arrivals:
             self._known[arrival.log_id] = arrival.next_offset
@@ -105,7 +105,7 @@ class AppendPoller(ChangePoller):
 
 
 COORDINATION_CHECK_INTERVAL_SECONDS = 0.05
-"""Seconds between two looks. A look is one statement that reads a counter in shared memory."""
+"""The time between two looks. A look is one statement that reads a counter in shared memory."""
 
 SELECT_NEWEST_CHANGE_NUMBER = "SELECT coalesce(max(number), 0) FROM coordination_news"
 
@@ -215,7 +215,7 @@ class FileChangePoller(ChangePoller):
         read once more than necessary.
         """
         with self._lock:
-            # Without watchers nobody looks, so the set would only grow. The first watcher skips existing changes.
+            # Without watchers, nothing polls, so the set would only grow. The first watcher skips existing changes.
             if self._watchers:
                 self._known.update(numbers)
         # The file keeps only the last number of all changes of one kind.

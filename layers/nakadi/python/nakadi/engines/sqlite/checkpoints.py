@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 PAGE_BYTES = 4096
 
 BYTES_BETWEEN_CHECKPOINTS = 3_000 * PAGE_BYTES
-"""About three quarters of what SQLite waits for."""
+"""About three quarters of the size at which SQLite itself copies."""
 
 OTHER_PAGES_OF_COMMIT = 4
 """The pages that a commit writes beside those that its rows fill: pages of indexes, and the rest of the last one."""

@@ -113,7 +113,7 @@ class _CommitWait(Wait[Commit]):
 class SqliteCoordination:
     """`pipes` lead to the other processes of a broker with several processes.
 
-    Any thread may call any of this. A read borrows a connection, and sees the file at one moment. Changes to the file
+    Any thread may call any method. A read borrows a connection, and sees the file at one moment. Changes to the file
     wait in the queue of `SharedTransactions`, and across all threads and processes, one transaction at a time has the
     turn to write. So the values that a transaction has read are still true when it writes. The transaction compares
     the values that were read before it: the revision of an assignment, the owner and the position of an offset.
@@ -129,7 +129,8 @@ class SqliteCoordination:
         self._changing = SharedTransactions(self._file, self._changes)
 
     def assignment(self, subscription: str) -> Assignment:
-        # It may be outdated when it is used: callers pass it to `replace_assignment`, which compares its revision.
+        # The assignment may be outdated when it is used: callers pass it to `replace_assignment`, which compares its
+        # revision.
         with self._file.read_connection() as connection:
             return _read_assignment(connection, subscription)
 
@@ -171,7 +172,7 @@ class SqliteCoordination:
         # recognise a newer offset by its owner.
         with self._file.read_connection() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
-            # At a slightly later moment, which does no harm: they grow with commits, and a reset removes them only
+            # This reads them a moment later, which does no harm: they grow with commits, and a reset removes them only
             # while there is no stream.
             ahead = _read_done_ahead(connection, subscription)
         found = {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}

@@ -13,7 +13,7 @@ from nakadi.model.events import microseconds_since_epoch
 from nakadi.ports.eid_claims import EidClaim
 
 MAX_CLAIMS_PRUNED_AT_ONCE = 200
-"""More than there are in most batches, so that what has expired becomes less with each of them."""
+"""More than most batches have, so the number of expired claims falls with each batch."""
 
 PRUNE_CLAIMS = """
     DELETE FROM eid_claims WHERE key IN (SELECT key FROM eid_claims WHERE expires_at <= ? ORDER BY expires_at LIMIT ?)

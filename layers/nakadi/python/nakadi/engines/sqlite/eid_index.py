@@ -17,15 +17,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 MIN_SLOTS = 1 << 22
-"""Slots of the first table, which is enough for 1.6 million ids: each further table costs each lookup."""
+"""Slots of the first table, enough for 1.6 million ids: each further table makes each lookup slower."""
 
 MAX_SLOTS = 1 << 24
-"""Slots of all tables, of four bytes each. The ids beyond them are looked up in each of their runs, which takes long:
-their owner indexes and forgets the oldest runs before that."""
+"""Slots of all tables, of four bytes each. Further ids would have to be looked up in each of their runs, which takes
+long, so the owner of the index drops the oldest runs before that."""
 
 MAX_LOAD_PERCENT = 40
 CROWDED_LOAD_PERCENT = 24
-"""Of the slots of all tables. The first tables can go before the last one is full."""
+"""The share of all slots that may be filled before the oldest runs should go: then the first tables can be dropped
+before the last one is full."""
 
 MAX_RUNS_PER_TABLE = 4095
 
@@ -63,7 +64,7 @@ class _RunTable:
         self._left -= len(keys)
         hashes = list(map(hash, keys))
         first_slots = [hashed & mask for hashed in hashes]
-        # This only brings the entries into the processor's cache: in one call, it waits for several at a time.
+        # This only brings the entries into the processor's cache: one call waits for several of them at a time.
         itemgetter(*first_slots)(slots)
         crowded: list[int] = []
         # Most keys find an empty slot at once. A repeated key finds itself.

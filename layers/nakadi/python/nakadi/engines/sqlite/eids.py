@@ -24,17 +24,17 @@ from nakadi.ports.deduplication import EID_BYTES, EventIds, unpack_eids
 SCOPE_BYTES = 16
 
 MAX_EIDS_OF_RUN = 1_024
-"""A run of rows has this many ids, including its last row's. It is looked through for an id in it."""
+"""A run of rows ends with the row that brings it to this many ids. To find an id, its whole run is searched."""
 
 MAX_EIDS_OF_ROW = 1_024
 """Indexing a row, and removing one that is indexed, is one step, for which appends wait."""
 
 EIDS_INDEXED_PER_NEW_ONE = 2
-"""While memory is crowded. With one or fewer, it would never be less crowded."""
+"""How many old ids are indexed for each new one while memory is crowded. With one or fewer, it would stay crowded."""
 
 MAX_EIDS_INDEXED_AT_ONCE = 5_000
 MAX_EIDS_LEFT_TO_INDEX = 50_000
-"""Beyond that, appends wait: otherwise fast publishers could fill memory faster than old ids are indexed."""
+"""With more ids to index than this, appends wait: otherwise fast publishers could fill memory too fast."""
 
 ROWS_LOADED_AT_ONCE = 100
 """Other appends wait while this many rows are read."""
@@ -48,7 +48,7 @@ EID_COLUMNS = "scope, stored_at, expires_at, timeline, count, body"
 """A body has the ids, then the partition of each in four bytes, then the offset of each in eight."""
 
 FRAMES_AND_EIDS_VIEW = "frames_and_eids"
-# It belongs to the connection, not to the file.
+# A temporary view belongs to the connection, not to the file.
 _CREATE_VIEW = """
     CREATE TEMP VIEW IF NOT EXISTS frames_and_eids AS
         SELECT NULL AS eid_row, log AS a, first AS b, count AS c, stored_at AS d, size AS e, body AS f FROM main.frames;
@@ -105,7 +105,7 @@ class EidMemory:
         self._eids_in_open_run = 0
 
     def load_some(self, connection: sqlite3.Connection) -> bool:
-        """Read some of the stored ids, and return whether these were the last."""
+        """Read some of the stored ids, and return whether these were the last ones."""
         connection.executescript(_CREATE_VIEW)
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if self._read_rows(connection, ROWS_LOADED_AT_ONCE) == ROWS_LOADED_AT_ONCE:
@@ -191,7 +191,7 @@ class EidMemory:
             self._forget_runs_before(rows.last + 1)
 
     def stop_making_room(self) -> None:
-        """Leave memory as full as it is until more ids arrive."""
+        """Index no more ids until new ones arrive."""
         self._left_to_index = 0
 
     def _find_old(self, connection: sqlite3.Connection, eids: Sequence[bytes]) -> Iterable[tuple[bytes, int]]:

@@ -191,7 +191,7 @@ MAX_ROWS_PER_STEP = 300
 MAX_BYTES_PER_STEP = 500_000
 
 SELECT_LAST_FRAME_ID = "(SELECT id FROM frames WHERE log = :log ORDER BY first DESC LIMIT 1)"
-"""A log's last row says which offset comes next, so it stays, if need be without its events."""
+"""A log's last row says which offset comes next, so the row stays, even if its events are removed."""
 
 DELETE_SOME_FRAMES = """
     DELETE FROM frames WHERE id IN (
@@ -297,8 +297,8 @@ class LogCleaner:
             return [log for (log,) in connection.execute("SELECT id FROM logs WHERE topic IS NULL").fetchall()]
 
 
-# A row that an earlier trim could not remove because the process was killed. The last row of a log stays, without its
-# events.
+# The inner query finds a row that an earlier trim did not remove, because the process was killed. The last row of a log
+# stays, without its events.
 SELECT_IS_TRIMMED = """
     SELECT logs.oldest >= :oldest AND NOT EXISTS (
         SELECT 1 FROM (SELECT first, count, size FROM frames WHERE log = logs.id ORDER BY first LIMIT 1)
@@ -347,7 +347,8 @@ def _remove_some_trimmed_rows(log: int, connection: sqlite3.Connection) -> bool:
 
 
 def _remove_orphaned_rows(log: int, connection: sqlite3.Connection) -> bool:
-    """The file's last row stays for now: another row with its number would go unnoticed."""
+    """Remove some rows without a topic. The file's last row stays for now: pollers would not notice another row with
+    its number."""
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()
     if _delete_frames_before(connection, log, OFFSET_AFTER_ALL, newest):
         return True

@@ -17,7 +17,7 @@ from pathlib import Path
 from nakadi.model.outcomes import Unavailable
 
 SqlValue = str | int | float | bytes | None
-"""What a column may hold."""
+"""A value of a column."""
 
 SCHEME = "sqlite:///"
 APPLICATION_ID = 0x4E4B4449  # "NKDI"
@@ -43,7 +43,7 @@ CREATE_TABLES = (
     """CREATE TABLE frames (
         id INTEGER PRIMARY KEY, log INTEGER NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
         stored_at INTEGER NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL)""",
-    # It answers every question about places and times without reading the bodies.
+    # This index answers every question about places and times without reading the bodies.
     "CREATE INDEX frames_by_log ON frames (log, first, count, stored_at, size)",
     """CREATE TABLE assignments (
         subscription TEXT PRIMARY KEY, revision INTEGER NOT NULL, body TEXT NOT NULL) WITHOUT ROWID""",
@@ -108,7 +108,7 @@ TABLES_ADDED_BY_VERSION = {
         "CREATE TABLE old_eid_rows (last INTEGER NOT NULL)",
     ),
 }
-"""What a version has and the one before it had not."""
+"""The tables that each version added to the one before it."""
 
 TABLE_NAMES = (
     *("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"),
@@ -118,7 +118,7 @@ TABLE_NAMES = (
 )
 
 CONNECTION_PRAGMAS = (
-    "PRAGMA synchronous = FULL",  # in WAL mode: a commit returns when the log is on the disk
+    "PRAGMA synchronous = FULL",  # in WAL mode, a commit then returns when the log is on the disk
     # Deleted rows are zeroed in pages that are written anyway; `wiping` removes the remains elsewhere.
     "PRAGMA secure_delete = FAST",
     "PRAGMA cache_size = -4000",
@@ -233,7 +233,7 @@ class SqliteFile:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Errors of SQLite become `Unavailable` here."""
+        """A context in which errors of SQLite become `Unavailable`."""
         try:
             yield
         except sqlite3.Error as error:
@@ -309,8 +309,8 @@ def open_connection(path: Path, timeout_seconds: float) -> sqlite3.Connection:
 def _refuse_short_file(path: Path) -> None:
     """Refuse files that SQLite would take for empty ones and overwrite; it detects longer damaged files itself.
 
-    The file must not be opened here: closing it again would take away the locks of every connection of this process,
-    and another process would then take the log away under them.
+    The file must not be opened here: closing it again would release the locks of every connection of this process, and
+    another process could then remove the log that they use.
     """
     if path.exists() and 0 < path.stat().st_size < 100:
         raise not_a_data_file_error(path)

@@ -3,12 +3,12 @@
 SQLite takes a log that was cut or changed for one that ends there, and a missing or empty file for a new one. The
 broker would silently start with less than it has acknowledged. So a `Marker` occasionally gives the data file a number,
 in a separate commit, and when that commit is durable, it writes the number into the mark. Commits become durable in
-order: if the file has a number, it also has everything committed before it. `examine` compares the two at the next
-start.
+order: if the file has a number, it also has everything committed before it. `check_against_mark` compares the two at
+the next start.
 
-The mark never claims more than was committed, whenever a process ends. Other commits are not affected, except that they
-occasionally wait for their turn. Events acknowledged after the last mark may be lost without a trace, unless SQLite's
-own log shows it.
+The mark never claims more than was committed, no matter when a process ends. Other commits are not affected, except
+that they occasionally wait for their turn. Events acknowledged after the last mark may be lost without a trace, unless
+SQLite's own log shows it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CHECK_ATTEMPTS, SECONDS_BETWEEN_CHECKS = 10, 0.1
 # The mark's list helps people who look for missing data; the number alone shows that something is missing.
 MAX_LISTED_KEYS = 10_000
 MAX_NAMES_SHOWN = 5
-# A file of this size is checked in a moment.
+# Checking a file of this size takes only a moment.
 MAX_FULLY_CHECKED_BYTES = 32_000_000
 
 REMEDY_MESSAGE = (

@@ -1,7 +1,6 @@
-"""Says in which rows older ids are, for those that memory has no room for (`eid_index`).
-
-It is a table by id, so an entry costs a write of a page, and a look-up costs a read of a page. It contains all rows of
-ids up to a certain one, and none after that.
+"""Says in which rows older ids are, for the ids that memory has no room for (`eid_index`). The index is a table by id,
+so an entry costs a write of a page, and a look-up costs a read of a page. It contains all rows of ids up to a certain
+row, and none after that.
 """
 
 from __future__ import annotations

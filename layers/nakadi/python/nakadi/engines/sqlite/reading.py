@@ -30,13 +30,13 @@ from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 T = TypeVar("T")
 
 ROW_HEAD_FORMAT = struct.Struct("<QIqI")
-"""What a body begins with, so that rows can be joined within SQLite: first offset, count, stored at, length."""
+"""The beginning of a body, with which SQLite can join rows: first offset, count, stored at, length."""
 
 MAX_RECORD_BYTES_TO_JOIN = 8_000
-"""Up to this size, records are encoded once it is known what they are stored with."""
+"""Up to this size, records are encoded only when it is known with which other records they are stored."""
 
 TARGET_FRAME_BYTES = 64_000
-"""Frames are cut at about this size: readers fetch and unpack whole ones."""
+"""Frames are cut at about this size: readers fetch and unpack whole frames."""
 
 
 class Chunk(Struct, frozen=True, array_like=True):
@@ -52,7 +52,7 @@ class Chunk(Struct, frozen=True, array_like=True):
 
 
 class FrameRow(NamedTuple):
-    """A row of frames, as it was read. `seats` is how many offsets it covers."""
+    """A row of frames, as it was read. `offset_count` is how many offsets it covers."""
 
     first_offset: int
     offset_count: int
@@ -137,8 +137,8 @@ def _groups_of_frame_size(items: Sequence[T], sizes: Iterable[int]) -> Iterator[
         yield group, total
 
 
-# Of the rows that might be wanted (going by the size of the first), those are fetched before which neither the limit
-# nor the bytes are reached. A window without an order takes the rows as they come, which here is by offset.
+# The size of the first row limits the rows to consider. Of these, the statement fetches each row before which neither
+# the limit nor the bytes are reached. A window without an order takes the rows as they come, here by offset.
 SELECT_JOINED_ROWS = """
     SELECT logs.oldest,
         (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1),
@@ -166,8 +166,8 @@ SELECT_BOUNDS = """
     WHERE topics.name = :topic
 """
 
-# A binary search: frames are in the order of time, and a frame's events have one time. It takes turns: a row with the
-# time of the event in the middle (nothing is stored there: as if long ago), then one with the half that is left.
+# A binary search: frames are in the order of time, and a frame's events have one time. Its rows alternate: one has the
+# time of the event in the middle (if nothing is stored there, it counts as old), and the next has the remaining half.
 SEARCH_OFFSET_AT_TIME = """
     WITH RECURSIVE search (log, low, high, found) AS (
         SELECT logs.id, logs.oldest,

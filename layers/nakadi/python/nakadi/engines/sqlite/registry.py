@@ -66,7 +66,8 @@ PUT_DOCUMENT = """
 """
 
 
-# Numbers lie among the documents: a file of an older version has room for them, and an older broker ignores them.
+# The change counts are in the table of documents: files of older versions have this table, and older brokers ignore the
+# counts.
 COUNT_CHANGE = """
     INSERT INTO documents (kind, key, revision, entry) VALUES (?1, ?2, 1, '')
     ON CONFLICT (kind, key) DO UPDATE SET revision = revision + 1
@@ -167,7 +168,8 @@ PUT_SHARD_PROGRESS = """
     ON CONFLICT (stream, shard) DO UPDATE SET sequence = ?3 WHERE sequence < ?3
 """
 
-# A placeholder to the topic that continues one has no partitions, and one that was just made has no placeholder.
+# A placeholder that names the topic which continues it has no partitions, and a topic that was just created has no
+# placeholder.
 SELECT_TOPIC_NAMES = "SELECT json_group_array(topic) FROM log_index_topics WHERE NOT (body LIKE '{\"partitions\":0,%')"
 
 SELECT_REFERENCED_OBJECTS = """

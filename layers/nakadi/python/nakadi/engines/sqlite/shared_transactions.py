@@ -97,7 +97,7 @@ OffsetRowKey = tuple[str, str, str]
 
 
 class Commit(Change):
-    """Positions that a session commits. `finished` is called with it, if nothing waits for it.
+    """Positions that a session commits. `finished` is called with the commit, if no thread waits for it.
 
     `numbers` place its changes in the order of all changes of subscriptions.
     """
@@ -169,7 +169,7 @@ class SharedTransactions:
         # its front. So no other thread can take the change at the front first.
         self._waiting: deque[Change] = deque()
         self._turn = threading.Lock()
-        # The connection on which commits note their changes, once there were some.
+        # The connection on which commits note their changes, once there has been a commit.
         self._connection: sqlite3.Connection | None = None
         self._beginning = threading.Lock()
         self._closed = self._is_over = False
@@ -226,7 +226,7 @@ class SharedTransactions:
         while True:
             self._wishes.get()
             self._is_awake = False
-            # Before the queue: when this is set, the queue has everything that will ever come.
+            # Read before the queue: when this is set, the queue has everything that will ever come.
             closed = self._closed
             while self._waiting:
                 self._make_next_changes()
@@ -236,8 +236,8 @@ class SharedTransactions:
     def _make_next_changes(self, wanted: Change | None = None) -> None:
         """Make the first waiting changes that can be made together, unless the requested one has been made by now."""
         with self._turn:
-            # Checked again, now that no other thread makes any: it may have been made while this one waited. If it
-            # was not, it is in the queue, because changes are taken from there only in a turn.
+            # Checked again, now that no other thread makes changes: the change may have been made while this thread
+            # waited. Otherwise it is in the queue, because changes are taken from there only in a turn.
             if not self._waiting or (wanted is not None and wanted.is_made):
                 return
             changes = self._pop_changes_made_together()
@@ -250,7 +250,7 @@ class SharedTransactions:
                 for change in changes:
                     change.set_error(error)
             finally:
-                # Last, when each change has its outcome, because a thread that sees it may continue at once.
+                # Set last, when each change has its outcome, because a thread that sees it may continue at once.
                 for change in changes:
                     change.is_made = True
         # Without the lock, because the called functions may also make changes.

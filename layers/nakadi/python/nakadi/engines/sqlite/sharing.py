@@ -43,7 +43,7 @@ MESSAGE_LENGTH_FORMAT = struct.Struct("<I")
 BYTES_RECEIVED_AT_ONCE = 1 << 18
 
 FAILURE_TYPES: tuple[type[Exception], ...] = (Unavailable, UnknownTopic, SealedTopic)
-"""What an append can fail with. Everything else is `Unavailable` to the process that sent it."""
+"""The failures of an append. The process that sent it gets `Unavailable` for every other one."""
 
 
 class _AppendRequest(Struct, frozen=True, array_like=True, tag=1):
@@ -217,7 +217,7 @@ class RemoteWriter:
     def _fail_waiting_appends(self) -> None:
         with self._changed:
             self._ended = self._ended or "The process that commits events has ended."
-            # Set in the same step: otherwise, an append added after this look would wait forever.
+            # Set in the same step as the check: otherwise, an append added after it would wait forever.
             left = list(self._waiting)
         # An append that learns of the end before it was sent is not sent either, because the connection is broken.
         broken = Unavailable("The process that commits events ended before it answered: not known to be stored.")
@@ -279,7 +279,8 @@ class _SocketOutbox:
                         return
                     self._changed.wait()
                 data = self._unsent.popleft()
-            # It may wait long for the other process, so it runs without the lock: `send` must not wait with it.
+            # Sending may wait long for the other process, so it happens without the lock, for which `send` must not
+            # wait.
             try:
                 self._connection.sendall(data)
             except OSError:
@@ -397,7 +398,7 @@ class _WorkerConnection(asyncio.Protocol):
         if not begun.cancelled() and begun.exception() is None:
             self._write(_WatchConfirmation())
         elif self._transport is not None:
-            # The other process ends without it, and is started again.
+            # The other process ends when this connection does, and is started again.
             self._transport.abort()
 
     def pause_writing(self) -> None:

@@ -49,7 +49,7 @@ REPEATED_PAGES = 6
 MIN_LOCAL_BYTES = 400
 
 CLAIM_SECONDS = 30.0
-"""How long a process has a wipe to itself after its last step. Then another one may go on with it."""
+"""How long a process has a wipe to itself after its last step. After that, another process may continue it."""
 
 LOG_LOCK_TIMEOUT_MS = 20
 """How long an attempt to truncate the log waits for readers. Appends wait meanwhile, too."""
@@ -57,8 +57,8 @@ SECONDS_BETWEEN_ATTEMPTS = 0.1
 LOG_PATIENCE_SECONDS = 3.0
 """How long a job tries to truncate the log. Then it leaves that to the broker."""
 BROKER_PATIENCE_SECONDS = 1.0
-"""How long a broker tries to truncate the log, each time that it looks for a wipe. It does not try all the time, for
-appends wait during each attempt."""
+"""How long a broker tries to truncate the log, each time that it looks for a wipe. It does not try all the time,
+because appends wait during each attempt."""
 
 NOTE = "kind = 'data-file' AND key = 'wipe'"
 PUT_NOTE = """
@@ -76,7 +76,7 @@ class WipeStage(StrEnum):
 
 
 class WipeNote(Struct, frozen=True):
-    """`owner` is the process that works on it until `claimed_until`, in seconds of the system's clock."""
+    """`owner` is the process that works on the wipe until `claimed_until`, in seconds of the system's clock."""
 
     stage: WipeStage = WipeStage.REQUESTED
     owner: str = ""
@@ -127,7 +127,7 @@ class DataFileWiper:
 
     def _claim(self, connection: sqlite3.Connection) -> tuple[int, WipeNote] | None:
         found = _read_note(connection)
-        if found is None:  # without a turn to write, because the broker checks this every few seconds
+        if found is None:  # read without a turn to write, because the broker checks this every few seconds
             return None
         with _transaction(connection):
             found = _read_note(connection)
@@ -242,7 +242,7 @@ def _some_rows(
         for row in cursor:
             rows.append(row)
             size += _size_bytes(row)
-            # One row alone would be repeated forever.
+            # A step that has only one row would repeat it forever.
             if (len(rows) >= MAX_ROWS_PER_STEP or size >= MAX_BYTES_PER_STEP) and len(rows) > 1:
                 return rows, False
     return rows, True

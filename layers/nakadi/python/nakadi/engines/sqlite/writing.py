@@ -66,14 +66,15 @@ FRAMES = "frames (log, first, count, stored_at, size, body)"
 FRAMES_AND_EIDS = f"{FRAMES_AND_EIDS_VIEW} (eid_row, a, b, c, d, e, f)"
 """Takes rows of both tables, so that one statement inserts them; rows of frames have no number in front."""
 ROWS_PER_INSERT = 16
-"""Rows of one statement. SQLite keeps each statement prepared, so there must not be many of them."""
+"""The largest number of rows in a statement. SQLite keeps each statement prepared, so there must not be many of
+them."""
 
 SLOW_COMMIT_SECONDS = 1.0
 SLOW_COMMIT_LOG_INTERVAL_SECONDS = 60.0
-"""A commit that takes longer than the first is logged, unless another one was logged so recently."""
+"""A commit that takes longer than the first time is logged, unless another one was logged within the second time."""
 
 MAX_KNOWN_ENDS = 10_000
-"""Partitions whose ends are remembered."""
+"""The number of partitions whose ends are remembered."""
 
 
 class CommittedAppend(Struct, frozen=True):
@@ -316,8 +317,8 @@ class LogWriter:
             return
         self._note_duration(began)
         self._metrics.log_commit_appends.observe(len(appends))
-        # After the commit, so that woken readers find the events; and outside it, so that neither they nor the waiting
-        # publishers delay other writers of the file.
+        # Called after the commit, so that woken readers find the events, and outside it, so that neither they nor the
+        # waiting publishers delay other writers of the file.
         self._stored(arrivals)
         for append, outcome in zip(appends, outcomes, strict=True):
             append.finish(outcome)

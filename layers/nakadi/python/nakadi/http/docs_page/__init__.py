@@ -18,7 +18,7 @@ from urllib.parse import quote
 from nakadi.openapi import ApiOperation, Node, document, operations, resolve_reference
 from nakadi.openapi.examples import example_of_parameter, examples_of_media_type
 
-# A placeholder for the address of the broker until the reader is known. No text of the page contains it.
+# A placeholder for the broker's address, which depends on the reader. No text of the page contains the placeholder.
 ADDRESS_PLACEHOLDER = "\u0001address\u0001"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HTML_MEDIA_TYPE = "text/html"
 
-# Of everything that a client may write into its headers, only a plausible address appears in the page.
+# Clients may write anything into their headers, so only a plausible address appears in the page.
 HOST_PATTERN = re.compile(r"[a-zA-Z0-9._-]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?")
 DEFAULT_HOST = "localhost:8080"
 

@@ -65,7 +65,7 @@ _PLAIN_NAME = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
 
 
 def readers_warning(affected: Sequence[AffectedReader]) -> str:
-    """A sentence that names the readers who will miss something, and their owners; empty if there are none."""
+    """A sentence that names the readers that will miss members, and their owners; empty if there are none."""
     if not affected:
         return ""
     named = [_reader_name(each.reader) for each in affected[:MAX_NAMED_READERS]]

@@ -1,4 +1,4 @@
-"""Objectives of subscriptions: how soon their events should be consumed, and how well that goes."""
+"""Objectives of subscriptions: how soon their events should be consumed, and how well they are met."""
 
 from __future__ import annotations
 

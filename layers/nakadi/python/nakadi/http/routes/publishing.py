@@ -169,7 +169,7 @@ class _PublishingHandlers(Struct, frozen=True):
             seconds=time.perf_counter() - began,
             size=len(request.body),
         )
-        # A body only if there is something to report: clients may take any body for a partial failure.
+        # The response has a body only if there is something to report: clients may take any body for a partial failure.
         return json_response(items) if items else Response()
 
 

@@ -115,7 +115,7 @@ def sink_view(sink: Sink, report: DeliveryReport | None = None) -> View:
 
 
 def stored_sink_view(stored: StoredSink) -> View:
-    """A sink that was written just now, with the secret if the broker made one: nobody is shown it again."""
+    """A sink that was just written, with its secret if the broker generated one, which no later answer shows."""
     shown: Mapping[str, str] = {} if stored.new_secret is None else {"secret": stored.new_secret}
     return {**sink_view(stored.sink), **shown}
 

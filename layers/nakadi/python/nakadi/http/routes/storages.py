@@ -1,4 +1,4 @@
-"""Storages, and which one new event types get."""
+"""Storages, and the choice of the storage for new event types."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ NewStreamKpis = Callable[[Request], StreamFigures]
 
 def routes(streams: EventStreams, new_stream_kpis: NewStreamKpis) -> list[Route]:
     return [
-        # A client gets a stream even if it says it accepts something else: some say text/html, and mean it no more
-        # than we do.
+        # A client gets a stream even if it accepts only other types: some clients ask for text/html without meaning it.
         Route(
             method="GET",
             template="/event-types/{name}/events",
@@ -75,9 +74,9 @@ def _problem_body_of_stream(error: Exception) -> bytes:
 
 
 def stream_media_type(accept: str | None) -> str:
-    """The form of a stream that a client likes best, lines of JSON if it names none.
+    """The form of a stream that a client prefers; lines of JSON if it names none.
 
-    Browsers name one type and no other when they open an event source; generated clients name all there are.
+    Browsers name only one type when they open an event source; generated clients name all types.
     """
     return preferred_media_type(accept or "", *STREAM_MEDIA_TYPES) or JsonStreamFormat.content_type
 
@@ -92,7 +91,7 @@ def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:
 
 
 def _stream_headers(content_type: str) -> dict[str, str]:
-    # Proxies that gather an answer before passing it on would hold a stream forever.
+    # Proxies that collect an answer before they pass it on would hold a stream forever.
     return {
         "content-type": content_type,
         "cache-control": "no-cache",

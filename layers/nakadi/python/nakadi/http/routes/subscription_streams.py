@@ -39,10 +39,10 @@ SUBSCRIPTION_STREAM_PARAMETERS = (
     IntegerParameter("stream_keep_alive_limit", None),
     IntegerParameter("commit_timeout", None, bits=64),
 )
-"""Numbers that are given in a query or as members of a body."""
+"""Numbers that clients send in a query or as members of a body."""
 
 ON_DISCONNECT = ChoiceParameter("on_disconnect", DISCONNECT_CHOICES)
-"""The same, as a text."""
+"""A choice that clients send in a query or as a member of a body."""
 
 NEW_FORMATS: Mapping[str, Callable[[], SubscriptionFormat]] = {
     each.content_type: each for each in (JsonSubscriptionFormat, EventSubscriptionFormat, CloudEventSubscriptionFormat)
@@ -55,7 +55,7 @@ def routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscriptionStreamK
     handlers = _SubscriptionStreamHandlers(streams, new_stream_kpis)
     template = "/subscriptions/{subscription_id}/events"
     return [
-        # A client gets a stream even if it says it accepts something else: some ask for text/html without meaning it.
+        # A client gets a stream even if it accepts only other types: some clients ask for text/html without meaning it.
         Route(
             method="GET",
             template=template,

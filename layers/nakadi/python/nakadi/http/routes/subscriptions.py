@@ -66,7 +66,7 @@ EVENT_TYPES = ListParameter("event_type")
 LIMIT, OFFSET = IntegerParameter("limit", DEFAULT_PAGE_SIZE), IntegerParameter("offset", 0)
 
 MAX_PAGE_LIMIT, MAX_PAGE_LIMIT_WITH_STATS = 1000, 100
-"""Subscriptions in a page; statistics need reads of their own for each."""
+"""The largest numbers of subscriptions in a page: statistics need separate reads for each subscription."""
 
 COMMIT_BODY_SCHEMA, RESET_BODY_SCHEMA = "SubscriptionCursorList", "CursorResetList"
 
@@ -292,7 +292,7 @@ def read_subscription_id(request: Request) -> str:
 
 
 def _page_limit(request: Request, max_limit: int) -> int:
-    """The number of items in a page; more is allowed than some pages have."""
+    """The number of items in a page. Clients may request more items than pages with statistics have."""
     limit = LIMIT.read(request)
     if not 1 <= limit <= MAX_PAGE_LIMIT:
         raise Malformed(f"'limit' parameter should have value between 1 and {MAX_PAGE_LIMIT}")

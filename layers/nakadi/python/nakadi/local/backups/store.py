@@ -2,7 +2,7 @@
 
     pieces/<two digits>/<SHA-256 of the content>
     backups/<id>.json     the files of one backup, each with its pieces; written last
-    lock                  held by whoever writes or reads here
+    lock                  held by a process that writes or reads here
 
 Only a file in `backups` makes a backup: however an attempt ends, the folder has the backups that it had before. A later
 backup writes only the pieces that are not there yet.

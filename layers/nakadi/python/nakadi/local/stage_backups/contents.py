@@ -1,4 +1,4 @@
-"""Interprets a stage's items: whether the items of the three tables fit each other, and what they become in a new
+"""Interprets a stage's items: whether the items of the three tables fit each other, and which form they get in a new
 stream.
 
 The tables of a running stage are not copied at one moment: first the cursors, then the documents, and then the index,

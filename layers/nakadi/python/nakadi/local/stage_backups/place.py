@@ -154,9 +154,8 @@ class BackupPlace:
         self._store.remove([self._object_key(copied.key)])
 
     def remove_backups(self, backup_ids: Collection[str]) -> None:
-        """Remove backups, and what no other backup needs. Raises `BackupFailed` if one of these is damaged.
-
-        A backup's list is removed first: an interruption leaves too much, never too little.
+        """Remove backups, and the pieces and objects that no other backup needs. Raises `BackupFailed` if one of these
+        is damaged. A backup's list is removed before its pieces: an interruption leaves too many pieces, never too few.
         """
         kept = [self.read_manifest(each) for each in self.ids() if each not in backup_ids]
         needed = {self._object_key(each.key) for manifest in kept for each in self.read_objects(manifest.objects)}

@@ -1,4 +1,4 @@
-"""What `nakadi backup --stage` and `nakadi restore --stage` do."""
+"""The programs behind `nakadi backup --stage` and `nakadi restore --stage`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from nakadi.schemas.avro.types import (
     branch_name,
 )
 
-# About a second at worst.
+# This number of steps takes about a second at worst.
 MAX_PAIRS = 200_000
 # The number of items shown from a long list; the first ones are enough to begin with.
 MAX_INCOMPATIBILITIES = 100
@@ -69,7 +69,7 @@ def find_incompatibilities(old: AvroType, new: AvroType) -> Sequence[Incompatibi
     """Every objection to the new schema: first those of readers with the new schema, then those of readers with the old
     one.
 
-    Raises `Invalid` if it takes too long to find out.
+    Raises `Invalid` if the comparison takes too long.
     """
     backward = (
         Incompatibility(each.type, each.location, each.message, is_backward=True)

@@ -21,7 +21,7 @@ from nakadi.schemas.values import RemainingSteps, StepsExhausted, canonical_text
 
 PRIMITIVE_NAMES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
-# The library for Java calls an error what other parts of a protocol may raise; its values are those of a record.
+# In the library for Java, an `error` is a type that other parts of a protocol may raise; it has the values of a record.
 _RECORD_NAMES = ("record", "error")
 _NAMED = (*_RECORD_NAMES, "enum", "fixed")
 

@@ -61,7 +61,7 @@ def without_sessions(assignment: Assignment, session_ids: Collection[str]) -> As
 
 
 MAX_TIMED_OUT_SESSIONS = 20
-"""How many sessions that ended without a commit are remembered."""
+"""The number of remembered sessions that ended without a commit in time."""
 
 
 def with_timed_out_session(assignment: Assignment, session: Session, now: datetime) -> Assignment:
@@ -71,7 +71,7 @@ def with_timed_out_session(assignment: Assignment, session: Session, now: dateti
 
 
 MAX_STANDSTILLS = 100
-"""How many partitions are remembered at which streams got no further."""
+"""The number of remembered partitions in which streams made no progress."""
 
 
 def with_standstills(assignment: Assignment, found: Iterable[Standstill]) -> Assignment:

@@ -55,7 +55,7 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
     def committed_positions(
         self, subscription_id: str, subject: Subject
     ) -> Sequence[tuple[EventTypePartition, Position]]:
-        """The committed position of each partition; nothing before the first stream."""
+        """The committed position of each partition; empty before the first stream."""
         self._require_consumer(subscription_id, subject, Operation.VIEW)
         offsets = self.coordination.committed_offsets(subscription_id)
         return sorted(
@@ -104,7 +104,7 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
     async def _commit_several(
         self, subscription_id: str, stream_id: str, resolved: Sequence[_ResolvedCursor]
     ) -> Sequence[CommitResult]:
-        """All partitions are read before the first is written."""
+        """Commit several cursors. All partitions are read before the first is written."""
         await LEAVE_LOOP
         offsets = self.coordination.committed_offsets(subscription_id)
         if any(each.partition not in offsets or offsets[each.partition].owner != stream_id for each in resolved):
@@ -146,10 +146,10 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
             if entry.owner != stream_id:
                 shown = f"{each.partition.event_type}:{each.partition.partition}:{each.position}"
                 return Invalid(f"Cursor {shown} cannot be committed with stream id {stream_id}")
-        # The partition has just belonged to another session.
+        # The partition belonged to another session a moment ago.
         return Invalid(str(_partition_not_found(resolved[0])))
 
-    # Setting
+    # Resetting
 
     def reset(self, subscription_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject) -> None:
         """Set offsets, backward or forward. Without cursors, only initialise the offsets."""
@@ -182,7 +182,7 @@ class CursorOperations(Struct, frozen=True, kw_only=True):
         except CursorError as error:
             raise Invalid(str(error)) from error
 
-    # Both
+    # Committing and resetting
 
     def _resolved_from_cache(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
         """The position that a cursor names.
@@ -235,7 +235,7 @@ def commit_results_in_order(
 
 
 def _check_partition_and_timeline(resolved: _ResolvedCursor) -> None:
-    """The partition's name must be a number, and the timeline's events must still exist."""
+    """Raise unless the partition's name is a number, and the timeline's events still exist."""
     partition = resolved.cursor.partition
     if not _DECIMAL_NUMBER_PATTERN.fullmatch(partition):
         raise Invalid(str(_partition_not_found(resolved)))
@@ -250,7 +250,7 @@ def _partition_not_found(resolved: _ResolvedCursor) -> CursorError:
 
 
 def _storable_position(position: Position) -> Position:
-    """All offsets before the first event are stored as the same one."""
+    """The position to store. All positions before the first event are stored as the same one."""
     return Position(position.timeline, max(OFFSET_BEFORE_FIRST_EVENT, position.offset))
 
 

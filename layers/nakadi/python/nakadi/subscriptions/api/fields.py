@@ -110,8 +110,8 @@ class UnprocessablePolicy(StrEnum):
 
 
 class RetryPolicy(Struct, frozen=True):
-    """After this number of streams that ended without a commit, the broker looks for the event; after as many more, it
-    deals with it.
+    """After this number of streams that ended without a commit, the broker looks for the failing event; after as many
+    more, it applies the policy to the event.
     """
 
     kind: UnprocessablePolicy

@@ -1,4 +1,4 @@
-"""Leases: which processes are alive, and so the sessions that they serve.
+"""Leases: which processes are alive, and therefore which sessions.
 
 A lease has an end by the clock of its holder, and that clock may be set back: then the lease lasts an hour too long, or
 has expired before it was written. So each process measures with its own steady clock how long each lease has not
@@ -21,10 +21,11 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 
 LEASE_DURATION = timedelta(seconds=10)
-"""How long a process may be silent. It renews three times as often, and stops sending when it could not."""
+"""How long a process may go without renewing its lease. It renews three times as often, and stops sending if it
+cannot."""
 
 CLOCK_MARGIN = timedelta(seconds=2)
-"""How much later others regard it as dead: clocks differ, and messages take time to arrive."""
+"""How much later other processes regard it as dead: clocks differ, and messages take time to arrive."""
 
 _SECONDS_UNTIL_LEASE_EXPIRES = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 

@@ -35,7 +35,7 @@ NO_OBJECTIVE_MESSAGE = "The subscription has no objective"
 
 
 class FreshnessReport(Struct, frozen=True):
-    """What the processes that stream a subscription have counted against the objective that was set at `set_at`."""
+    """The counts of the processes that stream a subscription, for the objective that was set at `set_at`."""
 
     set_at: datetime
     counts: tuple[MinuteCounts, ...] = ()

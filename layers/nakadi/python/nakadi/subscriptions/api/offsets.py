@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 Positions = Mapping[EventTypePartition, Position]
 
 
-# Far more than the possible number of simultaneous writers.
+# The number of attempts: far more than the possible number of simultaneous writers.
 ASSIGNMENT_WRITE_ATTEMPTS = 100
 
 SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please repeat request"
@@ -176,14 +176,15 @@ STREAMS_NOT_ENDED_MESSAGE = (
     "Streams have not ended yet: the request is carried out when they have, repeat it to learn the outcome"
 )
 
-# Beyond the longest time that a stream may wait for commits.
+# The time of a reset in addition to the longest time that a stream may wait for commits.
 STREAM_END_MARGIN_SECONDS = 1.0
 
 # The end of a session is reported at once; dead sessions are searched for from time to time.
 DEAD_SESSION_CHECK_INTERVAL_SECONDS = 0.5
 
 RESET_OUTCOME_RETENTION = timedelta(minutes=1)
-"""How long after the end of a reset a caller who was answered before it may repeat the request to learn the outcome."""
+"""How long after the end of a reset its outcome is kept, for callers that were answered before the end and repeat the
+request."""
 
 
 class ResetExecution(Struct, frozen=True, kw_only=True):
@@ -242,9 +243,9 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         )
 
     def _carry_out_redrive(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
-        """The redrive removes parked events, and not in the same write as the assignment. Another process that did the
-        same a moment later could remove events that a stream has parked since. So only one process does it; if that
-        process dies, the reset is given up when its time ends.
+        """Carry out a redrive. It removes parked events, and not in the same write as the assignment, so another
+        process that did the same a moment later could remove events that a stream has parked since. So only one process
+        does it; if that process dies, the reset is given up when its time ends.
         """
         now = self.clock.now()
         if reset.is_claimed:
@@ -383,8 +384,8 @@ class ResetRequests(Struct, frozen=True, kw_only=True):
         return found if found.reset is not None and found.reset.id == reset_id else None
 
     def _abandon_or_leave_running(self, standing: Mapping[str, Assignment]) -> None:
-        """A request that has waited as long as streams may take gives up the pending reset. A request that may not wait
-        that long leaves it to others, unless the reset's time has ended.
+        """Give up the pending reset if the request has waited as long as streams may take. A request that may not wait
+        that long leaves the reset to others, unless the reset's time has ended.
         """
         now = self.execution.clock.now()
         goes_on = False
@@ -440,7 +441,8 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
 
 
 def without_reported_task(assignment: Assignment, reset_id: str) -> Assignment:
-    """Without the task of a reset that has ended, so that a later request for the same task begins another reset."""
+    """The assignment without the task of an ended reset, so that a later request for the same task begins another
+    reset."""
     ended = assignment.ended_reset
     if ended is None or ended.id != reset_id or ended.task is None:
         return assignment

@@ -43,7 +43,7 @@ ParkedPartition = EventTypePartition
 OffsetsByPartition = Mapping[ParkedPartition, CommittedOffset]
 
 MAX_KEYS_PER_REDRIVE = 50
-"""So many keys a partition may have in its entry; who wants more at once can have all."""
+"""How many keys a partition may have in its entry. A client that wants to redrive more keys at once can redrive all."""
 
 TOO_MANY_KEYS_MESSAGE = (
     f"More than {MAX_KEYS_PER_REDRIVE} keys are being redriven at once, wait for them or redrive all parked events"
@@ -148,7 +148,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         found = self.coordination.list_parked_events(subscription_id, partition=partition, after=before, limit=1)
         return found[0] if found and found[0].position == position else None
 
-    # Inside
+    # Implementation
 
     def _require_reader(self, subscription_id: str, subject: Subject) -> None:
         require_reader(self.subscription_repository, self.permissions, subscription_id, subject)
@@ -175,7 +175,7 @@ def notify_streams(coordination: Coordination, subscription_id: str, now: dateti
     try:
         coordination.replace_assignment(subscription_id, old, old, now)
     except AssignmentChanged:
-        return  # that has the same effect
+        return  # the other change has the same effect
 
 
 class RedrivePlanner(Struct, frozen=True, kw_only=True):
@@ -217,7 +217,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         parked[:] = [each for each in parked if each not in gone]
 
     def _check_timelines(self, events: Iterable[ParkedEventInfo]) -> None:
-        """A stream's commits must name positions that still exist."""
+        """Raise unless the timelines of the events still exist, because a stream's commits name positions in them."""
         for name, group in groupby(events, key=lambda each: each.partition.event_type):
             event_type = self.event_types.get(name)
             for each in group:

@@ -21,11 +21,12 @@ from nakadi.schemas.read_paths import read_path_text
 from nakadi.schemas.reads import find_read_changes, unknown_paths
 
 MAX_NAMED_PATHS = 10
-"""How many paths that are in no schema a Problem names."""
+"""The number of unknown paths that a Problem names."""
 
 MAX_COMPARED_CHARACTERS, MAX_COMPARED_MEMBERS = 100, 1_000
 MAX_CLOSELY_COMPARED_MEMBERS = 10
-"""For a path. To find the texts that two names share takes milliseconds; to count their letters, a hundredth of it."""
+"""The number of members that are closely compared with a path. Finding the texts that two names share takes
+milliseconds; counting their letters takes a hundredth of that."""
 
 NO_READS_MESSAGE = "needs `reads`, which say what is to be sent"
 

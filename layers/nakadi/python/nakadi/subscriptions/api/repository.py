@@ -4,7 +4,7 @@ There are four kinds of documents: the subscription; its key, which makes it the
 of its event types, by which it is found; and a mark for each event type, rewritten whenever a subscription to the event
 type begins, so that the deletion of the event type notices a subscription that begins meanwhile.
 
-Ids are in the order of creation, the newest first, so the cost of a page is that of its own subscriptions and those
+Ids are in the order of creation, the newest first, so a page by offset costs as much as its own subscriptions and those
 before it.
 """
 
@@ -48,7 +48,7 @@ NEW_SUBSCRIPTION_MARKS_KIND = "subscription-marks"
 DELETED_SUBSCRIPTIONS_KIND = "subscription-leftovers"
 SINKS_KIND, DELIVERY_REPORTS_KIND, FRESHNESS_REPORTS_KIND = "sinks", "sink-reports", "freshness-reports"
 COMPANION_KINDS = (SINKS_KIND, DELIVERY_REPORTS_KIND, FRESHNESS_REPORTS_KIND)
-"""Documents about one subscription, under its id: they go with it."""
+"""The kinds of documents about one subscription, under its id, which are removed with it."""
 
 SUBSCRIPTIONS_PER_QUERY = 1000
 MAX_CHANGES_PER_WRITE = 99
@@ -65,7 +65,7 @@ class Subscriptions:
         self._registry = registry
         self._cache = cache
         self.cached: Callable[[str], Subscription] = partial(cache.get, read_value=self.get)
-        """A subscription as it was not long ago; what this process wrote is seen at once."""
+        """A subscription, possibly as it was a moment ago. Changes by this process are visible at once."""
         self._clock = clock
 
     # Reading
@@ -151,8 +151,8 @@ class Subscriptions:
         return replace(subscription, revision=1)
 
     def _changes_to_subscribe(self, subscription: Subscription, event_type: EventType) -> Sequence[DocumentChange]:
-        """The changes and conditions with which the event type still exists, its deletion notices the subscription, and
-        the subscription can be found by it.
+        """The changes and conditions which ensure that the event type still exists, that its deletion notices the
+        subscription, and that the subscription can be found by it.
         """
         began = {"at": self._clock.now().isoformat()}
         return (
@@ -180,7 +180,7 @@ class Subscriptions:
         finally:
             self._cache.invalidate(subscription.id)
 
-    # Event types that are about to go
+    # Event types that are about to be deleted
 
     def no_new_subscription_condition(self, event_type: EventType) -> DocumentChange:
         """The change that makes a write fail if a subscription to the event type has begun since.
@@ -268,7 +268,7 @@ def subscription_from_document(document: Document) -> Subscription:
     return _subscriptions.from_builtins({**document.body, "id": document.key, "revision": document.revision})
 
 
-_RANDOM_BITS = 74  # bits, behind 48 bits of milliseconds: together those that a UUID leaves free
+_RANDOM_BITS = 74  # these and 48 bits of milliseconds are all free bits of a UUID
 _LAST_MILLISECOND = (1 << 48) - 1
 _RANDOM_STEP_BITS = 64
 

@@ -89,7 +89,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             self._check_cursors(cursors_from_drafts(draft.initial_cursors), event_types)
         drafts.check_no_duplicate_attributes(draft.authorization)
         subscription = with_declaration(self._subscription_of_draft(draft), draft, event_types)
-        # Before it is stored, because a client that may not see it could never use it.
+        # Checked before the subscription is stored, because a client that may not see it could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         return self.subscription_repository.add(subscription, event_types)
 
@@ -147,7 +147,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
 
 
 def check_cursors_cover_partitions(cursors: Sequence[SubscriptionCursor], event_types: Sequence[EventType]) -> None:
-    """There must be one cursor for each partition, and none for anything else."""
+    """Raise unless there is one cursor for each partition, and no other."""
     wanted = {EventTypePartition(each.name, partition) for each in event_types for partition in each.partitions}
     given = {EventTypePartition(each.event_type, each.partition) for each in cursors}
     if wanted - given:
@@ -266,7 +266,7 @@ class DeletedSubscriptionCleanup(Struct, frozen=True):
             )
 
     def clean_up(self, subscription_id: str) -> None:
-        """The note is removed last, so that nothing is forgotten."""
+        """Clear the remains of a subscription. The note is removed last, so that nothing is forgotten."""
         self.coordination.remove_subscription_state(subscription_id)
         self.subscription_repository.remove_deletion_note(subscription_id)
 
@@ -325,7 +325,7 @@ class SubscriptionsOfEventTypes(Struct, frozen=True, kw_only=True):
         self.deleted_subscription_cleanup.try_to_clean_up_all()
 
     def before_repartitioning(self, event_type: EventType) -> None:
-        """Subscriptions that were never streamed get their first offsets now, while the new partitions can be
+        """Give subscriptions that were never streamed their first offsets, while the new partitions can be
         distinguished."""
         for each in self.subscription_repository.of_event_type(event_type.name):
             self.initialisation.ensure_initialised(each)
@@ -365,7 +365,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     is_authentication_on: bool = False
     """Whether clients need tokens."""
     _searched_positions: dict[str, dict[str, Position]] = field(default_factory=dict)
-    """How far the event type has been looked through, by its id: another one may come to have its name."""
+    """How far the event type was searched, by its id, because a later event type may have the same name."""
 
     def run(self) -> None:
         """Attach the redrive event type to the subscriptions for which its new events are tagged.
@@ -396,7 +396,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         )
 
     def _attach_to_new_targets(self, event_type: EventType, partition: str) -> None:
-        """Subscriptions that were checked before a failure are checked again."""
+        """Attach the event type. After a failure, subscriptions that were checked before it are checked again."""
         named: set[str] = set()
         start = self._searched_positions[event_type.id].get(partition, Position(event_type.timeline.order, -1))
         end = start
@@ -418,9 +418,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     def _target_subscriptions_behind(
         self, event_type: EventType, partition: str, position: Position
     ) -> Iterator[tuple[set[str], Position]]:
-        """The subscriptions named by events after a position, stretch by stretch: the names in a stretch, and its
-        end.
-        """
+        """The subscriptions that events after a position name, slice by slice: the names in a slice, and its end."""
         number = int(partition)
         while True:
             timeline, offset = self.cursor_resolver.next_event_location(event_type, position, partition)

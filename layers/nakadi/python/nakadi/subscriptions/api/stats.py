@@ -303,7 +303,7 @@ def is_commit_overdue(owner: Session, since: datetime, now: datetime, max_commit
     """Whether a stream has had more time since then than it may take to send an event and get a commit.
 
     An event waits until its batch is full or the flush timeout has passed. The stream of a sink waits for as long as
-    its receiver is down. It is overdue after the longest time that a client may ask for.
+    its receiver is down. Its commit is overdue after the longest commit timeout that a client may request.
     """
     return now - since > timedelta(seconds=owner.flush_timeout + min(owner.commit_timeout, max_commit_seconds))
 

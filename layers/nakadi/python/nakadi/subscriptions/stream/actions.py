@@ -137,8 +137,8 @@ class SendBatch(Struct, frozen=True):
 
 
 class SendKeepAlive(Struct, frozen=True):
-    """Send the position of a partition without events, and perhaps debug information, or the message that the following
-    events cannot be read.
+    """Send the position of a partition without events, perhaps with debug information, or with the message that the
+    following events cannot be read.
     """
 
     partition: EventTypePartition

@@ -194,8 +194,8 @@ class PartitionStarts:
     def __init__(self, event_types: EventTypes, cursor_resolver: CursorResolver, clock: Clock) -> None:
         self._event_types = event_types
         self._cursor_resolver = cursor_resolver
-        # By the id of the event type and the least known revision: another event type may reuse the name, and a caller
-        # that knows of a change must not get an earlier version.
+        # The key has the id of the event type and the least known revision: another event type may reuse the name, and
+        # a caller that knows of a change must not get an earlier version.
         self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(
             clock, SNAPSHOT_MAX_AGE_SECONDS
         )

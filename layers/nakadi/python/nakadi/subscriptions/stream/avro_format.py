@@ -49,7 +49,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AvroVersion(Struct):
-    """The text of an Avro schema, and the writer of its payloads, once it was needed."""
+    """The text of an Avro schema, and the writer of its payloads once somebody has needed it."""
 
     text: str
     writer: Write | None = None
@@ -63,7 +63,7 @@ class AvroVersion(Struct):
 
 
 Versions = Mapping[str, Mapping[str, AvroVersion | None]]
-"""By event type and version, its Avro schema; None for a JSON schema."""
+"""The Avro schema by event type and version; None for a JSON schema."""
 
 
 def make_avro_format(

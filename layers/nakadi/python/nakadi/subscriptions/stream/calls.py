@@ -48,11 +48,11 @@ ApplySessionFact = Callable[[float], Sequence[SessionAction]]
 
 
 FindStart = Callable[[EventTypePartition, Position], PartitionStart]
-"""Where to begin after the committed events. Raises `Unusable` if there is no such position."""
+"""Where to begin after the committed events. Raises `UnusableCursor` if there is no such position."""
 
 
 HandleUnprocessableEvent = Callable[[GiveUpOnEvent], None]
-"""Do with an unprocessable event what the policy says, before it counts as consumed."""
+"""Applies the policy to an unprocessable event, before the event counts as consumed."""
 
 
 class SessionCallExecutor:
@@ -79,7 +79,7 @@ class SessionCallExecutor:
         self._metrics = metrics or Metrics()
 
     def find_start(self, opening: OpenPartition) -> PartitionStart:
-        """Find where reading begins. Raises `Unavailable`, and `Unusable` if there is no such position."""
+        """Find where reading begins. Raises `Unavailable`, and `UnusableCursor` if there is no such position."""
         if self._parking is None:
             return self._find_start(opening.partition, opening.position)
         parked = self._parking.parked_keys(opening.partition, opening.replay)
@@ -140,8 +140,8 @@ class SessionCallExecutor:
             if self._parking.park_failed(self._session.id, call) is not CommitResult.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
             return
-        # Publish first, then commit: if the process dies in between, an event is published twice, but none is lost.
-        # Parking, above, does both in one write.
+        # First the event is published, then the cursor is committed: if the process dies in between, the event is
+        # published twice, but not lost. Parking, above, does both in one write.
         self._unprocessable(call)
         self._members.commit(self._session.id, {call.partition: call.event.end})
 
@@ -154,7 +154,8 @@ class SessionCallExecutor:
         return parked
 
     def _end_replay(self, partition: EventTypePartition, replay: Replay) -> None:
-        """Remove the events first: if this is interrupted, the repeated call finds none."""
+        """Remove the consumed events, and then end the replay: after an interruption, the repeated call finds no
+        events."""
         if self._parking is not None:
             self._parking.store.remove_replayed(partition, replay)
         self._members.end_replay(self._session.id, partition, replay)
@@ -170,7 +171,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
     metrics: Metrics
 
     def publish_or_skip(self, subscription: Subscription, dropped: GiveUpOnEvent) -> None:
-        """Drop an unprocessable event as its subscription's policy says: into the queue, or for good."""
+        """Drop an unprocessable event as its subscription's policy says: publish it to the queue, or skip it."""
         policy = retry_policy_from_annotations(subscription.annotations)
         if policy is not None and policy.kind is UnprocessablePolicy.DEAD_LETTER_QUEUE:
             self.publish(subscription.id, dropped)

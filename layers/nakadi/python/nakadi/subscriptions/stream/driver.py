@@ -64,7 +64,7 @@ LineInSteps = Generator[None, None, bytes]
 """Makes a line in steps of a few milliseconds, and returns it: between steps, other streams have their turn."""
 
 MAX_STEP_BYTES = 32 * 1024
-"""The events that a step encodes have this size at most, unless it is a single one."""
+"""The largest size of the events that a step encodes, unless it encodes a single event."""
 
 
 class SubscriptionFormat(Protocol):
@@ -183,7 +183,8 @@ class SessionCallThreads(NamedTuple):
 
 
 class SubscriptionDriver(StreamDriver):
-    """When a topic is gone, `known` reads it again; `update` or `add_fact` then explains the change.
+    """When a topic is gone, `known` reads its event type again; a call of `update_event_type` or `add_fact` then
+    explains the change.
 
     Threads carry out calls, in order, and the event loop passes each result to the session as a fact. So the session,
     the sources and the calls that wait are only ever touched there.
@@ -231,7 +232,7 @@ class SubscriptionDriver(StreamDriver):
         return self._session
 
     def add_state(self, shared: SharedState) -> None:
-        """This is the new state of the subscription."""
+        """Pass the new state of the subscription to the session."""
         self.add_fact(lambda now: self._session.handle_state(shared, now))
 
     def update_event_type(self, event_type: EventType) -> None:
@@ -360,7 +361,7 @@ class SubscriptionDriver(StreamDriver):
             self._figures.record_sent_batch(line.partition.event_type, events, len(encoded), newest, line.runs)
 
     async def _finish_lines(self) -> None:
-        """Encode the rest, while facts still reach the session, and other streams have their turns."""
+        """Encode the remaining lines, while facts still reach the session, and other streams have their turns."""
         while (unfinished := self._unfinished) is not None and self._connected:
             await asyncio.sleep(0)
             self._bytes_since_pause = 0
@@ -420,7 +421,7 @@ class SubscriptionDriver(StreamDriver):
     def _attempt_call(self, call: SessionCall) -> ApplyFact:
         if not isinstance(call, OpenPartition):
             return self._executor.perform(call)
-        # In a thread: only the loop passes the result to the session.
+        # This runs in a thread; only the loop passes the result to the session.
         start = self._executor.find_start(call)
         return lambda now: self._open_found_start(call, start, now)
 
@@ -454,7 +455,7 @@ class SubscriptionDriver(StreamDriver):
     # Waiting
 
     async def _wait_unless_session_ends(self, work: Awaitable[None]) -> bool:
-        """Wait for this while the session continues; False if the session ended first.
+        """Wait for this work while the session continues; False if the session ended first.
 
         Nothing is written meanwhile, so no line overtakes another. The timer is set to the session's deadline.
         """

@@ -1,4 +1,4 @@
-"""Counts what the streams of this process consume against the objectives of their subscriptions.
+"""Counts the events that the streams of this process consume, for the objectives of their subscriptions.
 
 Counting happens on the event loop, whenever a client commits, and costs a few additions. Threads add the counts to
 the reports now and then, and when the last stream of a subscription ends, which costs nothing if nothing was consumed.
@@ -75,7 +75,7 @@ class FreshnessRecorder:
         self._metrics.subscription_events_late.add(counts.late, subscription_id)
 
     def report(self) -> None:
-        """Report the counts, and look at the objectives again. Raises `Unavailable`; no count is lost by that."""
+        """Report the counts, and reread the objectives. Raises `Unavailable`, without losing counts."""
         with self._lock:
             subscriptions = tuple(self._followed.items())
         for subscription_id, followed in subscriptions:
@@ -89,7 +89,7 @@ class FreshnessRecorder:
             self._report_subscription(subscription_id, followed)
 
     def has_unreported_end(self, subscription_id: str) -> bool:
-        """Whether the last stream has ended, and something that it consumed is not reported."""
+        """Whether the last stream has ended, and counts of events that it consumed are not reported."""
         with self._lock:
             followed = self._followed.get(subscription_id)
             return followed is not None and not followed.streams and bool(followed.counts)

@@ -1,4 +1,4 @@
-"""The lease of a process, by which others see that it lives, and the removal of sessions whose process has none."""
+"""The lease of a process, which shows others that it is alive, and the removal of sessions whose process has none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LeaseKeeper:
     If a lease expired even for a moment, others may have given the partitions away: then the sessions of this process
     end, and later sessions belong to another lease with another name.
 
-    The lock has one thread renew at a time; a thread that reads `_lease` without it may see the previous lease, and
+    The lock lets one thread renew at a time; a thread that reads `_lease` without it may see the previous lease, and
     then removes no session that it would not remove anyway. Sessions to remove are in a set whose single operations are
     atomic; removing a session twice does no harm.
     """
@@ -88,7 +88,7 @@ class LeaseKeeper:
     # Sessions that could not be removed
 
     def remove_session_later(self, subscription_id: str, session_id: str) -> None:
-        """A session has ended, but may still be in the assignment: remove it later."""
+        """Remove a session later: it has ended, but may still be in the assignment."""
         self._unremoved.add((subscription_id, session_id))
 
     @property
@@ -105,7 +105,7 @@ class LeaseKeeper:
                 self._unremoved.discard((subscription, session))
 
     def close(self) -> None:
-        # With the lock: a renewal in progress would write the lease again behind its release.
+        # Under the lock: otherwise, a renewal in progress would write the lease again after its release.
         with self._lock:
             try:
                 self._coordination.release_lease(self._lease.process_id)
@@ -121,7 +121,7 @@ class LeaseKeeper:
             self._metrics.lease_renewals.add(1, outcome)
 
     def _prolong_lease(self) -> None:
-        # The time before the request, because its answer may have taken long.
+        # The lease counts from before the request, because the answer may have taken long.
         began = self._clock.monotonic()
         seconds = lease_watch.LEASE_DURATION.total_seconds()
         lease = self._lease if self._lease.is_valid(began) else ProcessLease(self._new_name(), began + seconds)

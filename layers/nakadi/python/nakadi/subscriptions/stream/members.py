@@ -1,4 +1,4 @@
-"""How sessions join a subscription, hand partitions over and leave, and how streams learn of it.
+"""How sessions join a subscription, hand partitions over and leave, and how streams learn of these changes.
 
 Each change reads the assignment, has a pure function decide the next one, and writes it only over the assignment that
 it read; if another process was faster, it starts over. So no lock between processes is needed. Each change can be
@@ -49,7 +49,7 @@ from nakadi.subscriptions.stream.actions import DepartureRecord, FailureCountCha
 
 log = logging.getLogger(__name__)
 
-# With a hundred partitions there are a hundred sessions at most, who may all come at once.
+# With a hundred partitions, there are a hundred sessions at most, which may all join at once.
 SESSION_CHANGE_ATTEMPTS = 200
 ATTEMPTS_WITHOUT_PAUSE = 3
 MAX_CONFLICT_PAUSE_SECONDS = 0.05
@@ -74,7 +74,7 @@ class SubscriptionSessions(Struct, frozen=True):
         assignments.with_session(self.assignment(), session, self.subscription_id, self.clock.now())
 
     def join(self, session: Session) -> Assignment:
-        """Take part. Raises `Conflict` if there is no room."""
+        """Add a session to the assignment. Raises `Conflict` if there is no room."""
 
         def joined(assignment: Assignment) -> Assignment:
             # A write whose answer was lost may have been carried out: the session joins once.
@@ -116,7 +116,8 @@ class SubscriptionSessions(Struct, frozen=True):
 
     def leave(self, session_id: str, departure: DepartureRecord) -> None:
         """Leave the assignment, and record the failures of its partitions."""
-        # While the partitions are still the session's: afterwards they may belong to others, and commits are refused.
+        # The session commits while it still has the partitions: afterwards they may belong to others, and commits are
+        # refused.
         self.commit(session_id, departure.commit_positions)
 
         def without(assignment: Assignment) -> Assignment:
@@ -184,8 +185,8 @@ class SubscriptionSessions(Struct, frozen=True):
         )
 
     def _execute_reset(self, assignment: Assignment) -> None:
-        """A failure does no harm: the session has left, or may join, and the next session tries the reset again, or it
-        is given up when its time ends.
+        """Carry out a pending reset. A failure does no harm: the session has left, or may join, and the next session
+        tries the reset again, or the reset is given up when its time ends.
         """
         if assignment.reset is not None and not assignment.sessions:
             run_and_log_failure("reset", self.subscription_id, partial(self.execute_reset, self.subscription_id))
@@ -196,7 +197,7 @@ class SubscriptionSessions(Struct, frozen=True):
             old = self.assignment()
             new = decide(old)
             if new == old:
-                # Nothing is left to do: another process did it, or an earlier attempt whose answer was lost.
+                # Nothing is left to do: another process made the change, or an earlier attempt whose answer was lost.
                 return old
             try:
                 return self.coordination.replace_assignment(self.subscription_id, old, new, self.clock.now())
@@ -288,7 +289,8 @@ class _WatchedSubscription:
         self._stop: Callable[[], None] | None = None
 
     def add_change(self, change: SubscriptionChangeNotice) -> None:
-        """May be called from any thread. However much changes, the loop is woken only once until it looks."""
+        """Note a change. May be called from any thread. The loop is woken only once until it looks, however many
+        changes there are."""
         with self._lock:
             already_woken = bool(self._changes)
             self._changes.add(change)
@@ -412,7 +414,7 @@ class SharedStateReader:
         """Read everything that may have changed; without any reported change, everything."""
         if self.shared is not None and self.add_commits(changes):
             return self.shared
-        # The time before the read: changes during it must not count as seen for a whole minute.
+        # The time is taken before the read: changes during the read must not count as seen for a whole minute.
         now = self._members.clock.monotonic()
         known = self.shared if changes and SubscriptionChange.ASSIGNMENT not in changes and self._is_recent() else None
         self.shared = shared = read_shared_state(self._members, known)
@@ -438,7 +440,7 @@ class SharedStateReader:
                 if known is not None and known.owner == change.session and known.position < position:
                     offsets[partition] = replace(known, position=position)
         resetting = assignments.is_being_reset(self.shared.assignment, self._members.clock.now())
-        # A new state in one step, because the thread that keeps the lease reads the last one without a lock.
+        # The state is replaced in one step, because the thread that keeps the lease reads it without a lock.
         self.shared = SharedState(self.shared.assignment, offsets, resetting)
         return True
 
@@ -452,8 +454,8 @@ def read_shared_state(members: SubscriptionSessions, known: SharedState | None) 
     reading it.
 
     The assignment is read before the offsets: an offset that is newer than the assignment is recognised by its owner.
-    If partitions are not shared evenly, because the process that changed something died before it had rebalanced them,
-    this does it.
+    If partitions are not shared evenly, because a process died between a change and the rebalancing after it, this call
+    rebalances them.
     """
     assignment = known.assignment if known is not None else members.assignment()
     resetting = assignments.is_being_reset(assignment, members.clock.now())

@@ -1,4 +1,4 @@
-"""A session's knowledge of each of its partitions: which events wait, were sent, skipped and committed, and which are
+"""A session's knowledge of each of its partitions: which events wait, were sent, skipped or committed, and which are
 sent next.
 """
 
@@ -23,8 +23,8 @@ from nakadi.subscriptions.stream.actions import IsDeliverable, MeasureDistance
 from nakadi.subscriptions.stream.partition_states import TRANSITIONS, PartitionFact, PartitionState
 
 _EMPTY_QUEUE: deque[Any] = deque()
-"""Stands for each queue with nothing in it, and is never added to: `queue or deque()` is one that can be. A deque takes
-760 bytes, and a stream in which nothing happens has four for each of its partitions."""
+"""Stands for every empty queue. Nothing is ever added to this object: `queue or deque()` is a queue for additions. A
+deque takes 760 bytes, and an idle stream would have four of them for each of its partitions."""
 
 _NO_KEYS: frozenset[str] = frozenset()
 
@@ -162,7 +162,7 @@ class PartitionProgress:
         return self.search_end is not None
 
     def begin_reading(self, start: Position, lost_events: int, measure_distance: MeasureDistance) -> None:
-        """Reading continues after `start`."""
+        """Record that reading continues after `start`."""
         self.is_open = True
         self._enter_state_after(PartitionFact.OPENED)
         self.lost_events = lost_events
@@ -188,7 +188,8 @@ class PartitionProgress:
         self.count = self.size = 0
 
     def remove_from_totals(self) -> None:
-        """The session no longer reads the partition, or starts to read it again."""
+        """Remove the partition's share from the totals, because the session no longer reads it, or starts to read it
+        again."""
         self.totals.buffered_bytes -= self.size
         self.totals.uncommitted -= self.uncommitted
         self.totals.unsure_bytes -= self.unsure_size
@@ -261,13 +262,13 @@ class PartitionProgress:
     # Hand-over
 
     def note_waiting_session(self, release_by: float) -> None:
-        """Another session waits for the partition. Its waiting time counts from when this was first seen."""
+        """Record that another session waits for the partition. Its waiting time counts from the first such call."""
         if self.release_by is None:
             self.release_by = release_by
         self._enter_state_after(PartitionFact.WANTED)
 
     def note_no_waiting_session(self) -> None:
-        """No other session waits for the partition."""
+        """Record that no other session waits for the partition."""
         self.release_by = None
         self._enter_state_after(PartitionFact.UNWANTED)
 
@@ -275,8 +276,8 @@ class PartitionProgress:
         self._enter_state_after(PartitionFact.DRAINED)
 
     def end_hand_over(self, *, still_ours: bool) -> None:
-        """The assignment was written; `still_ours` says that an assignment that was read since then shows the partition
-        as ours.
+        """Record that the assignment was written; `still_ours` says that an assignment that was read since then shows
+        the partition as ours.
         """
         self._enter_state_after(PartitionFact.STILL_OURS if still_ours else PartitionFact.HANDED_OVER)
 
@@ -310,7 +311,7 @@ class PartitionProgress:
     def advance_committed(
         self, stored: Position, measure_distance: MeasureDistance
     ) -> tuple[int, Sequence[ConsumedBatch]]:
-        """The offset has moved forward. Returns by how many events, and which batches are now consumed."""
+        """Record that the offset has moved forward. Returns by how many events, and which batches are now consumed."""
         before, buffered = self.committed, self.size
         self.stored = stored
         self.committed = max(self.committed, stored)
@@ -341,7 +342,7 @@ class PartitionProgress:
         return reached if reached > self.committed else None
 
     def settled_position(self, short_of: Position | None = None) -> Position:
-        """The position up to which nothing waits for a commit; it stays before a position that must not be passed."""
+        """The position up to which nothing waits for a commit. It stays before `short_of`, which must not be passed."""
         reached = self.committed
         for after, end in self.skipped:
             if after > reached or (short_of is not None and end >= short_of):
@@ -349,7 +350,7 @@ class PartitionProgress:
             reached = max(reached, end)
         return reached
 
-    # Inside
+    # Implementation
 
     def _enter_state_after(self, fact: PartitionFact) -> None:
         following = following_states(TRANSITIONS, self.state, fact)
@@ -421,7 +422,7 @@ class PartitionProgress:
             self.totals.unsure_bytes -= size
         self._unsure = self._unsure or _EMPTY_QUEUE
         committed, sent = self.committed, self.sent
-        # Counted with every batch, and almost always within one timeline.
+        # The distance is needed for every batch, and is almost always within one timeline.
         if committed.timeline == sent.timeline:
             outstanding = sent.offset - committed.offset
         else:

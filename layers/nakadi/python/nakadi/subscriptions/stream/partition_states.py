@@ -46,7 +46,7 @@ class PartitionFact(Enum):
     WANTED = "wanted"
     """An assignment shows another session that waits for the partition."""
     UNWANTED = "unwanted"
-    """An assignment shows none."""
+    """An assignment shows no other session that waits for the partition."""
     DRAINED = "drained"
     HANDED_OVER = "handed over"
     STILL_OURS = "still ours"
@@ -83,7 +83,7 @@ def _table() -> Transitions[PartitionState, PartitionFact]:
         (state.HANDING_OVER, fact.STILL_OURS): (*AT_WORK, state.DRAINING),
         # Work that was in progress when a session began to wait finishes.
         **{(each, other): (each,) for each in going for other in going_on},
-        # Never later, because a partition is drained only after its dropped event.
+        # This fact never comes later, because a partition is drained only after its dropped event.
         (state.DRAINING, fact.PASSED): (state.DRAINING,),
         # The offset was set back during the hand-over, so the partition started again.
         **{(each, fact.HANDED_OVER): (state.RELEASED,) for each in (*AT_WORK, state.DRAINING)},

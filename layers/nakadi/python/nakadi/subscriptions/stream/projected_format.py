@@ -21,11 +21,11 @@ from nakadi.streaming.chunks import EventChunk, EventRun, runs_in_steps
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
 from nakadi.subscriptions.stream.driver import LineInSteps, SubscriptionFormat
 
-# Creating one takes a millisecond, and the streams of a subscription share it.
+# Creating a projection takes a millisecond, and the streams of a subscription share it.
 MAX_SHARED_PROJECTIONS = 1000
 
 MAX_CUT_BYTES = 256 * 1024
-"""Events of this size are cut in a step, which takes two milliseconds."""
+"""The size of the events that one step cuts, in about two milliseconds."""
 
 
 def format_for(

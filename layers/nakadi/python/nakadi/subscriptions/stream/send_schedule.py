@@ -85,8 +85,8 @@ class SendSchedule:
         actions: list[SessionAction] = []
         may_send, policy = partition.may_send, self._policy
         while may_send:
-            # One batch or keep-alive after the other, each of which may make the next one due, until an event has to be
-            # dropped, for which everything else waits.
+            # Each batch or keep-alive may make the next one due. An event that has to be dropped ends the loop, because
+            # everything else waits for it.
             flush = now >= partition.flushed_at + self._limits.flush_seconds
             count = self._events_due(partition, flush=flush) if partition.count else 0
             if count and policy and partition.is_searching and partition.failed_streams >= policy.max_failed_streams:
@@ -132,7 +132,7 @@ class SendSchedule:
             yield SendKeepAlive(some.partition, some.sent, self._take_info_for(some))
 
     def take_line_info(self, text: str = "") -> str:
-        """Debug information for a line: this text, and the number of events that waited."""
+        """Take the debug information for a line: this text, and the number of events that waited."""
         pending, self.pending_info = self.pending_info, ""
         return f"{text}; {pending}" if text and pending else text or pending
 

@@ -126,7 +126,7 @@ class SubscriptionSession:
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
             self._schedule.pending_info = failed_partitions_text(self._entries.values())
         if own.is_leaving:
-            # After the offsets, so that events committed before do not count as failed.
+            # Handled after the offsets, so that events that were committed before do not count as failed.
             return [*actions, *self._release_now(SessionEnd.LEFT)]
         if shared.is_being_reset:
             actions += self._begin_closing(SessionEnd.RESET, now, "Resetting subscription cursors")
@@ -155,7 +155,7 @@ class SubscriptionSession:
         return [] if self._is_over(now) else self._next_actions(now)
 
     def handle_parked_keys(self, call: ReloadParkedKeys, keys: frozenset[str]) -> list[SessionAction]:
-        """These keys are parked, and so are the keys of events parked since the request for them."""
+        """These keys are parked, and so are the keys of events that were parked since the call began."""
         partition = self._partitions.get(call.partition)
         if partition is not None and partition.opening_number == call.opening_number:
             partition.set_parked_keys(keys)
@@ -216,7 +216,7 @@ class SubscriptionSession:
         return self._end_now(SessionEnd.EVENT_FAILED)
 
     def handle_block(self) -> list[SessionAction]:
-        """An administrator has blocked the client or its event types; the next tick does the rest."""
+        """An administrator has blocked the client or its event types; the next tick ends the stream."""
         self._stop = SessionEnd.BLOCKED
         return []
 
@@ -246,7 +246,7 @@ class SubscriptionSession:
         return partition.opening_number == opening.opening_number
 
     def wants_events(self, partition: EventTypePartition) -> bool:
-        """Whether more events of a partition are of use."""
+        """Whether the session can take more events of a partition."""
         progress = self._partitions.get(partition)
         if not self._is_streaming or progress is None or not progress.may_send:
             return False

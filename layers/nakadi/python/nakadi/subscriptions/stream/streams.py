@@ -99,7 +99,7 @@ class StreamBounds(Struct, frozen=True, kw_only=True):
 
 
 def _end_all(endings: Endings) -> None:
-    """End all, the last one first. A failure must not keep the others from ending."""
+    """End all parts, the last one first. A failure must not keep the others from ending."""
     for end in reversed(endings):
         try:
             end()
@@ -153,7 +153,7 @@ class SubscriptionStreams:
     # Opening
 
     def check_can_open(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> None:
-        """Whether a stream could be opened, in the order in which clients can see it. Raises outcomes."""
+        """Raise an outcome if a stream could not be opened. Clients can see the order of the checks."""
         limits = self._limits_from(asked)
         self._admission.admit(subscription_id, asked.partitions, subject)
         self._sessions_of(subscription_id).check_room_for(self._new_session(str(uuid4()), "", limits, asked.partitions))
@@ -186,7 +186,7 @@ class SubscriptionStreams:
         subject: Subject,
         partitions: tuple[EventTypePartition, ...],
     ) -> JoinedStream:
-        # Before the first event, because this process may not have read the features yet.
+        # Read before the first event, because this process may not have read the features yet.
         self._access.refresh_features()
         subscription, event_types = self._admission.admit(subscription_id, partitions, subject)
         stream_id = str(uuid4())
@@ -197,7 +197,7 @@ class SubscriptionStreams:
             self._require_subscription_exists(subscription)
             self._check_starts_readable(subscription_id, stream_id, event_types)
         except Unavailable as error:
-            # It is not known whether the session is in the assignment. Removing one that is not there changes nothing.
+            # The session may or may not be in the assignment. Removing a session that is not there changes nothing.
             self._keeper.remove_session_later(subscription_id, stream_id)
             log.warning("A stream of subscription %s cannot begin: %s", subscription_id, error.__cause__ or error)
             raise TryLater(CANNOT_CONTINUE) from error
@@ -227,8 +227,8 @@ class SubscriptionStreams:
         members.join(session)
 
     def _require_subscription_exists(self, subscription: Subscription) -> None:
-        """A deletion removes the subscription first, and then the shared state of its streams: this process must clear
-        what it writes after that.
+        """Raise if the subscription is deleted. A deletion removes the subscription first, and then the shared state of
+        its streams, so this process must clear the state that it writes afterwards.
         """
         try:
             self._admission.check_subscription_exists(subscription)
@@ -237,7 +237,7 @@ class SubscriptionStreams:
             raise
 
     def _check_starts_readable(self, subscription_id: str, stream_id: str, event_types: Sequence[EventType]) -> None:
-        """Raise `Unusable` now if a partition cannot be read: later, the stream cannot say so."""
+        """Raise `UnusableCursor` now if a partition cannot be read: later, the stream cannot say so."""
         known = {each.name: each for each in event_types}
         offsets = self._coordination.committed_offsets(subscription_id)
         for partition, offset in offsets.items():
@@ -245,8 +245,8 @@ class SubscriptionStreams:
                 self._starts.find(partition, offset.position, known.get(partition.event_type))
 
     def _remove_session(self, subscription_id: str, stream_id: str) -> None:
-        """Called after any failure: a session without a stream would keep its partitions as long as this process
-        lives.
+        """Remove a session after any failure: a session without a stream would keep its partitions as long as this
+        process lives.
         """
         try:
             self._sessions_of(subscription_id).remove({stream_id})
@@ -279,8 +279,8 @@ class SubscriptionStreams:
             _end_all(endings)
 
     async def _run(self, driver: SubscriptionDriver, joined: JoinedStream, endings: Endings) -> None:
-        # Before anything waits, because the lease is renewed only while there are drivers, and this driver relies on
-        # it.
+        # Added before anything waits, because the lease is renewed only while there are drivers, and this driver relies
+        # on it.
         self._drivers[driver] = joined
         self._begin_lease_renewal()
         self._begin_freshness_reports()
@@ -329,8 +329,8 @@ class SubscriptionStreams:
 
         def open_source(partition: EventTypePartition, start: PartitionStart) -> EventSource:
             if partition.event_type not in overseen:
-                # It is attached to the subscription: the subject needs no permission to read it, but the event type may
-                # change.
+                # This event type is attached to the subscription: the subject needs no permission to read it, but it
+                # may change.
                 overseen.add(partition.event_type)
                 endings.append(self._monitor.follow(driver, None, start.event_type))
             return self._new_source(partition, start, parking)
@@ -439,7 +439,8 @@ class SubscriptionStreams:
                 log.warning("Reporting how soon events were consumed failed, trying again", exc_info=True)
 
     def _report_freshness_at_end(self, subscription_id: str) -> None:
-        """Nobody has to wait for the next regular report, which retries if this one fails."""
+        """Report when the last stream ends, so nobody waits for the next regular report, which retries if this one
+        fails."""
         if self._freshness.has_unreported_end(subscription_id):
             asyncio.get_running_loop().run_in_executor(self._threads, self._report_freshness_of, subscription_id)
 
@@ -455,7 +456,7 @@ class SubscriptionStreams:
         except Exception:  # the process is about to end, and must do so
             log.warning("The latest consumed events are missing in the freshness of subscriptions", exc_info=True)
 
-    # Metrics: asked for by other threads than the loop, so what it changes is copied first
+    # Metrics. Other threads than the loop read them, so values that the loop changes are copied first.
 
     def _count_partitions(self) -> MetricRows:
         return {(): sum([driver.session.progress().partition_count for driver in self._drivers.copy()])}
